@@ -7,7 +7,7 @@ use std::{env, fs};
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-/// Every file that holds a service or an own package; imports come along.
+/// Every file with a service or a package of its own; imports are included.
 const FILES: [&str; 19] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
@@ -43,13 +43,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         format!("&{:?}", streaming_methods(&descriptors)),
     )?;
     tonic_prost_build::configure()
-        // A method that a server leaves out answers UNIMPLEMENTED, as the interface wants it.
+        // A method that a server leaves out returns UNIMPLEMENTED, as the interface demands.
         .generate_default_stubs(true)
         .compile_fds(descriptors)?;
     Ok(())
 }
 
-/// The paths of methods that answer with a stream, sorted.
+/// The paths of methods that return a stream, sorted.
 fn streaming_methods(descriptors: &FileDescriptorSet) -> Vec<String> {
     let mut paths = Vec::new();
     for file in &descriptors.file {
@@ -65,7 +65,7 @@ fn streaming_methods(descriptors: &FileDescriptorSet) -> Vec<String> {
     paths
 }
 
-/// Without comments and positions, half of the bytes: this goes into every machine.
+/// The descriptors without comments and positions, which is half of the bytes: they go into every machine.
 fn bare(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
     let mut bare = descriptors.clone();
     for file in &mut bare.file {

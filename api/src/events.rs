@@ -13,21 +13,21 @@ use crate::machine::{
     PhaseEvent, RestartEvent, SequenceEvent, ServiceStateEvent, TaskEvent,
 };
 
-/// What the type URL of every payload starts with; the message's name follows.
+/// The prefix of every payload's type URL; the message's name follows.
 pub const TYPE_URL_PREFIX: &str = "talos/runtime/machine.";
 
 /// Why a payload cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// A newer node may send what this client does not know.
+    /// The type is not known: a newer node may send more types than this client knows.
     #[error("unknown event type {0:?}")]
     UnknownType(String),
-    /// The bytes are no such message.
+    /// The bytes are not a valid message.
     #[error("malformed event of type {type_url:?}")]
     Malformed {
-        /// What it said it was.
+        /// The type URL.
         type_url: String,
-        /// Where it stopped making sense.
+        /// The error of the decoder.
         source: prost::DecodeError,
     },
 }
@@ -42,14 +42,14 @@ macro_rules! payloads {
         }
 
         impl EventPayload {
-            /// Name of the payload's message, without its package.
+            /// The name of the payload's message, without its package.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$variant(_) => stringify!($message)),+
                 }
             }
 
-            /// As it travels in `Event.data`.
+            /// The payload as an `Any` for `Event.data`.
             pub fn pack(&self) -> Any {
                 let value = match self {
                     $(Self::$variant(message) => message.encode_to_vec()),+
@@ -57,7 +57,7 @@ macro_rules! payloads {
                 Any { type_url: format!("{TYPE_URL_PREFIX}{}", self.name()), value }
             }
 
-            /// The payload in `Event.data`, or nothing for a hello.
+            /// The payload in `Event.data`, or `None` for a hello.
             ///
             /// # Errors
             /// The type is not one of the nine, or its bytes are broken.
@@ -92,19 +92,19 @@ payloads! {
     Task(TaskEvent),
     /// A service changed its state.
     ServiceState(ServiceStateEvent),
-    /// The machine changed its stage, or what it waits for.
+    /// The machine changed its stage, or the conditions that it waits for.
     MachineStatus(MachineStatusEvent),
     /// The machine is about to call reboot(2).
     Restart(RestartEvent),
     /// The machine config could not be loaded.
     ConfigLoadError(ConfigLoadErrorEvent),
-    /// The machine config says something impossible.
+    /// The machine config is not valid.
     ConfigValidationError(ConfigValidationErrorEvent),
     /// Hostname or addresses changed.
     Address(AddressEvent),
 }
 
-/// A machine's stage in words, as people are told it.
+/// A machine's stage in words, for people.
 pub fn stage_in_words(stage: MachineStage) -> &'static str {
     match stage {
         MachineStage::Unknown => "unknown",

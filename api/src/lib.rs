@@ -1,11 +1,11 @@
 //! The machine API on the wire: messages, clients and server traits, generated from `proto/`.
 //!
 //! Names and numbers follow the Talos machine API, so that its clients can talk to an Instar node; the files are written
-//! for this project and hold what a node serves. One module per proto package. Server traits answer UNIMPLEMENTED for
-//! every method that an implementation leaves out.
+//! for this project and hold only the methods and fields that a node serves. One module per proto package. Server traits answer
+//! UNIMPLEMENTED for every method that an implementation leaves out.
 //!
 //! The decision: the `.proto` files are written here, with Talos's names and numbers and only the methods and fields that a node serves. To
-//! compile Talos's own files was the other choice: nobody could see then what is served and what only has a name, and each of their
+//! compile Talos's own files was the other choice: it would not show which parts are served and which only have a name, and each of their
 //! releases would change this API.
 
 #![forbid(unsafe_code)]
@@ -15,7 +15,7 @@ pub mod events;
 /// Largest message that either side accepts, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 32 * 1024 * 1024;
 
-/// The words, with `UNAVAILABLE`, at the end of a stream whose node changes to another version without a reboot.
+/// The message, with `UNAVAILABLE`, at the end of a stream whose node changes to another version without a reboot.
 pub const CHANGES_VERSION: &str = "this node changes to another version; ask again";
 
 /// TCP port of the API.
@@ -30,7 +30,7 @@ pub const NODES_KEY: &str = "nodes";
 /// Encoded `google.protobuf.FileDescriptorSet` of every file, for reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// Paths of the methods that answer with a stream, sorted.
+/// Paths of the methods that return a stream, sorted.
 pub const STREAMING_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/streaming_methods.rs"));
 
 /// Declares the module of one proto package.
@@ -52,7 +52,7 @@ macro_rules! package {
 }
 
 package!(
-    /// What all services share.
+    /// The messages that all services share.
     common, "common"
 );
 package!(
@@ -77,7 +77,7 @@ package!(
 );
 
 package!(
-    /// `UpgradeService`: what Talos has no method for.
+    /// `UpgradeService`: methods that Talos does not have.
     instar, "instar"
 );
 
@@ -101,14 +101,14 @@ pub mod cosi {
     );
 }
 
-/// Modules as deep as their packages: generated code names what it imports by the way there.
+/// Modules nested like their packages: generated code refers to its imports by these paths.
 #[allow(missing_docs)]
 pub mod talos {
     pub mod resource {
-        /// What is in resources, by group: the protobuf encoding of their specs.
+        /// The specs of resources in their protobuf encoding, by group.
         pub mod definitions {
             package!(
-                /// Disks and what is on them.
+                /// Disks and their content.
                 block, "talos.resource.definitions.block"
             );
             package!(
@@ -116,15 +116,15 @@ pub mod talos {
                 cluster, "talos.resource.definitions.cluster"
             );
             package!(
-                /// What the machine was told.
+                /// The machine's config.
                 config, "talos.resource.definitions.config"
             );
             package!(
-                /// What the machine is built of.
+                /// The machine's hardware.
                 hardware, "talos.resource.definitions.hardware"
             );
             package!(
-                /// What only Instar has.
+                /// Resources that only Instar has.
                 instar, "instar.resource.definitions"
             );
             package!(

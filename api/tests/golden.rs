@@ -39,7 +39,7 @@ fn apply_configuration_request_skips_two_and_three() {
             nanos: 0,
         }),
     };
-    // As other clients send it: 1=bytes 4=mode 5=1 6{1=60}.
+    // The bytes that other clients send: 1=bytes 4=mode 5=1 6{1=60}.
     assert_eq!(
         request.encode_to_vec(),
         b"\x0a\x01y\x20\x01\x28\x01\x32\x02\x08\x3c"

@@ -1,4 +1,4 @@
-//! Who calls, and how apid tells callers apart.
+//! The caller of a connection, and how apid authenticates callers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,36 +9,36 @@ use serde::{Deserialize, Serialize};
 
 use instar_base::quota::Rank;
 
-/// How callers are told apart.
+/// How callers are authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// By client certificates of the accepted authorities.
     Normal,
-    /// Not at all: the node has no config, everyone is a reader who may bring one.
+    /// No authentication: the node has no config, and everyone is a reader who may bring one.
     Maintenance,
-    /// Not at all, as everyone may only look: the node has no config, and does not know who may bring one.
+    /// No authentication, and everyone may only read: the node has no config, and does not know who may bring one.
     Closed,
 }
 
-/// Who calls.
+/// The caller of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// What the client certificate grants.
+    /// The roles in the client certificate.
     pub(super) roles: Vec<Role>,
-    /// Where the connection comes from.
+    /// The address that the connection comes from.
     pub(super) peer: SocketAddr,
-    /// The certificates that the caller showed, its own first; none where nobody was asked.
+    /// The certificates that the caller showed, its own first; none where no certificate is asked for.
     pub(super) certificates: Arc<[CertificateDer<'static>]>,
 }
 
 impl Caller {
-    /// Whose places the caller takes.
+    /// The rank whose quota the caller's calls use.
     pub(super) fn rank(&self) -> Rank {
         Rank::of(&self.roles)
     }
 
-    /// Whether the caller may change the node, which takes messages that are large, such as a machine config.
+    /// Whether the caller may change the node, which takes large messages, for example a machine config.
     pub(super) fn may_bring_much(&self) -> bool {
         let may_change = [Role::Admin, Role::Operator];
         self.roles.iter().any(|role| may_change.contains(role))

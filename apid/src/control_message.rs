@@ -1,4 +1,5 @@
-//! What machined tells apid on a stream, and is asked on its other half: four bytes of length, big endian, and JSON.
+//! The messages between machined and apid on their stream: orders to apid, and questions to machined on the other half. Each is four bytes
+//! of length, big endian, and JSON.
 
 use std::net::IpAddr;
 
@@ -9,42 +10,42 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::Identity;
 
-/// An identity is a few certificates; more is a mistake.
+/// Size limit of a message, in bytes. An identity is a few certificates; more is a mistake.
 const LARGEST: u32 = 1 << 20;
 
-/// One order.
+/// An order from machined to apid.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlMessage {
-    /// To be this node from now on. The first order is one of these.
+    /// Be this node from now on. The first order is one of these.
     Identity(Identity),
-    /// To let go of the code that only its start needed.
+    /// Release the code that only the start needed.
     ForgetStart,
-    /// To take this as the answer to a question.
+    /// Take this answer to a question.
     TakeAddresses(Answer),
-    /// To end what it is asked, and itself: another apid takes its place.
+    /// Drain: finish the calls in flight and exit. Another apid takes over.
     Drain,
 }
 
-/// What machined is asked.
+/// A question to machined.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Question {
-    /// The answer has the same.
+    /// The number that the answer repeats.
     pub number: u64,
     /// A host name.
     pub name: String,
 }
 
-/// What machined found.
+/// machined's answer to a question.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Answer {
-    /// The question's.
+    /// The number of the question.
     pub number: u64,
-    /// Addresses in the order in which they are to be tried, or why there are none.
+    /// Addresses in the order in which they are to be tried, or the reason why there are none.
     pub found: Found,
 }
 
-/// Addresses, or why there are none.
+/// Addresses, or the reason why there are none.
 pub type Found = Result<Vec<IpAddr>, String>;
 
 /// Sends an order, or a question.
@@ -58,7 +59,7 @@ pub async fn send(
     Ok(())
 }
 
-/// Receives the next order, or question; none at the end of the stream.
+/// Receives the next order or question; `None` at the end of the stream.
 pub async fn receive<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> anyhow::Result<Option<T>> {

@@ -1,4 +1,4 @@
-//! An answer's body that holds its call's place until it has ended.
+//! A response body that holds its call's place in the quota until the body has ended.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,14 +7,14 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 
 use instar_base::quota::Permit;
 
-/// The body; the place goes with it.
+/// A response body together with the place of its call.
 pub(super) struct Counted<B> {
     body: B,
     _place: Option<Permit>,
 }
 
 impl<B> Counted<B> {
-    /// Of a call that has a place.
+    /// The body of a call that has a place.
     pub(super) fn new(body: B, place: Permit) -> Self {
         Counted {
             body,
@@ -22,7 +22,7 @@ impl<B> Counted<B> {
         }
     }
 
-    /// Of a call that was refused, and holds none.
+    /// The body of a call that was refused, and so holds no place.
     pub(super) fn free(body: B) -> Self {
         Counted { body, _place: None }
     }

@@ -1,7 +1,7 @@
 //! Closes connections whose credentials are no longer valid. A connection outlives its handshake by far: the authority of its caller may be
 //! removed meanwhile, the caller's certificate may expire, and a node in maintenance mode may get its config.
 //!
-//! It is asked again whenever the node's identity changes, which it does twice a day by itself.
+//! The check is repeated whenever the node's identity changes, which it does twice a day by itself.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use tokio::sync::watch;
 use super::flag::Flag;
 use super::identity::Credentials;
 
-/// The standing of one connection's caller.
+/// Watches whether the credentials of one connection's caller are still valid.
 pub(super) struct CredentialWatch {
     newest: watch::Receiver<Arc<Credentials>>,
-    /// The certificates that the caller showed, its own first; none where nobody was asked.
+    /// The certificates that the caller showed, its own first; none where no certificate is asked for.
     chain: Arc<[CertificateDer<'static>]>,
     is_lost: Flag,
 }
 
 impl CredentialWatch {
-    /// Of a caller who showed these certificates; `newest` has seen the credentials that accepted them.
+    /// Watches a caller who showed these certificates; `newest` has seen the credentials that accepted them.
     pub(super) fn of(
         chain: Arc<[CertificateDer<'static>]>,
         newest: watch::Receiver<Arc<Credentials>>,
@@ -32,16 +32,16 @@ impl CredentialWatch {
         }
     }
 
-    /// Tells whether it is lost by now.
+    /// A flag that is set once the credentials are no longer valid.
     pub(super) fn is_lost(&self) -> Flag {
         self.is_lost.clone()
     }
 
-    /// Ends when it is lost.
+    /// Returns once the credentials are no longer valid.
     pub(super) async fn lost(&mut self) {
         loop {
             if self.newest.changed().await.is_err() {
-                // No identity comes any more: apid is about to end.
+                // No other identity will come: apid is about to end.
                 return std::future::pending().await;
             }
             let newest = self.newest.borrow_and_update().clone();

@@ -1,4 +1,4 @@
-//! What comes and goes in a call, as apid passes it on: the bodies of requests and answers, and answers made here.
+//! The bodies of requests and responses that apid passes on, and responses that it makes itself.
 
 use std::convert::Infallible;
 
@@ -12,20 +12,20 @@ use super::grpc_status::{self, Code};
 use super::revocable::Revocable;
 use super::uploads::Upload;
 
-/// What goes to machined and to other nodes: a caller's own body, or one that is sent to several nodes.
+/// The body of a request to machined or to other nodes: the caller's own, or a copy for one of several nodes.
 pub(super) type RequestBody = Either<Revocable<Upload>, Revocable<Full<Bytes>>>;
-/// What goes back: as it came, or made here.
+/// The body of a response to the caller: machined's or a node's as it came, or one made here.
 pub(super) type Body = Either<Incoming, UnsyncBoxBody<Bytes, Infallible>>;
 
-/// What a caller is told whose authority was removed.
+/// The message for a caller whose authority was removed.
 pub(super) const NO_LONGER_ACCEPTED: &str = "the certificate is no longer accepted";
 
-/// An answer that only says why there is none.
+/// A response without a body: a status with the reason of the refusal.
 pub(super) fn refuse(code: Code, message: &str) -> Response<Body> {
     grpc_status::reply::<Empty<Bytes>>(code, message).map(|body| Either::Right(body.boxed_unsync()))
 }
 
-/// The same method elsewhere.
+/// The URI of the same method at another address.
 pub(super) fn at(method: &Uri, scheme: &str, authority: &str) -> anyhow::Result<Uri> {
     let path = method.path_and_query().context("the request has no path")?;
     let moved = Uri::builder().scheme(scheme).authority(authority);

@@ -1,5 +1,5 @@
-//! One call for several nodes: all are asked at the same time, and their answers become one. A node that fails is an element that
-//! says so, and the call as a whole goes well.
+//! One call for several nodes: all are asked at the same time, and their answers are merged into one. A node that fails adds an element
+//! with its error, and the call as a whole succeeds.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -29,12 +29,12 @@ use super::target::{NO_NAME, Node, Place};
 use super::uploads::Upload;
 use instar_base::error_chain::chain;
 
-/// The largest question to several nodes: it is held while they are asked. A machine config has 1 MiB at most.
+/// Size limit of a request to several nodes, which is held in memory while they are asked. A machine config has 1 MiB at most.
 const LARGEST_QUESTION: usize = (1 << 20) + (64 << 10);
-/// A caller who has not sent the question by then gives up the place.
+/// Timeout for the whole request to arrive; then the call gives up its place.
 const QUESTION: Duration = Duration::from_secs(10);
 
-/// How nodes are reached, for one caller.
+/// The ways to reach nodes, for one caller.
 #[derive(Clone)]
 pub(super) struct Ways {
     pub(super) here: Proxy,
@@ -94,7 +94,7 @@ pub(super) async fn ask(
         );
     };
     let body = body.to_bytes();
-    // Who is named twice is asked once.
+    // A node that is named twice is asked once.
     let mut named = HashSet::new();
     let nodes = nodes
         .into_iter()
@@ -133,7 +133,7 @@ async fn replies(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Re
 }
 
 fn streams(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Response<Body> {
-    // A caller who reads slowly makes the nodes wait, each with what its connection holds.
+    // A caller who reads slowly makes the nodes wait; each connection then holds what it has received.
     let (sender, receiver) = mpsc::channel(1);
     let share = share(questions.len());
     let mut relays = JoinSet::new();
@@ -141,7 +141,7 @@ fn streams(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Response
         let (sender, ways) = (sender.clone(), ways.clone());
         relays.spawn(async move {
             if let Err(failure) = relay(&node, question, &ways, share, &sender).await {
-                // A caller who went away needs no reason.
+                // A caller who has disconnected needs no reason.
                 let _ = sender
                     .send(framed(&merge_replies::failed(&failure, &node.name)))
                     .await;
@@ -157,7 +157,7 @@ fn streams(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Response
     answer(StreamBody::new(elements.chain(stream::iter([Ok(end())]))))
 }
 
-/// Passes a node's stream on, element by element.
+/// Passes the stream of one node on, element by element.
 async fn relay(
     node: &Node,
     question: Request<RequestBody>,
@@ -180,7 +180,7 @@ async fn relay(
     Ok(())
 }
 
-/// The one message of a reply; nothing when there is none.
+/// The single message of a reply; empty when there is none.
 async fn whole(response: Response<Incoming>, share: usize) -> Result<Bytes, Failure> {
     let mut messages = Messages::of(share);
     let mut body = Answer::new(response)?;
@@ -194,15 +194,15 @@ async fn whole(response: Response<Incoming>, share: usize) -> Result<Bytes, Fail
     Ok(whole.unwrap_or_default())
 }
 
-/// The body of an answer, to its end, where it says how the call went.
+/// The body of a node's response, read to the trailers, which say how the call ended.
 struct Answer {
     body: Incoming,
-    /// Told at the end.
+    /// The trailers, once the end has come.
     trailers: Option<HeaderMap>,
 }
 
 impl Answer {
-    /// Of a call that has not failed at once: such a one has its status among the headers.
+    /// Takes a response. An error if the call failed at once: its status is then among the headers.
     fn new(response: Response<Incoming>) -> Result<Self, Failure> {
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
@@ -218,7 +218,7 @@ impl Answer {
         Ok(Self { body, trailers })
     }
 
-    /// The next piece; none at the end of a call that went well.
+    /// The next piece; `None` at the end of a call that succeeded.
     async fn piece(&mut self) -> Result<Option<Bytes>, Failure> {
         while let Some(frame) = self.body.frame().await {
             let frame = frame.map_err(|error| Failure {
@@ -237,7 +237,8 @@ impl Answer {
     }
 }
 
-/// Decodes bytes as another node's answer. The first byte says in pieces of how many bytes it comes, and whether it is a stream.
+/// For fuzzing: decodes bytes as another node's answer. The first byte sets the size of the pieces in which it comes, and whether it is a
+/// stream.
 #[cfg(feature = "fuzzing")]
 pub(super) fn decode(bytes: &[u8]) {
     const LIMIT: usize = 1 << 20;
@@ -260,7 +261,7 @@ pub(super) fn decode(bytes: &[u8]) {
     }
 }
 
-/// How a call failed, by its trailers; none when it went well.
+/// The failure that the trailers report; `None` when the call succeeded.
 fn failure(trailers: &HeaderMap) -> Option<Failure> {
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
     let code = trailers.get(grpc_status::STATUS).and_then(text);
@@ -284,7 +285,7 @@ fn broken(what: String) -> Failure {
     }
 }
 
-/// The end of a call that went well.
+/// The trailers of a call that succeeded.
 fn end() -> Frame<Bytes> {
     let mut trailers = HeaderMap::new();
     trailers.insert(grpc_status::STATUS, HeaderValue::from_static("0"));
@@ -312,7 +313,7 @@ mod tests {
     use prost::Message as _;
     use prost_types::FileDescriptorSet;
 
-    /// Their requests come whole: they are copied to each node.
+    /// Requests for several nodes have to be single messages: they are copied to each node.
     #[test]
     fn requests_for_several_are_no_streams() {
         let files = FileDescriptorSet::decode(instar_api::FILE_DESCRIPTOR_SET).unwrap();
@@ -330,7 +331,7 @@ mod tests {
         assert!(!STREAMING_METHODS.contains(&"/machine.MachineService/Version"));
     }
 
-    /// Every other reply has elements in its field 1, and each of those metadata in its own.
+    /// Every other reply has elements in its field 1, and each element has metadata in its own field 1.
     #[test]
     fn replies_have_a_place_for_who_answers() {
         let files = FileDescriptorSet::decode(instar_api::FILE_DESCRIPTOR_SET).unwrap();
@@ -354,7 +355,7 @@ mod tests {
                     continue;
                 }
                 for method in &service.method {
-                    // Bootstrap and the like answer with nothing.
+                    // Bootstrap and a few more methods answer with an empty message.
                     if method.output_type() == ".google.protobuf.Empty" {
                         continue;
                     }

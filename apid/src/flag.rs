@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Clones tell the same.
+/// The flag. Clones share its state.
 #[derive(Clone, Default)]
 pub(super) struct Flag(Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! Where a call goes: to machined, to another node or to several, if the caller may make it.
+//! Routing of a call: to machined, to another node or to several, if the caller may make it.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use super::{impersonation, permissions};
 use instar_base::error_chain::chain;
 use instar_base::quota::Rank;
 
-/// The answer to who would change a node that has no config and holds data.
+/// The answer to a caller who tries to change a node that has no config and holds data.
 const CLOSED: &str = "not authorized: this machine may hold data and cannot read its machine config, so nobody may change it (its status says why); boot it with the kernel argument instar.maintenance=open to let anybody bring a config";
 impl Proxy {
-    /// Answers a call: by machined or by other nodes if the caller may make it, with a status otherwise. A caller who loses its standing
-    /// before the request is whole is refused as well.
+    /// Answers a call: by machined or by other nodes if the caller may make it, with an error status otherwise. The call is also refused if
+    /// the caller's credentials become invalid before the whole request has come.
     pub(super) async fn forward(
         &self,
         request: Request<Incoming>,
@@ -38,7 +38,7 @@ impl Proxy {
             ..caller.clone()
         };
         let refused = |code, message| refuse(code, message).map(Counted::free);
-        // For whichever node it is: that one judges once more, by its own table.
+        // Checked for calls to other nodes too: the other node checks them again, by its own table.
         if !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode()) {
             let why = match credentials.mode() {
                 Mode::Closed => CLOSED,
@@ -47,7 +47,7 @@ impl Proxy {
             return refused(Code::PermissionDenied, why);
         }
         let rank = match credentials.mode() {
-            // A stranger who holds all of them would keep out the one who brings the config, whom nothing tells from others.
+            // An unknown client that holds all places would keep out the one who brings the config: nothing tells them apart.
             Mode::Maintenance => Rank::Administrator,
             Mode::Normal | Mode::Closed => caller.rank(),
         };
@@ -59,7 +59,7 @@ impl Proxy {
         };
         let room = match credentials.mode() {
             Mode::Normal | Mode::Closed if !caller.may_bring_much() => Room::Small,
-            // Whoever comes may bring the config.
+            // Any caller may bring the config.
             Mode::Normal | Mode::Maintenance | Mode::Closed => Room::Large,
         };
         let request = request.map(|body| self.shared.uploads.body(body, room));
@@ -77,7 +77,7 @@ impl Proxy {
         answer.map(|body| Counted::new(body, place))
     }
 
-    /// Sends a call to where it is for.
+    /// Sends a call to its target.
     async fn send(
         &self,
         request: Request<Upload>,
@@ -95,7 +95,7 @@ impl Proxy {
             Ok(Target::Other(other)) => {
                 let request = request.map(Either::Left);
                 let answer = self.call(&other, request, &caller, credentials);
-                // Boxed, like the next one: what few calls need is not to make the future of every call large.
+                // Boxed, like the next one: the state that few calls need must not enlarge the future of every call.
                 match Box::pin(answer).await {
                     Ok(response) => response.map(Either::Left),
                     Err(error) => refuse(error.code(), &chain(&error)),
@@ -114,7 +114,7 @@ impl Proxy {
         }
     }
 
-    /// Answers a call by machined.
+    /// Has machined answer a call.
     async fn answer(&self, request: Request<Revocable<Upload>>, caller: &Caller) -> Response<Body> {
         match self.pass_on(request.map(Either::Left), caller).await {
             Ok(response) => response.map(Either::Left),

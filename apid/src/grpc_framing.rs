@@ -1,33 +1,33 @@
-//! gRPC's messages in a body: a byte that says whether it is compressed, four of length, big endian, and the message.
+//! The framing of gRPC messages in a body: a byte that says whether the message is compressed, four of length, big endian, and the message.
 //!
 //! Source: the gRPC over HTTP/2 protocol description, "Length-Prefixed-Message".
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-/// The byte and the length.
+/// Length of the prefix: the compression byte and the length.
 const PREFIX: usize = 5;
 
 /// Why a body is not read any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MessageError {
-    /// Nobody was told that compression is understood.
+    /// The message is compressed, though we never said that we accept compression.
     #[error("a message is compressed")]
     Compressed,
-    /// Larger than it may be.
+    /// The message is larger than the limit.
     #[error("a message of {0} bytes is too large")]
     TooLarge(usize),
 }
 
-/// Takes a body in pieces as they come, and gives the messages in it.
+/// Takes a body in pieces as they come, and returns the messages in it.
 #[derive(Debug)]
 pub(super) struct Messages {
     left: BytesMut,
-    /// The largest message.
+    /// Size limit of a message, in bytes.
     limit: usize,
 }
 
 impl Messages {
-    /// Of at most `limit` bytes each.
+    /// Accepts messages of at most `limit` bytes each.
     pub(super) fn of(limit: usize) -> Self {
         Messages {
             left: BytesMut::new(),
@@ -35,12 +35,12 @@ impl Messages {
         }
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece of the body.
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.left.extend_from_slice(piece);
     }
 
-    /// The next message; none before more of it has come.
+    /// The next message; `None` until all of it has come.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, MessageError> {
         let Some((&compressed, mut length)) = self.left.get(..PREFIX).and_then(<[u8]>::split_first)
         else {
@@ -61,11 +61,11 @@ impl Messages {
     }
 }
 
-/// A message as it goes into a body.
+/// A message with its prefix, as a body carries it.
 pub(super) fn framed(message: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(PREFIX + message.len());
     bytes.put_u8(0);
-    // Nothing here is much larger than the interface allows, which is 32 MiB.
+    // No message here is much larger than the interface's limit of 32 MiB.
     bytes.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     bytes.put_slice(message);
     bytes.freeze()

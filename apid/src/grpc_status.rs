@@ -11,28 +11,28 @@ const NOT_IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
 /// The codes that apid uses (google.rpc.Code).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
-    /// Nobody knows what.
+    /// The error is of no known kind.
     Unknown = 2,
-    /// The request makes no sense.
+    /// The request is not valid.
     InvalidArgument = 3,
-    /// The caller may not do that.
+    /// The caller lacks the permission.
     PermissionDenied = 7,
-    /// The request is too large.
+    /// The request is too large, or a limit is reached.
     ResourceExhausted = 8,
-    /// Another node's answer makes no sense.
+    /// Another node's answer is not valid.
     Internal = 13,
     /// machined does not answer; try again.
     Unavailable = 14,
-    /// Nobody knows any more who the caller is.
+    /// The caller's credentials are no longer valid.
     Unauthenticated = 16,
 }
 
 /// The trailer with the code.
 pub(super) const STATUS: &str = "grpc-status";
-/// The trailer with the words.
+/// The trailer with the message.
 pub(super) const MESSAGE: &str = "grpc-message";
 
-/// A reply that only says how the call ended.
+/// A reply without a body: it only says how the call ended.
 pub(super) fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
     let mut response = Response::new(B::default());
     let headers = response.headers_mut();
@@ -47,13 +47,13 @@ pub(super) fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
     response
 }
 
-/// Words as the header `grpc-message` carries them.
+/// The text as a value of the header `grpc-message`.
 pub(super) fn message(text: &str) -> Option<HeaderValue> {
     let encoded = utf8_percent_encode(text, NOT_IN_MESSAGES);
     HeaderValue::from_str(&encoded.to_string()).ok()
 }
 
-/// The reverse. What is no encoding stays as it is, as the protocol wants it.
+/// Decodes the value of `grpc-message`. An invalid encoding stays as it is, as the protocol demands.
 pub(super) fn words(message: &str) -> String {
     percent_decode_str(message).decode_utf8_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! Who the node is towards its callers, as machined tells apid, and what apid makes of it.
+//! The node's identity towards its callers: as machined sends it, and as apid uses it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use super::node_ref::Other;
 use super::peers::Peers;
 use super::tls;
 
-/// Certificate, key and what else apid must know; binary values in base64.
+/// Certificate, key and the other data that apid needs; binary values in base64.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Identity {
-    /// How callers are told apart.
+    /// How callers are authenticated.
     pub mode: Mode,
     certificate: String,
     key: String,
     client_authorities: Vec<String>,
     /// Addresses and names that mean this node when a caller asks for a node.
     pub names: Vec<String>,
-    /// Who the node is to other nodes; none where it may not pass calls on.
+    /// The node's identity towards other nodes; none where it may not pass calls on.
     forwarder: Option<Forwarder>,
 }
 
-/// A client certificate and its key, with which calls are passed on to other nodes.
+/// A client certificate and its key for calls that are passed on to other nodes.
 #[derive(Clone, Serialize, Deserialize)]
 struct Forwarder {
     certificate: String,
@@ -42,7 +42,7 @@ struct Forwarder {
 }
 
 impl Identity {
-    /// From DER: the node's certificate, its PKCS#8 key, the accepted authorities.
+    /// Made from DER: the node's certificate, its PKCS#8 key, the accepted authorities.
     pub fn new(
         mode: Mode,
         certificate: &[u8],
@@ -63,7 +63,7 @@ impl Identity {
         }
     }
 
-    /// What clients can pin (`--cert-fingerprint`).
+    /// The fingerprint of the public key that clients can pin (`--cert-fingerprint`).
     pub fn public_key_fingerprint(&self) -> anyhow::Result<String> {
         let certificate = BASE64
             .decode(&self.certificate)
@@ -71,7 +71,7 @@ impl Identity {
         Ok(instar_pki::public_key_fingerprint(&certificate)?)
     }
 
-    /// With a client certificate, and its PKCS#8 key, for calls to other nodes.
+    /// Adds a client certificate and its PKCS#8 key for calls to other nodes.
     pub fn passing_on(mut self, certificate: &[u8], key: &[u8]) -> Self {
         self.forwarder = Some(Forwarder {
             certificate: BASE64.encode(certificate),
@@ -87,7 +87,7 @@ pub(super) struct Credentials {
     names: Vec<String>,
     certificate: CertificateDer<'static>,
     config: Arc<ServerConfig>,
-    /// Judges client certificates; none where nobody is asked for one.
+    /// Checks client certificates; none where no certificate is asked for.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
     peers: Option<Arc<Peers>>,
 }
@@ -133,7 +133,7 @@ impl Credentials {
             PrivatePkcs8KeyDer::from(key).into(),
         )?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        // Every command is a new connection and no client resumes; keep no session state for strangers.
+        // Every command is a new connection and no client resumes; keep no session state for unknown clients.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Credentials {
@@ -146,12 +146,12 @@ impl Credentials {
         })
     }
 
-    /// What accepts connections with this identity.
+    /// The TLS acceptor for connections to this identity.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.clone())
     }
 
-    /// Who is at the other end of an accepted connection.
+    /// The caller at the other end of an accepted connection.
     pub(super) fn caller(
         &self,
         connection: &ServerConnection,
@@ -172,7 +172,7 @@ impl Credentials {
         })
     }
 
-    /// Whether a caller with these certificates, its own first, would be let in now.
+    /// Whether a caller with these certificates, its own first, would be accepted now.
     pub(super) fn lets_in(&self, chain: &[CertificateDer<'static>]) -> bool {
         let Some(verifier) = &self.verifier else {
             return true;
@@ -180,12 +180,12 @@ impl Credentials {
         tls::is_clients(verifier.as_ref(), chain)
     }
 
-    /// How callers are told apart.
+    /// How callers are authenticated.
     pub(super) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The way to other nodes; none where this one may not pass calls on.
+    /// The way to other nodes; none where this node may not pass calls on.
     pub(super) fn peers(&self) -> Option<&Arc<Peers>> {
         self.peers.as_ref()
     }
@@ -195,13 +195,13 @@ impl Credentials {
         self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Whether whoever calls there reaches this node.
+    /// Whether a connection to this address reaches this node.
     pub(super) fn is_own_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_loopback() || self.is_this_node(&address.to_string())
     }
 
-    /// Whether this node's certificate is for what a caller calls it, as another node would have to see it.
+    /// Whether this node's certificate is valid for the name that a caller uses for it, as another node would check it.
     pub(super) fn is_certified_for(&self, name: &Other) -> bool {
         let certificate = ParsedCertificate::try_from(&self.certificate);
         certificate.is_ok_and(|own| verify_server_name(&own, &name.server_name()).is_ok())
@@ -237,7 +237,7 @@ pub(super) mod tests {
         assert!(both.lets_in(&client(&one, now)) && both.lets_in(&client(&other, now)));
         let first = accepting(Mode::Normal, &[der(&one)]);
         assert!(first.lets_in(&client(&one, now)));
-        // The accepted authority's own, and not a client's.
+        // The accepted authority's own certificate, which is not a client's.
         let for_servers = vec![CertificateDer::from(server.der().to_vec())];
         for stranger in [
             client(&other, now),
@@ -279,7 +279,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Those of a node with these names.
+    /// The credentials of a node with these names.
     pub(crate) fn credentials(names: &[&str], passes_on: bool) -> Credentials {
         let (now, lifetime) = (SystemTime::now(), Duration::from_secs(3600));
         let authority = CertificateAuthority::generate(now).unwrap();

@@ -1,6 +1,6 @@
-//! Roles that a caller acts under: its own, or those that it names, if it is one that may.
+//! The roles under which a call is made: the caller's own, or the roles that it names if it may impersonate.
 //!
-//! That is how a call comes from another node: the certificate is that node's, the roles are those of who called it.
+//! Calls from another node work like this: the certificate is that node's, the roles are those of its caller.
 
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
@@ -22,10 +22,10 @@ pub(super) fn roles_in_force(own: &[Role], metadata: &HeaderMap) -> Vec<Role> {
         .collect()
 }
 
-/// Has the next node see these roles, and none that the caller named.
+/// Sets these roles for the next node, in place of any that the caller named.
 pub(super) fn act_as(metadata: &mut HeaderMap, roles: &[Role]) {
     metadata.remove(ACT_AS);
-    // Unknown ones grant nothing anywhere.
+    // Unknown roles grant nothing anywhere.
     let known = roles
         .iter()
         .filter(|role| !matches!(role, Role::Unknown(_)));
@@ -34,7 +34,7 @@ pub(super) fn act_as(metadata: &mut HeaderMap, roles: &[Role]) {
             metadata.append(ACT_AS, value);
         }
     }
-    // Without a value the next node would take the certificate's own role, which is to name others.
+    // Without a value the next node would use the certificate's own role, which allows to impersonate.
     if !metadata.contains_key(ACT_AS) {
         metadata.insert(ACT_AS, HeaderValue::from_static(""));
     }

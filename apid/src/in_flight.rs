@@ -1,10 +1,10 @@
-//! What is under way on one connection, so that it can end without a failed call when this apid gives way to the next one.
+//! The calls in flight on one connection, so that the connection can end without a failed call when this apid hands over to the next one.
 //!
-//! A client that is told to ask elsewhere (GOAWAY) goes on with the calls that it has sent. One that is just handing a call to its
-//! connection may lose it: hyper's client, and with it tonic, drops calls that wait to be written when the word arrives. No order of
-//! frames helps against that, but the moment does: a client that has its answer and did not ask again at once has nothing to send. (One
-//! whose answer came late is behind its own pace and asks again at once: the answer alone is no such moment.) Such a client ends the
-//! connection itself as soon as it hears the word.
+//! A client that receives GOAWAY finishes the calls that it has sent. A call that the client is just handing to its connection may be lost:
+//! hyper's client, and with it tonic, drops calls that wait to be written when GOAWAY arrives. No order of frames helps against that, but
+//! the moment does: a client that has its answer and did not ask again at once has nothing to send. (A client whose answer came late is
+//! behind its own pace and asks again at once: the answer alone is no such moment.) Such a client ends the connection itself as soon as it
+//! receives GOAWAY.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use tokio::time::{sleep, timeout};
 
 use super::grpc_status::{self, Code};
 
-/// How long a connection waits for a moment at which its client has nothing to send, after which it ends. Clients that ask ten times a
-/// second have asked by then.
+/// Timeout for a moment at which the client has nothing to send; then the connection ends. Clients that ask ten times a second have asked
+/// by then.
 pub(super) const LULL: Duration = Duration::from_millis(150);
-/// How much longer it waits where a call is under way then: its client may be handing over the next one as its answer comes.
+/// Extra time if a call is in flight then: its client may be handing over the next one as the answer comes.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
-/// A client that has not asked again for so long after its answer does not ask in a row.
+/// A client that has not asked again for this long after its answer is not sending calls in a row.
 const QUIET: Duration = Duration::from_millis(10);
-/// What a client may take to hear that it is to ask elsewhere, which a call of its own may cross.
+/// Time for GOAWAY to reach the client; a call of the client may cross it.
 pub(super) const FAREWELL: Duration = Duration::from_millis(300);
-/// A stream on which nothing came for this long has told everything there was.
+/// A stream that was silent for this long has delivered all that there was.
 const SILENCE: Duration = Duration::from_millis(20);
 
 /// The calls of one connection; clones share them. It is small, as there may be thousands of connections.
@@ -38,39 +38,39 @@ pub(super) struct InFlight(Arc<Calls>);
 
 #[derive(Default)]
 struct Calls {
-    /// Without the head of an answer yet.
+    /// Calls whose response has not begun.
     asked: AtomicUsize,
-    /// Answers that have begun and not ended.
+    /// Responses that have begun and not ended.
     open: AtomicUsize,
-    /// So many answers have ended.
+    /// Number of responses that have ended.
     answered: AtomicUsize,
-    /// The connection is told of every end.
+    /// Notified at the end of each response.
     answer_ended: Notify,
-    /// Streams are to end.
+    /// Whether streams are to end.
     end: AtomicBool,
     ends: Notify,
 }
 
-/// A call that has no answer yet.
+/// A call whose response has not begun.
 pub(super) struct Asked(InFlight);
 
 impl InFlight {
-    /// A call begins.
+    /// Counts a call that begins.
     pub(super) fn begin(&self) -> Asked {
         self.0.asked.fetch_add(1, Relaxed);
         Asked(self.clone())
     }
 
-    /// Ends at the first good moment to tell the client to ask elsewhere, once `draining` says so.
+    /// Returns at the first good moment to send GOAWAY, once `draining` is true.
     pub(super) async fn may_end(&self, mut draining: watch::Receiver<bool>) {
         if draining.wait_for(|draining| *draining).await.is_err() {
             return std::future::pending().await;
         }
-        // It is told in any case. Boxed: connections that only wait are not to be large.
+        // GOAWAY is sent in any case. Boxed, so that idle connections stay small.
         Box::pin(async {
             let is_quiet = timeout(LULL, self.quiet_after_an_answer()).await.is_ok();
             if !is_quiet && self.0.asked.load(Relaxed) > 0 {
-                // After that one moment is as good as another.
+                // No reason to look at the result: after this time one moment is as good as another.
                 let _ = timeout(LAST_ANSWER, self.quiet_after_an_answer()).await;
             }
         })
@@ -93,12 +93,12 @@ impl InFlight {
         }
     }
 
-    /// Whether everything is answered.
+    /// Whether all calls have been answered.
     pub(super) fn is_idle(&self) -> bool {
         self.0.asked.load(Relaxed) == 0 && self.0.open.load(Relaxed) == 0
     }
 
-    /// Ends answers that would go on, each when it has told what there is.
+    /// Ends the responses that would go on, each once it has delivered what there is.
     pub(super) fn end_streams(&self) {
         self.0.end.store(true, Relaxed);
         self.0.ends.notify_waiters();
@@ -106,7 +106,7 @@ impl InFlight {
 }
 
 impl Asked {
-    /// The call has the head of its answer; this is the body.
+    /// Counts the begin of the response; returns its body.
     pub(super) fn answered_by<B>(self, body: B) -> Answer<B> {
         self.0.0.open.fetch_add(1, Relaxed);
         Answer {
@@ -123,17 +123,17 @@ impl Drop for Asked {
     }
 }
 
-/// An answer's body. It ends with `UNAVAILABLE` where it has nothing to tell when streams are to end.
+/// A response body. It ends with `UNAVAILABLE` if streams are to end and it has nothing to deliver.
 pub(super) struct Answer<B> {
-    /// None when it was ended.
+    /// `None` once it was ended.
     body: Option<B>,
-    /// Made when there is something to wait for: most answers are there at once.
+    /// Made on the first wait: most responses are there at once.
     ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     in_flight: InFlight,
 }
 
 impl<B> Answer<B> {
-    /// Ends when streams are to end and this one was silent from now on.
+    /// Returns once streams are to end and this one was silent from then on.
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let calls = self.in_flight.0.clone();
         Box::pin(async move {
@@ -210,10 +210,10 @@ mod tests {
         drop(asked.answered_by(Full::new(Bytes::new())));
     }
 
-    /// After how many milliseconds the connection may end, whose calls are asked and answered so.
+    /// The time in milliseconds after which a connection with these calls and answers may end.
     async fn ends_after(of: impl AsyncFnOnce(InFlight)) -> u128 {
         let in_flight = InFlight::default();
-        // What was answered before says nothing of what the client does now.
+        // An earlier answer says nothing about the client's present calls.
         answer(in_flight.begin());
         let (_drain, draining) = watch::channel(true);
         let begin = tokio::time::Instant::now();

@@ -1,12 +1,12 @@
-//! apid: the only part of the machine that strangers talk to.
+//! apid: the only part of the machine that talks to unknown clients.
 //!
 //! It terminates TLS, reads the caller's roles from the client certificate, checks them against the table of methods,
 //! and passes what is allowed on to machined over a unix socket, or to other nodes. It holds no secrets but the keys of its
 //! own certificates, has its own user and no capabilities, and sees nothing of the filesystem but that socket.
 //!
 //! The decision: it is a process and a crate of its own. As a process it has no right that it does not need, as a crate it cannot name
-//! disks, containers or the machine's state: what a stranger can reach is what is written here. Serving TLS in machined was the
-//! other choice: two MiB less, and every decoder of strangers' bytes in the process that owns the machine.
+//! disks, containers or the machine's state: an attacker can reach only what is written here. Serving TLS in machined was the other choice:
+//! two MiB less, and every decoder of foreign bytes in the process that owns the machine.
 //!
 //! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive and names are
 //! asked for, 2 its log.
@@ -82,34 +82,35 @@ pub const ROOT: &str = "/run/apid";
 /// machined's socket inside that directory.
 pub const SOCKET: &str = "machined.sock";
 
-/// Connections at a time. More wait in the listen queue.
+/// Limit on connections at a time. More wait in the listen queue.
 const CONNECTIONS: usize = 4096;
-/// How many of them may be of clients who have shown that they are no administrators.
+/// Limit on connections of clients whose certificate is not an administrator's.
 const OTHERS: usize = 1024;
-/// How many of them may be of clients that have not shown a certificate: in maintenance mode all of them.
+/// Limit on connections of clients that have not shown a certificate: in maintenance mode all of them.
 const UNAUTHENTICATED: usize = 512;
-/// As many more of the machine's own, through which it finds out whether it is reachable: no crowd on the network takes these.
+/// Extra connections for the machine itself, which checks that it is reachable: no flood from the network takes these.
 const OWN: usize = 32;
-/// Calls at a time on one connection.
+/// Limit on concurrent calls of one connection.
 const CALLS: u32 = 128;
-/// The same for those who are no administrators: a dashboard has some thirty.
+/// The same for callers who are no administrators: a dashboard makes some thirty calls.
 const OTHERS_CALLS: u32 = 64;
-/// What one of those may have sent that waits to be read, and what may wait to be sent for one of their calls, in bytes.
+/// HTTP/2 window of a caller who is no administrator: bytes received and not yet read per connection, and bytes waiting to be sent per
+/// call.
 const OTHERS_WINDOW: u32 = 64 << 10;
-/// What was asked by somebody who is no longer let in has so long to be answered.
+/// Timeout for the calls in flight of a caller whose credentials are no longer valid.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
-/// The same before this apid gives way to the next one, which everybody waits for meanwhile.
+/// The same before this apid hands over to the next one; all clients wait for that.
 const LAST_ANSWERS_OF_ALL: Duration = Duration::from_millis(1500);
-/// A client that has not ended its handshake by then is cut off.
+/// Timeout for the TLS handshake; then the client is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Decodes bytes as the answer of another node.
+/// For fuzzing: decodes bytes as the answer of another node.
 #[cfg(feature = "fuzzing")]
 pub fn decode_answer_of_another_node(bytes: &[u8]) {
     fan_out::decode(bytes);
 }
 
-/// Runs apid until machined closes the stream of orders, or orders it to give way to the next one.
+/// Runs apid until machined closes the stream of orders or orders a drain.
 pub fn run() -> anyhow::Result<()> {
     let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
     let orders = std::io::stdout().as_fd().try_clone_to_owned()?;
@@ -120,7 +121,7 @@ pub fn run() -> anyhow::Result<()> {
     runtime.block_on(serve(listener, orders))
 }
 
-/// Serves on a listening TCP socket as the orders say, until their stream is closed or they say to give way. machined's socket is
+/// Serves on a listening TCP socket as the orders say, until their stream is closed or an order says to drain. machined's socket is
 /// [`SOCKET`] in the current directory.
 pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let listener = std::net::TcpListener::from(listener);
@@ -174,8 +175,8 @@ async fn follow_orders(
     Ok(())
 }
 
-/// Accepts until it is to give way. It goes on to accept while connections wait for a good moment to end, so that nobody waits for that;
-/// those that come later wait in the listening socket, which init holds, for whoever takes it next.
+/// Accepts connections until an order to drain. It goes on to accept while connections wait for a good moment to end, so that no client
+/// waits for that; later clients wait in the listening socket, which init holds, for the next apid.
 async fn accept_until_drained(
     listener: TcpListener,
     credentials: watch::Receiver<Arc<Credentials>>,
@@ -234,8 +235,7 @@ async fn accept(
                     let connection = async move {
                         let served =
                             serve_connection(stream, unknown, known, credentials, proxy, draining);
-                        // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
-                        // could fill the log.
+                        // The errors of an unknown client's connection are not logged, or anyone could fill the log.
                         let _ = served.await;
                         drop(place);
                     };
@@ -244,7 +244,7 @@ async fn accept(
             }
             Err(error) => {
                 eprintln!("apid: accept: {error}");
-                // Out of descriptors or memory: wait until connections have ended.
+                // Descriptors or memory are used up: wait until connections have ended.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -279,7 +279,7 @@ async fn serve_connection(
     let (calls, in_flight) = (proxy.clone(), InFlight::default());
     let asked = in_flight.clone();
     let service = hyper::service::service_fn(move |request| {
-        // What the node is called and may do has changed since a connection began that is a day old.
+        // Read again for each call: the node's names and rights may have changed since the connection began, a day ago for example.
         let (proxy, credentials) = (calls.clone(), current.borrow().clone());
         let (caller, lost, asked) = (caller.clone(), lost.clone(), asked.begin());
         async move {
@@ -298,31 +298,31 @@ async fn serve_connection(
         ended = connection.as_mut() => return Ok(ended?),
         () = lost.as_mut() => connection.as_mut().graceful_shutdown(),
         () = in_flight.may_end(draining) => {
-            // Streams end after that word: their callers are not to ask again here.
+            // Streams end after GOAWAY, so that their callers do not ask again here.
             connection.as_mut().graceful_shutdown();
             in_flight.end_streams();
             if let Ok(ended) = tokio::time::timeout(FAREWELL, connection.as_mut()).await {
                 return Ok(ended?);
             }
-            // A client that does not answer the ping keeps nobody waiting.
+            // A client that does not answer the ping must not delay the drain.
             if in_flight.is_idle() {
                 return Ok(());
             }
         }
         never = proxy.rest_when_idle() => match never {},
     }
-    // The call that brought the change may be among those that wait for their answer.
+    // The call that changed the credentials may be among the calls in flight.
     Ok(tokio::time::timeout(LAST_ANSWERS, connection).await??)
 }
 
-/// The server's side of HTTP/2, by how much a caller may take.
+/// The HTTP/2 server, with limits by the rank of the caller.
 fn http2_for(rank: Rank) -> hyper::server::conn::http2::Builder<TokioExecutor> {
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(CALLS)
         .max_header_list_size(16 * 1024)
-        // A peer that vanished without a word does not hold its place for ever.
+        // A peer that vanished without closing does not hold its place for ever.
         .keep_alive_interval(Duration::from_secs(60));
     if rank == Rank::Other {
         builder

@@ -1,5 +1,5 @@
-//! The addresses of other nodes' names. apid sees none of the files that a resolver reads, and has no thread that could wait for one: it
-//! asks machined, on the stream on which its orders come, and the answer is one of them.
+//! Looks up the addresses of other nodes' names. apid sees none of the files that a resolver reads, and has no thread that could wait for
+//! one: it asks machined, on the stream on which its orders come, and the answer comes as an order.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use super::control_message::{self, Answer, Found, Question};
 use instar_base::lock::Lock as _;
 use instar_base::quota::{Permit, Quota, Rank};
 
-/// Names that are looked up at a time, whoever asks: each is a thread of machined's. More wait.
+/// Limit on lookups at a time, of all callers: each is a thread of machined's. More wait.
 pub const LOOKUPS: usize = 16;
-/// How many of them may be of others than administrators: names that nobody answers for take their time.
+/// Limit on lookups of callers who are no administrators: names without an answer take until the timeout.
 const OTHERS_LOOKUPS: usize = 12;
 
 /// DNS timeout: after this the name counts as one without an address.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a name leads nowhere.
+/// Why a name has no address.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no address for the node {name}: {reason}; do this node's resolvers, or its StaticHostConfig, know the name?"
@@ -41,7 +41,7 @@ pub(super) struct Lookups {
     places: Quota,
 }
 
-/// Who waits for an answer.
+/// The callers that wait for an answer.
 #[derive(Default)]
 struct Askers {
     next: u64,
@@ -50,14 +50,14 @@ struct Askers {
 
 struct Asker {
     answer: oneshot::Sender<Found>,
-    /// Held until machined has answered, though the asker may be gone by then: what is asked is never more than there are places.
+    /// Held until machined has answered, even if the caller is gone: so there are never more open questions than places.
     _place: Permit,
 }
 
 impl Lookups {
-    /// Also gives what asks machined; without it nobody is answered.
+    /// Also returns the sender of the questions to machined; without it no lookup is answered.
     pub(super) fn new() -> (Self, Questions) {
-        // As many as there are places, so that nobody waits here.
+        // As many as there are places, so that no sender waits here.
         let (sender, receiver) = mpsc::channel(LOOKUPS);
         let lookups = Lookups {
             questions: sender,
@@ -102,10 +102,10 @@ impl Lookups {
         found.await.context("machined does not answer")
     }
 
-    /// Gives an answer to whoever asked.
+    /// Gives an answer to the caller that asked.
     pub(super) fn answer(&self, answer: Answer) {
         if let Some(asker) = self.askers().waiting.remove(&answer.number) {
-            // It may have given up.
+            // The caller may have given up.
             let _ = asker.answer.send(answer.found);
         }
     }
@@ -124,11 +124,11 @@ impl Askers {
     }
 }
 
-/// Questions on their way to machined.
+/// The questions to machined that are not yet sent.
 pub(super) struct Questions(mpsc::Receiver<Question>);
 
 impl Questions {
-    /// Asks them one after the other, until nobody can ask any more.
+    /// Sends them one after the other, until all askers are gone.
     pub(super) async fn ask(mut self, mut machined: impl AsyncWrite + Unpin) -> anyhow::Result<()> {
         while let Some(question) = self.0.recv().await {
             let asked = control_message::send(&mut machined, &question).await;
@@ -180,7 +180,7 @@ mod tests {
                 .unwrap();
             questions.push(question);
         }
-        // In another order than they were asked in.
+        // Answered in another order than they were asked.
         for Question { number, name } in questions.into_iter().rev() {
             let found = match name.as_str() {
                 "one" => Ok(vec!["10.0.0.1".parse().unwrap()]),
@@ -202,7 +202,7 @@ mod tests {
             let error = found.as_ref().unwrap_err();
             assert!(error.contains(name), "{error}");
         }
-        // What nobody asked for is nobody's.
+        // An answer to a question that was never asked is dropped.
         let found = Ok(Vec::new());
         lookups.answer(Answer { number: 77, found });
         assert_eq!(lookups.places.free(), LOOKUPS);
@@ -222,7 +222,7 @@ mod tests {
         let next = ask(&lookups, Rank::Other, &["next"]);
         let early = timeout(Duration::from_millis(50), questions.0.recv()).await;
         assert!(early.is_err(), "more is looked up than there are places");
-        // They are in no administrator's way.
+        // The slow lookups of others do not delay an administrator.
         let administrator = ask(&lookups, Rank::Administrator, &["now"]);
         assert_eq!(questions.0.recv().await.unwrap().name, "now");
         administrator[0].abort();

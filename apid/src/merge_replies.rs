@@ -1,7 +1,7 @@
-//! Replies of several nodes in one: each of their elements says who answers.
+//! Merges the replies of several nodes: each element names the node that answered.
 //!
-//! Every reply of these services has one field, `messages = 1`, whose elements have `metadata = 1`; what a stream sends are such
-//! elements. So nothing else of them needs to be known: metadata is appended, since parts of a message that come twice are merged.
+//! Every reply of these services has one field, `messages = 1`, whose elements have `metadata = 1`; a stream sends such elements. So no
+//! other field needs to be known: metadata is appended, since parts of a message that come twice are merged.
 //!
 //! Source: protobuf's encoding, "Last One Wins" and "Message Structure".
 
@@ -9,30 +9,30 @@ use instar_api::common::Metadata;
 use instar_api::google::rpc::Status;
 use prost::Message as _;
 
-/// Any reply.
+/// Any reply, reduced to its elements.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Reply {
     #[prost(bytes = "vec", repeated, tag = "1")]
     messages: Vec<Vec<u8>>,
 }
 
-/// Any element, as far as it matters here.
+/// Any element, reduced to its metadata.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Element {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
 }
 
-/// How one node's call failed.
+/// The failure of one node's call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// google.rpc.Code.
+    /// A code of google.rpc.Code.
     pub(super) code: i32,
-    /// Why.
+    /// The reason.
     pub(super) message: String,
 }
 
-/// One element, under the name of the node that sent it.
+/// One element, with the name of the node that sent it.
 pub(super) fn named(element: &[u8], node: &str) -> Vec<u8> {
     let metadata = Metadata {
         hostname: node.to_owned(),
@@ -43,7 +43,7 @@ pub(super) fn named(element: &[u8], node: &str) -> Vec<u8> {
     named
 }
 
-/// The element that stands for a node whose call failed.
+/// The element for a node whose call failed.
 pub(super) fn failed(failure: &Failure, node: &str) -> Vec<u8> {
     only(Metadata {
         hostname: node.to_owned(),
@@ -63,7 +63,7 @@ fn only(metadata: Metadata) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// The elements of a reply, under the name of the node that sent it.
+/// The elements of a reply, each with the name of the node that sent it.
 pub(super) fn of_reply(reply: &[u8], node: &str) -> Result<Vec<Vec<u8>>, prost::DecodeError> {
     let reply = Reply::decode(reply)?;
     Ok(reply
@@ -73,7 +73,7 @@ pub(super) fn of_reply(reply: &[u8], node: &str) -> Result<Vec<Vec<u8>>, prost::
         .collect())
 }
 
-/// A reply of these elements.
+/// Encodes these elements as a reply.
 pub(super) fn reply(elements: Vec<Vec<u8>>) -> Vec<u8> {
     Reply { messages: elements }.encode_to_vec()
 }

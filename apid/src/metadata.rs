@@ -1,4 +1,4 @@
-//! The keys of a call's metadata that apid reads or sets: where the call goes, and who makes it.
+//! The keys of a call's metadata that apid reads or sets: the target of the call, and its caller.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,7 +11,7 @@ use super::caller::Caller;
 pub(super) const NODE: &str = instar_api::NODE_KEY;
 /// Any number of nodes that a call is for.
 pub(super) const NODES: &str = instar_api::NODES_KEY;
-/// Set by the node that passed a call on: such a call goes no further, or two nodes could send it to and fro.
+/// Set by the node that passed a call on: such a call is not passed on again, or two nodes could send it to and fro.
 pub(super) const PROXY_FROM: &str = "proxyfrom";
 
 /// Roles of the caller; only apid may set it.
@@ -22,21 +22,21 @@ const PEER: HeaderName = HeaderName::from_static("instar-peer");
 /// The certificates that the caller showed, each DER in base64, its own first, with commas between them; only apid may set it.
 const CERTIFICATES: HeaderName = HeaderName::from_static("instar-certificates");
 
-/// Drops what a caller claims about itself.
+/// Removes the caller's claims about itself.
 pub(super) fn drop_claims(headers: &mut HeaderMap) {
     headers.remove(ROLES);
     headers.remove(PEER);
     headers.remove(CERTIFICATES);
 }
 
-/// What the caller claims about itself is dropped; what the certificate says is put in, and where it is judged again, the certificate.
+/// Replaces the caller's claims about itself by the roles of its certificate. Adds the certificates where machined checks them again.
 pub(super) fn set_caller(
     headers: &mut HeaderMap,
     caller: &Caller,
     is_judged_again: bool,
 ) -> anyhow::Result<()> {
     drop_claims(headers);
-    // Only roles that mean something: a name with a comma in it must not become two.
+    // Only known roles: a name with a comma in it must not become two.
     let roles = instar_pki::roles_to_list(&caller.roles);
     headers.insert(ROLES, HeaderValue::from_str(&roles)?);
     headers.insert(PEER, HeaderValue::from_str(&caller.peer.to_string())?);

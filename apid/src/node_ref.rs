@@ -5,17 +5,17 @@ use std::net::IpAddr;
 
 use rustls_pki_types::{DnsName, ServerName};
 
-/// What a caller calls another node. The node's certificate must be for just this.
+/// The name or address that a caller uses for another node. The node's certificate must be valid for exactly this.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Other {
-    /// By an address.
+    /// An IP address.
     Address(IpAddr),
-    /// By a name, which has to be looked up.
+    /// A host name, which has to be looked up.
     Name(DnsName<'static>),
 }
 
 impl Other {
-    /// Reads an address or a host name, without a port; none where it is neither.
+    /// Reads an address or a host name, without a port; `None` where it is neither.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if let Ok(address) = text.parse() {
             return Some(Other::Address(address));
@@ -24,7 +24,7 @@ impl Other {
         name.ok().map(Other::Name)
     }
 
-    /// Whom the certificate must be for.
+    /// The name that the node's certificate must be valid for.
     pub(super) fn server_name(&self) -> ServerName<'static> {
         match self {
             Other::Address(address) => ServerName::from(*address),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_neither_is_nothing() {
-        // Among them what a resolver would take for an address: 10.2 is 10.0.0.2 to it.
+        // Some of these would be addresses to a resolver: 10.2 is 10.0.0.2 to it.
         for text in [
             "",
             "node-2:50000",

@@ -1,4 +1,4 @@
-//! The way to other nodes: calls that are for them are passed on over mutual TLS, under this node's certificate for that.
+//! Calls to other nodes: passed on over mutual TLS, under this node's client certificate.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use super::metadata::{NODE, NODES, PROXY_FROM, drop_claims};
 use super::node_ref::Other;
 use instar_base::quota::{Quota, Rank};
 
-/// A node that takes longer to be connected to is away.
+/// Timeout for a connection to a node.
 const CONNECT: Duration = Duration::from_secs(10);
-/// A node that says nothing is asked for a sign of life after this, and is away without one after that.
+/// Keepalive: a node that was silent for this long is sent a ping; without an answer within [`SIGN_OF_LIFE`] it counts as away.
 const SILENCE: Duration = Duration::from_secs(20);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
-/// Calls to other nodes at a time, whoever asks: each is a connection. One caller who may ask for 64 nodes in each of a hundred calls
-/// does not take the descriptors that others come in by. A quarter is for administrators.
+/// Limit on calls to other nodes at a time, of all callers: each is a connection. A caller who asks for 64 nodes in each of a hundred calls
+/// must not use up the descriptors that incoming connections need. A quarter is for administrators.
 pub(super) const CALLS: usize = 256;
 
 /// The places for calls to other nodes; clones share them.
@@ -48,24 +48,24 @@ pub(super) enum CallError {
     /// All places are taken.
     #[error("this node passes on {CALLS} calls at a time; try again when some have ended")]
     TooMany,
-    /// This node has no certificate for it.
+    /// This node has no certificate for calls to other nodes.
     #[error("no request forwarding")]
     MayNot,
-    /// It has no address.
+    /// The node has no address.
     #[error(transparent)]
     Unknown(#[from] LookupError),
-    /// Its address is this node's, its name is not.
+    /// The address is this node's own, but its certificate is not valid for the name.
     #[error(
         "{0} leads to this node, whose certificate is not for that name: add the name to machine.certSANs, or use the node's address"
     )]
     NotThisNode(Other),
-    /// It was not reached.
+    /// The node was not reached.
     #[error(transparent)]
     Away(#[from] anyhow::Error),
 }
 
 impl CallError {
-    /// How it looks on the wire.
+    /// The gRPC status code of the error.
     pub(super) fn code(&self) -> Code {
         match self {
             Self::TooMany => Code::ResourceExhausted,
@@ -75,13 +75,13 @@ impl CallError {
     }
 }
 
-/// Whom this node believes to be another node, and who it is there.
+/// Checks the certificates of other nodes, and shows this node's own to them.
 pub(super) struct Peers {
     tls: TlsConnector,
 }
 
 impl Peers {
-    /// From the accepted authorities, and the DER of a certificate and its PKCS#8 key.
+    /// Made from the accepted authorities, the DER of a certificate and its PKCS#8 key.
     pub(super) fn new(
         authorities: RootCertStore,
         certificate: Vec<u8>,
@@ -103,7 +103,7 @@ impl Peers {
         })
     }
 
-    /// Has another node, which is to be at one of these addresses, answer a call of somebody with these roles.
+    /// Passes a call to another node, at one of these addresses, for a caller with these roles.
     pub(super) async fn call(
         &self,
         node: &Other,
@@ -121,7 +121,7 @@ impl Peers {
             .context("no answer")
             .flatten()
             .with_context(|| format!("cannot connect to the node {node}"))?;
-        // One call, one connection: it ends with the answer, and nothing is left over when the other node reboots.
+        // One connection per call: it ends with the answer, and nothing is left over when the other node reboots.
         let (mut sender, connection) =
             hyper::client::conn::http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -131,7 +131,7 @@ impl Peers {
                 .await
                 .with_context(|| format!("the node {node} speaks no HTTP/2"))?;
         tokio::spawn(async move {
-            // How it ended is told by the call.
+            // The call itself reports how the connection ended.
             let _ = connection.await;
             drop(place);
         });
@@ -150,13 +150,13 @@ impl Peers {
             .collect();
         let stream = first_that_answers(&ends).await.context("TCP")?;
         stream.set_nodelay(true)?;
-        // By what the caller said, and not by where that led: an address that DNS gave proves nothing.
+        // The certificate is checked against the caller's name for the node, not the address: an address that DNS gave proves nothing.
         let connected = self.tls.connect(node.server_name(), stream).await;
         connected.map_err(explained).context("TLS")
     }
 }
 
-/// A connection to the first of these that takes one; each has its share of the time.
+/// Connects to the first of these addresses that accepts; each has its share of the timeout.
 async fn first_that_answers(ends: &[SocketAddr]) -> anyhow::Result<TcpStream> {
     let share = CONNECT / u32::try_from(ends.len()).unwrap_or(u32::MAX).max(1);
     let mut last = anyhow!("it has no address");
@@ -171,7 +171,7 @@ async fn first_that_answers(ends: &[SocketAddr]) -> anyhow::Result<TcpStream> {
     Err(last)
 }
 
-/// With what to do, where a certificate is good but for another name.
+/// Adds advice to the error of a certificate that is valid, but for another name.
 fn explained(error: std::io::Error) -> anyhow::Error {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     let is_called_otherwise = matches!(

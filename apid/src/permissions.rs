@@ -6,27 +6,27 @@ use instar_pki::Role;
 
 use super::caller::Mode;
 
-/// Everyone with a role that may look.
+/// Roles that may read.
 const READERS: &[Role] = &[Role::Admin, Role::Operator, Role::Reader];
-/// Those who may stop and start things.
+/// Roles that may stop and start things.
 const OPERATORS: &[Role] = &[Role::Admin, Role::Operator];
-/// Those who may know about the members of etcd.
+/// Roles that may read the list of etcd's members.
 const ETCD_READERS: &[Role] = &[Role::Admin, Role::Operator, Role::Reader, Role::EtcdBackup];
-/// Those who may take all that etcd knows.
+/// Roles that may back up all data of etcd.
 const ETCD_BACKUPS: &[Role] = &[Role::Admin, Role::Operator, Role::EtcdBackup];
-/// Those who may check an image's signature.
+/// Roles that may check an image's signature.
 const IMAGE_VERIFIERS: &[Role] = &[
     Role::Admin,
     Role::Operator,
     Role::Reader,
     Role::ImageVerifier,
 ];
-/// Those who may leave values with the machine.
+/// Roles that may write the machine's META values.
 const META_WRITERS: &[Role] = &[Role::Admin, Role::MetaWriter];
-/// The rest.
+/// The role for all other methods.
 const ADMINS: &[Role] = &[Role::Admin];
 
-/// Methods by who may call them. A service's name followed by `/*` stands for all its methods.
+/// Methods by the roles that may call them. A service's name followed by `/*` stands for all its methods.
 const TABLE: &[(&[Role], &[&str])] = &[
     (
         READERS,
@@ -103,17 +103,17 @@ const TABLE: &[(&[Role], &[&str])] = &[
     ),
 ];
 
-/// What anybody may do to a node that has no config yet and holds nothing, beside what readers may.
+/// Methods that anybody may call on a node that has no config yet and holds no data, in addition to those of readers.
 ///
-/// `LVMService` and `MDService` are the interface's other exceptions. They are not served, and so not opened to people without
+/// `LVMService` and `MDService` are the interface's other exceptions. They are not served, and so not opened to callers without
 /// certificates.
 const MAINTENANCE: &[&str] = &[
     "/machine.MachineService/ApplyConfiguration",
     "/storage.StorageService/BlockDeviceWipe",
 ];
 
-/// Whether machined judges the caller once more when the request is whole: whatever changes the node or may tell its secrets. The first
-/// judgement was by the request's headers, and its body may come much later.
+/// Whether machined checks the caller again once the whole request has come: for every method that changes the node or may tell its
+/// secrets. The first check was made at the request's headers, and the body may come much later.
 pub fn is_judged_again(method: &str) -> bool {
     let is_open = may_call(method, &[Role::Reader], Mode::Normal);
     !is_open || method.starts_with("/cosi.resource.State/")
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Every role that grants something, with a letter for it.
+    /// Every role that has permissions, with a letter for it.
     const ROLES: [(char, Role); 7] = [
         ('a', Role::Admin),
         ('o', Role::Operator),
@@ -163,10 +163,10 @@ mod tests {
         ('p', Role::Impersonator),
     ];
 
-    /// Who may call what, written down a second time: a line for each method that is not for administrators alone.
+    /// The expected permissions, written down a second time: a line for each method that is not for administrators alone.
     const EXPECTED: &str = include_str!("../tests/permissions.txt");
 
-    /// Every method of every service that the machine has a contract for.
+    /// Every method of every service of the API.
     fn methods() -> Vec<String> {
         let mut methods = Vec::new();
         for encoded in [
@@ -237,7 +237,7 @@ mod tests {
                     wanted,
                     "{method} for {role}"
                 );
-                // Whoever may not act for others gains nothing by saying so.
+                // A caller without the right to impersonate gains nothing by naming roles.
                 if *role != Role::Impersonator {
                     let claiming = roles_in_force(own, &named(&Role::Admin));
                     assert_eq!(

@@ -1,5 +1,5 @@
-//! Passing calls on to machined: an HTTP/2 connection over the unix socket for each of the callers' connections. One for all would be
-//! in the hands of each: what somebody does not read takes of a window that the others need.
+//! Passes calls on to machined: each caller's connection has its own HTTP/2 connection over the unix socket. One for all would let each
+//! caller block the others: data that a caller does not read fills the shared window.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -27,45 +27,45 @@ use super::permissions;
 use super::uploads::Uploads;
 use instar_base::quota::{Quota, Rank};
 
-/// The way to machined of one caller's connection; clones share it.
+/// The way to machined for one caller's connection; clones share it.
 #[derive(Clone)]
 pub(super) struct Proxy {
     own: Arc<Own>,
     pub(super) shared: Arc<Shared>,
 }
 
-/// What each caller's connection has of its own.
+/// The state of one caller's connection.
 #[derive(Default)]
 struct Own {
     connection: Mutex<Option<SendRequest<RequestBody>>>,
-    /// Told of every call that is passed on.
+    /// Notified of every call that is passed on.
     used: Notify,
 }
 
-/// What all of them share.
+/// The state that all connections share.
 pub(super) struct Shared {
     socket: &'static str,
-    /// Calls that are under way.
+    /// Calls that are in flight.
     pub(super) under_way: Quota,
     /// Calls that are passed on to other nodes.
     calls: Calls,
-    /// Their names' addresses.
+    /// Lookups of other nodes' addresses.
     lookups: Lookups,
     /// Calls for several nodes.
     several: Quota,
     pub(super) uploads: Uploads,
 }
 
-/// A caller who asks nothing for this long, or up to twice that, costs no connection to machined: long enough for the next of a row of
-/// questions, short enough that a crowd whose members each ask once never has many.
+/// Idle timeout of a connection to machined (it takes up to twice this long): long enough for the next of a row of calls, short enough that
+/// a crowd of callers with one call each never holds many connections.
 const IDLE: Duration = Duration::from_millis(100);
-/// Calls for several nodes at a time, whoever asks: question and answers are held meanwhile. All but two may be of others than
-/// administrators.
+/// Limit on calls for several nodes at a time, of all callers: request and answers are held in memory. All but two may be of callers who
+/// are no administrators.
 const SEVERAL: usize = 8;
-/// Calls at a time of all who are no administrators: each may have an answer that is not read.
+/// Limit on calls at a time of all callers who are no administrators: each may have an answer that is not read.
 const OTHERS_CALLS: usize = 512;
-/// What of answers to one caller who is no administrator may be here unread, per call and in all, in bytes. It comes over a socket of this
-/// machine, so more would make nothing faster.
+/// HTTP/2 windows for answers to a caller who is no administrator, in bytes: per call and for the connection. The data comes over a socket
+/// of this machine, so larger ones would make nothing faster.
 const OTHERS_WINDOWS: (u32, u32) = (64 << 10, 128 << 10);
 
 impl Proxy {
@@ -84,7 +84,7 @@ impl Proxy {
         }
     }
 
-    /// The way of another caller, who shares no connection with this one.
+    /// The way for another caller, with a connection of its own.
     pub(super) fn for_another(&self) -> Self {
         Proxy {
             own: Arc::default(),
@@ -92,12 +92,11 @@ impl Proxy {
         }
     }
 
-    /// Lets the connection go whenever nothing was passed on for a while: idle callers cost little then. Calls that are under way go
-    /// on to their end.
+    /// Closes the connection whenever no call was passed on for a while: idle callers then cost little. Calls in flight go on to their end.
     pub(super) async fn rest_when_idle(&self) -> Infallible {
         loop {
             self.own.used.notified().await;
-            // A look now and then: a timer of its own would cost each call more.
+            // Polls: a timer for each call would cost more.
             loop {
                 sleep(IDLE).await;
                 let used_since = timeout(Duration::ZERO, self.own.used.notified()).await;
@@ -114,7 +113,7 @@ impl Proxy {
         &self.shared.several
     }
 
-    /// Has another node answer a call, or this one, where the name leads here.
+    /// Has another node answer a call, or this one if the name leads here.
     pub(super) async fn call(
         &self,
         other: &Other,
@@ -132,14 +131,15 @@ impl Proxy {
             let (roles, calls) = (&caller.roles, &self.shared.calls);
             return peers.call(other, &addresses, request, roles, calls).await;
         }
-        // Whoever answers for DNS must not choose which node is reset: this one has to be called so, as others have.
+        // DNS must not choose which node is reset: this node's certificate has to be valid for the name, as another node's would have to
+        // be.
         if !credentials.is_certified_for(other) {
             return Err(CallError::NotThisNode(other.clone()));
         }
         Ok(self.pass_on(request, caller).await?)
     }
 
-    /// Has machined answer. An error says that it was not reached.
+    /// Has machined answer. An error means that it was not reached.
     pub(super) async fn pass_on(
         &self,
         request: Request<RequestBody>,
@@ -191,7 +191,7 @@ impl Proxy {
     }
 }
 
-/// A method that nobody serves is answered without a word; the caller may at least know which one it was, and what it would take.
+/// Explains an unimplemented method: machined answers without a message, so the caller is told which method it was and what it would need.
 fn explain_unimplemented(headers: &mut HeaderMap, method: &str) {
     let unimplemented = headers.get("grpc-status").is_some_and(|code| code == "12");
     let silent = headers

@@ -1,5 +1,5 @@
-//! A request's body on its way to whoever answers. It ends with an error once its caller is no longer let in, so that a call which was
-//! begun in time and finished too late is none.
+//! A request body on its way to machined or to another node. It ends with an error once its caller's credentials are no longer valid, so
+//! that a call which began in time and ends too late fails.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,17 +8,17 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 
 use super::flag::Flag;
 
-/// Whether the caller of one call is still let in.
+/// Whether the credentials of one call's caller are still valid.
 #[derive(Clone, Default)]
 pub(super) struct Revocation {
-    /// Of the caller's connection.
+    /// The flag of the caller's connection.
     lost: Flag,
-    /// The call was cut off for it.
+    /// Set if the request was cut off for that reason.
     cut_off: Flag,
 }
 
 impl Revocation {
-    /// Of a call on a connection whose caller's standing this is.
+    /// For a call on a connection whose flag this is.
     pub(super) fn by(lost: &Flag) -> Self {
         Revocation {
             lost: lost.clone(),
@@ -31,7 +31,7 @@ impl Revocation {
         self.cut_off.is_so()
     }
 
-    /// A body that ends with the standing of its caller.
+    /// A body that ends with an error once the caller's credentials are no longer valid.
     pub(super) fn guard<B>(&self, body: B) -> Revocable<B> {
         Revocable {
             body,
@@ -40,12 +40,12 @@ impl Revocation {
     }
 }
 
-/// The caller is no longer let in.
+/// The caller's credentials are no longer valid.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate is no longer accepted")]
 pub(super) struct Revoked;
 
-/// A body that ends with the standing of its caller.
+/// A body that ends with an error once the caller's credentials are no longer valid.
 pub(super) struct Revocable<B> {
     body: B,
     revocation: Revocation,
@@ -65,7 +65,7 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
-        // The end is not passed on either: it would make the request whole.
+        // Not even the end is passed on: it would complete the request.
         if this.revocation.lost.is_so() {
             this.revocation.cut_off.set();
             return Poll::Ready(Some(Err(Revoked.into())));

@@ -1,4 +1,4 @@
-//! What apid gives up before it reads the first byte from a stranger.
+//! The rights that apid gives up before it reads the first byte from the network.
 
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -12,7 +12,7 @@ const OTHER_DESCRIPTORS: usize = 64;
 
 /// Enters the sandbox. Must run before the process has a second thread: user and capabilities belong to the thread.
 pub fn enter() -> anyhow::Result<()> {
-    // The kernel gives 1,024 to begin with.
+    // The kernel's default limit is 1,024.
     let descriptors = Some((2 * CONNECTIONS + CALLS + OTHER_DESCRIPTORS) as u64);
     let limit = Rlimit {
         current: descriptors,
@@ -29,7 +29,7 @@ const SANDBOX: Confinement = Confinement {
     only: ONLY,
 };
 
-/// The system calls that remain; every other one fails with EPERM.
+/// The allowed system calls; every other one fails with EPERM.
 const ALLOWED: &[(i64, &str)] = &[
     (libc::SYS_read, "sockets"),
     (libc::SYS_readv, "sockets"),
@@ -82,7 +82,7 @@ const ALLOWED: &[(i64, &str)] = &[
 /// asm-generic/ioctls.h; the libc crate has it in another type for each C library.
 const FIONBIO: u64 = 0x5421;
 
-/// Of some calls only these remain; each line is one way to make it.
+/// Calls that are allowed only with these arguments; each line is one way to make the call.
 const ONLY: &[(i64, u8, SeccompCmpOp, u64)] = &[
     // No netlink, no raw packets.
     (libc::SYS_socket, 0, SeccompCmpOp::Eq, libc::AF_UNIX as u64),
@@ -98,7 +98,7 @@ mod tests {
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, SocketType, socket};
 
-    /// What a thread can do that has the filter, as apid has it; the rest of this process does not.
+    /// The result of a closure that runs in a thread with apid's filter; the rest of this process has no filter.
     fn inside<T: Send + 'static>(tried: impl FnOnce() -> T + Send + 'static) -> T {
         let thread = std::thread::spawn(move || {
             SANDBOX.allow_few_calls().unwrap();
@@ -139,7 +139,7 @@ mod tests {
             AddressFamily::INET,
             AddressFamily::INET6,
         ] {
-            // A host without IPv6 says so in its own words.
+            // A host without IPv6 fails with another error.
             assert_ne!(open(allowed), Some(Errno::PERM), "{allowed:?}");
         }
         for refused in [

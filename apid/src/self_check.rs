@@ -1,4 +1,4 @@
-//! The node as a client of its own API: a call over mutual TLS, the way that everybody else comes in.
+//! The node as a client of its own API: a call over mutual TLS, as every other client makes it.
 //!
 //! A process that runs proves little; an answer proves certificate, key, sandbox, proxy and machined's socket at once.
 
@@ -20,14 +20,14 @@ const METHOD: &str = "/machine.MachineService/Version";
 /// A gRPC message of no bytes: not compressed, length 0.
 const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
 
-/// Whom the node expects at its own port, and who it is there.
+/// The certificates that the node expects at its own port, and shows there.
 #[derive(Clone)]
 pub struct SelfCheck {
     tls: TlsConnector,
 }
 
 impl SelfCheck {
-    /// From the DER of the authority of the API's certificate and, where clients need one, a certificate and its PKCS#8 key.
+    /// Made from the DER of the authority of the API's certificate and, where clients need one, a certificate and its PKCS#8 key.
     pub fn new(authority: &[u8], client: Option<(&[u8], &[u8])>) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from(authority.to_vec()))?;
@@ -49,7 +49,7 @@ impl SelfCheck {
         })
     }
 
-    /// Asks for the version; the error says which step failed.
+    /// Calls Version; the error says which step failed.
     pub async fn ask(&self) -> anyhow::Result<()> {
         let stream = TcpStream::connect(("127.0.0.1", instar_api::PORT))
             .await

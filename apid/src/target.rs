@@ -1,4 +1,4 @@
-//! For which nodes a call is meant: this one, another one, or several (the metadata keys `node` and `nodes`).
+//! The nodes that a call is for: this one, another one, or several (the metadata keys `node` and `nodes`).
 
 use http::{HeaderMap, HeaderValue, Request};
 
@@ -7,10 +7,10 @@ use super::identity::Credentials;
 use super::metadata::{NODE, NODES, PROXY_FROM};
 use super::node_ref::Other;
 
-/// Each is a connection for as long as the call takes.
+/// Limit on the nodes of one call. Each is a connection for as long as the call takes.
 const MOST_NODES: usize = 64;
 
-/// Services whose calls may name several nodes at once. The messages of the others have no place for who answers.
+/// Services whose calls may name several nodes at once. The messages of other services have no field for the node that answers.
 pub(super) const FOR_SEVERAL: [&str; 5] = [
     "machine.MachineService",
     "cluster.ClusterService",
@@ -19,44 +19,44 @@ pub(super) const FOR_SEVERAL: [&str; 5] = [
     "time.TimeService",
 ];
 
-/// Who answers a call.
+/// The target of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     /// This node.
     Here,
-    /// Another one, and what it says passes through unchanged.
+    /// Another node, whose answer passes through unchanged.
     Other(Other),
-    /// All of these, each under its name.
+    /// All of these nodes; each answer carries the name of its node.
     Several(Vec<Node>),
 }
 
 /// One of several nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
-    /// As the caller gave it.
+    /// The name that the caller gave.
     pub(super) name: String,
-    /// Where that is.
+    /// The place of the node.
     pub(super) place: Place,
 }
 
-/// Where a node is.
+/// The place of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It is this one.
+    /// This node.
     Here,
-    /// It is another one, unless its name turns out to lead here.
+    /// Another node, unless its name turns out to lead here.
     Elsewhere(Other),
-    /// Nowhere: neither an address nor a name.
+    /// No place: neither an address nor a name.
     Nowhere,
 }
 
-/// What is said of what leads nowhere.
+/// The error for a node that is neither an address nor a name.
 pub(super) const NO_NAME: &str = "another node is named by its address or its name, without a port";
 
-/// Why nobody answers.
+/// Why a call is refused: a status code and a message.
 pub(super) type Refusal = (Code, &'static str);
 
-/// Finds out whom a call is for.
+/// Finds the target of a call.
 pub(super) fn of<B>(request: &Request<B>, credentials: &Credentials) -> Result<Target, Refusal> {
     let headers = request.headers();
     if headers.contains_key(PROXY_FROM) {
@@ -95,7 +95,7 @@ pub(super) fn of<B>(request: &Request<B>, credentials: &Credentials) -> Result<T
     }
     let all_here = nodes.iter().all(|node| node.place == Place::Here);
     match nodes.len() {
-        // machined answers under the name itself.
+        // machined answers for this node itself.
         0 | 1 if all_here => Ok(Target::Here),
         _ if !all_here && !can_pass_on => Err(NOT_HERE),
         count if count > MOST_NODES => Err((
@@ -128,7 +128,7 @@ fn place(name: &str, is_here: impl Fn(&str) -> bool) -> Place {
     Other::parse(name).map_or(Place::Nowhere, Place::Elsewhere)
 }
 
-/// A value that is no text names no node.
+/// The text of a value; a value that is not text names no node.
 fn text(value: &HeaderValue) -> &str {
     value.to_str().unwrap_or("\u{fffd}")
 }
@@ -139,7 +139,7 @@ fn service_of(path: &str) -> &str {
     path.split_once('/').map_or(path, |(service, _)| service)
 }
 
-/// The host of `host`, `host:port`, `[v6]` and `[v6]:port`.
+/// The host part of `host`, `host:port`, `[v6]` and `[v6]:port`.
 fn host_of(name: &str) -> &str {
     if let Some(rest) = name.strip_prefix('[') {
         return rest.split(']').next().unwrap_or(rest);
@@ -223,7 +223,7 @@ mod tests {
             ]
         );
         assert_eq!(target(false, VERSION, &metadata), Err(NOT_HERE));
-        // Twice this node is two answers.
+        // Two names of this node are two answers.
         let twice = [("nodes", "10.0.0.1"), ("nodes", "node-1")];
         let twice = target(false, VERSION, &twice);
         assert!(matches!(twice, Ok(Target::Several(nodes)) if nodes.len() == 2));

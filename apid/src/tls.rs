@@ -1,4 +1,4 @@
-//! Which client certificates are taken, and what they say.
+//! Checks client certificates, and reads roles from them.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) fn certificates_of(connection: &ServerConnection) -> Arc<[Certificate
     shown.cloned().map(CertificateDer::into_owned).collect()
 }
 
-/// Whether a client with these certificates, its own first, would be let in now.
+/// Whether a client with these certificates, its own first, would be accepted now.
 pub(super) fn is_clients(
     verifier: &dyn ClientCertVerifier,
     chain: &[CertificateDer<'static>],
@@ -40,11 +40,11 @@ pub(super) fn is_clients(
     })
 }
 
-/// The same where only these authorities (DER) are accepted.
+/// Whether a client with these certificates would be accepted if only these authorities (DER) were.
 ///
 /// # Errors
 ///
-/// When one of them is no authority.
+/// When one of them is not a valid authority.
 pub fn would_let_in(
     authorities: &[Vec<u8>],
     chain: &[CertificateDer<'static>],
@@ -58,7 +58,7 @@ pub fn would_let_in(
     Ok(is_clients(clients_of(roots, provider)?.as_ref(), chain))
 }
 
-/// Takes certificates of these authorities that are a client's and nothing else, as other implementations of this API do.
+/// Accepts certificates of these authorities that are for clients only, as other implementations of this API do.
 pub(super) fn clients_of(
     authorities: RootCertStore,
     provider: Arc<CryptoProvider>,
@@ -71,7 +71,7 @@ pub(super) fn clients_of(
 
 #[derive(Debug)]
 struct ClientsOnly {
-    /// Judges all else.
+    /// Makes all other checks.
     chain: Arc<dyn ClientCertVerifier>,
 }
 

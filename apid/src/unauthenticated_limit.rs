@@ -1,6 +1,6 @@
-//! Connections of those who have not shown who they are. Anyone on the network can make them, so there may be only so many: a new
-//! one takes the place of one of the others, whichever. Somebody who opens connections and says nothing cannot lock out those who have a
-//! certificate: were it the oldest that has to go, a flood would end each handshake before its end, and so most get through.
+//! Limits the connections of clients that have not shown a certificate. Anyone on the network can make them, so their number is limited: a
+//! new one replaces a random one of the others. A client that opens connections and stays silent cannot lock out clients with a
+//! certificate: if the oldest had to go, a flood would end each handshake before its end; at random, most get through.
 
 use instar_base::lock::Lock as _;
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ struct Shared {
     connections: BTreeMap<u64, AbortHandle>,
 }
 
-/// One such place, given back when this is dropped: when the connection has ended, or its client has shown a certificate.
+/// One such place, given back when it is dropped: when the connection has ended, or its client has shown a certificate.
 pub(super) struct Place {
     number: u64,
     limit: UnauthenticatedLimit,
 }
 
 impl UnauthenticatedLimit {
-    /// With this many places.
+    /// A limit of this many places.
     pub(super) fn new(places: usize) -> Self {
         UnauthenticatedLimit {
             places,
@@ -37,7 +37,7 @@ impl UnauthenticatedLimit {
         }
     }
 
-    /// Gives a place to a connection, whose task `spawn` starts. Any of the others is ended if there are too many.
+    /// Gives a place to a connection, whose task `spawn` starts. Ends a random one of the others if there are too many.
     pub(super) fn admit(&self, spawn: impl FnOnce(Place) -> AbortHandle) {
         let mut ended = Vec::new();
         let mut shared = self.lock();
@@ -51,7 +51,7 @@ impl UnauthenticatedLimit {
         let limit = self.clone();
         let task = spawn(Place { number, limit });
         shared.connections.insert(number, task);
-        // The end of a task gives its place back, which takes the lock.
+        // Unlocked first: a task that ends gives its place back, which takes the lock.
         drop(shared);
         for task in ended {
             task.abort();
@@ -64,9 +64,9 @@ impl UnauthenticatedLimit {
 }
 
 impl Shared {
-    /// Takes out one that nobody can foresee.
+    /// Removes a connection that no client can predict.
     fn remove_any(&mut self) -> Option<AbortHandle> {
-        // The library's own random numbers, which it draws for its tables.
+        // The standard library's random numbers, which it makes for its hash tables.
         let random = RandomState::new().hash_one(self.next);
         let count = u64::try_from(self.connections.len()).ok()?;
         let which = usize::try_from(random.checked_rem(count)?).ok()?;
@@ -88,7 +88,7 @@ mod tests {
     use std::future::pending;
     use tokio::sync::oneshot;
 
-    /// Admits a connection that stays until it is ended, or until the sender is used to say that it is known now.
+    /// Admits a connection that stays until it is ended, or until the sender reports that its client is authenticated.
     fn stay(limit: &UnauthenticatedLimit) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
         let (known, becomes_known) = oneshot::channel();
         let mut task = None;
@@ -134,7 +134,7 @@ mod tests {
                 tokio::task::yield_now().await;
                 gone.extend(all.iter().position(|(_, task)| task.is_finished()));
             }
-            // Not one of four is spared in 64 times but once in 25 million.
+            // The chance that one of the four is never chosen in 64 rounds is 1 in 25 million.
             assert_eq!(gone, [0, 1, 2, 3].into());
         });
     }

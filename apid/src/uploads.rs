@@ -10,40 +10,40 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::flag::Flag;
 
-/// What is not counted of a call: nearly all of them are smaller than this.
+/// Bytes of each request that are not counted: nearly all requests are smaller than this.
 const FREE: usize = 1 << 10;
-/// For those who may bring what is large, such as a machine config, in KiB: a message of the largest size and a little more.
+/// Quota for callers who may bring large messages, for example a machine config, in KiB: a message of the largest size and a little more.
 const LARGE: usize = 40 << 10;
-/// For those who only ask, in KiB. They are in nobody else's way.
+/// Quota for callers who may only read, in KiB. It is separate, so they do not delay anybody else.
 const SMALL: usize = 4 << 10;
 
-/// What there is room for; clones share it.
+/// The memory for requests; clones share it.
 #[derive(Clone)]
 pub(super) struct Uploads {
     large: Arc<Semaphore>,
     small: Arc<Semaphore>,
 }
 
-/// Whose room a caller's request takes.
+/// The quota that a caller's request counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// That of those who may change the node.
+    /// The quota of callers who may change the node.
     Large,
-    /// That of everybody else.
+    /// The quota of all other callers.
     Small,
 }
 
-/// A request's body, which ends with an error where there is no room for it.
+/// A request body, which ends with an error if the quota is used up.
 pub(super) struct Upload<B = Incoming> {
     body: B,
-    /// Bytes that came.
+    /// Bytes received.
     sent: usize,
     room: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
     overdrawn: Flag,
 }
 
-/// Why a body ends before its end.
+/// Why a body fails before its end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UploadError {
     #[error("too much is being sent at a time")]
@@ -60,7 +60,7 @@ impl Uploads {
         }
     }
 
-    /// The body, which takes of this room from now on until it is dropped.
+    /// Wraps a body; it counts against this quota until it is dropped.
     pub(super) fn body<B>(&self, body: B, room: Room) -> Upload<B> {
         let room = match room {
             Room::Large => &self.large,
@@ -77,7 +77,7 @@ impl Uploads {
 }
 
 impl<B> Upload<B> {
-    /// Tells later whether there was no room.
+    /// A flag that is set if the quota was used up.
     pub(super) fn overdrawn(&self) -> Flag {
         self.overdrawn.clone()
     }
@@ -158,13 +158,13 @@ mod tests {
         let uploads = Uploads::new();
         let mut first = upload(&uploads, 3 << 10, Room::Small);
         first.frame().await.unwrap().unwrap();
-        // It has come, and is not done with.
+        // All of it was received, and it is still held.
         let second = upload(&uploads, 2 << 10, Room::Small);
         let overdrawn = second.overdrawn();
         assert!(matches!(second.collect().await, Err(UploadError::NoRoom)));
         assert!(overdrawn.is_so());
         assert!(!first.overdrawn().is_so());
-        // Those who bring what is large, and those who only ask, do not notice.
+        // The quotas of large messages and of other calls are not affected.
         let config = upload(&uploads, 32 << 10, Room::Large).collect().await;
         assert_eq!(config.unwrap().to_bytes().len(), 32 << 20);
         let question = upload(&uploads, 1, Room::Small).collect().await;

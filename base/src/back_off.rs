@@ -1,18 +1,18 @@
-//! Pauses between tries: each is twice as long as the one before it, up to a longest.
+//! Pauses between attempts: each is twice as long as the one before it, up to a limit.
 
 use std::time::Duration;
 
-/// The pauses after one failure after the other.
+/// The pauses after failures in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackOff {
-    /// After the first failure.
+    /// The pause after the first failure.
     pub first: Duration,
-    /// No pause is longer.
+    /// Limit on a pause.
     pub longest: Duration,
 }
 
 impl BackOff {
-    /// The pause after that many failures in a row, from 1.
+    /// The pause after this many failures in a row, from 1.
     pub fn after(&self, failures: u32) -> Duration {
         let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
         self.first

@@ -1,19 +1,18 @@
-//! Work that waits for a disk or a device, away from the runtime's only thread. It is the one way to such a thread, so that all of them
-//! answer alike when the runtime ends under them.
+//! Runs work that waits for a disk or a device outside the runtime's only thread. All such work goes through here, so that it fails in the
+//! same way when the runtime ends before it.
 //!
-//! [`within`] limits the wait: nothing but the device ends the thread, but whoever asked goes on, and can say what is wrong. [`to_its_end`]
-//! is for work that has a limit of its own, or that nobody may go on without.
+//! [`within`] limits the wait: only the device can end the thread, but the caller goes on, and can report the problem. [`to_its_end`] is
+//! for work that has a limit of its own, or that must be finished before the caller goes on.
 
 use std::time::Duration;
 
-/// A disk that has not answered after this time is taken for a dead one. Unmounting writes what was not written yet: minutes on the
-/// slowest stick.
+/// Timeout after which a silent disk counts as dead. Unmounting writes all unwritten data: minutes on the slowest stick.
 pub const ANSWER: Duration = Duration::from_secs(300);
 
-/// Why there is no outcome.
+/// Why work has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
-    /// The device does not answer; the thread goes on waiting.
+    /// The device does not answer; the thread still waits.
     #[error(
         "no answer within {} s: a disk or another device may be failing, and only a reboot ends the wait for it", .0.as_secs()
     )]
@@ -23,15 +22,15 @@ pub enum NoAnswer {
     Interrupted,
 }
 
-/// Does it, or gives up waiting for it.
+/// Runs the work, and waits for it for a limited time.
 ///
 /// # Errors
-/// It took too long.
+/// The timeout, or the end of the runtime before the work's.
 pub async fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NoAnswer> {
-    // Not by `to_its_end`: its future is of the work's own type, and a limit around each of these made machined 20 KB larger.
+    // Does not use `to_its_end`: its future depends on the work's type, and a timeout around each of these made machined 20 KB larger.
     let work = tokio::task::spawn_blocking(work);
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done.map_err(|_| NoAnswer::Interrupted),
@@ -39,7 +38,7 @@ pub async fn within<T: Send + 'static>(
     }
 }
 
-/// Does it, however long it takes. It goes on where whoever waits for it stops waiting.
+/// Runs the work without a timeout. It goes on even if its caller stops waiting.
 ///
 /// # Errors
 /// The runtime ended before the work did.

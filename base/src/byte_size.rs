@@ -1,7 +1,7 @@
-//! Sizes in bytes for people, in powers of 1024.
+//! Formats sizes in bytes for people, in powers of 1024.
 //!
-//! The decision: a size has one of two shapes, by where it stands. Figures that stand below each other or change before somebody's eyes
-//! keep their width, so they always have a decimal. In a sentence a partition of 128 MiB is no 128.0 MiB.
+//! The decision: a size has one of two formats, by its place. Figures in a column or on a changing display keep their width, so they always
+//! have a decimal. In a sentence a partition of 128 MiB is not written as 128.0 MiB.
 
 const UNITS: [(u64, &str); 5] = [
     (1 << 50, "PiB"),
@@ -19,7 +19,7 @@ pub fn human(bytes: u64) -> String {
     }
 }
 
-/// For sentences: `5 MiB`, `5.1 MiB`. What is beyond the decimal is cut off: nothing is said to be larger than it is.
+/// For sentences: `5 MiB`, `5.1 MiB`. Further digits are cut off: a size is never shown larger than it is.
 pub fn human_short(bytes: u64) -> String {
     match unit_of(bytes) {
         Some((unit, name)) if bytes.is_multiple_of(unit) => format!("{} {name}", bytes / unit),
@@ -28,7 +28,7 @@ pub fn human_short(bytes: u64) -> String {
     }
 }
 
-/// The largest unit of which there is a whole one.
+/// The largest unit that fits at least once.
 fn unit_of(bytes: u64) -> Option<(u64, &'static str)> {
     UNITS.into_iter().find(|(unit, _)| bytes >= *unit)
 }

@@ -1,7 +1,7 @@
 //! Helpers that know nothing of the machine: files that are replaced whole, work with a limit away from the runtime, quotas, sealed memory, sizes.
 //!
 //! The decision: a helper gets here when a second crate needs it, under the name of the one thing that it does. A crate of utilities was the
-//! other choice; nobody finds anything in those, and everything ends up there.
+//! other choice; it becomes a heap in which no helper is found again.
 
 #![forbid(unsafe_code)]
 

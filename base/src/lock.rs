@@ -2,11 +2,11 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-/// A mutex whose content stays in use after a panic of who held it.
+/// A mutex that stays usable after a panic of its holder.
 ///
 /// A program of the machine aborts on a panic, so none of them ever sees a poisoned lock; in tests the panic itself is the failure.
 pub trait Lock<T> {
-    /// Locks it, waiting for who holds it. Never over an `await`: the guard belongs to this thread.
+    /// Locks the mutex; waits for its holder. Never hold it over an `await`: the guard belongs to this thread.
     fn locked(&self) -> MutexGuard<'_, T>;
 }
 

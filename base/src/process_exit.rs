@@ -1,22 +1,22 @@
-//! How a process ended: init tells it of those that it reaps, and the kernel of machined's children.
+//! The exit of a process: init reports it for the processes that it reaps, the kernel for machined's children.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
-/// How a process ended.
+/// The exit of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// With this exit code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Signal(i32),
-    /// It is gone, but nobody could say how.
+    /// It is gone, and its status is not known.
     Unknown,
 }
 
 impl Exit {
-    /// From the status word of wait(2).
+    /// Converts the status word of wait(2).
     pub fn from_wait_status(status: i32) -> Self {
         let status = ExitStatus::from_raw(status);
         match (status.code(), status.signal()) {

@@ -1,22 +1,22 @@
-//! Places that callers of the API share: so many at a time for everybody, and only a part of them for those who are no administrators.
-//! Whatever the others take, an administrator finds one.
+//! A quota that callers of the API share: a number of places, and a part of them for callers who are no administrators. However many the
+//! others take, an administrator finds a free place.
 
 use std::sync::Arc;
 
 use instar_pki::Role;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Whose place it is.
+/// The rank of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rank {
-    /// `os:admin`, or another node, which may call for one.
+    /// `os:admin`, or another node, which may call on behalf of an administrator.
     Administrator,
-    /// Everybody else.
+    /// All other callers.
     Other,
 }
 
 impl Rank {
-    /// Of a caller with these roles.
+    /// The rank of a caller with these roles.
     pub fn of(roles: &[Role]) -> Self {
         let may_all = [Role::Admin, Role::Impersonator];
         match roles.iter().any(|role| may_all.contains(role)) {
@@ -41,7 +41,7 @@ pub struct Permit {
 }
 
 impl Quota {
-    /// So many in all, so many of them for those who are no administrators.
+    /// A quota of `all` places, of which `others` may be used by callers who are no administrators.
     pub fn new(all: usize, others: usize) -> Self {
         Quota {
             all: Arc::new(Semaphore::new(all)),
@@ -49,7 +49,7 @@ impl Quota {
         }
     }
 
-    /// A place, if one is free.
+    /// Takes a place if one is free.
     pub fn try_acquire(&self, rank: Rank) -> Option<Permit> {
         let of_others = match rank {
             Rank::Administrator => None,
@@ -61,9 +61,9 @@ impl Quota {
         })
     }
 
-    /// The next place that is free.
+    /// Waits for a free place.
     pub async fn acquire(&self, rank: Rank) -> Permit {
-        // The semaphores are never closed. Others wait for their part first, so that only few of them are in an administrator's way.
+        // The semaphores are never closed. Other callers wait for their own part first, so that few of them compete with administrators.
         let of_others = match rank {
             Rank::Administrator => None,
             Rank::Other => self.others.clone().acquire_owned().await.ok(),
@@ -74,7 +74,7 @@ impl Quota {
         }
     }
 
-    /// How many are free for everybody.
+    /// Number of free places for all callers.
     pub fn free(&self) -> usize {
         self.all.available_permits()
     }
@@ -99,7 +99,7 @@ mod tests {
         drop(administrator);
         drop(others);
         assert_eq!(quota.free(), 3);
-        // Administrators may take all.
+        // Administrators may take all places.
         let all = (0..3).map(|_| quota.try_acquire(Rank::Administrator).unwrap());
         assert_eq!(all.collect::<Vec<_>>().len(), 3);
     }

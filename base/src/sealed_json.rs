@@ -1,4 +1,4 @@
-//! JSON in a sealed memfd: what one generation leaves with init, and the next one reads.
+//! JSON in a sealed memfd: one generation leaves it with init, and the next one reads it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Writes `content` to a memfd of this name, which nobody can change any more. `what` is the content's name in errors.
+/// Writes `content` to a memfd of this name and seals it, so that it cannot be changed. `what` is the content's name in errors.
 pub fn to_memfd(name: &str, what: &str, content: &impl Serialize) -> anyhow::Result<OwnedFd> {
     let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .with_context(|| format!("make the memfd of {what}"))?;
@@ -22,7 +22,7 @@ pub fn to_memfd(name: &str, what: &str, content: &impl Serialize) -> anyhow::Res
     Ok(file.into())
 }
 
-/// Reads it back, of at most `largest` bytes. The memfd's position stays as it is.
+/// Reads the content, of at most `largest` bytes. The memfd's position stays unchanged.
 pub fn from_memfd<T: DeserializeOwned>(
     memfd: &OwnedFd,
     what: &str,

@@ -1,4 +1,4 @@
-//! Files that are replaced whole or not at all, whenever the power goes.
+//! Replaces files whole or not at all, even at a power cut.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -8,10 +8,9 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Gives a file new content: written beside it, flushed, and renamed over it. Its directory is made when it is missing.
+/// Gives a file new content: written beside it, flushed, and renamed over it. A missing directory is made.
 ///
-/// After a power cut there is the old content or the new one; a file `NAME.new` may be left, and the next call replaces
-/// it.
+/// After a power cut the file has the old content or the new one; a file `NAME.new` may be left, and the next call replaces it.
 pub fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let directory = path.parent().unwrap_or(Path::new("/"));
@@ -19,7 +18,7 @@ pub fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = directory.join(name);
-    // One that was left has its own mode.
+    // A leftover has its own mode.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -41,7 +40,7 @@ pub fn replace_json(path: &Path, mode: u32, content: &impl Serialize) -> anyhow:
     replace(path, mode, &json).with_context(|| format!("write {}", path.display()))
 }
 
-/// Reads such a file; none when it is not there.
+/// Reads a JSON file; `None` if it does not exist.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
     match fs::read(path) {
         Ok(json) => serde_json::from_slice(&json)
@@ -63,7 +62,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("below/config.yaml");
         replace(&path, 0o644, b"old").unwrap();
-        // What a power cut leaves.
+        // The leftover of a power cut.
         fs::write(directory.path().join("below/config.yaml.new"), "half").unwrap();
         replace(&path, 0o600, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");

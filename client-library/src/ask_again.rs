@@ -1,4 +1,4 @@
-//! Streams that go on over a change of versions without a reboot: the node says so at their end, and is asked again.
+//! Continues streams after a change of versions without a reboot: the node reports it at the end of the stream, and is asked again.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use tonic::{Code, Status};
 
 use crate::follow::comes_back;
 
-/// How long the next version may take to have what was asked for: a container's log comes some seconds after the API.
+/// Timeout for the next version to serve the stream: a container's log is there some seconds after the API.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
-/// Between two questions.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Asks again for a stream that has ended so. Where its node does not change to another version, that stays its end.
+/// Asks again for a stream that ended with this status. If the node is not changing versions, the status is the final error.
 ///
 /// # Errors
-/// The end of the stream, or what the node answered for a minute.
+/// The status at the stream's end, or the node's last answer after a minute.
 pub async fn ask_again<T>(
     ended: Status,
     ask: impl AsyncFn() -> Result<T, Status>,

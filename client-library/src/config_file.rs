@@ -1,14 +1,14 @@
-//! Where the client configuration is.
+//! Finds the client configuration.
 
 use std::path::{Path, PathBuf};
 
 /// Where a service account's configuration is mounted: the last place to look.
 const MOUNTED: &str = "/var/run/secrets/talos.dev/config";
 
-/// Decides where the file is.
+/// The settings that decide about the path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConfigLookup {
-    /// As the program was told.
+    /// The path that the program was given.
     pub(crate) argument: Option<PathBuf>,
     /// `$TALOSCONFIG`.
     pub(crate) talosconfig: Option<PathBuf>,
@@ -19,7 +19,7 @@ pub(crate) struct ConfigLookup {
 }
 
 impl ConfigLookup {
-    /// By this process's environment, unless the program names a file.
+    /// Takes this process's environment; `argument` takes precedence.
     pub(crate) fn by_environment(argument: Option<PathBuf>) -> Self {
         let path = |name: &str| {
             std::env::var_os(name)
@@ -34,7 +34,7 @@ impl ConfigLookup {
         }
     }
 
-    /// Every place to look at, in order. A named file is the only one.
+    /// The paths to try, in order. A path that was named is the only one.
     pub(crate) fn places(&self) -> Vec<PathBuf> {
         if let Some(named) = self.argument.as_ref().or(self.talosconfig.as_ref()) {
             return vec![named.clone()];
@@ -46,7 +46,7 @@ impl ConfigLookup {
         own.into_iter().chain([PathBuf::from(MOUNTED)]).collect()
     }
 
-    /// The first place for which `exists` says yes.
+    /// The first path for which `exists` returns true.
     pub(crate) fn find(&self, exists: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         self.places().into_iter().find(|place| exists(place))
     }

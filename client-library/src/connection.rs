@@ -1,4 +1,4 @@
-//! TCP and TLS to one endpoint, and a gRPC channel over it that dials again when the link breaks.
+//! TCP and TLS to one endpoint, and a gRPC channel over it that reconnects when the link breaks.
 
 use std::error::Error;
 use std::future::Future;
@@ -24,41 +24,41 @@ use crate::failure::{Failure, FailureKind};
 
 mod unverified;
 
-/// Longest wait for TCP and TLS together. A node that is between two generations lets a connection wait.
+/// Timeout for TCP and TLS together. A node that is between two generations lets a connection wait.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// A silent link is asked for a sign of life this often...
+/// Interval of keepalive pings on a silent link.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// ...and is given up when none comes.
+/// Timeout of a keepalive ping; then the link is given up.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What to do when the node does not take the client's certificate.
+/// The advice if the node does not accept the client's certificate.
 pub(crate) const REFUSED_CERTIFICATE: &str = "the node refused the client's certificate: it is not from its authority, has expired, or the clocks differ";
 
-/// How the two sides know each other.
+/// The authentication of both sides.
 pub enum Trust {
-    /// Each by a certificate of the machine's authority; the server by one of these fingerprints instead, if there are any.
+    /// Both sides by a certificate of the machine's authority; the server by one of these fingerprints instead, if there are any.
     Mutual {
-        /// As a node's console shows them: base64 of the SHA-256 of the certificate's public key.
+        /// Fingerprints as a node's console shows them: base64 of the SHA-256 of the certificate's public key.
         fingerprints: Vec<String>,
         /// The machine's authorities.
         authorities: Vec<CertificateDer<'static>>,
-        /// The client's certificate, and those between it and the authority.
+        /// The client's certificate, followed by the certificates between it and the authority.
         certificates: Vec<CertificateDer<'static>>,
         /// The client's key.
         key: PrivateKeyDer<'static>,
     },
-    /// The server by one of these fingerprints, or not at all if there are none; the client not at all.
+    /// The server by one of these fingerprints, or not at all if there are none; no authentication of the client.
     Insecure {
-        /// As above.
+        /// Fingerprints as in `Mutual`.
         fingerprints: Vec<String>,
     },
 }
 
 impl Trust {
-    /// The same for the TLS library.
+    /// The configuration for the TLS library.
     ///
     /// # Errors
-    /// The certificates or the key are of no use to it.
+    /// The certificates or the key are not valid.
     pub fn into_tls(self) -> Result<Arc<ClientConfig>, rustls::Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -93,35 +93,35 @@ impl Trust {
                 .with_no_client_auth(),
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
-        // A node that came back has forgotten all sessions.
+        // A node that came back has lost all sessions.
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     }
 }
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// TCP does not get there.
+    /// The TCP connection failed.
     #[error("cannot connect to {endpoint}")]
     Tcp {
-        /// Where to.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// TCP or TLS takes too long.
+    /// TCP or TLS timed out.
     #[error("{endpoint} does not answer within {} s", CONNECT_TIMEOUT.as_secs())]
     Silent {
-        /// Where to.
+        /// The endpoint.
         endpoint: Endpoint,
     },
-    /// The two sides do not accept each other, or the other side is no node.
+    /// The two sides do not accept each other, or the other side is not a node.
     #[error("no TLS connection to {endpoint}")]
     Tls {
-        /// Where to.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -143,7 +143,7 @@ impl ConnectError {
         }
     }
 
-    /// What to do next.
+    /// Advice for the user.
     pub(crate) fn advice(&self) -> String {
         match self {
             Self::Tcp { endpoint, .. } | Self::Silent { endpoint } => format!(
@@ -160,7 +160,7 @@ impl ConnectError {
     }
 }
 
-/// What to do about a TLS error.
+/// Advice for the user about a TLS error.
 pub(crate) fn tls_advice(endpoint: &Endpoint, error: &rustls::Error) -> String {
     use CertificateError as Bad;
     match error {
@@ -206,7 +206,7 @@ pub(crate) fn find_cause<'a, E: Error + 'static>(
     None
 }
 
-/// A TLS error anywhere in a chain of causes, also inside I/O errors, which hide what they hold.
+/// A TLS error anywhere in a chain of causes, also inside I/O errors, which hide the error that they wrap.
 pub(crate) fn find_tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -218,8 +218,7 @@ pub(crate) fn find_tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a
     None
 }
 
-/// Whether the node ended the connection with a TLS alert. The HTTP/2 library keeps only the words of an I/O error, so there is
-/// nothing but text to go by.
+/// Whether the node ended the connection with a TLS alert. Decided by the text: the HTTP/2 library keeps nothing else of an I/O error.
 pub(crate) fn is_tls_alert(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -231,7 +230,7 @@ pub(crate) fn is_tls_alert(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Dials one endpoint, as often as the channel asks.
+/// Connects to one endpoint, whenever the channel asks.
 #[derive(Clone)]
 struct Dialer {
     endpoint: Endpoint,
@@ -257,9 +256,9 @@ impl Dialer {
                 .server_name()
                 .map_err(|error| tls_error(io::Error::other(error)))?;
             let stream = self.tls.connect(name, tcp).await.map_err(tls_error)?;
-            // In TLS 1.3 the node judges the client's certificate after the client's handshake is done, and a client that
-            // writes meanwhile can lose the alert to a reset. So it lets the node speak first: an HTTP/2 server begins with
-            // its settings (RFC 9113, 3.4), whatever the client does.
+            // In TLS 1.3 the node checks the client's certificate after the client's handshake is done, and a client that writes meanwhile
+            // can lose the alert to a reset. So it waits for the node's first bytes: an HTTP/2 server begins with its settings (RFC 9113,
+            // 3.4), whatever the client does.
             let mut stream = BufReader::new(stream);
             if stream.fill_buf().await.map_err(tls_error)?.is_empty() {
                 return Err(tls_error(io::ErrorKind::UnexpectedEof.into()));
@@ -287,10 +286,10 @@ impl Service<Uri> for Dialer {
     }
 }
 
-/// A channel to the endpoint, connected once; it dials again by itself when a call finds the link broken.
+/// A channel to the endpoint, connected once; it reconnects by itself when a call finds the link broken.
 ///
 /// # Errors
-/// There is no connection now. The failure's cause is a [`ConnectError`] somewhere down its chain.
+/// The connection failed. The cause is a [`ConnectError`] somewhere in its chain.
 pub async fn connect(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> Result<Channel, Failure> {
     let uri = |scheme: &str| {
         format!("{scheme}://{endpoint}")
@@ -303,7 +302,7 @@ pub async fn connect(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> Result<Chan
                 .because(error)
             })
     };
-    // The dialer does TLS itself; `origin` is what the server sees.
+    // The dialer itself does TLS; the server sees `origin`.
     let transport = Transport::from(uri("http")?)
         .origin(uri("https")?)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)

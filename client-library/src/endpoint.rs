@@ -1,18 +1,18 @@
-//! Where to connect: `host`, `host:port`, an IPv6 address with or without brackets, or `https://host[:port]`.
+//! The address to connect to: `host`, `host:port`, an IPv6 address with or without brackets, or `https://host[:port]`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use rustls::pki_types::ServerName;
 
-/// A host and a port. The host is kept as typed: the server's certificate must name it so.
+/// A host and a port. The host is kept as typed: the server's certificate must have the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     host: String,
     port: u16,
 }
 
-/// Text that is no endpoint.
+/// The text is not an endpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no endpoint; write it as host, host:port or [IPv6 address]:port")]
 pub struct BadEndpoint(String);
@@ -23,7 +23,7 @@ impl Endpoint {
         &self.host
     }
 
-    /// The port: 50000 where none was typed, 443 behind `https://`.
+    /// The port: 50000 if none was typed, 443 for `https://`.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -1,4 +1,4 @@
-//! What a node remembers of its events.
+//! The events that a node remembers.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use tonic::{Status, Streaming};
 
 use crate::node::Node;
 
-/// How long the next message of a history may take.
+/// Timeout for the next message of a history.
 const SILENCE: Duration = Duration::from_secs(10);
-/// For [`EventsRequest::tail_events`].
+/// Values for [`EventsRequest::tail_events`].
 const NEWEST: i32 = 1;
 const ALL: i32 = -1;
 
-/// The events that a node remembers, the oldest first, and what kept them from being all.
+/// The events that a node remembers, the oldest first, and the error if they are incomplete.
 ///
-/// The stream of events goes on with what happens next, and nothing in it says where the history ends. That nothing comes for a moment is
-/// no sign of it: a busy node, or a busy line, is silent in its middle as well. So the newest event is asked for first, and when that
-/// one has come again the history is whole.
+/// The stream of events continues with new ones, and nothing in it marks the end of the history. A pause is not the end: a busy node, or a
+/// busy line, may be silent in the middle as well. So the newest event is asked for first, and the history is whole when that event has
+/// come again.
 pub async fn event_history(node: &Node) -> (Vec<Event>, Result<(), Status>) {
     let mut events = Vec::new();
     let whole = collect(node, &mut events).await;
@@ -38,7 +38,7 @@ async fn collect(node: &Node, events: &mut Vec<Event>) -> Result<(), Status> {
     }
 }
 
-/// A stream of events, after the greeting that begins it.
+/// Opens a stream of events, and skips the greeting at its begin.
 async fn subscribe(node: &Node, tail_events: i32) -> Result<Streaming<Event>, Status> {
     let request = node.request(EventsRequest {
         tail_events,

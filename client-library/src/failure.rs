@@ -1,29 +1,29 @@
-//! What went wrong, what to do next, and what kind of failure it is.
+//! Failures: an error, its kind, and advice.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// Which kind of failure it is: what a program decides by, as `instarctl` its exit code.
+/// The kind of a failure, by which a program decides, for example `instarctl` its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// None of the others.
+    /// Any other failure.
     Failed,
-    /// The caller asked for something that makes no sense; the node was not asked.
+    /// The request makes no sense; the node was not asked.
     Usage,
     /// The node cannot be reached.
     Unreachable,
-    /// One side does not accept the other's certificate, or the caller's roles do not suffice.
+    /// One side does not accept the other's certificate, or the caller's roles are not sufficient.
     NotAuthorized,
-    /// The node is not in a state for it, or takes the request for a bad one.
+    /// The node refuses the request: its state does not allow it, or it is not valid.
     Refused,
-    /// An upgrade was rolled back: the version of before runs again.
+    /// An upgrade was rolled back: the earlier version runs again.
     RolledBack,
-    /// It was not done in time.
+    /// The action took too long.
     TimedOut,
 }
 
-/// The end of an action that did not do what it was asked for.
+/// An error: the action was not done.
 ///
 /// `Display` shows the message alone; the cause is the error's source. The advice is for people, and speaks of `instarctl` where it
 /// names a command or an option.
@@ -36,7 +36,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure without advice and without a cause.
+    /// A failure without advice and cause.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -46,34 +46,34 @@ impl Failure {
         }
     }
 
-    /// A failure of `action` on this machine, such as to write a file.
+    /// A failure of `action` on this machine, for example to write a file.
     pub fn io(action: impl Into<String>, error: io::Error) -> Self {
         Self::new(FailureKind::Failed, action).because(error)
     }
 
-    /// The same, with what to do next.
+    /// Adds advice.
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
     }
 
-    /// The same, with its cause.
+    /// Adds the cause.
     pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What a program decides by.
+    /// The kind, by which a program decides.
     pub fn kind(&self) -> FailureKind {
         self.kind
     }
 
-    /// What to do next, if that is known.
+    /// The advice, if there is any.
     pub fn advice(&self) -> Option<&str> {
         self.advice.as_deref()
     }
 
-    /// Message and causes, one after the other.
+    /// The message and all causes.
     pub fn chain(&self) -> String {
         let mut text = self.message.clone();
         let mut source = self.source();

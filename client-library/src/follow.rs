@@ -1,4 +1,4 @@
-//! Seeing an action through: events from before it until the goal, over broken links and restarts of the node.
+//! Follows an action to its end: reads events until the goal, over broken links and restarts of the node.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::failure::{Failure, FailureKind};
 use crate::node::Node;
 use crate::tracker::{Goal, Tracker, Update, Verdict};
 
-/// The whole history: what happened while the link was down must not be missed.
+/// The whole history, so that events during a broken link are not missed.
 const WHOLE_HISTORY: i32 = -1;
-/// A node that greets later than this is asked anyway.
+/// Timeout for the node's greeting; then the action is started anyway.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Wait before the link is tried again: short at first, because a change of generations takes a fraction of a second...
+/// First retry pause of the link: short, because a change of generations takes a fraction of a second.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
-/// ...and longer after this many times, because a boot takes many.
+/// Number of short pauses; then they are longer, because a boot takes many seconds.
 const QUICK_RETRIES: u32 = 20;
 const LATER_RETRY: Duration = Duration::from_secs(1);
-/// A link that is being made anew is given up after this, and made once more.
+/// Timeout of one attempt to reconnect.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often the boot id is asked for while everything else looks done.
+/// Interval of reading the boot id while everything else looks done.
 const BOOT_ID_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Hears of an action while it is followed.
+/// Receives the progress of an action.
 pub trait Progress {
-    /// Something about the following itself, in words: the request was accepted, the link is down, the node is back.
+    /// A message about the following itself: the request was accepted, the link is down, the node is back.
     fn note(&mut self, text: &str);
 
     /// News from the node.
@@ -37,20 +37,20 @@ pub trait Progress {
 /// An action that reached its goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The action's id: events that have it are of this action.
+    /// The actor id: the events of this action carry it.
     pub actor: String,
-    /// Boot ids before and after; none where they may not be read, or don't matter.
+    /// Boot ids before and after; `None` if they may not be read, or do not matter.
     pub boot_ids: Option<(String, String)>,
-    /// From the subscription to the goal.
+    /// The time from the subscription to the goal.
     pub took: Duration,
 }
 
 /// Starts the action and follows it to its goal.
 ///
-/// `act` sends the request and gives the actor id of the reply.
+/// `act` sends the request and returns the actor id of the reply.
 ///
 /// # Errors
-/// The node refused it, failed at it, rolled it back ([`FailureKind::RolledBack`]), or did not get there within `limit`
+/// The node refused it, failed at it, rolled it back ([`FailureKind::RolledBack`]), or did not reach the goal within `limit`
 /// ([`FailureKind::TimedOut`]).
 pub async fn follow(
     node: &Node,
@@ -69,7 +69,7 @@ pub async fn follow(
         .map_err(|status| {
             node.explain("cannot follow its events; --no-wait does without", status)
         })?;
-    // Events of the action cannot be missed once the node has greeted.
+    // Without a greeting the action is started anyway; after one, no event of it can be missed.
     let _ = timeout(HELLO_TIMEOUT, events.message()).await;
     let actor = act(node).await?;
     progress.note(&format!("accepted, actor {actor}"));
@@ -93,7 +93,7 @@ pub async fn follow(
     })
 }
 
-/// The failure that the node remembers of this actor, if any.
+/// The error of this actor's action in the node's history, if there is one.
 pub async fn remembered_failure(node: &Node, actor: &str) -> Option<String> {
     let mut tracker = Tracker::new(Goal::NewBoot, actor.to_owned());
     let (events, _) = event_history(node).await;
@@ -111,7 +111,7 @@ async fn subscribe(node: &Node, request: EventsRequest) -> Result<Streaming<Even
     Ok(events.into_inner())
 }
 
-/// The boot id, or none for somebody who may act but not read files.
+/// The boot id; `None` for a caller who may act but not read files.
 async fn boot_id_before(
     node: &Node,
     progress: &mut impl Progress,
@@ -126,7 +126,7 @@ async fn boot_id_before(
     }
 }
 
-/// One action on its way.
+/// One action that is being followed.
 struct Way<'a, P> {
     node: &'a Node,
     progress: &'a mut P,
@@ -135,7 +135,7 @@ struct Way<'a, P> {
 }
 
 impl<P: Progress> Way<'_, P> {
-    /// To the end; gives the boot id there, if it is known.
+    /// Follows the action to its end; returns the boot id then, if it is known.
     async fn walk(&mut self, mut events: Streaming<Event>) -> Result<Option<String>, Failure> {
         loop {
             let looks_done = match self.tracker.verdict() {
@@ -149,7 +149,7 @@ impl<P: Progress> Way<'_, P> {
             };
             if looks_done {
                 match &self.before {
-                    // Without boot ids: good enough once the action was seen to begin.
+                    // Without boot ids it counts as done if the action was seen to begin.
                     None if self.tracker.under_way() => return Ok(None),
                     None => {}
                     Some(before) => {
@@ -182,7 +182,7 @@ impl<P: Progress> Way<'_, P> {
                     };
                     self.progress.note(&format!("the link is down ({why})"));
                     self.tracker.link_down();
-                    // A node that was told to stop does not come back.
+                    // A node that is shut down does not come back.
                     if *self.tracker.verdict() != Verdict::Done {
                         events = self.reconnect().await?;
                     }
@@ -191,7 +191,7 @@ impl<P: Progress> Way<'_, P> {
         }
     }
 
-    /// Subscribes anew, for as long as it takes.
+    /// Subscribes again, however long it takes.
     async fn reconnect(&mut self) -> Result<Streaming<Event>, Failure> {
         let mut tries = 0;
         loop {
@@ -221,7 +221,7 @@ impl<P: Progress> Way<'_, P> {
         }
     }
 
-    /// The own sequence failed: did the node go back, or never leave?
+    /// The failure of the action's own sequence: with the boot id it shows whether the node went back, or never left.
     async fn failed(&mut self, error: &str) -> Failure {
         let name = self.node.name();
         let Some(before) = &self.before else {
@@ -248,7 +248,7 @@ impl<P: Progress> Way<'_, P> {
     }
 }
 
-/// Whether an answer of this kind can be that of a node on its way.
+/// Whether a node that is restarting may answer with this code.
 pub(crate) fn comes_back(code: Code) -> bool {
     !matches!(
         code,

@@ -1,5 +1,5 @@
-//! The client's side of the API, for every program that talks to Instar nodes: `instarctl`, the dashboard, the tests, and what will
-//! keep a fleet up to date.
+//! The client's side of the API, for every program that talks to Instar nodes: `instarctl`, the dashboard, the tests, and a future
+//! program that keeps a fleet up to date.
 //!
 //! ```text
 //! Target ──nodes()──► Node ──machine(), channel()──► calls ──explain()──► Failure { kind, message, advice, cause }
@@ -8,24 +8,23 @@
 //!   └ Endpoint ─ TLS ─ one connection for all nodes behind the endpoint
 //! ```
 //!
-//! - [`Target`]: whom to ask and as whom, from a client configuration and what overrides it.
-//! - [`Endpoint`], [`Trust`], [`connect`]: one authenticated connection. It dials again by itself.
+//! - [`Target`]: the nodes to ask and the client's identity, from a client configuration and overrides.
+//! - [`Endpoint`], [`Trust`], [`connect`]: one authenticated connection. It reconnects by itself.
 //! - [`Node`]: addresses calls to one node and explains its refusals.
-//! - [`follow()`] and [`Tracker`]: see a reboot, an upgrade or a shutdown through to its end.
+//! - [`follow()`] and [`Tracker`]: follow a reboot, an upgrade or a shutdown to its end.
 //! - [`event_history()`]: the events that a node remembers, all of them.
-//! - [`ask_again()`]: goes on with a stream whose node changed to another version without a reboot.
-//! - [`Failure`]: what went wrong and what to do next. Its [`FailureKind`] is what programs decide by.
+//! - [`ask_again()`]: continues a stream whose node changed to another version without a reboot.
+//! - [`Failure`]: the error and advice. Programs decide by its [`FailureKind`].
 //!
 //! # The key decision: calls are not wrapped
 //!
 //! [`Node`] hands out the clients that are generated from the `.proto` files. It adds what every call needs, the node's name
 //! ([`Node::request`]) and the meaning of an error ([`Node::explain`]), and nothing else. The other choice, a method of this crate for each
 //! of the API's hundred methods, would give shorter calls. It lost because each of those methods is a second place that has to know the
-//! message's fields: whatever a newer API adds could not be sent until somebody has written it here too. Only what every
-//! program asks for has a method: the version, the boot id, a file.
+//! message's fields: new fields of the API could not be sent before they are added here too. Only the requests of every program have a
+//! method: the version, the boot id, a file.
 //!
-//! The crate prints nothing and reads nothing but the client configuration. What happens meanwhile goes to a [`Progress`], which is the
-//! program's.
+//! The crate prints nothing and reads nothing but the client configuration. Progress goes to a [`Progress`] of the program.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Lines out of a byte stream whose pieces end anywhere.
+//! Splits a byte stream into lines; its pieces may end anywhere.
 
-/// Collects pieces, gives whole lines.
+/// Collects pieces and returns whole lines.
 #[derive(Debug, Default)]
 pub struct Lines {
     rest: Vec<u8>,
@@ -20,7 +20,7 @@ impl Lines {
             .collect()
     }
 
-    /// What is left at the end of the stream: a last line without a newline.
+    /// The rest at the end of the stream: a last line without a newline.
     pub fn finish(self) -> Option<String> {
         (!self.rest.is_empty()).then(|| text(&self.rest))
     }
@@ -39,7 +39,7 @@ mod tests {
         let mut lines = Lines::default();
         assert!(lines.push(b"on").is_empty());
         assert_eq!(lines.push(b"e\n\ntwo\nthr"), ["one", "", "two"]);
-        // A character cut in two stays whole.
+        // A character that is split over two pieces stays whole.
         assert!(lines.push(b"ee \xc3").is_empty());
         assert_eq!(lines.push(b"\xa4\nlast"), ["three ä"]);
         assert_eq!(lines.finish().as_deref(), Some("last"));

@@ -1,4 +1,4 @@
-//! One node: calls to it, and what its refusals mean.
+//! One node: calls to it, and explanations of its errors.
 
 use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::common::Data;
@@ -14,22 +14,22 @@ use crate::connection::{
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, FailureKind};
 
-/// The file that tells one boot, or one generation, from the next.
+/// The file with an id that changes with each boot, or generation.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A node behind a channel: calls to it, and the meaning of its refusals.
+/// A node behind a channel: calls to it, and explanations of its errors.
 #[derive(Clone, Debug)]
 pub struct Node {
     channel: Channel,
     name: String,
-    /// Where the channel leads; none for a connection that was made elsewhere.
+    /// The endpoint of the channel; `None` for a connection that the program made itself.
     endpoint: Option<Endpoint>,
-    /// The name for whoever answers at the other end of the channel; none if that is the node.
+    /// The name by which the node at the other end of the channel routes calls to this one; `None` if it is that node itself.
     routed_to: Option<MetadataValue<Ascii>>,
 }
 
 impl Node {
-    /// Whoever answers at the endpoint.
+    /// The node that answers at the endpoint.
     pub fn behind(channel: Channel, endpoint: Endpoint) -> Self {
         Self {
             channel,
@@ -39,7 +39,7 @@ impl Node {
         }
     }
 
-    /// Whoever answers on a connection that the program has made itself; `name` is for people.
+    /// The node that answers on a connection that the program has made itself; `name` is for people.
     pub fn connected(channel: Channel, name: impl Into<String>) -> Self {
         Self {
             channel,
@@ -49,10 +49,10 @@ impl Node {
         }
     }
 
-    /// Another node, which the one at the other end of the same channel passes calls on to.
+    /// Another node, to which the node at the end of the same channel passes calls on.
     ///
     /// # Errors
-    /// The name cannot be sent.
+    /// The name contains characters that cannot be sent.
     pub fn routed_to(&self, name: &str) -> Result<Self, Failure> {
         let value = MetadataValue::try_from(name).map_err(|error| {
             Failure::new(FailureKind::Usage, format!("{name:?} is no name of a node"))
@@ -65,12 +65,12 @@ impl Node {
         })
     }
 
-    /// What to call it in output.
+    /// The name of the node in output.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The machine service, for calls of any size that the interface allows.
+    /// The client of the machine service, with the message limit of the interface.
     pub fn machine(&self) -> MachineServiceClient<Channel> {
         MachineServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
@@ -80,7 +80,7 @@ impl Node {
         self.channel.clone()
     }
 
-    /// A message, addressed to this node.
+    /// A request with this message, addressed to this node.
     pub fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(name) = &self.routed_to {
@@ -91,10 +91,10 @@ impl Node {
         request
     }
 
-    /// The only element of a reply.
+    /// The single element of a reply.
     ///
     /// # Errors
-    /// There is none.
+    /// The reply has no element.
     pub fn only<T>(&self, mut messages: Vec<T>) -> Result<T, Failure> {
         messages.pop().ok_or_else(|| {
             Failure::new(
@@ -104,7 +104,7 @@ impl Node {
         })
     }
 
-    /// Its version, platform and features.
+    /// The node's version, platform and features.
     ///
     /// # Errors
     /// The call failed.
@@ -114,7 +114,7 @@ impl Node {
         self.only(reply.into_inner().messages)
     }
 
-    /// Its version's tag, such as `v0.1.0`.
+    /// The tag of the node's version, for example `v0.1.0`.
     ///
     /// # Errors
     /// The call failed.
@@ -122,7 +122,7 @@ impl Node {
         Ok(self.version().await?.version.unwrap_or_default().tag)
     }
 
-    /// A file as a stream.
+    /// Opens a file as a stream.
     ///
     /// # Errors
     /// The call failed.
@@ -136,7 +136,7 @@ impl Node {
             .into_inner())
     }
 
-    /// A small file as text. What is not UTF-8 in it is replaced.
+    /// Reads a small file as text. Bytes that are not UTF-8 are replaced.
     ///
     /// # Errors
     /// The node's own status.
@@ -160,7 +160,7 @@ impl Node {
         Ok(self.read_text(BOOT_ID).await?.trim().to_owned())
     }
 
-    /// What a refused or broken call means to the caller, who tried to do `doing`.
+    /// Explains the error of a call; `doing` names the caller's action.
     pub fn explain(&self, doing: &str, status: Status) -> Failure {
         let doing = format!("{}: {doing}", self.name());
         if let Some((kind, advice)) =
@@ -170,7 +170,7 @@ impl Node {
                 .advise(advice)
                 .because(Cause(status));
         }
-        // With TLS 1.3 a refused client certificate shows only after the handshake.
+        // In TLS 1.3 a refused client certificate shows only after the handshake.
         let tls_cause = find_tls_cause(&status).zip(self.endpoint.as_ref());
         if let Some(advice) = tls_cause.map(|(error, endpoint)| tls_advice(endpoint, error)) {
             return Failure::new(FailureKind::NotAuthorized, doing)
@@ -216,7 +216,7 @@ impl Node {
         }
     }
 
-    /// Where the channel leads, for people.
+    /// The address of the channel, for people.
     fn address(&self) -> String {
         match &self.endpoint {
             Some(endpoint) => endpoint.to_string(),
@@ -225,7 +225,7 @@ impl Node {
     }
 }
 
-/// A status that shows the server's words instead of its debug form.
+/// A status that displays the server's message instead of its debug form.
 #[derive(Debug)]
 struct Cause(Status);
 

@@ -1,4 +1,4 @@
-//! Whom to ask, and as whom: the client configuration, and what overrides it.
+//! The nodes to ask and the client's identity: the client configuration, and overrides.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use crate::endpoint::Endpoint;
 use crate::failure::{Failure, FailureKind};
 use crate::node::Node;
 
-/// Whom to ask, and as whom. The default is what the client configuration says.
+/// The nodes to ask and the client's identity. The default is the client configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// The client configuration; the environment's if none (`$TALOSCONFIG`, `$TALOS_HOME/config`, `~/.talos/config`).
     pub config_file: Option<PathBuf>,
-    /// The context of the configuration; the one that it chooses if none.
+    /// The context of the configuration; its default context if `None`.
     pub context: Option<String>,
-    /// Where to connect, instead of the context's endpoints if there are any.
+    /// Endpoints to connect to, instead of the context's if there are any.
     pub endpoints: Vec<String>,
     /// The nodes that calls are for, instead of the context's if there are any.
     pub nodes: Vec<String>,
-    /// Talk to a node that has no machine config yet: no certificates, and no configuration is read.
+    /// Talk to a node without a machine config: no certificates, and no configuration is read.
     pub insecure: bool,
-    /// Accept only a server with one of these keys, whoever signed its certificate; see [`Trust`].
+    /// Accept only a server with one of these keys, by whatever authority its certificate is signed; see [`Trust`].
     pub fingerprints: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl Target {
         }
     }
 
-    /// In maintenance mode a node knows nobody: its address is the endpoint, and nothing is routed.
+    /// In maintenance mode a node does not route: its address is the endpoint.
     async fn insecure_nodes(&self) -> Result<Vec<Node>, Failure> {
         let addresses = if self.nodes.is_empty() {
             &self.endpoints
@@ -98,7 +98,7 @@ impl Target {
         } else {
             &self.nodes
         };
-        // Like other clients of this API: without an endpoint, the nodes are asked themselves.
+        // Like other clients of this API: without an endpoint, the nodes themselves are the endpoints.
         let endpoints = parse(if endpoints.is_empty() {
             names
         } else {
@@ -125,7 +125,7 @@ impl Target {
                 Err(failure) => failures.push(failure),
             }
         }
-        // The first endpoint is the one that is meant most.
+        // The first endpoint is the preferred one, so its failure is reported.
         Err(failures.swap_remove(0))
     }
 
@@ -154,7 +154,7 @@ impl Target {
     }
 }
 
-/// The identity in a context.
+/// The client's identity in a context.
 fn mutual(context: &Context, path: &Path, fingerprints: &[String]) -> Result<Trust, Failure> {
     let bad = |what: &str| {
         Failure::new(

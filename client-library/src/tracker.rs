@@ -1,4 +1,4 @@
-//! What the events of a node say about the action that we started.
+//! Derives the state of an action from the events of a node.
 //!
 //! ```text
 //!            own sequence starts            RUNNING and ready             boot id differs
@@ -8,9 +8,9 @@
 //!                                  └────────────────────────────────────┘
 //! ```
 //!
-//! Pure: [`crate::follow()`] brings the events and asks for the boot id. The latest status counts, not that there once was a good one,
-//! since a history that is sent again holds statuses of before; it starts over at the own sequence's start. The error of
-//! an own sequence always wins, also when it comes with the history, after the link was down: that is how a node tells that it went back.
+//! Pure: [`crate::follow()`] brings the events and asks for the boot id. Only the latest status counts, not an earlier good one: a history
+//! that is sent again holds statuses from before the action. It starts over at the own sequence's start. The error of the own sequence
+//! always wins, also when it comes with the history, after the link was down: that is how a node reports that it went back.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -19,45 +19,45 @@ use instar_api::events::{EventPayload, stage_in_words};
 use instar_api::machine::machine_status_event::MachineStage;
 use instar_api::machine::{Event, phase_event, sequence_event, service_state_event, task_event};
 
-/// The task at which shutdown and reset count as done: after it nobody is left to report more.
+/// The task at which shutdown and reset count as done: after it no service is left to report more.
 const LAST_TASK: &str = "stopAllServices";
 
-/// What the action should end in.
+/// The expected end of the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// Running and ready, in a boot or generation other than before.
+    /// Running and ready, in another boot or generation than before.
     NewBoot,
-    /// Nothing runs any more.
+    /// All services are stopped.
     Stopped,
 }
 
-/// What is known so far.
+/// The state of the action as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// Not done yet.
     Continue,
-    /// Done if the boot id says so too.
+    /// Done if the boot id has changed too.
     LooksDone,
     /// Done.
     Done,
-    /// The own sequence says so.
+    /// The own sequence reported an error.
     Failed(String),
 }
 
-/// Follows one action.
+/// Tracks one action.
 pub struct Tracker {
     goal: Goal,
     actor: String,
     verdict: Verdict,
-    /// Ids of events that were shown: a history that is sent again is not news.
+    /// Ids of events that were shown: a history that is sent again is not shown again.
     shown: HashSet<String>,
-    /// The own sequence was seen to start, or the link went down: what comes now is not of before.
+    /// Whether the own sequence was seen to start, or the link went down: later statuses are not from before the action.
     under_way: bool,
     last: Option<String>,
 }
 
 impl Tracker {
-    /// For the action that the node knows by this actor id.
+    /// Tracks the action that the node knows by this actor id.
     pub fn new(goal: Goal, actor: String) -> Self {
         Self {
             goal,
@@ -69,26 +69,26 @@ impl Tracker {
         }
     }
 
-    /// What is known so far.
+    /// The state as far as it is known.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
-    /// Whether a good status can be one of after the action, as far as events can tell.
+    /// Whether a good status may be from after the action, as far as events show.
     pub fn under_way(&self) -> bool {
         self.under_way
     }
 
-    /// The last thing that the node told, for who waited in vain.
+    /// The last news from the node, for the message of a timeout.
     pub fn last(&self) -> Option<&str> {
         self.last.as_deref()
     }
 
-    /// Takes in one event; gives what is worth showing of it.
+    /// Processes one event; returns an update to show, if there is one.
     pub fn observe(&mut self, event: &Event) -> Option<Update> {
         let payload = match event.data.as_ref().map(EventPayload::unpack) {
             Some(Ok(Some(payload))) => payload,
-            // A hello, or what a newer node may tell to newer clients.
+            // A greeting, or an event type of a newer node.
             _ => return None,
         };
         let own = event.actor_id == self.actor;
@@ -133,7 +133,7 @@ impl Tracker {
         }
     }
 
-    /// The link is down: what the node's status was says nothing any more.
+    /// The link is down: the node's earlier status is no longer valid.
     pub fn link_down(&mut self) {
         match (&self.verdict, self.goal) {
             (Verdict::Failed(_) | Verdict::Done, _) => {}
@@ -141,7 +141,7 @@ impl Tracker {
                 self.under_way = true;
                 self.verdict = Verdict::Continue;
             }
-            // It was on its way down and is gone.
+            // The node was shutting down and is gone.
             (_, Goal::Stopped) => {
                 if self.under_way {
                     self.verdict = Verdict::Done;
@@ -151,51 +151,51 @@ impl Tracker {
     }
 }
 
-/// Something to show while waiting.
+/// News to show while waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     /// A sequence began or ended.
     Sequence {
-        /// Such as `upgrade`.
+        /// For example `upgrade`.
         name: String,
-        /// It began.
+        /// Whether it began.
         started: bool,
     },
     /// A sequence failed.
     Failed {
-        /// Such as `upgrade`.
+        /// For example `upgrade`.
         name: String,
-        /// As the node says it.
+        /// The node's message.
         error: String,
     },
     /// A phase of a sequence began or ended.
     Phase {
-        /// Such as `install`.
+        /// For example `install`.
         name: String,
-        /// It began.
+        /// Whether it began.
         started: bool,
     },
     /// A task of a phase began or ended.
     Task {
-        /// Such as `runInstaller`.
+        /// For example `runInstaller`.
         name: String,
-        /// It began.
+        /// Whether it began.
         started: bool,
     },
-    /// The machine's stage, and what it waits for.
+    /// The machine's stage, and the conditions that it waits for.
     Stage {
-        /// In words, such as `running`.
+        /// In words, for example `running`.
         stage: &'static str,
-        /// All that has to be up is up.
+        /// Whether all conditions are met.
         ready: bool,
-        /// What is not, each with its reason.
+        /// The unmet conditions, each with its reason.
         unmet: Vec<String>,
     },
-    /// A service is in another state.
+    /// A service has changed its state.
     Service {
-        /// Its id.
+        /// The id of the service.
         name: String,
-        /// In words, such as `running`.
+        /// In words, for example `running`.
         state: &'static str,
     },
 }
@@ -229,7 +229,7 @@ impl Update {
         }
     }
 
-    /// What is worth showing whoever caused it.
+    /// An update to show regardless of its actor.
     fn of_machine(payload: &EventPayload) -> Option<Self> {
         let EventPayload::MachineStatus(event) = payload else {
             return None;
@@ -247,7 +247,7 @@ impl Update {
     }
 }
 
-/// One line.
+/// One line for people.
 impl fmt::Display for Update {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let action = |started: &bool| if *started { "started" } else { "done" };

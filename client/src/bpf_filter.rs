@@ -8,10 +8,10 @@ use instar_api::machine::BpfInstruction;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct BpfFilter(pub(crate) Vec<BpfInstruction>);
 
-/// What is no such program.
+/// Why a text is not a BPF program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoFilter {
-    /// Taken for a filter, it would let everything through.
+    /// An empty program: as a filter it would let everything through.
     #[error("it is empty; see what `tcpdump -dd` has to say")]
     Empty,
     #[error(
@@ -24,7 +24,7 @@ impl FromStr for BpfFilter {
     type Err = NoFilter;
 
     fn from_str(text: &str) -> Result<Self, NoFilter> {
-        // The last instruction may have a comma behind it too.
+        // The last instruction may have a comma at its end, too.
         let text = text.trim();
         let text = text.strip_suffix(',').unwrap_or(text).trim_end();
         if text.is_empty() {
@@ -58,7 +58,7 @@ fn instruction(text: &str) -> Option<BpfInstruction> {
     }
 }
 
-/// 40 or 0x28.
+/// A decimal or hexadecimal number: 40 or 0x28.
 fn number(text: &str) -> Option<u32> {
     let text = text.trim();
     match text.strip_prefix("0x") {
@@ -95,7 +95,7 @@ mod tests {
             [6, 0, 0, 0],
         ];
         assert_eq!(read(IP).unwrap(), ip);
-        // As a shell passes it on without quotes around it, and without the last comma.
+        // In one line, as a shell passes it on without quotes, and without the last comma.
         let one_line = IP.replace('\n', " ");
         assert_eq!(read(&one_line).unwrap(), ip);
         assert_eq!(read(one_line.trim().trim_end_matches(',')).unwrap(), ip);

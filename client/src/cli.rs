@@ -1,4 +1,4 @@
-//! What can be typed. A file for each group of commands has their arguments; `commands` lists them all.
+//! The command line. A file for each group of commands has their arguments; `commands` lists them all.
 
 mod client_config;
 mod commands;

@@ -45,7 +45,7 @@ use instar_client::Failure;
 
 use crate::cli::{Cli, Command, Config, Gen, Inspect};
 
-/// Does what was asked for.
+/// Runs the command.
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     let Cli { global, command } = cli;
     match command {

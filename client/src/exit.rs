@@ -1,4 +1,4 @@
-//! How the program ends when a command fails: words on standard error, and an exit code for scripts.
+//! The end of the program when a command fails: a message on standard error, and an exit code for scripts.
 
 use std::error::Error as _;
 use std::io;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::output::Output;
 
-/// For `--help`.
+/// The exit codes, for `--help`.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -21,7 +21,7 @@ Exit codes:
   6  the upgrade was rolled back
   7  timed out";
 
-/// Ends with this failure.
+/// Reports the failure and returns its exit code.
 pub(crate) fn end(failure: &Failure, output: Output) -> ExitCode {
     if is_closed_output(failure) {
         return ExitCode::SUCCESS;
@@ -42,7 +42,7 @@ fn code(kind: FailureKind) -> u8 {
     }
 }
 
-/// The reader of our output went away, as `head` does: nobody is left to be told.
+/// Whether the reader of our output has closed it, as `head` does: no message is needed then.
 fn is_closed_output(failure: &Failure) -> bool {
     failure
         .source()
@@ -58,7 +58,7 @@ fn report(failure: &Failure, output: Output) {
                 eprintln!("help: {advice}");
             }
         }
-        // JSON is YAML too, and one line of it can be told from others on standard error.
+        // JSON is valid YAML too, and one line of it is easy to tell from other lines on standard error.
         Output::Json | Output::Yaml => eprintln!(
             "{}",
             json!({

@@ -1,4 +1,4 @@
-//! Following an action to its end, shown on standard error meanwhile.
+//! Follows an action to its end, and shows the progress on standard error.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use instar_client::{Done, Failure, Goal, Node};
 
 use crate::progress::ProgressDisplay;
 
-/// Starts the action and follows it to its goal. `act` sends the request and gives the actor id of the reply.
+/// Starts the action and follows it to its goal. `act` sends the request and returns the actor id of the reply.
 pub(crate) async fn follow(
     node: &Node,
     goal: Goal,

@@ -1,8 +1,8 @@
-//! Where a reader of a log left off: lines have no numbers, so the newest ones are looked for in the log that is read again.
+//! The position of a reader in a log: lines have no numbers, so the newest shown lines are searched in the log when it is read again.
 
 use std::collections::VecDeque;
 
-/// As many lines in a row are hardly in a log twice.
+/// Number of lines to search for: this many in a row hardly occur twice in a log.
 const KEPT: usize = 32;
 
 /// The newest lines that were shown.
@@ -12,7 +12,7 @@ pub(crate) struct LeftOff {
 }
 
 impl LeftOff {
-    /// A line was shown.
+    /// Notes a line that was shown.
     pub(crate) fn note(&mut self, line: &str) {
         if self.newest.len() == KEPT {
             self.newest.pop_front();
@@ -20,7 +20,7 @@ impl LeftOff {
         self.newest.push_back(line.to_owned());
     }
 
-    /// The lines of a log that come after what was shown; all of them where that is not in it, as in a log that began anew.
+    /// The lines of a log after the last shown ones; all lines if those are not in it, as in a log that began anew.
     pub(crate) fn new_in<'a>(&self, log: &'a [String]) -> &'a [String] {
         let length = self.newest.len();
         if length == 0 {
@@ -48,7 +48,7 @@ mod tests {
             left_off.note(&line);
         }
         assert_eq!(left_off.new_in(&lines(0..103)), lines(100..103));
-        // The oldest lines are gone.
+        // The oldest lines have been dropped from the log.
         assert_eq!(left_off.new_in(&lines(60..103)), lines(100..103));
         assert!(left_off.new_in(&lines(0..100)).is_empty());
         // Another log, though it has some of the lines.

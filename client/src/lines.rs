@@ -1,4 +1,4 @@
-//! Showing the lines of a byte stream.
+//! Shows the lines of a byte stream.
 
 use std::time::Duration;
 
@@ -11,31 +11,31 @@ use tonic::{Status, Streaming};
 use crate::left_off::LeftOff;
 use crate::output::Output;
 
-/// A log that is read again has told by then what there was.
+/// Timeout for a log that is read again to deliver its old lines.
 const READ_AGAIN: Duration = Duration::from_secs(5);
 
-/// What is asked for.
+/// The part of a log that is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// What the user asked for.
+    /// The part that the user asked for.
     Requested,
-    /// All that there is, and its end: it says how much of the next one is not new.
+    /// All old lines, and then the end: their number tells how many lines of the next stream are old.
     UpToNow,
-    /// All of it and what comes, to go on where the stream left off.
+    /// All old lines and the new ones, to continue where the broken stream ended.
     Whole,
 }
 
-/// What the user asked for, and how it is asked.
+/// The user's request for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked<Tail> {
-    /// Whether it goes on with what comes.
+    /// Whether to follow the log.
     pub(crate) follow: bool,
-    /// How much of what there is.
+    /// The length of the tail.
     pub(crate) tail: Tail,
 }
 
 impl Part {
-    /// What to ask a node for, where all that there is has this name.
+    /// The request to send for this part; `all` stands for the whole log.
     pub(crate) fn of<Tail>(self, requested: Asked<Tail>, all: Tail) -> Asked<Tail> {
         match self {
             Part::Requested => requested,
@@ -51,7 +51,7 @@ impl Part {
     }
 }
 
-/// Shows every line of a stream as it comes, until its end. Over a change of versions without a reboot it goes on.
+/// Shows every line of a stream as it comes, until its end. Continues after a change of versions without a reboot.
 pub(crate) async fn print(
     output: Output,
     node: &Node,
@@ -90,8 +90,8 @@ pub(crate) async fn print(
     }
 }
 
-/// A stream of all there is and of what comes, and the lines of it that were there when it was asked for. A pause says nothing of that, so
-/// their number is what a reading up to now has.
+/// Opens a stream of all old and new lines, and reads the lines that were there at the time of the request. A pause in the stream does not
+/// mark their end, so their number is taken from a reading that ends.
 async fn read_again(
     ask: impl AsyncFn(Part) -> Result<Streaming<Data>, Status>,
 ) -> Result<(Streaming<Data>, Lines, Vec<String>), Status> {
@@ -103,7 +103,7 @@ async fn read_again(
     Ok((stream, lines, log))
 }
 
-/// So many lines of a stream at least, where it has them within its time.
+/// Reads at least this many lines of a stream, if they come within the timeout.
 async fn read(
     stream: &mut Streaming<Data>,
     lines: &mut Lines,
@@ -118,7 +118,7 @@ async fn read(
         }
         Ok::<_, Status>(())
     };
-    // A log that turned over meanwhile has fewer lines than before.
+    // A log that was rotated meanwhile has fewer lines than before.
     timeout(READ_AGAIN, reading).await.unwrap_or(Ok(()))?;
     Ok(log)
 }

@@ -1,10 +1,10 @@
-//! `instarctl`: talks to Instar nodes, and needs nothing but their API.
+//! `instarctl`: the command-line client of Instar nodes. It needs only their API.
 //!
 //! One file per command in `commands/`. Everything that is not about a terminal, a file or the command line is in the library
 //! `instar-client`: connections, calls, and following an upgrade to its end.
 //!
-//! The decision: a command asks the node and prints its answer; what the node can judge is judged there, in its own words. Checks of
-//! requests in the client were the other choice: they refuse what a newer node would take. Only `validate` checks for itself, with the code
+//! The decision: a command asks the node and prints its answer; the node checks what it can check, in its own words. Checks of requests in
+//! the client were the other choice: they refuse requests that a newer node would accept. Only `validate` checks for itself, with the code
 //! that a node reads its config with.
 
 mod bpf_filter;

@@ -20,7 +20,7 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Shows one result, whichever form is asked for.
+    /// Shows one result in the requested form.
     pub(crate) fn show(
         self,
         text: impl FnOnce() -> String,
@@ -34,12 +34,12 @@ impl Output {
     }
 }
 
-/// A value as YAML. What YAML cannot say is not in JSON either; should it ever be, JSON is YAML too.
+/// A value as YAML. Every JSON value can be written as YAML; if that ever fails, JSON is YAML too.
 pub(crate) fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string())
 }
 
-/// A time of the wire, in UTC.
+/// A timestamp of a message, in UTC.
 pub(crate) fn time(at: Option<&prost_types::Timestamp>) -> String {
     at.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok())
         .map_or_else(
@@ -48,12 +48,12 @@ pub(crate) fn time(at: Option<&prost_types::Timestamp>) -> String {
         )
 }
 
-/// One line on standard output.
+/// Prints one line on standard output.
 pub(crate) fn print_line(line: &str) -> Result<(), Failure> {
     print_bytes(format!("{line}\n").as_bytes())
 }
 
-/// Bytes on standard output, as they are.
+/// Writes bytes to standard output, unchanged.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)

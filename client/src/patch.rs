@@ -1,9 +1,9 @@
-//! Patches of machine configs: incomplete configs that are laid over a whole one (strategic merge patches), and lists of operations (JSON
+//! Patches of machine configs: incomplete configs that are merged into a whole one (strategic merge patches), and lists of operations (JSON
 //! patches).
 //!
 //! A config is one or more YAML documents. A patch is too, and each of its documents is merged with the one of the same kind and name, or
-//! added when there is none ([`merge`]). One that is a list changes a single document ([`operations`]). What a patch does not touch stays
-//! as it was written, with comments, order and all ([`keep`]): people keep these files.
+//! added when there is none ([`merge`]). A patch that is a list changes a single document ([`operations`]). Parts that a patch does not
+//! touch stay as they were written, with comments, order and all ([`keep`]): people keep these files.
 
 mod documents;
 mod keep;
@@ -18,23 +18,23 @@ use serde_json::Value;
 use documents::{Documents, Identity};
 use operations::Operations;
 
-/// Patches from the command line: `@FILE`, or the patch itself.
+/// A patch from the command line: `@FILE`, or the patch itself.
 pub(crate) struct Patch {
-    /// What it was called, for messages.
+    /// The name of the patch for messages.
     name: String,
     pieces: Vec<Piece>,
 }
 
 /// A document of a patch.
 enum Piece {
-    /// To be merged.
+    /// A piece of config to merge.
     Config(Value),
-    /// To be carried out.
+    /// Operations to carry out.
     Operations(Operations),
 }
 
 impl Patch {
-    /// Reads an argument.
+    /// Reads one argument.
     pub(crate) fn read(argument: &str) -> Result<Self, Failure> {
         let (name, text) = match argument.strip_prefix('@') {
             Some(path) => {
@@ -74,7 +74,7 @@ impl Piece {
     }
 }
 
-/// All of them.
+/// Reads all arguments.
 pub(crate) fn read_all(arguments: &[String]) -> Result<Vec<Patch>, Failure> {
     arguments
         .iter()
@@ -82,13 +82,13 @@ pub(crate) fn read_all(arguments: &[String]) -> Result<Vec<Patch>, Failure> {
         .collect()
 }
 
-/// The documents of a config, those that say nothing left out.
+/// The documents of a config, without empty ones.
 pub(crate) fn documents(config: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
     let values = Documents::parse(config)?.into_values();
     Ok(values.filter(|value| !value.is_null()).collect())
 }
 
-/// The config with the patches laid over it, one after the other.
+/// The config after all patches, one after the other.
 pub(crate) fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> {
     let mut documents = Documents::parse(config).map_err(|error| {
         Failure::new(FailureKind::Usage, "cannot read the machine config").because(error)
@@ -206,7 +206,7 @@ image: example/web:1
             .replace("hostname: old # for now", "hostname: new # for now")
             .replace("web:1", "web:2");
         assert_eq!(changed, expected);
-        // Another name is another document.
+        // Another name makes another document.
         let added =
             patched(&["apiVersion: v1alpha1\nkind: ContainerConfig\nname: db\nimage: d:1\n"]);
         let rest = added.strip_prefix(CONFIG).unwrap();
@@ -275,7 +275,7 @@ image: example/web:1
             .replace("/dev/vda", "/dev/vdb")
             .replace("cluster:\n  network:\n    podSubnets: [10.1.0.0/16]\n", "");
         assert_eq!(changed, expected);
-        // As JSON, and beside a piece of config.
+        // The patch as JSON, and together with a piece of config.
         let changed = patched(&[
             r#"[{"op": "add", "path": "/machine/install/wipe", "value": true}]"#,
             "machine: {install: {disk: /dev/vdb}}",

@@ -1,18 +1,18 @@
-//! A capture as it comes, cut where a record ends: whenever it breaks off, what was written is a whole pcap file.
+//! Cuts a capture at the end of a record: wherever the stream breaks off, the written part is a whole pcap file.
 //!
 //! Source of the format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-05.html>, sections 4 and 5.
 
-/// Bytes of the file's header.
+/// Length of the file's header, in bytes.
 const HEADER: usize = 24;
-/// Bytes of a record before the packet.
+/// Length of a record's header, in bytes; the packet follows.
 const RECORD_HEADER: usize = 16;
-/// More than any packet has, and than a node keeps of one: beyond that it is no capture.
+/// Limit on the length of a packet: more than any packet has, and than a node keeps of one. A longer one means that this is no capture.
 const LARGEST_PACKET: usize = 1 << 20;
 
-/// What has come of the file and is not whole yet.
+/// The part of the file that has come and is not yet complete.
 #[derive(Debug, Default)]
 pub(crate) struct PcapRecords {
-    /// How its numbers are written; none before its header is there.
+    /// The byte order of its numbers; `None` before the file's header is there.
     order: Option<Order>,
     held: Vec<u8>,
     packets: u64,
@@ -24,13 +24,13 @@ enum Order {
     Big,
 }
 
-/// It is something else.
+/// The stream is not a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("what came is no pcap file")]
 pub(crate) struct NoCapture;
 
 impl PcapRecords {
-    /// Takes what comes next, and gives out what is whole by that.
+    /// Takes the next bytes, and returns the records that are complete now.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<u8>, NoCapture> {
         self.held.extend_from_slice(bytes);
         let mut whole = 0;
@@ -43,7 +43,7 @@ impl PcapRecords {
             }
         };
         while let Some(record) = self.held.get(whole..whole + RECORD_HEADER) {
-            // Behind the time, of two numbers.
+            // The length follows the time, which has two numbers.
             let length = order.number([record[8], record[9], record[10], record[11]]) as usize;
             if length > LARGEST_PACKET {
                 return Err(NoCapture);
@@ -59,13 +59,13 @@ impl PcapRecords {
         Ok(std::mem::replace(&mut self.held, rest))
     }
 
-    /// How many packets were given out.
+    /// Number of packets returned so far.
     pub(crate) fn packets(&self) -> u64 {
         self.packets
     }
 }
 
-/// By the first number: one for times in microseconds, one for nanoseconds.
+/// The byte order, by the first number: there is one for times in microseconds and one for nanoseconds.
 fn order(header: &[u8]) -> Result<Order, NoCapture> {
     match header.first_chunk() {
         Some([0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1]) => Ok(Order::Little),

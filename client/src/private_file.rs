@@ -1,4 +1,4 @@
-//! Files for their owner alone: what is written there may hold secrets.
+//! Files that only their owner may read: they may hold secrets.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use instar_client::{Failure, FailureKind};
 
-/// Makes the file. One that exists is replaced by `force` alone.
+/// Creates the file. An existing one is replaced only with `force`.
 pub(crate) fn create(path: &Path, force: bool) -> Result<File, Failure> {
     let name = path.display();
     let mut options = File::options();
@@ -25,12 +25,12 @@ pub(crate) fn create(path: &Path, force: bool) -> Result<File, Failure> {
     })
 }
 
-/// Writes the file, never half: a new one takes the place of an old one, whatever mode that had.
+/// Writes the file, never half: a new file replaces the old one, whatever mode that had.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    // Usually there is none.
+    // Usually there is no such file.
     let _ = std::fs::remove_file(&new);
     let mut file = File::options()
         .write(true)

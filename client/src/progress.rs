@@ -1,4 +1,4 @@
-//! Showing what a node does while somebody waits: a spinner on a terminal, a line per update elsewhere. On standard error.
+//! Shows the progress of a node while the user waits: a spinner on a terminal, a line per update elsewhere. On standard error.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use instar_client::{Progress, Update};
 
-/// The display of one action.
+/// The progress display of one action.
 pub(crate) struct ProgressDisplay {
     node: String,
     began: Instant,
     bar: Option<ProgressBar>,
-    /// Running sequence, phase and task, for the spinner.
+    /// The running sequence, phase and task, for the spinner.
     now: [Option<String>; 3],
 }
 
@@ -35,7 +35,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// The spinner goes away; what was printed stays.
+    /// Removes the spinner; printed lines stay.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,11 +1,11 @@
-//! A version of Talos: whose file `gen secrets` is to write.
+//! The version of Talos whose file `gen secrets` writes.
 
 use std::str::FromStr;
 
-/// The oldest whose file has every authority that ours has.
+/// The oldest version whose file has all authorities that ours has.
 const OLDEST: TalosVersion = TalosVersion { major: 1, minor: 0 };
 
-/// The newest whose file is known.
+/// The newest version whose file is known.
 const NEWEST: TalosVersion = TalosVersion {
     major: 1,
     minor: 14,
@@ -47,7 +47,7 @@ impl Default for TalosVersion {
 impl FromStr for TalosVersion {
     type Err = NoVersion;
 
-    /// As talosctl reads it: with or without a `v`, and with whatever follows the minor number after a point.
+    /// Parses a version as talosctl does: with or without a `v`, and with any text after the minor number and a point.
     fn from_str(text: &str) -> Result<Self, NoVersion> {
         let mut parts = text.strip_prefix('v').unwrap_or(text).splitn(3, '.');
         let mut number = || {

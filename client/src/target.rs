@@ -1,4 +1,4 @@
-//! Whom to ask, and as whom: by the command line.
+//! The nodes to ask and the client's identity, from the command line.
 
 use instar_client::{Failure, Node, Target};
 

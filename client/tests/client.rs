@@ -1,4 +1,4 @@
-//! The program itself against a node in this process: what it prints and what it exits with.
+//! The program itself against a node in this process: its output and its exit code.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 use std::net::TcpListener;
@@ -22,7 +22,7 @@ mod validate;
 
 use fake_node::{ACTOR, FakeNode};
 
-/// A node, and the directory with what `gen config` made for it.
+/// A node, and the directory with the files that `gen config` made for it.
 struct Setup {
     directory: TempDir,
     node: Arc<FakeNode>,
@@ -65,7 +65,7 @@ fn generate(endpoint: &str) -> TempDir {
     directory
 }
 
-/// The authority in the machine config, read as a node would.
+/// The authority in the machine config, read as a node reads it.
 fn authority(directory: &Path) -> CertificateAuthority {
     use base64::Engine;
     #[derive(serde::Deserialize)]
@@ -173,7 +173,7 @@ fn upgrade_over_a_dropped_link() {
     assert_eq!(json["boot_id_before"], "boot-1");
     assert_eq!(json["boot_id_after"], "boot-of-v0.2.0");
     assert_eq!(json["actor_id"], ACTOR);
-    // What was on its way when the link broke may be lost, so nothing is said of the phases here.
+    // Messages that were in flight when the link broke may be lost, so the phases are not checked here.
     run.tells("the link is down").tells("running, ready");
     let request = setup.node.state().upgrade.clone().unwrap();
     assert_eq!(
@@ -352,7 +352,7 @@ fn an_upgrade_is_only_prepared_where_it_is_not_to_reboot() {
         .tells("error: 127.0.0.1: the image is for arm64");
     let run = prepare(vec!["the disk is full"], Some(7));
     run.exits(1).tells("the disk is full (exit code 7)");
-    // Others take that for a success.
+    // Other clients take that for a success.
     prepare(vec!["well"], None)
         .exits(1)
         .tells("did not say how the preparation ended");
@@ -454,7 +454,7 @@ fn services_are_listed_shown_and_controlled() {
         .tells("it has apid, web");
 }
 
-/// A node or a line that is busy for a moment has not told everything.
+/// A pause of a busy node or connection is not the end of the history.
 #[test]
 fn support_has_the_events_of_a_node_that_pauses() {
     let setup = Setup::new(nothing);
@@ -469,7 +469,7 @@ fn support_has_the_events_of_a_node_that_pauses() {
         .unwrap();
     let mut text = String::new();
     std::io::Read::read_to_string(&mut events, &mut text).unwrap();
-    // The greeting is none.
+    // The greeting is not an event.
     let ids: Vec<&str> = text
         .lines()
         .filter(|line| line.starts_with("    id: "))
@@ -542,7 +542,7 @@ fn captures_are_whole_files_however_they_end() {
     assert_eq!(written(), fake_node::capture());
     assert_eq!(setup.node.state().capture.take().unwrap().1, None);
 
-    // A node that holds no deadline against its stream.
+    // This node does not apply a deadline to its stream.
     let silent = ["pcap", "-i", "lo", "--duration", "1s"];
     assert_eq!(setup.run(&silent).exits(0).0.stdout, fake_node::capture());
 
@@ -608,7 +608,7 @@ fn something_else_at_the_endpoint() {
     std::thread::spawn(move || {
         use std::io::Write;
         for stream in listener.incoming() {
-            // The client may have gone.
+            // The client may have disconnected.
             let _ = stream.unwrap().write_all(b"SSH-2.0-OpenSSH_9.9\r\n");
         }
     });
@@ -629,7 +629,7 @@ fn secrets_of_a_fleet_are_written_once() {
     run(place, &["gen", "secrets"]).tells("secrets.yaml exists");
     assert_eq!(std::fs::read(&file).unwrap(), secrets);
 
-    // Machines and clients of one authority, in whichever order they are made.
+    // Machines and clients of one authority, in either order of making them.
     let config = |name: &str, more: &[&str]| {
         let arguments = ["gen", "config", name, "127.0.0.1:1", "--output-dir", name];
         run(place, &[&arguments[..], more].concat())
@@ -768,7 +768,7 @@ fn node_under_a_name_that_its_certificate_lacks() {
 #[test]
 fn client_certificate_of_another_authority() {
     let setup = Setup::new(nothing);
-    // The node's authority, but somebody else's identity.
+    // The node's authority, but another client's identity.
     let other = generate("127.0.0.1:1");
     // The key's line and the folded value below it.
     let take = |directory: &Path, key: &str| {
@@ -801,7 +801,7 @@ fn client_certificate_of_another_authority() {
 #[test]
 fn insecure_takes_any_node_or_the_pinned_one() {
     let setup = Setup::new(nothing);
-    // This node wants a certificate all the same, so the handshake gets as far as that.
+    // This node asks for a certificate all the same, so the handshake gets that far.
     let text = std::fs::read_to_string(setup.directory.path().join("talosconfig")).unwrap();
     let endpoint = text
         .lines()

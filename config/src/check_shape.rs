@@ -1,4 +1,4 @@
-//! The walk that compares a document with the shape of its kind.
+//! Compares a document with the shape of its kind.
 
 use super::{
     documents::Identified,
@@ -8,7 +8,7 @@ use super::{
     yaml::{Node, Value},
 };
 
-/// Reports everything in a document that doesn't fit its kind.
+/// Reports everything in a document that does not fit its kind.
 pub(super) fn check(document: &Identified<'_>, problems: &Problems) {
     let walk = Walk { document, problems };
     walk.fields(document.root, "", document.kind.fields, document.envelope());
@@ -20,7 +20,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// `envelope`: keys that say which kind the document is, and belong to every shape.
+    /// Compares a map with the fields of a shape. `envelope`: keys that name the kind of the document, and belong to every shape.
     fn fields(&self, node: &Node, path: &str, fields: &'static [Field], envelope: &[&str]) {
         let Value::Map(entries) = &node.value else {
             return self.wrong(node, path, "a map of fields");

@@ -1,4 +1,4 @@
-//! The same thing said twice: a kind and name that repeats, or a setting that is in both shapes.
+//! Finds duplicates: a kind and name that repeats, or a setting that is in both shapes.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::{
     yaml::{Node, Value},
 };
 
-/// Where a setting of the one large document went. With `by_name`, only the same name is the same setting.
+/// A setting of the one large document and its place in the newer shape. With `by_name`, only the same name is the same setting.
 struct Moved {
     from: &'static str,
     to: &'static str,
@@ -155,7 +155,7 @@ fn find<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
         .try_fold(root, |node, field| node.get(field))
 }
 
-/// Empty text, lists and maps are how Go writes "not set".
+/// Whether a node sets something. Go writes empty text, lists and maps for "not set".
 fn says_something(node: &Node) -> bool {
     match &node.value {
         Value::Null => false,
@@ -165,7 +165,7 @@ fn says_something(node: &Node) -> bool {
     }
 }
 
-/// The names that a collection of the large document gives its members.
+/// The names of the members of a collection in the large document.
 fn names(node: &Node) -> Vec<&str> {
     let of_items = node
         .items()
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::v1alpha1;
 
-    /// A row that names a field or kind that doesn't exist would never hold.
+    /// A row with a field or kind that does not exist would never match.
     #[test]
     fn every_row_names_what_exists() {
         use crate::shape::{Field, Shape};

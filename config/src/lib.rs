@@ -7,17 +7,18 @@
 //!                    └ every node knows its line and column
 //! ```
 //!
-//! Two shapes are input: one large document `version: v1alpha1` (`machine:`, `cluster:`), and a document per concern
-//! (`apiVersion: v1alpha1`, `kind: …`). They may be mixed, as long as nothing is said in both. What a document may
-//! contain is a table ([`v1alpha1`], [`documents`]); what of it this node does is another ([`settings`]). Beyond the tables
-//! nobody sees YAML: the rest of the daemon reads [`MachineConfig`].
+//! Two shapes are input: one large document `version: v1alpha1` (`machine:`, `cluster:`), and a document per concern (`apiVersion:
+//! v1alpha1`, `kind: …`). They may be mixed, as long as no setting is in both. The possible content of a document is a table ([`v1alpha1`],
+//! [`documents`]); the part that this node serves is another ([`settings`]). No code beyond the tables sees YAML: the rest of the daemon
+//! reads [`MachineConfig`].
 //!
-//! The decision: this crate knows no machine. It reads no file, asks nobody, and takes the same text for the same model on a node, in
-//! `instarctl validate` and in a test; the domains that act on the model translate it for themselves (machined's `intent`). Types of the domains
-//! in the model were the other choice: they save a translation, and have a config checked only where disks and containers are linked in.
+//! The decision: this crate does not know the machine. It reads no file, asks no service, and makes the same model of the same text on a
+//! node, in `instarctl validate` and in a test; the domains that act on the model translate it for themselves (machined's `intent`). Types
+//! of the domains in the model were the other choice: they save a translation, but a config could only be checked where disks and
+//! containers are linked in.
 //!
-//! All problems of a config are reported at once, each with its document, line and column. Messages never quote a value
-//! that could be a secret.
+//! All problems of a config are reported at once, each with its document, line and column. Messages never quote a value that could be a
+//! secret.
 
 #![forbid(unsafe_code)]
 
@@ -47,23 +48,22 @@ pub use self::{
     warnings::Warning,
 };
 
-/// The longest config that is read, in bytes. Large configs carry a few certificates and manifests: tens of KiB.
+/// Size limit of a config, in bytes. Large configs carry a few certificates and manifests: tens of KiB.
 pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;
 
-/// A config that can be used as it is.
+/// A valid config.
 #[derive(Debug, Clone)]
 pub struct Parsed {
-    /// What it says.
+    /// The config.
     pub config: MachineConfig,
-    /// What it asks for and won't get, in the order of the file.
+    /// Settings that are not served, in the order of the file.
     pub warnings: Vec<Warning>,
 }
 
 /// Reads and checks a machine config.
 ///
-/// # Errors
-/// Everything that is wrong with it, in the order of the file: YAML that is not well-formed, an unknown kind or field, a
-/// value that doesn't fit its field, a setting that is given twice, a reference to something that isn't there.
+/// All errors of the config, in the order of the file: YAML that is not well-formed, an unknown kind or field, a value that does not fit
+/// its field, a setting that is given twice, a reference to a missing name.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
     let problems = Problems::default();
     let documents = yaml::documents(bytes, MAX_CONFIG_BYTES)?;

@@ -1,30 +1,30 @@
-//! Our own documents in the text of a config, for clients that know only Talos's: taken out of what they are shown, and left as
-//! they are by what they bring.
+//! Our own documents in the text of a config, for clients that know only Talos's: removed from the config that is shown to them, and kept
+//! when they send one.
 //!
-//! talosctl decodes a whole config before it shows or changes any of it, and stops at a kind that it does not know.
+//! talosctl decodes a whole config before it shows or changes any part of it, and fails on an unknown kind.
 
 use super::documents::OWN;
 use super::yaml::{self, Node};
 
-/// What begins a document, and what ends one.
+/// The marks that begin and end a document.
 const MARKS: (&str, &str) = ("---", "...");
 
-/// Kinds that say more of the container that they name.
+/// Kinds with further settings of the container that they name.
 const OF_A_CONTAINER: [&str; 2] = ["ContainerHealthConfig", "ContainerUpgradeConfig"];
 
-/// A config that a client brought which is not shown our documents.
+/// A config from a client that does not see our documents.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// What it brought, and behind it our documents of the config in force.
+    /// The client's text, followed by our documents of the config in force.
     pub text: String,
-    /// What happened to them, for the client.
+    /// Messages for the client about the documents.
     pub warnings: Vec<String>,
 }
 
-/// A document as it is written, its mark included.
+/// A document as text, its mark included.
 struct Piece {
     text: String,
-    /// What is in it; nothing if there are only comments.
+    /// Its content; `None` if there are only comments.
     root: Option<Node>,
 }
 
@@ -37,8 +37,8 @@ pub fn without_own(text: &str) -> String {
         .collect()
 }
 
-/// What a client brought that is not shown our documents, with those of the config in force. None if there is nothing to keep:
-/// it has none, or the client brought some itself and so knows of them.
+/// The config of a client that does not see our documents, together with ours of the config in force. `None` if there is nothing to keep:
+/// that config has none, or the client sent some itself and so knows of them.
 pub fn keep_own(in_force: &str, brought: &str) -> Option<Kept> {
     let own: Vec<Piece> = pieces(in_force).into_iter().filter(Piece::is_own).collect();
     let brought_pieces = pieces(brought);
@@ -51,7 +51,7 @@ pub fn keep_own(in_force: &str, brought: &str) -> Option<Kept> {
             .filter(|piece| piece.kind() == "ContainerConfig");
         name.is_none() || containers.any(|container| container.name() == name)
     };
-    // What names a container that is gone would make the whole config wrong.
+    // A document for a container that is gone would make the whole config invalid.
     let (kept, gone): (Vec<Piece>, Vec<Piece>) = own
         .into_iter()
         .partition(|piece| !OF_A_CONTAINER.contains(&piece.kind()) || runs(piece.name()));
@@ -105,7 +105,8 @@ impl Piece {
     }
 }
 
-/// Takes a text apart at its documents' borders. Nothing is lost, but that a document's end is written as the next one's beginning.
+/// Splits a text at the borders of its documents. Nothing is lost, but the mark at a document's end becomes the one at the next one's
+/// begin.
 fn pieces(text: &str) -> Vec<Piece> {
     let mut texts = vec![String::new()];
     for line in text.split_inclusive('\n') {
@@ -124,7 +125,7 @@ fn pieces(text: &str) -> Vec<Piece> {
     let texts = texts.into_iter().filter(|text| !text.is_empty());
     texts
         .map(|text| {
-            // The whole was read before, so its parts can be.
+            // The whole text was parsed before, so its parts can be.
             let read = yaml::documents(text.as_bytes(), super::MAX_CONFIG_BYTES);
             let document = read.ok().and_then(|mut documents| documents.pop());
             Piece {
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(without_own(&text), format!("{MAIN}{WEB}"));
         let plain = format!("{MAIN}{WEB}");
         assert_eq!(without_own(&plain), plain);
-        // Whichever way documents are separated.
+        // Both ways of separating documents.
         for text in [
             format!(
                 "{MAIN}--- {{apiVersion: instar.dev/v1alpha1, kind: UpgradeGateConfig}}\n{WEB}"
@@ -179,7 +180,7 @@ mod tests {
             warning.starts_with("ContainerHealthConfig web, UpgradeGateConfig: "),
             "{warning}"
         );
-        // What is shown, brought back, changes nothing.
+        // A config that is shown and sent back unchanged changes nothing.
         let again = keep_own(&kept.text, &without_own(&kept.text)).unwrap();
         assert_eq!(again.text, kept.text);
     }

@@ -1,8 +1,8 @@
-//! What is wrong with a config, and where.
+//! The problems of a config, with their positions.
 
 use std::{cell::RefCell, fmt};
 
-/// A place in the file, as editors count: from 1.
+/// A position in the file, counted from 1 as in editors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// Line, from 1.
@@ -17,16 +17,16 @@ impl fmt::Display for Position {
     }
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where; absent when it concerns the config as a whole.
+    /// The position; `None` if the problem concerns the config as a whole.
     pub at: Option<Position>,
-    /// Which document: `document 3, ContainerConfig web`.
+    /// The document: `document 3, ContainerConfig web`.
     pub document: Option<String>,
     /// Path of the field within the document: `mounts[0].tmpfs.size`. Empty for the document itself.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// The problem, and the correct form.
     pub message: String,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong with a config; never empty.
+/// All problems of a config; never empty.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors(Vec<Problem>);
 
@@ -73,7 +73,7 @@ impl ConfigErrors {
     }
 }
 
-/// More lines than this help nobody, and a hostile file could ask for a million.
+/// Limit on the problems shown: more help nobody, and a hostile file could cause a million.
 const SHOWN: usize = 50;
 
 impl fmt::Display for ConfigErrors {
@@ -91,7 +91,7 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// Collects problems while a config is read; shared by all that read it.
+/// Collects problems while a config is read; shared by all readers.
 #[derive(Debug, Default)]
 pub(super) struct Problems(RefCell<Vec<Problem>>);
 
@@ -100,7 +100,7 @@ impl Problems {
         self.0.borrow_mut().push(problem);
     }
 
-    /// Ok when nothing was wrong so far.
+    /// Ok if there are no problems so far.
     pub(super) fn result(&self) -> Result<(), ConfigErrors> {
         let mut problems = self.0.borrow().clone();
         if problems.is_empty() {

@@ -1,7 +1,7 @@
-//! A map of a document, read field by field.
+//! Reads a map of a document, field by field.
 //!
-//! The document has its shape already ([`super::shape`]), so that a field which is there is what it must be. What is left
-//! to find out is whether its value makes sense; what doesn't is reported, and reads as absent.
+//! The shape of the document ([`super::shape`]) is checked already, so an existing field has the right type. Here its value is checked; an
+//! invalid one is reported, and reads as absent.
 
 use std::{fmt::Display, str::FromStr, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
     yaml::{Node, Value},
 };
 
-/// A map and where it stands.
+/// A map and its position.
 #[derive(Clone)]
 pub(super) struct Section<'a> {
     document: &'a Identified<'a>,
@@ -22,7 +22,7 @@ pub(super) struct Section<'a> {
     problems: &'a Problems,
 }
 
-/// A single value and where it stands: an item of a list, mostly.
+/// A single value and its position, usually an item of a list.
 pub(super) struct Scalar<'a> {
     section: Section<'a>,
     pub(super) text: &'a str,
@@ -50,7 +50,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Says that this map as a whole is wrong.
+    /// Reports that this map as a whole is wrong.
     pub(super) fn wrong(&self, message: impl Display) {
         self.problems.push(Problem {
             at: Some(self.node.at),
@@ -60,18 +60,18 @@ impl<'a> Section<'a> {
         });
     }
 
-    /// Says that a field is wrong, or that it is missing.
+    /// Reports that a field is wrong or missing.
     pub(super) fn wrong_field(&self, field: &str, message: impl Display) {
         self.at(self.node(field).unwrap_or(self.node), field)
             .wrong(message);
     }
 
-    /// A field's text; none when it is absent or empty, which is how Go writes "not set".
+    /// A field's text; `None` if it is absent or empty: Go writes empty text for "not set".
     pub(super) fn text(&self, field: &str) -> Option<&'a str> {
         self.node(field)?.text().filter(|text| !text.is_empty())
     }
 
-    /// A field's text as it is, empty ones too.
+    /// A field's text, even if it is empty.
     pub(super) fn raw_text(&self, field: &str) -> Option<&'a str> {
         self.node(field)?.text()
     }
@@ -92,7 +92,7 @@ impl<'a> Section<'a> {
         quantity::duration(self.text(field)?)
     }
 
-    /// A number that must be within the range.
+    /// A number, which must be within the range.
     pub(super) fn number<T>(&self, field: &str, range: std::ops::RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
@@ -114,7 +114,7 @@ impl<'a> Section<'a> {
         found
     }
 
-    /// A field's text as a value of its own type.
+    /// A field's text, parsed as a type.
     pub(super) fn parsed<T>(&self, field: &str) -> Option<T>
     where
         T: FromStr,
@@ -129,7 +129,7 @@ impl<'a> Section<'a> {
         .parsed()
     }
 
-    /// The same, for a field that must be there and not empty.
+    /// The same, for a field that must be present and not empty.
     pub(super) fn required<T>(&self, field: &str) -> Option<T>
     where
         T: FromStr,
@@ -146,7 +146,7 @@ impl<'a> Section<'a> {
         Some(self.at(self.node(field)?, field))
     }
 
-    /// The maps of a list, or of a map with names of the user's choice.
+    /// The maps of a list, or of a map whose keys are chosen by the user.
     pub(super) fn sections(&self, field: &str) -> Vec<(&'a str, Section<'a>)> {
         let Some(node) = self.node(field) else {
             return Vec::new();
@@ -175,7 +175,7 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// The texts of a list that is there, empty or not.
+    /// The texts of a list; `None` if it is absent.
     pub(super) fn list(&self, field: &str) -> Option<Vec<String>> {
         self.node(field)?;
         Some(
@@ -186,7 +186,7 @@ impl<'a> Section<'a> {
         )
     }
 
-    /// The texts of a list as values of their own type.
+    /// The texts of a list, each parsed as a type.
     pub(super) fn parsed_list<T>(&self, field: &str) -> Vec<T>
     where
         T: FromStr,
@@ -198,7 +198,7 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// The texts of a map, with their names, which are of the user's choice.
+    /// The texts of a map whose keys are chosen by the user, with the keys.
     pub(super) fn named_texts(&self, field: &str) -> Vec<(&'a str, Scalar<'a>)> {
         let sections = self.sections(field).into_iter();
         sections

@@ -1,34 +1,35 @@
-//! **The table of settings**: the name of each part of the machine config, the paths that it is read from, and when a change of it is in force.
+//! **The table of settings**: the name of each part of the machine config, the paths that it is read from, and when a change of it takes
+//! effect.
 //!
-//! Warnings of what is not served, the comparison of two configs, what is done at a boot and at a change, and the table in
-//! docs/machine-config.md all follow from it: serving one more thing begins with its row here.
+//! Warnings of settings that are not served, the comparison of two configs, the work at a boot and at a change, and the table in
+//! docs/machine-config.md all follow from it: serving another setting begins with its row here.
 
 use super::MachineConfig;
 
-/// A part of the machine config that is taken over as a whole.
+/// A part of the machine config that takes effect as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Setting {
     /// Whether the machine holds the authority's key.
     MachineType,
-    /// Whom the API trusts, and as whom it speaks.
+    /// The authorities that the API trusts, and its own identity.
     Trust,
-    /// What a machine without the authority's key shows to be given a certificate.
+    /// The token by which a machine without the authority's key gets a certificate.
     Token,
     /// The host name.
     Hostname,
     /// The disk that the machine owns.
     Disk,
-    /// Containers, their health checks, and what upgrades do to them.
+    /// Containers, their health checks, and their upgrade strategies.
     Containers,
-    /// When a new version is kept.
+    /// The conditions for keeping a new version.
     UpgradeGate,
     /// Directories for data of containers.
     UserVolumes,
-    /// Where the time comes from.
+    /// The sources of the time.
     Time,
-    /// Where images come from.
+    /// The sources of images.
     Registries,
-    /// Authorities that registries are verified by.
+    /// Authorities for verifying registries.
     TrustedRoots,
     /// Links, addresses, routes, DNS.
     Network,
@@ -44,22 +45,22 @@ pub enum Setting {
     EtcFiles,
 }
 
-/// When a change of a setting is in force.
+/// When a change of a setting takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakenOver {
     /// At once, while the machine runs.
     Live,
-    /// At once, and all containers are started again.
+    /// At once; all containers are restarted.
     WithContainers,
-    /// With the next boot.
+    /// At the next boot.
     AtBoot,
-    /// Never: it is kept with the config and nothing acts on it.
+    /// Never: it is stored with the config and ignored.
     Never,
 }
 
 #[cfg(test)]
 impl TakenOver {
-    /// The words of the docs.
+    /// The words for the docs.
     fn words(self) -> &'static str {
         match self {
             TakenOver::Live => "at once",
@@ -77,11 +78,11 @@ pub struct Row {
     pub setting: Setting,
     /// Its name in messages.
     pub name: &'static str,
-    /// When a change of it is in force.
+    /// When a change of it takes effect.
     pub taken_over: TakenOver,
-    /// The paths that it is read from, everything below included. The name of a kind is the whole document.
+    /// The paths that it is read from, with everything below them. The name of a kind is the whole document.
     pub served: &'static [&'static str],
-    /// Paths below those that nothing acts on.
+    /// Paths below those that are ignored.
     pub except: &'static [&'static str],
 }
 
@@ -255,7 +256,7 @@ pub const SETTINGS: [Row; 17] = [
 
 /// The settings in which two configs differ, in the order of the table.
 pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> {
-    // Each field by name: a new one that belongs to no setting does not compile.
+    // Each field by name, so that a new one without a setting does not compile.
     let MachineConfig {
         machine_type,
         trust,
@@ -297,7 +298,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
     SETTINGS.iter().filter(differs).collect()
 }
 
-/// Whether a path of a config is acted on.
+/// Whether a path of a config is served.
 pub(super) fn is_served(path: &str) -> bool {
     let within = |of: fn(&Row) -> &'static [&'static str]| {
         SETTINGS.iter().flat_map(of).any(|row| {
@@ -308,7 +309,7 @@ pub(super) fn is_served(path: &str) -> bool {
     within(|row| row.served) && !within(|row| row.except)
 }
 
-/// Whether anything in a document of this kind is acted on.
+/// Whether any part of a document of this kind is served.
 pub(super) fn is_kind_served(kind: &str) -> bool {
     let mut paths = SETTINGS.iter().flat_map(|row| row.served);
     paths.any(|path| path.split('.').next() == Some(kind))
@@ -331,7 +332,7 @@ fn as_markdown() -> String {
     table
 }
 
-/// The paths of one of the two shapes. Fields of the same map or kind come together: `LinkConfig` but `multicast`, `routes.mtu`.
+/// The paths of one of the two shapes. Fields of the same map or kind are joined: `LinkConfig` but `multicast`, `routes.mtu`.
 #[cfg(test)]
 fn cell(served: &[&str], except: &[&str], is_large: bool) -> String {
     use std::collections::BTreeMap;
@@ -404,7 +405,7 @@ mod tests {
         assert!(!is_kind_served("KubeletConfig"));
     }
 
-    /// `INSTAR_BLESS=1 cargo test -p instar-config the_docs_have_this_table` writes it there.
+    /// `INSTAR_BLESS=1 cargo test -p instar-config the_docs_have_this_table` writes the table to the docs.
     #[test]
     fn the_docs_have_this_table() {
         const BEGIN: &str = "<!-- settings: written from config/src/settings.rs -->\n";

@@ -1,16 +1,16 @@
-//! Shapes: what a document may contain, as data. The walk that compares a document with its shape is in `check_shape`.
+//! Shapes: the possible content of a document, as data. `check_shape` compares a document with its shape.
 //!
-//! A shape says which fields exist and what a value looks like. Whether the value makes sense (a size that is too small, a
-//! name that refers to nothing) is decided where it is read.
+//! A shape lists the fields and the types of values. Whether a value is valid (a size that is too small, a name that refers to nothing) is
+//! decided by the reader of the value.
 
 use instar_values::{Cidr, quantity};
 
 use super::suggestion;
 
-/// What a value may look like.
+/// The type of a value.
 #[derive(Debug)]
 pub(super) enum Shape {
-    /// `true` or `false`; not `yes`, which is text everywhere else in YAML 1.2.
+    /// `true` or `false`; not `yes`, which is text in YAML 1.2.
     Bool,
     /// A whole number: `1500`, `0x5dc`, `0o644` and, as people write file modes, `0644`.
     Int,
@@ -28,15 +28,15 @@ pub(super) enum Shape {
     Url(&'static [&'static str]),
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// Whatever: passed on to a program that we don't serve, or too rare to know.
+    /// Any value: passed on to a program that we do not serve, or too rare to be checked.
     Opaque,
-    /// A map of names of the user's choice to text.
+    /// A map of text; its keys are chosen by the user.
     TextMap,
-    /// A map of names of the user's choice to this.
+    /// A map of this type; its keys are chosen by the user.
     MapOf(&'static Shape),
-    /// A list of this.
+    /// A list of this type.
     List(&'static Shape),
-    /// This, or a list of it.
+    /// This type, or a list of it.
     OneOrMore(&'static Shape),
     /// A map of known fields.
     Fields(&'static [Field]),
@@ -50,7 +50,7 @@ pub(super) struct Field {
     pub(super) required: bool,
 }
 
-/// A field that may be there.
+/// An optional field.
 pub(super) const fn opt(name: &'static str, shape: Shape) -> Field {
     Field {
         name,
@@ -59,7 +59,7 @@ pub(super) const fn opt(name: &'static str, shape: Shape) -> Field {
     }
 }
 
-/// A field that must be there.
+/// A required field.
 pub(super) const fn req(name: &'static str, shape: Shape) -> Field {
     Field {
         name,
@@ -93,9 +93,9 @@ pub(super) fn join(path: &str, field: &str) -> String {
 }
 
 impl Shape {
-    /// Whether a single value fits; else what would.
+    /// Whether a single value fits; the error is the expected form.
     pub(super) fn fits(&self, text: &str, plain: bool) -> Result<(), String> {
-        // Go writes the zero value of a text field as an empty string, and means: not set.
+        // Go writes an empty string for a text field that is not set.
         let unset = text.is_empty();
         let fits = match self {
             Shape::Bool => plain && boolean(text).is_some(),
@@ -151,7 +151,7 @@ impl Shape {
         })
     }
 
-    /// What belongs there, for messages.
+    /// The expected form, for messages.
     pub(super) fn noun(&self) -> &'static str {
         match self {
             Shape::Bool => "`true` or `false`",
@@ -172,7 +172,7 @@ impl Shape {
     }
 }
 
-/// Enough of a value to find it again, in a message.
+/// The begin of a value, enough to find it again, for messages.
 pub(super) fn shorten(text: &str) -> String {
     const KEEP: usize = 40;
     let mut short: String = text
@@ -206,7 +206,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
         Some(_) if digits.starts_with('0') => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // from_str_radix takes a sign of its own.
+    // from_str_radix would accept a sign.
     if !digits.starts_with(|first: char| first.is_ascii_hexdigit()) {
         return None;
     }
@@ -216,7 +216,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
 
 fn is_mac(text: &str) -> bool {
     let octets: Vec<&str> = text.split([':', '-']).collect();
-    // 6 for Ethernet, 20 for InfiniBand.
+    // 6 bytes for Ethernet, 20 for InfiniBand.
     matches!(octets.len(), 6 | 8 | 20)
         && octets
             .iter()

@@ -1,11 +1,11 @@
 //! "Did you mean …?" for a misspelt name.
 
-/// The candidate that `written` most likely meant: the same but for case, or at most two edits away.
+/// The candidate that `written` probably means: the same but for case, or at most two edits away.
 pub(super) fn closest<'a>(
     written: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // Names are short. A long one is not a typo, and comparing is quadratic.
+    // Names are short. A long text is not a typo, and the comparison is quadratic.
     if written.len() > 64 {
         return None;
     }

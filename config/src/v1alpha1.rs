@@ -1,11 +1,11 @@
-//! The document `version: v1alpha1`: all there was up to Talos 1.13, and the identity of the machine from 1.14 on.
+//! The document `version: v1alpha1`: the only one up to Talos 1.13, and the identity of the machine from 1.14 on.
 //!
-//! `machine:` is known field by field. Of `cluster:`, what configures Kubernetes' own programs is taken as it is: nobody here
-//! reads it, and a warning names it.
+//! `machine:` is known field by field. The parts of `cluster:` that configure Kubernetes' own programs are not checked: they are not used
+//! here, and a warning names them.
 
 use super::shape::{Field, Kind, Shape, Shape::*, TEXTS, kind, opt, req};
 
-/// The kind of this document. Compared by address: there is one.
+/// The kind of this document. Compared by address: there is only one.
 pub(super) static CONFIG: Kind = kind(
     "Config",
     &[

@@ -1,4 +1,4 @@
-//! What can only be checked once everything is read: references between documents.
+//! Checks that need the whole config: references between documents.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use super::{
     resolve::Origins,
 };
 
-/// Reports references to what isn't there, and containers that wait for each other in a circle.
+/// Reports references to missing names, and containers that wait for each other in a circle.
 pub(super) fn references(config: &MachineConfig, origins: &Origins<'_>) {
     let volume_exists = |name: &str| {
         config
@@ -82,8 +82,8 @@ pub(super) fn references(config: &MachineConfig, origins: &Origins<'_>) {
 
 /// A circle of containers that wait for each other, if there is one.
 ///
-/// Containers that wait for nothing left are taken away until none is; what remains waits, and following what it waits
-/// for must come round.
+/// Containers that wait for no remaining one are removed until there are no more; each one that remains waits for another, so following
+/// these must lead in a circle.
 fn circle(config: &MachineConfig) -> Option<Vec<ContainerName>> {
     let mut waiting: Vec<_> = config.containers.iter().collect();
     loop {

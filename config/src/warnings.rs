@@ -1,4 +1,4 @@
-//! What a config asks for and is not served, by path. What is served is in the table of [`super::settings`].
+//! Warnings of settings that are not served, by path. The served ones are in the table of [`super::settings`].
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{
     yaml::{Node, Value},
 };
 
-/// Values that ask for nothing but what happens anyway, at paths that are not served otherwise.
+/// Values that ask only for the default behaviour, at paths that are not served otherwise.
 const SERVED_VALUES: &[(&str, &str)] = &[
     ("debug", "false"),
     ("persist", "true"),
@@ -25,14 +25,14 @@ const SERVED_VALUES: &[(&str, &str)] = &[
     ("ContainerConfig.security.machinedAccess", "false"),
 ];
 
-/// Something that the config asks for and doesn't get.
+/// A setting that is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// `KubeletConfig` for a whole document, `machine.kubelet.image` for a field.
     pub path: String,
-    /// Where it stands.
+    /// Its position.
     pub at: Position,
-    /// What it means for the user.
+    /// The consequence for the user.
     pub message: String,
 }
 
@@ -67,11 +67,12 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
     warnings
 }
 
-/// A document of which nothing is served.
+/// The warning of a document that is not served at all.
 fn of_whole_document(document: &Identified<'_>) -> Warning {
     let number = document.number;
     let message = match (document.kind.name, document.name) {
-        // Whoever writes these rules relies on them: nothing else that is not served lets in what was to be kept out.
+        // A stronger warning: users rely on these rules, and of all settings that are not served only this one lets in what it should
+        // block.
         ("ImageVerificationConfig", _) => format!(
             "NOT ENFORCED: no signature is checked and no rule is applied; images are pulled and run whatever document {number} says"
         ),
@@ -88,13 +89,13 @@ fn of_whole_document(document: &Identified<'_>) -> Warning {
     }
 }
 
-/// A user volume that is not made, whatever else its document says.
+/// The warning of a user volume of a type that is not served.
 fn volume_of_another_type(document: &Identified<'_>) -> Option<Warning> {
     if document.kind.name != "UserVolumeConfig" {
         return None;
     }
     let given = document.root.get("volumeType");
-    // What Talos takes when nothing is said.
+    // Talos's default type.
     let kind = given
         .and_then(Node::text)
         .filter(|kind| !kind.is_empty())
@@ -115,7 +116,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// `path` is as people see it, `row` as the table has it: without the indexes of lists.
+    /// `path` is the path for people, `row` the one in the table: without the indexes of lists.
     fn fields(&mut self, node: &Node, fields: &'static [Field], path: &str, row: &str) {
         for entry in node.entries() {
             if let Some(field) = fields.iter().find(|field| field.name == entry.key) {

@@ -1,8 +1,8 @@
-//! YAML as a tree in which every node knows where it stands.
+//! YAML as a tree in which every node knows its position.
 //!
-//! The tree is built from the parser's events rather than by serde, for three reasons: which kind a document is decides its
-//! shape, a text field must see `1.10` as written and not as a float, and one pass should find every problem and not only
-//! the first. YAML that a config has no use for is refused (tags, merge keys, keys that are not text).
+//! The tree is built from the parser's events rather than by serde, for three reasons: a document's kind decides its shape, a text field
+//! must see `1.10` as written and not as a float, and one pass should find all problems and not only the first. YAML features that a config
+//! does not need are refused (tags, merge keys, keys that are not text).
 //!
 //! Input is hostile until proven otherwise: bytes, nodes, text after aliases and depth are limited.
 
@@ -12,13 +12,13 @@ use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span, opti
 
 use super::problem::{ConfigErrors, Position, Problem};
 
-/// Nodes in all documents together, aliases expanded. The largest generated config has about 300.
+/// Limit on nodes in all documents together, aliases expanded. The largest generated config has about 300.
 const MAX_NODES: usize = 50_000;
-/// Text in all scalars together, aliases expanded, in bytes: what a config of the allowed size can hold by itself, and that again.
+/// Limit on text in all scalars together, aliases expanded, in bytes: twice the size limit of a config.
 const MAX_TEXT_BYTES: usize = 2 * super::MAX_CONFIG_BYTES;
-/// Documents. Large clusters' configs have about 50; the references between them are compared with each other.
+/// Limit on documents. Large clusters' configs have about 50; the references between them are compared with each other.
 const MAX_DOCUMENTS: usize = 1000;
-/// Depth of lists and maps. The deepest known field is at 9, what Kubernetes puts below at 20.
+/// Limit on the depth of lists and maps. The deepest known field is at 9, Kubernetes' own settings below reach 20.
 const MAX_DEPTH: usize = 64;
 
 /// One document of the file.
@@ -37,11 +37,11 @@ pub(super) struct Node {
 
 #[derive(Debug, Clone)]
 pub(super) enum Value {
-    /// Nothing, `~` or `null`: the same as if the key were not there.
+    /// Empty, `~` or `null`: the same as if the key were absent.
     Null,
     Scalar {
         text: String,
-        /// Written without quotes: `true`, not `"true"`.
+        /// Whether it is written without quotes: `true`, not `"true"`.
         plain: bool,
     },
     List(Vec<Node>),
@@ -51,13 +51,13 @@ pub(super) enum Value {
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) key: String,
-    /// Where the key stands.
+    /// The position of the key.
     pub(super) at: Position,
     pub(super) node: Node,
 }
 
 impl Node {
-    /// The value of a key of this map; nothing for `null` and for what is no map.
+    /// The value of a key of this map; `None` for `null`, and if this is not a map.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
         self.entries()
             .find(|entry| entry.key == key)
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// What it is, for a message.
+    /// The type of the node, for messages.
     pub(super) fn describe(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
@@ -105,8 +105,8 @@ impl Node {
 /// Splits a file into its documents; empty ones are left out.
 ///
 /// # Errors
-/// Too long, not UTF-8, not well-formed YAML, or YAML of a kind that a config may not use. The parser can't go on after such
-/// an error, so it is the only one.
+/// The file is too long, not UTF-8, not well-formed YAML, or uses a feature that a config may not use. The parser cannot go on after an
+/// error, so it is the only one.
 pub(super) fn documents(bytes: &[u8], max_bytes: usize) -> Result<Vec<Document>, ConfigErrors> {
     if bytes.len() > max_bytes {
         return Err(problem(
@@ -141,7 +141,7 @@ pub(super) fn documents(bytes: &[u8], max_bytes: usize) -> Result<Vec<Document>,
     Ok(builder.documents)
 }
 
-/// Builds trees from events. A stack instead of recursion, so that depth is data.
+/// Builds trees from events. With a stack instead of recursion, so that the depth can be limited.
 #[derive(Default)]
 struct Builder {
     documents: Vec<Document>,
@@ -152,7 +152,7 @@ struct Builder {
     text_bytes: usize,
 }
 
-/// A list or map whose end has not come yet.
+/// A list or map that is not closed yet.
 struct Open {
     at: Position,
     anchor: usize,
@@ -165,7 +165,7 @@ enum Content {
         entries: Vec<Entry>,
         /// The keys so far: a map of 50,000 must not cost a billion comparisons.
         seen: HashSet<String>,
-        /// A key whose value comes next.
+        /// The key of the next value.
         key: Option<(String, Position)>,
     },
 }
@@ -224,7 +224,7 @@ impl Builder {
                 }
             }
             Event::Alias(id) => {
-                // An alias within its own anchor finds nothing: the node is not complete yet.
+                // An alias within its own anchor is not found: the node is not complete yet.
                 let Some(node) = self.anchors.get(&id).cloned() else {
                     return Err(problem(
                         Some(at),
@@ -254,11 +254,11 @@ impl Builder {
         Ok(())
     }
 
-    /// A node that stands in the file itself.
+    /// Adds a node that is written in the file, not copied by an alias.
     fn add(&mut self, node: Node, anchor: usize) -> Result<(), ConfigErrors> {
         self.count(&node, node.at)?;
         if anchor != 0 {
-            // The copy for later aliases counts too: anchors within anchors would otherwise be held for nothing.
+            // The copy for later aliases counts too: otherwise nested anchors would take memory without limit.
             self.count_tree(&node, node.at)?;
             self.anchors.insert(anchor, node.clone());
         }
@@ -280,7 +280,7 @@ impl Builder {
         self.nodes += 1;
         self.text_bytes += match &node.value {
             Value::Scalar { text, .. } => text.len(),
-            // Keys were counted as scalars when they stood in the file, and are copied with an alias.
+            // Keys were counted as scalars where they are written, and are copied with an alias.
             Value::Map(entries) => entries.iter().map(|entry| entry.key.len()).sum(),
             Value::Null | Value::List(_) => 0,
         };
@@ -295,7 +295,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Puts a complete node where it belongs: into the innermost open list or map, else it is the document.
+    /// Puts a complete node into the innermost open list or map; without one it is the root of the document.
     fn place(&mut self, node: Node) -> Result<(), ConfigErrors> {
         match self.open.last_mut().map(|open| &mut open.content) {
             None => {

@@ -1,4 +1,4 @@
-//! What is known of one node, and how it changes with what the node tells.
+//! The state of one node as it is known, and its changes by updates.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,15 +17,15 @@ use instar_api::machine::machine_status_event::MachineStage;
 use crate::log::{Log, LogName};
 use crate::series::{Rate, Series};
 
-/// Bytes of a sector in the kernel's statistics, whatever the disk's own are (Documentation/block/stat.rst).
+/// Bytes of a sector in the kernel's statistics, whatever the disk's own sectors are (Documentation/block/stat.rst).
 const SECTOR_BYTES: f64 = 512.0;
 
-/// Something that a node told, or that became of the way to it.
+/// An update: news from a node, or from the link to it.
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// It answered.
+    /// The node answered.
     Reached,
-    /// It cannot be asked, for this reason.
+    /// The node cannot be reached, for this reason.
     Lost(String),
     /// Load of the scheduler.
     Load(wire::LoadAvg),
@@ -35,19 +35,19 @@ pub enum Update {
     System(wire::SystemStat),
     /// Processors' speed.
     Frequencies(Vec<wire::CpuFreqStats>),
-    /// What processors there are.
+    /// The processors.
     Processors(Vec<wire::CpuInfo>),
-    /// What went over the network.
+    /// Counters of the network devices.
     Network(wire::NetworkDeviceStats),
-    /// What went to and from disks.
+    /// Counters of the disks.
     Disks(wire::DiskStats),
     /// All processes.
     Processes(Vec<wire::ProcessInfo>),
     /// All services.
     Services(Vec<wire::ServiceInfo>),
-    /// Resources of a type: all there are now.
+    /// All present resources of a type.
     Watched(Watched),
-    /// A log is sent from its beginning.
+    /// A log is sent from its begin.
     LogBegins(LogName),
     /// Further lines of a log.
     LogLines(LogName, Vec<String>),
@@ -62,36 +62,36 @@ pub enum Watched {
     Version(BTreeMap<String, VersionSpec>),
     /// The host name.
     Hostname(BTreeMap<String, HostnameStatusSpec>),
-    /// Addresses of the node, by what they are good for.
+    /// Addresses of the node, by their use.
     Addresses(BTreeMap<String, NodeAddressSpec>),
     /// Boot ids of the generation and of the kernel.
     BootIds(BTreeMap<String, BootIdSpec>),
-    /// What protects the boot.
+    /// The protection of the boot.
     Security(BTreeMap<String, SecurityStateSpec>),
     /// Disks.
     Disks(BTreeMap<String, DiskSpec>),
     /// The disk that the node owns.
     SystemDisk(BTreeMap<String, SystemDiskSpec>),
-    /// What keeps it from being ready.
+    /// Problems that keep it from being ready.
     Diagnostics(BTreeMap<String, DiagnosticSpec>),
 }
 
-/// The way to a node. Times are since the dashboard began.
+/// The link to a node. Times are since the dashboard began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// Nothing came yet.
+    /// No answer yet.
     #[default]
     Connecting,
-    /// It answers.
+    /// The node answers.
     Up,
-    /// It does not, and this is why.
+    /// The node does not answer, for this reason.
     Away { since: Duration, why: String },
 }
 
-/// A node as it is known. What was told last stays while it is away.
+/// The known state of a node. It is kept while the node is away.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
-    /// As it was asked for.
+    /// The name that it was asked for by.
     pub(crate) name: String,
     pub(crate) link: Link,
     pub(crate) hostname: Option<String>,
@@ -107,7 +107,7 @@ pub(crate) struct Node {
     pub(crate) diagnostics: Vec<String>,
     pub(crate) services: Vec<wire::ServiceInfo>,
     pub(crate) processors: Vec<wire::CpuInfo>,
-    /// Of the fastest processor, in kHz.
+    /// Frequency of the fastest processor, in kHz.
     pub(crate) frequency: Option<u64>,
     pub(crate) uptime: Option<Duration>,
     pub(crate) load: Option<wire::LoadAvg>,
@@ -127,7 +127,7 @@ pub(crate) struct Node {
     processes_at: Option<Duration>,
 }
 
-/// A process and what it did lately.
+/// A process and its recent use of a processor.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pub(crate) info: wire::ProcessInfo,
@@ -150,7 +150,7 @@ impl Node {
         }
     }
 
-    /// Takes in what came at `at`.
+    /// Applies an update that came at `at`.
     pub(crate) fn apply(&mut self, at: Duration, update: Update) {
         match update {
             Update::Reached => self.link = Link::Up,
@@ -198,7 +198,7 @@ impl Node {
         }
     }
 
-    /// Logs that can be looked at.
+    /// Names of the logs that can be shown.
     pub(crate) fn log_names(&self) -> Vec<LogName> {
         let services = self.services.iter().map(|service| service.id.clone());
         std::iter::once(LogName::Kernel)
@@ -206,7 +206,7 @@ impl Node {
             .collect()
     }
 
-    /// A whole disk and not a partition, a loop or a mapped device, whose work is counted at the disk below.
+    /// Whether it is a whole disk, and not a partition, loop or mapped device, whose work is counted at the disk below.
     fn is_disk(&self, name: &str) -> bool {
         self.disks.contains_key(name)
     }
@@ -232,7 +232,8 @@ impl Node {
             }
             self.busy_before = Some(now);
         }
-        // The clocks of two machines differ; a processor's own count of seconds does not. The longest is of one that was always on.
+        // The clocks of two machines differ; a processor's own count of seconds does not. The longest count is of a processor that was
+        // always on.
         let uptime = system
             .cpu
             .iter()
@@ -300,7 +301,7 @@ impl Node {
 
 impl CpuTime {
     fn of(cpu: &wire::CpuStat) -> Self {
-        // Guests' time is in `user` and `nice` already (proc_stat(5)).
+        // The time of guests is in `user` and `nice` already (proc_stat(5)).
         let busy = cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.soft_irq + cpu.steal;
         Self {
             busy,
@@ -350,7 +351,7 @@ mod tests {
         assert_eq!(node.uptime, Some(Duration::from_secs(10)));
         node.apply(SECOND * 4, cpu(2.0, 11.0));
         assert_eq!(node.cpu.last().map(f64::round), Some(33.0));
-        // After a boot everything begins anew.
+        // After a boot all counters begin anew.
         node.apply(SECOND * 5, cpu(0.5, 0.5));
         assert_eq!(node.cpu.last().map(f64::round), Some(33.0));
         assert_eq!(node.uptime, Some(SECOND));

@@ -1,19 +1,19 @@
-//! The last lines of a log, fit to be shown.
+//! The last lines of a log, cleaned for the terminal.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Lines that are kept. More would be memory for what nobody scrolls back to; `instarctl logs` has all of it.
+/// Limit on the lines kept. More would take memory for lines that are rarely scrolled to; `instarctl logs` shows all.
 const LINES: usize = 2000;
-/// Characters that are kept of a line.
+/// Limit on the characters kept of a line.
 const LINE_LENGTH: usize = 1000;
 
-/// Which log.
+/// The name of a log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogName {
-    /// The kernel's, with what machined and init tell it.
+    /// The kernel's log, with the messages of machined and init.
     Kernel,
-    /// A service's.
+    /// The log of a service.
     Service(String),
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Adds a line. What would move the cursor or change the terminal is left out of it.
+    /// Adds a line. Characters that would move the cursor or change the terminal are removed.
     pub(crate) fn push(&mut self, line: &str) {
         if self.lines.len() == LINES {
             self.lines.pop_front();
@@ -41,13 +41,13 @@ impl Log {
         self.lines.push_back(harmless(line));
     }
 
-    /// Oldest first.
+    /// The lines, oldest first.
     pub(crate) fn lines(&self) -> &VecDeque<String> {
         &self.lines
     }
 }
 
-/// A line of the kernel's log without what takes half of a screen's width: facility and date, and a priority that is nothing special.
+/// Shortens a line of the kernel's log by the parts that take half of a screen's width: facility and date, and an ordinary priority.
 ///
 /// The node sends `daemon:    info: [2023-11-14T22:13:21.500000000Z]: words`. Other lines stay as they are.
 pub(crate) fn short_kernel_line(line: &str) -> String {
@@ -65,7 +65,7 @@ pub(crate) fn short_kernel_line(line: &str) -> String {
     parts().unwrap_or_else(|| line.to_owned())
 }
 
-/// Tabs as a space, escape sequences and other control characters left out.
+/// Replaces tabs by spaces, and removes escape sequences and other control characters.
 fn harmless(line: &str) -> String {
     let mut shown = String::new();
     let mut characters = line.chars().peekable();
@@ -76,7 +76,7 @@ fn harmless(line: &str) -> String {
         }
         match character {
             '\t' => shown.push(' '),
-            // A sequence that begins with ESC [ ends with a letter or a sign after it in the alphabet (ECMA-48, 5.4).
+            // A sequence that begins with ESC [ ends with a character from @ to ~ (ECMA-48, 5.4).
             '\u{1b}' if characters.next_if_eq(&'[').is_some() => {
                 for part in characters.by_ref() {
                     if ('\u{40}'..='\u{7e}').contains(&part) {

@@ -1,4 +1,4 @@
-//! The dashboard on a terminal: nodes tell, keys are pressed, and what changed is drawn.
+//! Runs the dashboard on a terminal: receives updates and keys, and draws the changes.
 
 use std::io;
 use std::time::Duration;
@@ -14,34 +14,34 @@ use crate::screen::{Asked, Screen};
 use crate::terminal::{Look, Taken};
 use crate::view;
 
-/// What nodes tell within this time is drawn at once.
+/// Interval of drawing: updates within this time are drawn together.
 const FRAME: Duration = Duration::from_millis(50);
-/// Updates that wait to be taken in. Nodes that tell more wait.
+/// Number of updates that may be queued. Nodes that send more wait.
 const AHEAD: usize = 256;
 
-/// What keys may end.
+/// The program that the quit key ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// The dashboard.
     Quit,
-    /// Nothing: it belongs to the machine, and whoever is at the keyboard only looks.
+    /// None: it belongs to the machine, and its users may only look.
     OnlyLook,
 }
 
-/// Why the dashboard ended.
+/// Why the dashboard failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The terminal cannot be used, or went away.
+    /// The terminal cannot be used, or was closed.
     #[error("cannot use the terminal")]
     Terminal(#[from] io::Error),
-    /// There is nobody to ask.
+    /// There is no node to ask.
     #[error("there is no node to show")]
     NoNode,
 }
 
 /// Shows the nodes until the user or a signal ends it. Asks each of them every `interval`.
 ///
-/// Whatever ends it, the terminal is as before. Needs a runtime with time, I/O and signals.
+/// The terminal is restored at the end in any case. Needs a runtime with time, I/O and signals.
 pub async fn run(nodes: Vec<Node>, interval: Duration, look: Look, may: Keys) -> Result<(), Error> {
     if nodes.is_empty() {
         return Err(Error::NoNode);
@@ -74,7 +74,7 @@ pub async fn run(nodes: Vec<Node>, interval: Duration, look: Look, may: Keys) ->
             _ = hangup.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = quit.recv() => return Ok(()),
-            // Of a new size the signal tells.
+            // Only keys: a change of size comes as a signal.
             event = keys.recv() => if let Event::Key(key) = event.unwrap_or_else(closed)? {
                 match screen.press(key) {
                     Asked::Nothing => {}
@@ -104,7 +104,7 @@ pub async fn run(nodes: Vec<Node>, interval: Duration, look: Look, may: Keys) ->
     }
 }
 
-/// The terminal's events, from a thread that waits for them. It ends with the program.
+/// The terminal's events, from a thread that waits for them. The thread ends with the program.
 fn keys() -> mpsc::Receiver<io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -119,7 +119,7 @@ fn keys() -> mpsc::Receiver<io::Result<Event>> {
     receiver
 }
 
-/// The thread has gone with an error, which was told before.
+/// The error after the thread ended with an error, which was reported before.
 fn closed() -> io::Result<Event> {
     Err(io::ErrorKind::UnexpectedEof.into())
 }

@@ -1,4 +1,4 @@
-//! What is looked at, and what keys change about it.
+//! The content of the screen, and its changes by keys.
 
 use std::time::Duration;
 
@@ -7,52 +7,52 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crate::known::{Node, Update};
 use crate::log::LogName;
 
-/// Which part of a node is shown.
+/// A page: the part of a node that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Page {
-    /// A bit of everything.
+    /// A selection of everything.
     #[default]
     Summary,
     /// Load and processes.
     Monitor,
-    /// A log and nothing else.
+    /// A log alone.
     Log,
 }
 
-/// What a key asks for beyond another look.
+/// The action that follows a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// Nothing has changed.
+    /// None: nothing has changed.
     Nothing,
-    /// Show what is looked at now.
+    /// Draw the changes.
     Draw,
-    /// Paint every cell: the line garbled some.
+    /// Paint every cell: the serial line garbled some.
     Repaint,
-    /// Go.
+    /// End the dashboard.
     Quit,
 }
 
-/// Everything that is on the screen.
+/// The content of the screen.
 #[derive(Debug)]
 pub(crate) struct Screen {
     pub(crate) nodes: Vec<Node>,
-    /// Which of them is shown.
+    /// The index of the node that is shown.
     pub(crate) current: usize,
     pub(crate) page: Page,
     /// The log that is shown.
     pub(crate) log: LogName,
-    /// Lines of the log that are below the last one shown.
+    /// Number of lines of the log below the last one shown.
     pub(crate) behind: usize,
-    /// Processes that are above the first one shown.
+    /// Number of processes above the first one shown.
     pub(crate) skipped: usize,
-    /// Since the dashboard began.
+    /// Time since the dashboard began.
     pub(crate) now: Duration,
-    /// Rows of the list that scrolls, as it was drawn last: what a page is.
+    /// Rows of the scrolling list at the last drawing: the length of a page.
     pub(crate) rows: usize,
 }
 
 impl Screen {
-    /// For nodes with these names; there is at least one.
+    /// A screen for nodes with these names; there must be at least one.
     pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
         Self {
             nodes: names.into_iter().map(Node::new).collect(),
@@ -71,12 +71,12 @@ impl Screen {
         &self.nodes[self.current]
     }
 
-    /// Takes in what a node told. Returns whether it can be seen.
+    /// Applies an update of a node. Returns whether it can be seen.
     pub(crate) fn apply(&mut self, index: usize, at: Duration, update: Update) -> bool {
         self.now = at;
         let seen = match &update {
             Update::LogLines(name, lines) if index == self.current && *name == self.log => {
-                // What is looked at stays where it is.
+                // The shown lines stay where they are.
                 if self.behind > 0 {
                     self.behind += lines.len();
                 }
@@ -87,7 +87,7 @@ impl Screen {
                 true
             }
             Update::LogLines(..) | Update::LogBegins(_) => false,
-            // The header tells of every node.
+            // The header shows the state of every node.
             Update::Reached | Update::Lost(_) => true,
             _ => index == self.current,
         };
@@ -97,7 +97,7 @@ impl Screen {
         seen
     }
 
-    /// Does what a key stands for.
+    /// Handles a key.
     pub(crate) fn press(&mut self, key: KeyEvent) -> Asked {
         if key.kind == KeyEventKind::Release {
             return Asked::Nothing;
@@ -135,7 +135,7 @@ impl Screen {
         Asked::Draw
     }
 
-    /// The service whose log is wanted of a node; none but for the node that is shown.
+    /// The service whose log is to be followed on a node; `None` unless that node is shown.
     pub(crate) fn wanted_log(&self, index: usize) -> Option<&str> {
         match &self.log {
             LogName::Service(id) if index == self.current => Some(id),

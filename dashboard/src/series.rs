@@ -1,9 +1,9 @@
-//! Figures over time: the last samples of one, and rates of counters.
+//! Figures over time: the last samples of a figure, and rates of counters.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Samples that are kept: more than the widest terminal has columns for.
+/// Limit on the samples kept: more than the widest terminal has columns.
 const SAMPLES: usize = 400;
 
 /// The last samples of a figure, oldest first.
@@ -20,24 +20,24 @@ impl Series {
         self.samples.push_back(sample);
     }
 
-    /// The newest.
+    /// The newest sample.
     pub(crate) fn last(&self) -> Option<f64> {
         self.samples.back().copied()
     }
 
-    /// The newest `count` as whole numbers, with zeros before the first one.
+    /// The newest `count` samples as whole numbers, padded with zeros at the begin.
     pub(crate) fn tail(&self, count: usize) -> Vec<u64> {
         let missing = count.saturating_sub(self.samples.len());
         let skipped = self.samples.len().saturating_sub(count);
         let samples = self.samples.iter().skip(skipped);
-        // A figure is never negative, and a rate is far below what a u64 holds.
+        // A figure is never negative, and a rate is far below the limit of u64.
         std::iter::repeat_n(0, missing)
             .chain(samples.map(|sample| sample.round() as u64))
             .collect()
     }
 }
 
-/// A counter that only grows, as its growth per second.
+/// A growing counter as its growth per second.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rate {
     last: Option<(Duration, f64)>,
@@ -46,7 +46,7 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Takes the counter as it was at this time. One that is less than before began anew with a boot: there is no rate then.
+    /// Takes the counter's value at this time. A smaller one than before means a reboot: there is no rate then.
     pub(crate) fn count(&mut self, at: Duration, counter: f64) {
         if let Some((before, old)) = self.last {
             let seconds = at.saturating_sub(before).as_secs_f64();
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(rate.series.last(), None);
         rate.count(Duration::from_secs(3), 300.0);
         assert_eq!(rate.series.last(), Some(100.0));
-        // After a boot.
+        // The counter after a boot.
         rate.count(Duration::from_secs(5), 10.0);
         assert_eq!(rate.series.last(), Some(100.0));
         rate.count(Duration::from_secs(6), 15.0);

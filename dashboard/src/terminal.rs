@@ -1,4 +1,4 @@
-//! The terminal: taken over, and given back as it was, whatever happens.
+//! Takes over the terminal, and restores it in any case.
 
 use std::io::{self, Stdout, Write as _, stdout};
 
@@ -12,22 +12,22 @@ use ratatui::crossterm::terminal::{
 use ratatui::layout::Rect;
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
-/// A serial line tells no size. This is what terminals on one have had since the VT100.
+/// Default size, if the terminal's is unknown, as on a serial line. Such terminals have had it since the VT100.
 const USUAL_SIZE: (u16, u16) = (80, 24);
 
-/// What a terminal can show.
+/// The abilities of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// More than ASCII.
+    /// Whether it shows more than ASCII.
     pub unicode: bool,
-    /// Colours.
+    /// Whether it shows colours.
     pub colour: bool,
 }
 
 impl Look {
-    /// By what the environment says; none for a terminal whose cursor cannot be moved.
+    /// The abilities by the environment; `None` for a terminal whose cursor cannot be moved.
     ///
-    /// The locale tells what characters there are (`LC_ALL`, `LC_CTYPE`, `LANG`, in this order); terminals from before Unicode tell it by
+    /// The locale determines the character set (`LC_ALL`, `LC_CTYPE`, `LANG`, in this order); terminals from before Unicode are known by
     /// their name.
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -44,7 +44,7 @@ impl Look {
     }
 }
 
-/// The terminal while the dashboard has it. Given back when dropped, and when the program panics.
+/// The terminal while the dashboard uses it. Restored when dropped, and when the program panics.
 pub(crate) struct Taken {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -59,27 +59,27 @@ impl Taken {
             earlier(panic);
         }));
         enable_raw_mode()?;
-        // From here on it is given back in any case.
+        // From here on it is restored in any case.
         let taken = Self { terminal };
         execute!(stdout(), EnterAlternateScreen, Hide, Clear(ClearType::All))?;
         Ok(taken)
     }
 
-    /// Shows a frame: the cells that differ from those of the last one.
+    /// Draws a frame: the cells that differ from the last one.
     pub(crate) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.terminal.draw(draw).map(|_| ())
     }
 
-    /// The next frame is painted whole, in the terminal's size of now.
+    /// Makes the next frame a whole one, in the terminal's present size.
     pub(crate) fn repaint(&mut self) -> io::Result<()> {
         self.terminal = blank()?;
         execute!(stdout(), Clear(ClearType::All))
     }
 }
 
-/// A terminal that shows nothing yet.
+/// A blank terminal.
 ///
-/// Its size is fixed and it is cleared by hand: the library would ask the terminal where its cursor is, and not every serial line
+/// Its size is fixed and it is cleared by hand: the library would ask the terminal for its cursor's position, and not every serial line
 /// answers.
 fn blank() -> io::Result<Terminal<CrosstermBackend<Stdout>>> {
     let (columns, rows) = current_size();
@@ -102,17 +102,17 @@ fn current_size() -> (u16, u16) {
     }
 }
 
-/// As well as it goes: a terminal that has gone needs nothing.
+/// Restores the terminal as far as possible: a closed one needs nothing.
 fn give_back() {
     let (_, rows) = current_size();
-    // A terminal without a second screen keeps what was drawn; what comes next goes below it.
+    // A terminal without a second screen keeps the last frame; later output goes below it. It may also be closed.
     let _ = execute!(
         stdout(),
         MoveTo(0, rows.saturating_sub(1)),
         LeaveAlternateScreen,
         Show
     );
-    // The terminal may be gone, which is no trouble of the dashboard's.
+    // The terminal may be closed, which needs no action.
     let _ = disable_raw_mode();
     let _ = stdout().flush();
 }
@@ -137,7 +137,7 @@ mod tests {
         );
         assert_eq!(look(&[("TERM", "xterm"), ("LANG", "C")]), of(false, true));
         assert_eq!(look(&[("TERM", "xterm")]), of(false, true));
-        // The first that is set counts.
+        // The first variable that is set counts.
         let both = [
             ("TERM", "xterm"),
             ("LC_ALL", "POSIX"),

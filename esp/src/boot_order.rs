@@ -1,37 +1,37 @@
 //! The firmware's boot order (UEFI specification 2.10, 3.1): the loader must be in it once per try, plus once.
 //!
-//! A UKI that the firmware refuses ends the loader, and the firmware goes on with the next entry of its order: with one entry
-//! for the loader that is a prompt, or the next disk. With four, the loader counts a version's three tries down and starts the
-//! one before. The firmware may forget its variables, and other systems write to them: they are put back when they are missing.
-//! Without them only the removable path is left, which is one try per power-on.
+//! A UKI that the firmware refuses ends the loader, and the firmware goes on with the next entry of its order: if there is only one entry
+//! for the loader, that is a prompt, or the next disk. With four, the loader counts a version's three tries down and starts the one before.
+//! The firmware may forget its variables, and other systems write to them: missing ones are written again. Without them only the removable
+//! path is left, which is one try per power-on.
 
 use std::collections::BTreeMap;
 
 use crate::{name::TRIES, volume::paths};
 
-/// How often the loader is in the order.
+/// Number of entries for the loader in the order.
 pub const ENTRIES: usize = TRIES as usize + 1;
-/// What the firmware shows for it, and by which our entries are known.
+/// The description that the firmware shows for our entries, and by which we recognise them.
 pub const DESCRIPTION: &str = "Instar";
 /// The namespace of the variables.
 pub const VENDOR: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
-/// What the variables are: kept, for firmware and system. efivarfs has it as four bytes before the value.
+/// The attributes of the variables: kept over reboots, for firmware and system. efivarfs stores them as four bytes before the value.
 pub const ATTRIBUTES: u32 = 7;
-/// The same for a loader that is to be started once.
+/// The description of an entry for a loader that is to be started once.
 const NEXT_DESCRIPTION: &str = "Instar's next loader";
-/// The variable with what comes before the order, once.
+/// The variable with the entry to start once, before the order.
 pub const BOOT_NEXT: &str = "BootNext";
 /// The variable with the order.
 pub const BOOT_ORDER: &str = "BootOrder";
 
-/// The partition with the loader, as device paths name it.
+/// The loader's partition, as device paths describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
     /// Its number in the GPT, from 1.
     pub number: u32,
     /// Its first block.
     pub first_block: u64,
-    /// How many blocks it has.
+    /// Its number of blocks.
     pub blocks: u64,
     /// Its own GUID, as the GPT stores it.
     pub guid: [u8; 16],
@@ -42,14 +42,14 @@ pub struct Partition {
 pub struct Change {
     /// Its name, such as `Boot0003`.
     pub name: String,
-    /// What it shall hold; none removes it.
+    /// Its new value; `None` removes it.
     pub value: Option<Vec<u8>>,
 }
 
-/// What has to be written so that the loader comes first, [`ENTRIES`] times; nothing when it does. In this order: the boot order
-/// itself comes after what it names, and before anything is removed.
+/// The changes that put the loader first, [`ENTRIES`] times; none if it already is. In this order: the boot order itself is written after
+/// the entries that it names, and before any is removed.
 ///
-/// `variables` are those of [`VENDOR`] by name, others than `BootOrder` and `Boot####` do not matter.
+/// `variables` are those of [`VENDOR`] by name; only `BootOrder` and `Boot####` matter.
 #[must_use]
 pub fn plan(variables: &BTreeMap<String, Vec<u8>>, partition: &Partition) -> Vec<Change> {
     let options: BTreeMap<u16, &Vec<u8>> = variables
@@ -82,7 +82,7 @@ pub fn plan(variables: &BTreeMap<String, Vec<u8>>, partition: &Partition) -> Vec
         });
         ours.push(number);
     }
-    // Of an installation before this one, or more than are needed: they would start something else, or nothing.
+    // Entries of an earlier installation, or superfluous ones: they would start something else, or nothing.
     let stale: Vec<u16> = options
         .iter()
         .filter(|(number, value)| is_instars(value) && !ours.contains(number))
@@ -113,8 +113,8 @@ pub fn plan(variables: &BTreeMap<String, Vec<u8>>, partition: &Partition) -> Vec
     changes
 }
 
-/// What has to be written so that the firmware starts [`paths::NEW_LOADER`] at the next boot and only then, before its order.
-/// If it cannot, it goes on with that.
+/// The changes that make the firmware start [`paths::NEW_LOADER`] at the next boot only, before its order. If it cannot, it goes on with
+/// the order.
 #[must_use]
 pub fn start_once(variables: &BTreeMap<String, Vec<u8>>, partition: &Partition) -> Vec<Change> {
     let used = |number: &u16| variables.contains_key(&name(*number));
@@ -135,7 +135,7 @@ pub fn start_once(variables: &BTreeMap<String, Vec<u8>>, partition: &Partition) 
     ]
 }
 
-/// What has to be removed when that is over. `BootNext` is the firmware's to remove, before it starts anything.
+/// The changes that clean up after [`start_once`]. The firmware itself removes `BootNext` before it starts anything.
 #[must_use]
 pub fn started_once(variables: &BTreeMap<String, Vec<u8>>) -> Vec<Change> {
     let removed = next_loaders(variables).map(|number| Change {
@@ -145,7 +145,7 @@ pub fn started_once(variables: &BTreeMap<String, Vec<u8>>) -> Vec<Change> {
     removed.collect()
 }
 
-/// The numbers of our options for a loader that is to be started once.
+/// The numbers of our entries for a loader that is to be started once.
 fn next_loaders(variables: &BTreeMap<String, Vec<u8>>) -> impl Iterator<Item = u16> {
     variables
         .iter()
@@ -167,15 +167,15 @@ fn number(name: &str) -> Option<u16> {
     u16::from_str_radix(digits, 16).ok()
 }
 
-/// That of the loader.
+/// The load option of the loader.
 fn load_option(partition: &Partition) -> Vec<u8> {
     option(DESCRIPTION, paths::LOADER, partition)
 }
 
-/// `EFI_LOAD_OPTION`: active, its description, and a device path of partition and file.
+/// An `EFI_LOAD_OPTION`: active, with a description, and a device path of partition and file.
 fn option(description: &str, path: &str, partition: &Partition) -> Vec<u8> {
     let file = utf16(&format!("\\{}", path.replace('/', "\\")));
-    // Hard drive: number, first block, blocks, GUID, and that both table and name are those of a GPT.
+    // Hard drive: number, first block, blocks, GUID, and the formats of table and signature (GPT).
     let mut device_path = node(
         4,
         1,
@@ -206,7 +206,7 @@ fn node(kind: u8, subkind: u8, content: &[u8]) -> Vec<u8> {
     node
 }
 
-/// Whether a load option has our description, wherever it leads.
+/// Whether a load option has our description, wherever its path leads.
 fn is_instars(option: &[u8]) -> bool {
     is_described(option, DESCRIPTION)
 }
@@ -217,7 +217,7 @@ fn is_described(option: &[u8], description: &str) -> bool {
         .is_some_and(|rest| rest.starts_with(&utf16(description)))
 }
 
-/// With a NUL at the end.
+/// UTF-16 with a NUL at the end.
 fn utf16(text: &str) -> Vec<u8> {
     let units = text.encode_utf16().chain([0]);
     units.flat_map(u16::to_le_bytes).collect()
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(order(&variables), [1, 3, 4, 5, 0, 2]);
         assert_eq!(plan(&variables, &PARTITION), []);
 
-        // Firmware puts a disk of its own before them, and loses one.
+        // The firmware puts its own disk entry first, and loses one of ours.
         variables.insert("Boot0006".to_owned(), b"disk".to_vec());
         variables.remove("Boot0004");
         variables.insert(BOOT_ORDER.to_owned(), vec![6, 0, 5, 0, 1, 0, 3, 0]);
@@ -295,7 +295,7 @@ mod tests {
         apply(&mut variables, changes);
         assert_eq!(order(&variables), [1, 3, 5, 4, 6]);
 
-        // In another order they are in place just as well.
+        // Any order of ours is fine.
         variables.insert(BOOT_ORDER.to_owned(), vec![4, 0, 5, 0, 1, 0, 3, 0, 6, 0]);
         assert_eq!(plan(&variables, &PARTITION), []);
     }

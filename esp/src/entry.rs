@@ -1,4 +1,4 @@
-//! What a boot entry says: a Type #1 entry of the Boot Loader Specification.
+//! The content of a boot entry: a Type #1 entry of the Boot Loader Specification.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use thiserror::Error;
 
 use crate::{name::EntryName, slot::Slot};
 
-/// What a file must be.
+/// The expected content of a file: digest and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileDigest {
     /// BLAKE3 of its content.
     pub blake3: Hash,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
 impl FileDigest {
-    /// Of this content.
+    /// The digest and size of this content.
     #[must_use]
     pub fn of(content: &[u8]) -> Self {
         Self {
@@ -33,24 +33,24 @@ impl fmt::Display for FileDigest {
     }
 }
 
-/// A boot entry: its name and what the file says.
+/// A boot entry: its name and its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Order, version, and tries.
     pub name: EntryName,
-    /// Where its UKI is.
+    /// The slot of its UKI.
     pub slot: Slot,
-    /// What its UKI is.
+    /// The digest and size of its UKI.
     pub uki: FileDigest,
 }
 
-/// Why a file's content is not that of an entry.
+/// Why a file is not a boot entry.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NotAnEntry {
-    /// The loader finds nothing to start in it.
+    /// It names no UKI, so the loader has nothing to start.
     #[error("it has no line `efi /EFI/instar/SLOT.efi`")]
     NoUki,
-    /// It does not say what the UKI must be.
+    /// It lacks the digest of the UKI.
     #[error("it has no line `# blake3 DIGEST BYTES`")]
     NoDigest,
 }
@@ -59,10 +59,10 @@ const DIGEST: &str = "# blake3 ";
 const UKI: &str = "efi /";
 
 impl Entry {
-    /// The file's content. The line that makes it an entry is the last one: half of a file is none.
+    /// The file's content. The line that makes it an entry comes last: half a file is no entry.
     ///
-    /// The digest is in a comment, which the loader skips: it tells whoever reads the partition later whether a UKI is whole.
-    /// What may be started is said by Secure Boot's signatures alone.
+    /// The digest is in a comment, which the loader skips: it shows later readers of the partition whether a UKI is whole. Only Secure
+    /// Boot's signatures decide what may be started.
     #[must_use]
     pub fn text(&self) -> String {
         let version = &self.name.version;
@@ -73,14 +73,14 @@ impl Entry {
         )
     }
 
-    /// Reads a file's content. Keys that are not ours are skipped, as the loader does.
+    /// Parses a file's content. Unknown keys are skipped, as by the loader.
     ///
     /// # Errors
-    /// A line that it needs is missing or is not whole.
+    /// A required line is missing or incomplete.
     pub fn read(name: EntryName, text: &str) -> Result<Self, NotAnEntry> {
         let mut slot = None;
         let mut uki = None;
-        // A line counts when its end was written too.
+        // A line only counts with its newline.
         for line in text
             .split_inclusive('\n')
             .filter_map(|line| line.strip_suffix('\n'))

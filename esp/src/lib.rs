@@ -1,4 +1,4 @@
-//! What is on the EFI system partition: versions in slots, boot entries, and changes to them that survive a power cut.
+//! The EFI system partition: versions in slots, boot entries, and changes to them that survive a power cut.
 //!
 //! ```text
 //! EFI/BOOT/BOOTX64.EFI                      systemd-boot, where every firmware looks
@@ -8,17 +8,16 @@
 //! loader/entries/instar-6-v0.1.0.conf       no counter: a blessed version, which was healthy once
 //! ```
 //!
-//! systemd-boot takes the entry with the highest order that has tries left, and takes one try off its name before it starts
-//! it. UKIs are not in `EFI/Linux`, where it would find them without an entry, and so without a counter. No entry has a sort
-//! key: the file's name alone decides, and a file whose content was lost is no entry.
+//! systemd-boot takes the entry with the highest order that has tries left, and takes one try off its name before it starts it. UKIs are
+//! not in `EFI/Linux`, where it would find them without an entry, and so without a counter. No entry has a sort key: the file's name alone
+//! decides, and a file whose content was lost is no entry.
 //!
-//! Reading gives a [`State`]; a change is a [`Plan`], computed from the state as a value (it can be shown as a dry run) and
-//! carried out step by step on a [`Volume`]. What holds for every plan, at every step and with every write since the last
-//! flush lost: the entry that the loader takes has a whole UKI. Linux's vfat loses files in a rename to a new name, so no plan
-//! renames to one.
+//! Reading gives a [`State`]; a change is a [`Plan`], computed from the state as a value (it can be shown as a dry run) and carried out
+//! step by step on a [`Volume`]. An invariant holds for every plan, at every step and with every write since the last flush lost: the entry
+//! that the loader takes has a whole UKI. Linux's vfat loses files in a rename to a new name, so no plan renames to one.
 //!
-//! The decision: a change is a value before the first write. Functions that write as they go were the other choice: what a power cut leaves of
-//! them is known only for the cuts that somebody tried, while a plan's tests cut it after each of its steps.
+//! The decision: a change is a value before the first write. Functions that write as they go were the other choice: their state after a
+//! power cut is known only for the cuts that were tried, while a plan's tests cut it after each of its steps.
 
 #![forbid(unsafe_code)]
 
@@ -52,5 +51,5 @@ pub use volume::{Volume, paths};
 /// The partition's name in the GPT.
 pub const LABEL: &str = "EFI";
 
-/// The size of the partition unless told otherwise: three UKIs of the 40 MiB that a kernel and its initramfs may have.
+/// The default size of the partition: three UKIs of the 40 MiB that a kernel and its initramfs may have.
 pub const DEFAULT_BYTES: u64 = 128 << 20;

@@ -1,14 +1,14 @@
-//! Which systemd-boot a program is: it says so in its section `.sdmagic`.
+//! The version of a systemd-boot program, from its section `.sdmagic`.
 
-/// What comes before its version there.
+/// The text before the version in that section.
 const MARK: &[u8] = b"#### LoaderInfo: systemd-boot ";
 
-/// A version of systemd-boot: the numbers before the distribution's own, such as 257.13.
+/// A version of systemd-boot: the numbers before the distribution's own, for example 257.13.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoaderVersion(Vec<u32>);
 
 impl LoaderVersion {
-    /// Of this program; none when it is no systemd-boot.
+    /// The version of this program; `None` if it is not systemd-boot.
     #[must_use]
     pub fn of(program: &[u8]) -> Option<Self> {
         let at = program
@@ -26,7 +26,7 @@ impl LoaderVersion {
     }
 }
 
-/// Whether the loader of an upgrade is to be tried in place of the one that is there: another one, and not an older one.
+/// Whether an upgrade's loader is to replace the present one: it is another one, and not older.
 #[must_use]
 pub fn is_to_be_tried(new: &[u8], present: &[u8]) -> bool {
     let Some(version) = LoaderVersion::of(new) else {

@@ -1,8 +1,8 @@
-//! Clusters that no file has and the FAT does not give away, because the power went or a write failed half-way through a change.
+//! Frees lost clusters, which are marked as used but belong to no file: the power went or a write failed half-way through a change.
 //!
-//! Linux gives them back to nobody, and after some such upgrades there would be no room for another. fsck.fat would make files
-//! of them in the root folder, and mend whatever else it finds; here nothing is written but that they are free. Each write says that of some of
-//! them, in one sector, so that any of those writes may be the last one or be lost.
+//! Linux never frees them, and after some interrupted upgrades there would be no room for another. fsck.fat would make files of them in the
+//! root folder, and repair everything else it finds; here they are only marked as free. Each write frees some clusters in one sector, so
+//! that any of the writes may be the last one or be lost.
 //!
 //! Names and layout are those of Microsoft's "FAT: General Overview of On-Disk Format", 1.03.
 
@@ -10,34 +10,34 @@ use std::{collections::BTreeSet, fs::File, io, os::unix::fs::FileExt};
 
 use thiserror::Error;
 
-/// An entry of the FAT has 28 bits; the others are to stay as they are.
+/// The 28 bits of an entry of the FAT; the other bits must be kept.
 const ENTRY_BITS: u32 = 0x0fff_ffff;
-/// What stands in place of a cluster that cannot be used.
+/// The entry of a cluster that cannot be used.
 const BAD: u32 = 0x0fff_fff7;
-/// Entries from here on end a chain.
+/// Entries from this value on end a chain.
 const END: u32 = 0x0fff_fff8;
-/// The first cluster that there is.
+/// The first cluster's number.
 const FIRST: u32 = 2;
-/// A folder's entry is as long.
+/// Length of a folder's entry, in bytes.
 const FOLDER_ENTRY: usize = 32;
-/// The FAT of a partition of 512 GiB with clusters of 32 KiB. Ours has 0.5 MiB.
+/// Size limit of a FAT, in bytes: a partition of 512 GiB with clusters of 32 KiB has this much. Ours has 0.5 MiB.
 const LARGEST_TABLE: u64 = 64 << 20;
 
-/// Why lost clusters stay lost.
+/// Why lost clusters were not freed.
 #[derive(Debug, Error)]
 pub enum NotFreed {
-    /// The device.
+    /// The device failed.
     #[error("{step} the partition failed")]
     Io {
-        /// What was tried.
+        /// The operation.
         step: &'static str,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Not as mkfs.fat makes it for us.
+    /// The filesystem is not as mkfs.fat makes it for us.
     #[error("the partition holds no FAT32: {0}")]
     NotFat32(&'static str),
-    /// Whoever cannot read all folders cannot tell which clusters are lost. Nothing was written.
+    /// A folder cannot be read, so lost clusters cannot be told from others. Nothing was written.
     #[error("the chain of the folder that begins at cluster {0} is damaged")]
     Folder(u32),
 }
@@ -46,10 +46,10 @@ fn failed(step: &'static str) -> impl FnOnce(io::Error) -> NotFreed {
     move |source| NotFreed::Io { step, source }
 }
 
-/// Makes lost clusters free, and gives how many bytes those are. The partition must not be mounted.
+/// Frees lost clusters, and returns their size in bytes. The partition must not be mounted.
 ///
 /// # Errors
-/// It cannot be read or written, or is not understood.
+/// The partition cannot be read or written, or its filesystem is not understood.
 pub fn free_lost_clusters(partition: &File) -> Result<u64, NotFreed> {
     let layout = Layout::read(partition)?;
     let mut table = Table::read(partition, &layout)?;
@@ -67,7 +67,7 @@ pub fn free_lost_clusters(partition: &File) -> Result<u64, NotFreed> {
             {
                 match Leads::of(entry) {
                     Leads::ToFolder(first) => folders.push(first),
-                    // What is missing of a file does not make the rest of it lost.
+                    // A file whose chain is broken still owns the rest of it.
                     Leads::ToFile(first) => drop(owned.take(&table, first)),
                     Leads::Nowhere => {}
                 }
@@ -79,9 +79,9 @@ pub fn free_lost_clusters(partition: &File) -> Result<u64, NotFreed> {
         .collect();
     let sectors: BTreeSet<u64> = lost.iter().map(|cluster| table.free(*cluster)).collect();
     if !sectors.is_empty() {
-        // What failed before was somebody else's, and is told to the next one that asks.
+        // An earlier error belongs to another writer; the kernel reports it to the next caller, so it is taken here.
         let _ = partition.sync_all();
-        // The first FAT last: what it says is lost is found again, whatever its copy says.
+        // The first FAT last: as long as it has lost clusters they are found again, whatever the copy has.
         for copy in (0..layout.tables).rev() {
             for sector in &sectors {
                 table.write(partition, &layout, copy, *sector)?;
@@ -92,14 +92,14 @@ pub fn free_lost_clusters(partition: &File) -> Result<u64, NotFreed> {
     Ok(lost.len() as u64 * layout.cluster_bytes())
 }
 
-/// What the first sector says.
+/// The layout of the filesystem, from its first sector.
 struct Layout {
-    /// In bytes.
+    /// Size in bytes.
     sector: u64,
     sectors_per_cluster: u64,
     /// The sector of the first FAT.
     first_table: u64,
-    /// How many FATs there are, one a copy of the other.
+    /// Number of FATs, each a copy of the first.
     tables: u64,
     sectors_per_table: u64,
     /// The root folder's first cluster.
@@ -137,13 +137,13 @@ impl Layout {
             sectors_per_cluster.is_power_of_two(),
             "the size of its clusters",
         )?;
-        // Zero where FAT12 and FAT16 have their FATs' size.
+        // FAT32 has 0 here, where FAT12 and FAT16 have the size of their FATs.
         require(two(22) == 0 && sectors_per_table > 0, "the kind of FAT")?;
         require(
             first_table > 0 && tables > 0 && sectors_per_table * sector <= LARGEST_TABLE,
             "the place of its FATs",
         )?;
-        // BPB_ExtFlags.
+        // BPB_ExtFlags: whether only one of the FATs is in use.
         require(two(40) & 0x80 == 0, "one of its FATs alone is in use")?;
         let data = first_table + tables * sectors_per_table;
         let sectors = four(32);
@@ -188,7 +188,7 @@ fn read(partition: &File, at: u64, bytes: u64) -> Result<Vec<u8>, NotFreed> {
     Ok(content)
 }
 
-/// The first FAT, which Linux goes by.
+/// The first FAT, which is the one that Linux reads.
 struct Table {
     bytes: Vec<u8>,
     sector: usize,
@@ -203,7 +203,7 @@ impl Table {
         })
     }
 
-    /// The entry of a cluster that there is.
+    /// The entry of an existing cluster.
     fn entry(&self, cluster: u32) -> &[u8] {
         let at = cluster as usize * 4;
         &self.bytes[at..at + 4]
@@ -222,7 +222,7 @@ impl Table {
         !matches!(self.next(cluster), 0 | BAD)
     }
 
-    /// Makes it free, and gives its entry's sector in the FAT.
+    /// Marks a cluster as free, and returns the sector of its entry in the FAT.
     fn free(&mut self, cluster: u32) -> u64 {
         let at = cluster as usize * 4;
         let free = self.number(cluster) & !ENTRY_BITS;
@@ -248,16 +248,16 @@ impl Table {
     }
 }
 
-/// Which clusters belong to something.
+/// The clusters that belong to a file or folder.
 struct Owned<'a> {
     layout: &'a Layout,
     flags: Vec<bool>,
 }
 
-/// What was taken of a chain.
+/// The clusters taken from a chain.
 struct Chain {
     taken: Vec<u32>,
-    /// To its end, and none of it by another one before.
+    /// Whether the chain was taken to its end, without a cluster of another chain.
     is_whole: bool,
 }
 
@@ -273,7 +273,7 @@ impl<'a> Owned<'a> {
         self.flags[cluster as usize]
     }
 
-    /// Takes the chain that begins there, as far as it goes.
+    /// Takes the chain that begins at this cluster, as far as it goes.
     fn take(&mut self, table: &Table, first: u32) -> Chain {
         let (mut taken, mut next) = (Vec::new(), first);
         while self.layout.has(next) && !self.has(next) {
@@ -288,7 +288,7 @@ impl<'a> Owned<'a> {
     }
 }
 
-/// Where an entry of a folder leads.
+/// The target of a folder's entry.
 enum Leads {
     Nowhere,
     ToFile(u32),
@@ -296,7 +296,7 @@ enum Leads {
 }
 
 impl Leads {
-    /// Linux reads on behind the entry that is to be the last one, so every one counts.
+    /// Reads an entry. Linux reads on behind the last entry, so all entries count.
     fn of(entry: &[u8]) -> Self {
         const FREE: u8 = 0;
         const DELETED: u8 = 0xe5;
@@ -326,7 +326,7 @@ mod tests {
 
     const BYTES: u64 = 48 << 20;
 
-    /// A partition made by mkfs.fat and filled by mtools; fsck.fat judges it.
+    /// A partition made by mkfs.fat and filled by mtools; fsck.fat checks it.
     struct Partition {
         folder: tempfile::TempDir,
     }
@@ -343,7 +343,7 @@ mod tests {
     }
 
     impl Partition {
-        /// With two folders and files in them, one of which grew after another was written.
+        /// Makes one with two folders and files in them, one of which grew after another was written.
         fn new(kind: &str) -> Self {
             let folder = tempfile::tempdir().unwrap();
             let partition = Self { folder };
@@ -367,7 +367,7 @@ mod tests {
             partition
         }
 
-        /// Folders without a size. The first folder has more entries than fit into a cluster.
+        /// Folders have no size. The first folder has more entries than fit into a cluster.
         const FILES: [(&str, usize); 14] = [
             ("/EFI", 0),
             ("/EFI/instar", 0),
@@ -397,7 +397,7 @@ mod tests {
             Layout::read(&File::open(self.path()).unwrap()).unwrap()
         }
 
-        /// In all FATs.
+        /// Sets an entry in all FATs.
         fn set(&self, cluster: u32, next: u32) {
             let layout = self.layout();
             let file = File::options().write(true).open(self.path()).unwrap();
@@ -413,7 +413,7 @@ mod tests {
             free_lost_clusters(&file.unwrap())
         }
 
-        /// What fsck.fat finds; nothing when it ends with 0.
+        /// The result of fsck.fat; nothing when it ends with 0.
         fn checked(&self) -> (Option<i32>, String) {
             run("fsck.fat", &["-n", &self.path().display().to_string()])
         }
@@ -426,7 +426,7 @@ mod tests {
             }
         }
 
-        /// The folder's or file's first cluster, by its short name.
+        /// The first cluster of a file or folder, by its short name.
         fn first_cluster(&self, short_name: &[u8; 11]) -> u32 {
             let bytes = self.bytes();
             let mut entries = bytes.chunks_exact(FOLDER_ENTRY);
@@ -435,7 +435,7 @@ mod tests {
         }
     }
 
-    /// Text, so that mtype prints it as it is.
+    /// Text, which mtype prints unchanged.
     fn content(bytes: usize) -> Vec<u8> {
         let numbers = (0..).flat_map(|number: u32| format!("{number} ").into_bytes());
         numbers.take(bytes).collect()
@@ -456,7 +456,7 @@ mod tests {
         let bad = 60_000;
         partition.set(bad, BAD);
         let before = partition.bytes();
-        // One with its end, one without, one that leads into a file, one of a single cluster.
+        // One chain with its end, one without, one that leads into a file, one of a single cluster.
         let layout = partition.layout();
         let last = layout.clusters_end - 1;
         for cluster in 50_000..50_999 {
@@ -484,7 +484,7 @@ mod tests {
         let file = partition.first_cluster(b"B       EFI");
         let rest = 100_000_u32.div_ceil(512) - 21;
         partition.set(file + 20, 0);
-        // What was behind the gap is nobody's.
+        // The clusters behind the gap are lost.
         let freed = partition.free_lost_clusters().unwrap();
         assert_eq!(freed, u64::from(rest) * 512);
         let table = Table::read(&File::open(partition.path()).unwrap(), &partition.layout());
@@ -514,7 +514,7 @@ mod tests {
         };
         let mut flushed = before.clone();
         copy.iter().for_each(|at| write(&mut flushed, *at));
-        // Any of the copy's writes may be the only one, and of the first FAT's, when the copy is flushed.
+        // Any of the copy's writes may be the only one, and any of the first FAT's once the copy is flushed.
         for (image, sectors) in [(before, copy), (flushed, first)] {
             for at in sectors {
                 let mut cut = image.clone();

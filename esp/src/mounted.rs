@@ -17,7 +17,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// The one mounted at this folder.
+    /// The partition that is mounted at this folder.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
@@ -51,7 +51,7 @@ impl Volume for Mounted {
         fs::read(self.path(path))
     }
 
-    /// The kernel drops what it holds of the file in memory, which the synchronized file allows, and reads it again.
+    /// Opens a file to be read from the disk: the kernel drops its cached pages, which it can as the file is synchronized.
     fn read_back(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
         let file = File::open(self.path(path))?;
         fadvise(&file, 0, None, Advice::DontNeed)?;
@@ -94,7 +94,7 @@ impl Volume for Mounted {
     }
 
     fn replace(&mut self, from: &str, to: &str) -> io::Result<()> {
-        // To a name that nobody has, vfat may lose both.
+        // In a rename to a new name vfat may lose both files.
         fs::metadata(self.path(to))?;
         fs::rename(self.path(from), self.path(to))
     }

@@ -1,4 +1,4 @@
-//! The file names of boot entries, which hold all that decides what is booted: order, version, and tries.
+//! The file names of boot entries, which decide what is booted: order, version, and tries.
 
 use std::{fmt, str::FromStr};
 
@@ -6,29 +6,29 @@ use thiserror::Error;
 
 use crate::version::Version;
 
-/// How often a new version is tried before the loader takes the one before it.
+/// Tries of a new version before the loader takes the one before it.
 pub const TRIES: u32 = 3;
 
-/// systemd-boot's counter: it takes one off `left` and adds one to `done` before each start. It counts no further than this.
+/// Limit of systemd-boot's counter, which takes one off `left` and adds one to `done` before each start.
 const MOST: u32 = i32::MAX as u32;
 
 /// Tries of a version that has not been healthy yet: `+3`, then `+2-1`, `+1-2`, `+0-3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tries {
-    /// How many are left. With none left, the entry comes after all others.
+    /// Number of tries left. With none left, the entry comes after all others.
     pub left: u32,
-    /// How many were made.
+    /// Number of tries made.
     pub done: u32,
 }
 
 impl Tries {
-    /// Those of a version that was never started.
+    /// The tries of a version that was never started.
     pub const NEW: Self = Self {
         left: TRIES,
         done: 0,
     };
 
-    /// What the loader makes of it before it starts the entry.
+    /// The tries after the loader has started the entry once more.
     #[must_use]
     pub fn after_a_start(self) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Tries {
         }
     }
 
-    /// Whether none are left.
+    /// Whether no try is left.
     #[must_use]
     pub fn exhausted(self) -> bool {
         self.left == 0
@@ -57,12 +57,12 @@ impl fmt::Display for Tries {
 /// healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryName {
-    /// The loader takes the highest one first. Each change of mind takes a higher one than all before, so that an older version
-    /// can come before a newer one.
+    /// The loader takes the highest one first. Each change takes a higher one than all before, so that an older version can come before a
+    /// newer one.
     pub order: u32,
     /// The version in the slot.
     pub version: Version,
-    /// None when it is blessed: it was healthy once.
+    /// `None` when it is blessed: it was healthy once.
     pub tries: Option<Tries>,
 }
 
@@ -82,13 +82,13 @@ impl EntryName {
         }
     }
 
-    /// Where the file is, from the volume's root.
+    /// The path of the file from the volume's root.
     #[must_use]
     pub fn path(&self) -> String {
         format!("{}/{self}", crate::paths::ENTRIES)
     }
 
-    /// The loader's own name for the entry, which has no counter, as it tells it in the variable `LoaderEntrySelected`.
+    /// The loader's id of the entry, without a counter, as in its variable `LoaderEntrySelected`.
     #[must_use]
     pub fn id(&self) -> String {
         self.blessed().to_string()
@@ -105,7 +105,7 @@ impl fmt::Display for EntryName {
     }
 }
 
-/// The file is not one of ours.
+/// The file name is not one of an entry of ours.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "{0:?} does not name a boot entry of Instar: expected something like instar-7-v0.2.0+3.conf"
@@ -142,7 +142,7 @@ fn parse_tries(counter: &str) -> Option<Tries> {
     Some(Tries { left, done })
 }
 
-/// Digits without a sign, at most [`MOST`], without zeros before them: a name is read one way only.
+/// Parses digits without a sign or leading zeros, at most [`MOST`]: each number has one spelling only.
 fn number(text: &str) -> Option<u32> {
     let plain =
         text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(read.path(), "loader/entries/instar-12-v1.0.0-rc.1+1-2.conf");
     }
 
-    /// systemd-boot writes `+3-0` nowhere, but reads it; two names of one state would be two files.
+    /// systemd-boot never writes `+3-0`, but reads it; two names of one state would be two files.
     #[test]
     fn other_names_are_not_ours() {
         for text in [

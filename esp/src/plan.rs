@@ -1,4 +1,4 @@
-//! A change as a value: steps, each of which is one kind of write, and what carries them out.
+//! A change as a value: steps, each of which is one kind of write, and the function that performs them.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::{entry::FileDigest, volume::Volume};
 
-/// Something too large to be part of a plan: whoever carries it out provides it.
+/// A file too large to be part of a plan: the caller of [`perform`] provides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asset {
     /// The unified kernel image.
@@ -18,17 +18,17 @@ pub enum Asset {
     Loader,
 }
 
-/// What is written.
+/// The content to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// An asset, which must be this.
+    /// An asset, which must have this digest and size.
     Asset(Asset, FileDigest),
 }
 
 impl Content {
-    /// What the file must be once it is written.
+    /// The expected digest and size of the written file.
     #[must_use]
     pub fn digest(&self) -> FileDigest {
         match self {
@@ -38,26 +38,26 @@ impl Content {
     }
 }
 
-/// One step. What it changed is on the disk only after the file and then its folder were synchronized.
+/// One step. Its change is on the disk only after the file and then its folder were synchronized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Makes a folder.
     MakeFolder(String),
-    /// Makes a file that is not there yet.
+    /// Creates a new file.
     Create(String, Content),
-    /// Has a file's content put onto the disk.
+    /// Flushes a file's content to the disk.
     SyncFile(String),
-    /// Has a folder's content put onto the disk.
+    /// Flushes a folder's content to the disk.
     SyncFolder(String),
     /// Reads a file back from the disk and compares it.
     Verify(String, FileDigest),
     /// Removes a file.
     Remove(String),
-    /// Lets a file take the place of another one that is there.
+    /// Renames a file over an existing one.
     Replace {
-        /// Its name until then.
+        /// Its name before.
         from: String,
-        /// Its name from then on.
+        /// Its name after.
         to: String,
     },
 }
@@ -79,15 +79,15 @@ impl fmt::Display for Step {
     }
 }
 
-/// A change: its steps in order. It may be cut off after any of them; what is left then is for the next plan to tidy.
+/// A change: its steps in order. It may be interrupted after any of them; the next plan tidies the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What is done, in this order.
+    /// The steps in order.
     pub steps: Vec<Step>,
 }
 
 impl fmt::Display for Plan {
-    /// One step a line.
+    /// Writes one step per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, step) in (1..).zip(&self.steps) {
             writeln!(f, "{number}. {step}")?;
@@ -97,7 +97,7 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
-    /// Whether nothing has to be done.
+    /// Whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
@@ -108,7 +108,7 @@ impl Plan {
         self.sync_folder(parent(path));
     }
 
-    /// Written, flushed, read back: the file is whole before any further step.
+    /// Writes a file, flushes it and reads it back: it is whole before any further step.
     pub(crate) fn create(&mut self, path: &str, content: Content) {
         let digest = content.digest();
         self.steps.push(Step::Create(path.to_owned(), content));
@@ -117,7 +117,7 @@ impl Plan {
         self.steps.push(Step::Verify(path.to_owned(), digest));
     }
 
-    /// Removed for good before any further step: what comes next may take its place on the disk.
+    /// Removes a file and flushes that before any further step: the next file may take its place on the disk.
     pub(crate) fn remove(&mut self, path: &str) {
         self.steps.push(Step::Remove(path.to_owned()));
         self.sync_folder(parent(path));
@@ -141,45 +141,45 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// A plan that was not carried out to its end. What booted before boots again.
+/// A plan that was not carried out to its end. The version that booted before boots again.
 #[derive(Debug, Error)]
 #[error("cannot change the EFI system partition: failed to {step}")]
 pub struct Failed {
-    /// What was being done.
+    /// The step that failed.
     pub step: String,
-    /// Why it was not.
+    /// The reason.
     #[source]
     pub cause: Cause,
 }
 
-/// Why a step failed.
+/// The reason of a failed step.
 #[derive(Debug, Error)]
 pub enum Cause {
-    /// The volume, or the source of an asset.
+    /// The volume or the source of an asset failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The disk holds something else than was written, or the asset is not what the plan was made for.
+    /// The disk has another content than was written, or the asset is not the one of the plan.
     #[error(
         "it is {found}, expected {expected} (BLAKE3 and bytes): the disk or the source is damaged"
     )]
     Different {
-        /// What was read.
+        /// The digest and size that were read.
         found: FileDigest,
-        /// What it must be.
+        /// The expected ones.
         expected: FileDigest,
     },
 }
 
-/// Carries a plan out. `open` provides the assets. A file that could not be written whole is removed again.
+/// Performs a plan. `open` provides the assets. A file that could not be written whole is removed again.
 ///
 /// # Errors
-/// The first step that failed; those after it were not done.
+/// The first step that failed; later steps were not performed.
 pub fn perform(
     plan: &Plan,
     volume: &mut impl Volume,
     mut open: impl FnMut(Asset) -> io::Result<Box<dyn Read>>,
 ) -> Result<(), Failed> {
-    // The file that is being written: not whole until it was compared.
+    // The file that is being written: not whole until it was verified.
     let mut unfinished: Option<&str> = None;
     for step in &plan.steps {
         if let Step::Create(path, _) = step {
@@ -187,7 +187,7 @@ pub fn perform(
         }
         if let Err(cause) = perform_step(step, volume, &mut open) {
             if let Some(path) = unfinished.filter(|_| !was_there(step, &cause)) {
-                // The failure is what counts; a leftover is tidied away by the next plan.
+                // The first failure is reported; the next plan tidies a leftover.
                 let _ = volume.remove(path);
                 let _ = volume.sync_folder(parent(path));
             }
@@ -203,7 +203,7 @@ pub fn perform(
     Ok(())
 }
 
-/// Whether a file was not made because another one is in its place, which is not ours to remove.
+/// Whether a file was not created because another one exists at its path, which is not ours to remove.
 fn was_there(step: &Step, cause: &Cause) -> bool {
     let in_the_way =
         matches!(cause, Cause::Io(error) if error.kind() == io::ErrorKind::AlreadyExists);
@@ -221,7 +221,7 @@ fn perform_step(
             volume.create(path, &mut Cursor::new(bytes))?;
         }
         Step::Create(path, Content::Asset(asset, digest)) => {
-            // One byte more than expected is enough to see that it is another file, and cannot fill the partition.
+            // One byte more than expected is enough to detect another file, and cannot fill the partition.
             let limit = digest.bytes.saturating_add(1);
             volume.create(path, &mut open(*asset)?.take(limit))?;
         }

@@ -1,4 +1,4 @@
-//! The changes that there are: each computed from what is on the partition.
+//! The plans: each change is computed from the state of the partition.
 
 use std::collections::BTreeSet;
 
@@ -14,23 +14,23 @@ use crate::{
     volume::paths,
 };
 
-/// What the loader is told. Nothing may choose an entry but their order: with `default` it takes exhausted ones too.
+/// The loader's configuration. Only the order may choose an entry: with `default` the loader takes exhausted ones too.
 const LOADER_CONFIG: &str = "timeout 0\neditor no\nauto-entries no\nauto-firmware no\n";
-/// And of keys, where there are some (loader.conf(5)): to enrol them on every machine in setup mode,
+/// The setting for keys, if there are any (loader.conf(5)): enrol them on every machine in setup mode,
 const ENROL_EVERYWHERE: &str = "secure-boot-enroll force";
 /// or in virtual machines alone.
 const ENROL_WHERE_SAFE: &str = "secure-boot-enroll if-safe";
 
-/// A version that comes onto the partition.
+/// A version to add to the partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewVersion {
-    /// Which.
+    /// The version.
     pub version: Version,
-    /// Its UKI.
+    /// The digest and size of its UKI.
     pub uki: FileDigest,
 }
 
-/// What an empty partition gets.
+/// The content for an empty partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSystem {
     /// The first version.
@@ -39,12 +39,12 @@ pub struct NewSystem {
     pub loader: FileDigest,
     /// Signed variables (`PK.auth` and so on) that the loader enrols where the machine is in setup mode: file name and content.
     pub keys: Vec<(String, Vec<u8>)>,
-    /// Whether the loader enrols them on real machines as well, without being asked. On some, firmware that no longer trusts
-    /// its maker's keys does not start its own devices.
+    /// Whether the loader enrols them on real machines as well, without being asked. On some, firmware that no longer trusts its maker's
+    /// keys does not start its own devices.
     pub enrol_everywhere: bool,
 }
 
-/// What [`NewSystem::enrol_everywhere`] was for the loader that has this configuration.
+/// The value of [`NewSystem::enrol_everywhere`] that a loader's configuration was made with.
 #[must_use]
 pub fn enrols_everywhere(loader_config: &str) -> bool {
     loader_config.lines().any(|line| line == ENROL_EVERYWHERE)
@@ -61,37 +61,37 @@ pub enum Refused {
         "no slot is free: all {0} hold the version that runs or the last known good one; wait until the running one is healthy"
     )]
     NoSlot(u8),
-    /// The partition is too small for it.
+    /// The partition is too small for the new version.
     #[error(
         "the EFI system partition has room for {has} bytes, {needs} are needed: install with a larger one, or with fewer versions"
     )]
     NoRoom {
-        /// What the UKI and its entry need, bytes.
+        /// Size of the UKI and its entry, in bytes.
         needs: u64,
-        /// What there would be once the slot is empty, bytes.
+        /// Free space once the slot is empty, in bytes.
         has: u64,
     },
     /// No entry has this order.
     #[error("there is no boot entry of order {0}")]
     NoEntry(u32),
-    /// Without it there would be nothing to fall back to.
+    /// The entry is the last known good one: without it there would be no fallback.
     #[error("{0} is the last known good version")]
     LastKnownGood(EntryName),
-    /// There is no loader to replace, or none to replace it with.
+    /// There is no loader to replace, or no new one.
     #[error(
         "the EFI system partition lacks {} or {}",
         paths::LOADER,
         paths::NEW_LOADER
     )]
     NoLoader,
-    /// No name can come after it.
+    /// The highest possible order is in use.
     #[error("boot entries are numbered up to their limit: install anew")]
     OrdersUsedUp,
 }
 
-/// Fills an empty partition. The version is blessed: there is nothing else to fall back to. The loader comes last: one that
-/// finds no entry would keep the firmware from the installation medium. So would half a loader, which the firmware may well
-/// start: it takes the place of an empty file once it is whole.
+/// Fills an empty partition. The version is blessed: there is no other to fall back to. The loader comes last: one without an entry would
+/// keep the firmware from the installation medium. So would half a loader, which the firmware may well start: it replaces an empty file
+/// once it is whole.
 ///
 /// # Errors
 /// There are entries or UKIs, or a loader.
@@ -143,11 +143,11 @@ pub fn install(state: &State, system: &NewSystem) -> Result<Plan, Refused> {
     Ok(plan)
 }
 
-/// Puts a new version into a slot that is neither that of the last known good version nor of the one that runs, and has it
-/// tried at the next boots. `running` is the order of the entry that was booted, where it is known.
+/// Puts a new version into a slot that is neither that of the last known good version nor of the running one, to be tried at the next
+/// boots. `running` is the order of the entry that was booted, if it is known.
 ///
 /// # Errors
-/// No slot, or no room in it.
+/// No slot is free, or it has too little room.
 pub fn add(
     state: &State,
     new: &NewVersion,
@@ -161,7 +161,7 @@ pub fn add(
         .min_by_key(|slot| worth(state, *slot))
         .ok_or(Refused::NoSlot(slots.count()))?;
 
-    // Room for the entry, and what files take beyond their size.
+    // Room for the entry, and for the space that files take beyond their size.
     const MARGIN: u64 = 128 << 10;
     let needs = new.uki.bytes + MARGIN;
     let freed: u64 = orphans(state)
@@ -199,7 +199,7 @@ pub fn add(
     Ok(plan)
 }
 
-/// Takes the counter off the entry of this order: it was healthy. An empty plan when there is none.
+/// Removes the counter of the entry with this order: it was healthy. An empty plan if it has none.
 ///
 /// # Errors
 /// There is no such entry.
@@ -212,7 +212,7 @@ pub fn bless(state: &State, order: u32) -> Result<Plan, Refused> {
             ..entry.clone()
         };
         write_entry(&mut plan, &blessed);
-        // More than one where the power went while the loader counted.
+        // There may be two if the power went while the loader counted.
         for counted in state
             .whole_entries()
             .filter(|other| other.name.blessed() == blessed.name)
@@ -223,8 +223,8 @@ pub fn bless(state: &State, order: u32) -> Result<Plan, Refused> {
     Ok(plan)
 }
 
-/// Has the version of this order booted next, by an entry that comes before all others. It is tried like a new version,
-/// unless it is the last known good one anyway.
+/// Makes the version of this order boot next, by an entry that comes before all others. It is tried like a new version, unless it is the
+/// last known good one anyway.
 ///
 /// # Errors
 /// There is no such entry.
@@ -270,11 +270,11 @@ pub fn forget(state: &State, order: u32) -> Result<Plan, Refused> {
     Ok(plan)
 }
 
-/// Puts another systemd-boot beside the one that is there, for the firmware to start once (see [`crate::boot_order::start_once`]).
-/// The next plan but [`take_loader`] removes it.
+/// Puts another systemd-boot beside the present one, for the firmware to start once (see [`crate::boot_order::start_once`]). The next plan
+/// but [`take_loader`] removes it.
 ///
 /// # Errors
-/// None is there: see [`install`].
+/// There is no loader: see [`install`].
 pub fn offer_loader(state: &State, loader: FileDigest) -> Result<Plan, Refused> {
     if !state.has_loader {
         return Err(Refused::NoLoader);
@@ -284,10 +284,10 @@ pub fn offer_loader(state: &State, loader: FileDigest) -> Result<Plan, Refused> 
     Ok(plan)
 }
 
-/// Lets the systemd-boot that was offered take the place of the other: it has started a machine.
+/// Replaces the loader by the offered one, which has started a machine.
 ///
 /// # Errors
-/// None was offered.
+/// No loader was offered.
 pub fn take_loader(state: &State) -> Result<Plan, Refused> {
     if !state.has_loader || !state.has_new_loader {
         return Err(Refused::NoLoader);
@@ -297,8 +297,8 @@ pub fn take_loader(state: &State) -> Result<Plan, Refused> {
     Ok(plan)
 }
 
-/// Removes what interrupted plans left: parts of entries, counted entries that were blessed, UKIs and a loader that nothing
-/// leads to. Every other plan begins with it.
+/// Removes the leftovers of interrupted plans: parts of entries, counted entries that were blessed, UKIs and a loader that nothing refers
+/// to. Every other plan begins with it.
 #[must_use]
 pub fn tidy(state: &State) -> Plan {
     let mut plan = Plan::default();
@@ -320,7 +320,7 @@ pub fn tidy(state: &State) -> Plan {
     plan
 }
 
-/// Whether this is the counted one of two files of one entry.
+/// Whether this entry still has a counter while a blessed one of the same name exists.
 fn is_doubled(state: &State, entry: &Entry) -> bool {
     !entry.name.is_blessed()
         && state
@@ -339,8 +339,8 @@ fn orphans(state: &State) -> Vec<Slot> {
         .collect()
 }
 
-/// The slots that must stay as they are: the last known good version's and the running one's; where neither is known, that of
-/// the version that would be booted.
+/// The slots that must be kept: the last known good version's and the running one's; if neither is known, that of the version that would
+/// boot next.
 fn needed(state: &State, running: Option<u32>) -> BTreeSet<Slot> {
     let running = running.and_then(|order| state.of_order(order));
     let known: BTreeSet<Slot> = state
@@ -359,7 +359,7 @@ fn needed(state: &State, running: Option<u32>) -> BTreeSet<Slot> {
     known
 }
 
-/// What would be lost with a slot: nothing, a version that failed all its tries, or one of this order.
+/// The loss if a slot is overwritten: nothing, a version that failed all its tries, or the version of this order.
 fn worth(state: &State, slot: Slot) -> (bool, u32) {
     let entries = state.whole_entries().filter(|entry| entry.slot == slot);
     entries
@@ -372,7 +372,7 @@ fn worth(state: &State, slot: Slot) -> (bool, u32) {
 }
 
 fn next_order(state: &State) -> Result<u32, Refused> {
-    // Names hold no more: see `EntryName`.
+    // The largest order that a name can have: see `EntryName`.
     state
         .highest_order()
         .checked_add(1)
@@ -384,7 +384,7 @@ fn write_uki(plan: &mut Plan, slot: Slot, uki: FileDigest) {
     plan.create(&slot.uki_path(), Content::Asset(Asset::Uki, uki));
 }
 
-/// Over the one that is there.
+/// Replaces the present loader.
 fn write_loader(plan: &mut Plan, loader: FileDigest) {
     plan.create(paths::NEW_LOADER, Content::Asset(Asset::Loader, loader));
     plan.replace(paths::NEW_LOADER, paths::LOADER);

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// How many versions an EFI system partition holds unless told otherwise: the one that runs, the one before, and one that
-/// is being written.
+/// The default number of versions on an EFI system partition: the running one, the one before, and one that is being written.
 pub const DEFAULT_SLOTS: Slots = Slots(3);
 
 /// The place of one version's UKI: a letter from `a`.
@@ -14,7 +13,7 @@ impl Slot {
     /// The first one.
     pub const FIRST: Self = Self(b'a');
 
-    /// From its letter; none for anything but `a` to `z`.
+    /// The slot of a letter; `None` for anything but `a` to `z`.
     #[must_use]
     pub fn from_letter(letter: char) -> Option<Self> {
         letter
@@ -23,7 +22,7 @@ impl Slot {
             .flatten()
     }
 
-    /// From a path such as `EFI/instar/a.efi`, as entries name it (with a slash before it) or as the volume does.
+    /// The slot of a path: `EFI/instar/a.efi`, with a slash before it as in entries, or without as in the volume.
     #[must_use]
     pub fn from_uki_path(path: &str) -> Option<Self> {
         let name = path.trim_start_matches('/').strip_prefix("EFI/instar/")?;
@@ -32,7 +31,7 @@ impl Slot {
         letters.next().is_none().then_some(slot)
     }
 
-    /// Where the UKI is, from the volume's root, without a slash before it.
+    /// The path of the UKI from the volume's root, without a slash before it.
     #[must_use]
     pub fn uki_path(self) -> String {
         format!("EFI/instar/{self}.efi")
@@ -45,24 +44,24 @@ impl fmt::Display for Slot {
     }
 }
 
-/// How many slots there are, 2 to 26: fewer would leave no place to write to.
+/// A number of slots, 2 to 26: with fewer no slot could be written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots(u8);
 
 impl Slots {
-    /// So many, none when it is not 2 to 26.
+    /// This many; `None` if it is not 2 to 26.
     #[must_use]
     pub fn new(count: u8) -> Option<Self> {
         (2..=26).contains(&count).then_some(Self(count))
     }
 
-    /// How many.
+    /// The number.
     #[must_use]
     pub fn count(self) -> u8 {
         self.0
     }
 
-    /// All of them in order.
+    /// The slots in order.
     pub fn iter(self) -> impl Iterator<Item = Slot> {
         (0..self.0).map(|number| Slot(b'a' + number))
     }

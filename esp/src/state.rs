@@ -1,4 +1,4 @@
-//! What is on the partition, seen as systemd-boot sees it.
+//! The state of the partition, as systemd-boot sees it.
 
 use std::{cmp::Reverse, collections::BTreeMap, io};
 
@@ -9,38 +9,38 @@ use crate::{
     volume::{Volume, paths},
 };
 
-/// An entry's file is one sector; a larger one is not of our making.
+/// Size limit of an entry's file, in bytes. Ours have one sector.
 const LARGEST_ENTRY: u64 = 4096;
 
-/// A file in `loader/entries` with a name of ours.
+/// A file in `loader/entries` whose name is one of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its name.
     pub name: EntryName,
-    /// Its content; an error for what a power cut left of one.
+    /// Its content; an error if a power cut left only a part of it.
     pub entry: Result<Entry, NotAnEntry>,
 }
 
-/// What is on the partition.
+/// The state of the partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// All files with names of entries, the highest order first.
+    /// All files with entry names, the highest order first.
     pub entries: Vec<Found>,
     /// The UKIs and their sizes in bytes.
     pub ukis: BTreeMap<Slot, u64>,
-    /// Other entries, which the loader takes into account as well.
+    /// Entries of other systems, which the loader takes into account as well.
     pub foreign: Vec<String>,
-    /// Whether systemd-boot is where the firmware looks for it. An empty file, which an interrupted installation leaves, is none:
-    /// the firmware passes it over.
+    /// Whether systemd-boot is where the firmware looks for it. An empty file, which an interrupted installation leaves, does not count:
+    /// the firmware skips it.
     pub has_loader: bool,
-    /// Whether a new systemd-boot is there that did not take its place.
+    /// Whether a new systemd-boot is there that did not replace the present one.
     pub has_new_loader: bool,
-    /// How many bytes can still be written.
+    /// Free space in bytes.
     pub free_bytes: u64,
 }
 
 impl State {
-    /// Reads it. A partition without any of our files is a state as well.
+    /// Reads the state. A partition without any of our files is a valid state.
     ///
     /// # Errors
     /// The partition cannot be read.
@@ -68,7 +68,7 @@ impl State {
                 Err(_) => {}
             }
         }
-        // Of two files of one entry, an interrupted blessing, the blessed one comes first.
+        // If an interrupted blessing left two files of one entry, the blessed one comes first.
         state
             .entries
             .sort_by_key(|found| (Reverse(found.name.order), found.name.tries.is_some()));
@@ -89,8 +89,8 @@ impl State {
         Ok(state)
     }
 
-    /// The entries in the order in which systemd-boot (257) takes them: those without tries left at the end, then by order.
-    /// It takes only what names a file that is there, and looks no closer.
+    /// The entries in the order in which systemd-boot (257) takes them: by order, those without tries left at the end. It only checks that
+    /// the file exists which an entry names.
     #[must_use]
     pub fn boot_order(&self) -> Vec<&Entry> {
         let mut entries: Vec<&Entry> = self
@@ -101,33 +101,33 @@ impl State {
         entries
     }
 
-    /// The entry that would be started now.
+    /// The entry that would be started at the next boot.
     #[must_use]
     pub fn next_boot(&self) -> Option<&Entry> {
         self.boot_order().first().copied()
     }
 
-    /// The version to fall back to: of those that were healthy once, the one that comes first.
+    /// The version to fall back to: the first one that was healthy once.
     #[must_use]
     pub fn last_known_good(&self) -> Option<&Entry> {
         self.whole_entries()
             .find(|entry| entry.name.is_blessed() && self.has_whole_size(entry))
     }
 
-    /// The entry of this order, blessed or not: its name changes with every start.
+    /// The entry with this order, blessed or not: its name changes with every start.
     #[must_use]
     pub fn of_order(&self, order: u32) -> Option<&Entry> {
         self.whole_entries().find(|entry| entry.name.order == order)
     }
 
-    /// Entries whose content is whole, the highest order first.
+    /// Entries with complete content, the highest order first.
     pub fn whole_entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries
             .iter()
             .filter_map(|found| found.entry.as_ref().ok())
     }
 
-    /// The highest order in use, by whole entries and others; 0 when there are none.
+    /// The highest order in use, of complete entries and others; 0 if there are none.
     #[must_use]
     pub fn highest_order(&self) -> u32 {
         self.entries
@@ -137,7 +137,7 @@ impl State {
             .unwrap_or(0)
     }
 
-    /// Whether the UKI is there with all of its bytes. Whether they are the right ones takes reading them.
+    /// Whether the UKI exists with its full size. Its content is not read.
     pub(crate) fn has_whole_size(&self, entry: &Entry) -> bool {
         self.ukis.get(&entry.slot) == Some(&entry.uki.bytes)
     }

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::Serialize;
 use thiserror::Error;
 
-/// A version such as `v0.2.0` or `v1.0.0-rc.1`: it names files, labels and tags, so it holds nothing else.
+/// A version, for example `v0.2.0` or `v1.0.0-rc.1`. It is part of file names, labels and tags, so its characters are limited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Version(String);
 
@@ -72,7 +72,7 @@ mod tests {
             "v1.2.3-",
             "v1.2.3\n",
             "v1.2.3 ",
-            // Behind it in an entry's file name is how many tries are left.
+            // In an entry's file name the number of tries left follows the version.
             "v1.2.3+x5",
             "v1.2.3-a/b",
             "v1.2.3-é",

@@ -1,14 +1,14 @@
-//! The seam between plans and the partition: what a plan does to files. Paths are relative to the volume's root, with slashes.
+//! The seam between plans and the partition: the file operations of a plan. Paths are relative to the volume's root, with slashes.
 
 use std::io::{self, Read};
 
-/// Where things are.
+/// Paths on the partition.
 pub mod paths {
     /// systemd-boot, where every firmware looks.
     pub const LOADER: &str = "EFI/BOOT/BOOTX64.EFI";
-    /// The next one, until it takes the place.
+    /// The new systemd-boot, until it replaces the present one.
     pub const NEW_LOADER: &str = "EFI/BOOT/BOOTX64.NEW";
-    /// The folder of the loader.
+    /// The loader's folder.
     pub const BOOT: &str = "EFI/BOOT";
     /// The folder of the slots.
     pub const UKIS: &str = "EFI/instar";
@@ -16,13 +16,13 @@ pub mod paths {
     pub const ENTRIES: &str = "loader/entries";
     /// The loader's configuration.
     pub const LOADER_CONFIG: &str = "loader/loader.conf";
-    /// Keys that systemd-boot enrols by itself on a machine in setup mode, where its configuration allows it.
+    /// Keys that systemd-boot enrols by itself on a machine in setup mode, if its configuration allows it.
     pub const KEYS: &str = "loader/keys/auto";
 }
 
 /// Files on a partition. One call is one kind of write, so that a test can lose each of them.
 pub trait Volume {
-    /// The names in a folder and the sizes of what are files; nothing when there is no such folder.
+    /// The names in a folder with the sizes of files; empty if there is no such folder.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -34,51 +34,51 @@ pub trait Volume {
     /// The file is not there or cannot be read.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
-    /// A file's content as it is on the disk, not as it is in memory.
+    /// A file's content as it is on the disk, not as it is cached in memory.
     ///
     /// # Errors
     /// The file is not there or cannot be read.
     fn read_back(&self, path: &str) -> io::Result<Box<dyn Read + '_>>;
 
-    /// How many bytes can still be written.
+    /// Free space in bytes.
     ///
     /// # Errors
-    /// The filesystem does not tell.
+    /// The filesystem does not report it.
     fn free_bytes(&self) -> io::Result<u64>;
 
-    /// Makes a folder; one that is there is fine.
+    /// Makes a folder; an existing one is fine.
     ///
     /// # Errors
     /// The folder cannot be made.
     fn make_folder(&mut self, path: &str) -> io::Result<()>;
 
-    /// Makes a file that is not there yet and writes its content.
+    /// Creates a new file and writes its content.
     ///
     /// # Errors
-    /// The file is there, there is no room, or the content cannot be read.
+    /// The file exists, there is no room, or the content cannot be read.
     fn create(&mut self, path: &str, content: &mut dyn Read) -> io::Result<()>;
 
-    /// Has what was written to a file put onto the disk.
+    /// Flushes a file's content to the disk.
     ///
     /// # Errors
     /// The disk failed.
     fn sync_file(&mut self, path: &str) -> io::Result<()>;
 
-    /// Has what changed in a folder put onto the disk; the root is `""`.
+    /// Flushes the changes in a folder to the disk; the root is `""`.
     ///
     /// # Errors
     /// The disk failed.
     fn sync_folder(&mut self, path: &str) -> io::Result<()>;
 
-    /// Removes a file; none there is fine.
+    /// Removes a file; a missing one is fine.
     ///
     /// # Errors
     /// The file cannot be removed.
     fn remove(&mut self, path: &str) -> io::Result<()>;
 
-    /// Gives a file the name of another one **that is there** and takes its place.
+    /// Renames a file over another one **that exists**.
     ///
     /// # Errors
-    /// Either is not there, or it cannot be done.
+    /// Either does not exist, or the rename fails.
     fn replace(&mut self, from: &str, to: &str) -> io::Result<()>;
 }

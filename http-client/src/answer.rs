@@ -1,4 +1,4 @@
-//! An answer, read piece by piece or whole, within limits of time and size.
+//! A response, read piece by piece or whole, within limits of time and size.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use tokio::time::{Instant, timeout};
 
 use crate::{HttpError, Place};
 
-/// Until the head of the answer, and between two pieces of it.
+/// Timeout for the head of a response, and between two pieces of its body.
 pub(crate) const SILENCE: Duration = Duration::from_secs(30);
-/// For a whole document, which has some KiB.
+/// Timeout for a whole document, which has some KiB.
 pub(crate) const DOCUMENT: Duration = Duration::from_secs(120);
-/// Bytes a second, and over how long they are counted: slower, an answer has no end.
+/// The lowest accepted speed in bytes per second, and the time over which it is measured. Without it a slow response would never end.
 pub(crate) const SLOWEST: u64 = 1024;
 const COUNTED_OVER: Duration = Duration::from_secs(60);
 
-/// How fast an answer comes. Only the time is counted that we wait for it: unpacking may take as long as it likes.
+/// The speed of a response. Only time spent waiting for it counts: unpacking may take any time.
 #[derive(Debug, Default)]
 struct Pace {
     bytes: u64,
@@ -27,7 +27,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Counts a piece. `false` when the last minute's worth of waiting brought too little.
+    /// Counts a piece. `false` if too few bytes came within the last minute of waiting.
     fn holds_with(&mut self, bytes: usize, waited: Duration) -> bool {
         self.bytes += bytes as u64;
         self.waited += waited;
@@ -39,7 +39,7 @@ impl Pace {
     }
 }
 
-/// An answer and who gave it.
+/// A response and the server that sent it.
 #[derive(Debug)]
 pub struct Answer {
     /// The status.
@@ -48,7 +48,7 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// Host and port of the server that answered, the last one after redirections.
     pub authority: String,
-    /// Where the server is that was asked first.
+    /// The place of the server that was asked first.
     pub origin: Place,
     body: Incoming,
     pace: Pace,
@@ -93,7 +93,7 @@ impl Answer {
         }
     }
 
-    /// The whole body, if it is no longer than that.
+    /// The whole body, if it is not longer than the limit.
     pub async fn document(&mut self, limit: usize) -> Result<Vec<u8>, HttpError> {
         let late = HttpError::Late {
             authority: self.authority.clone(),
@@ -128,11 +128,11 @@ mod tests {
 
     use super::*;
 
-    /// An answer whose body comes as `pieces` of so many bytes, each after a pause. Time is the test's.
+    /// A response whose body comes as `pieces` of this many bytes, each after a pause. The test controls the time.
     async fn answer(pieces: Vec<(Duration, usize)>) -> Answer {
         let (client, mut server) = tokio::io::duplex(1 << 16);
         tokio::spawn(async move {
-            // The client may have ended: its side of the test says so.
+            // The client may have ended: its side of the test reports it.
             let _ = server.read(&mut [0; 1024]).await;
             let _ = server
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
@@ -154,7 +154,7 @@ mod tests {
         Answer::new(answer, "r:5000".to_owned(), Place::Elsewhere)
     }
 
-    /// How it ends, and after how long.
+    /// The error at its end, and the time until then.
     async fn end(mut answer: Answer) -> (HttpError, u64) {
         let begun = Instant::now();
         loop {
@@ -172,11 +172,11 @@ mod tests {
         assert!(matches!(error, HttpError::TooSlow { .. }), "{error}");
         assert!(error.is_unreachable() && !error.is_transient());
         assert_eq!(after, 87);
-        // A minute of silence is shorter: it is the silence that ends it.
+        // The silence timeout is shorter than a minute, so it ends the response.
         let (error, after) = end(answer(vec![(seconds(1), 100_000)]).await).await;
         assert!(matches!(error, HttpError::Silent { .. }), "{error}");
         assert_eq!(after, 31);
-        // Slow, but no slower than that, for ten minutes.
+        // Slow, but fast enough for ten minutes.
         let (error, after) = end(answer(vec![(seconds(20), 21_000); 30]).await).await;
         assert!(matches!(error, HttpError::Silent { .. }), "{error}");
         assert_eq!(after, 630);
@@ -187,7 +187,7 @@ mod tests {
         let seconds = Duration::from_secs;
         let mut answer = answer(vec![(seconds(1), 100), (seconds(20), 100)]).await;
         assert!(answer.piece().await.unwrap().is_some());
-        // Whoever unpacks takes its time.
+        // Time for unpacking does not count.
         tokio::time::sleep(seconds(200)).await;
         assert!(answer.piece().await.unwrap().is_some());
     }

@@ -1,4 +1,4 @@
-//! Sending a request: connection, proxy, TLS, redirections.
+//! Sends a request: connection, proxy, TLS, redirections.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,9 +26,9 @@ use crate::proxies::{Proxies, Proxy, Rules};
 use crate::tls::{self, TlsError, Trust};
 use crate::{Answer, HttpError, Place};
 
-/// Name resolution, each connection attempt and the TLS handshake have this long each.
+/// Timeout of each of name resolution, a connection attempt and the TLS handshake.
 const CONNECT: Duration = Duration::from_secs(10);
-/// hyper's buffer of a connection: enough for a full pipe, little enough for a small node.
+/// Size of hyper's buffer per connection: enough for a full pipe, and small enough for a small node.
 const CONNECTION_BUFFER: usize = 64 * 1024;
 const AGENT: &str = concat!("instar/", env!("CARGO_PKG_VERSION"));
 
@@ -41,16 +41,16 @@ pub struct Get<'a> {
     pub headers: &'a HeaderMap,
     /// The body of a POST, form-encoded. Redirections of a POST are not followed.
     pub form: Option<&'a str>,
-    /// Where the server is that named this address; `None` if the machine's config named it.
+    /// The place of the server that named this address; `None` if the machine's config named it.
     pub origin: Option<Place>,
-    /// How many redirections are followed. With 0, a redirection is the answer.
+    /// Limit on the redirections followed. With 0, a redirection is the response.
     pub redirections: usize,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// A connection on which a request can be sent.
+/// A connection for one request.
 struct Connection {
     stream: Box<dyn Stream>,
     place: Place,
@@ -58,7 +58,7 @@ struct Connection {
     proxy: Option<Proxy>,
 }
 
-/// Sends requests with the TLS settings of each host, through the proxies that the machine's environment names.
+/// Sends requests with the TLS settings of each host, through the proxies in the machine's environment.
 pub struct Client {
     trust: Trust,
     rules: Rules,
@@ -66,7 +66,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that trusts and goes through these.
+    /// A client with these trust settings and proxies.
     pub fn new(trust: Trust, proxies: &Proxies) -> Self {
         Client {
             trust,
@@ -139,7 +139,7 @@ impl Client {
     ) -> Result<(Response<Incoming>, Place), HttpError> {
         let connection = self.connect(uri, authority, origin).await?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        // A proxy is told the whole address, a server only the path.
+        // A proxy gets the whole address, a server only the path.
         let target = match &connection.proxy {
             Some(_) => format!("http://{authority}{path}"),
             None => path.to_owned(),
@@ -172,7 +172,7 @@ impl Client {
             .handshake::<_, Full<Bytes>>(TokioIo::new(connection.stream))
             .await
             .map_err(broken)?;
-        // It ends by itself with the answer, or when the answer is dropped.
+        // The connection ends with the response, or when the response is dropped.
         tokio::spawn(driver);
         let answer = sender.send_request(request).await.map_err(broken)?;
         Ok((answer, connection.place))
@@ -194,7 +194,7 @@ impl Client {
             }
             Some(proxy) => {
                 let proxy = proxy?;
-                // The proxy looks the name up. An address that is written out is judged here.
+                // The proxy looks the name up. A literal address is checked here.
                 let place = host.parse().map_or(Place::Elsewhere, Place::of);
                 check_place(place, host, authority, origin)?;
                 let (tcp, _) =
@@ -256,7 +256,7 @@ impl Client {
     }
 }
 
-/// Has a proxy connect to a server (`CONNECT`, RFC 9110 9.3.6) and gives the way through it.
+/// Makes a proxy connect to a server (`CONNECT`, RFC 9110 9.3.6) and returns the tunnel.
 async fn tunnel(
     tcp: TcpStream,
     proxy: &Proxy,
@@ -352,7 +352,7 @@ async fn connect_tcp(
     Err(last)
 }
 
-/// Host and port as the address names them, without a user and a password: what may be shown.
+/// Host and port of the address, without user and password, so that it may be shown.
 fn host_and_port(uri: &Uri) -> String {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let shown = authority
@@ -366,13 +366,13 @@ fn redirection_of<B>(answer: &Response<B>) -> Option<&HeaderValue> {
     answer.headers().get(LOCATION).filter(|_| redirected)
 }
 
-/// The first 200 characters of a header, none of which does anything to a terminal.
+/// The first 200 characters of a header, escaped so that they do not affect a terminal.
 fn printable(value: &HeaderValue) -> String {
     let escaped = value.as_bytes().escape_ascii();
     escaped.take(200).map(char::from).collect()
 }
 
-/// Where a redirection leads; `None` where it must not: from https to plain http, or to what is no URL.
+/// The target of a redirection; `None` if it is refused: from https to plain http, or not a URL.
 fn redirection(from: &Uri, location: &HeaderValue) -> Option<Uri> {
     let location = location.to_str().ok()?;
     if location.starts_with('/') && !location.starts_with("//") {
@@ -403,7 +403,7 @@ mod tests {
             assert!(matches!(error, HttpError::Place { .. }), "{error}");
             assert!(!error.is_unreachable());
         }
-        // A registry on this machine may, and so may the config.
+        // A registry on this machine may redirect to it, and the config may name it.
         for origin in [Some(Place::ThisMachine), None] {
             assert_eq!(connect(origin).await.unwrap().1, Place::ThisMachine);
         }

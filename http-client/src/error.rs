@@ -1,4 +1,4 @@
-//! Why there is no answer.
+//! Why a request failed.
 
 use std::io;
 
@@ -8,68 +8,68 @@ use crate::answer::{DOCUMENT, SILENCE, SLOWEST};
 use crate::proxies::BadProxy;
 use crate::tls::TlsError;
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// Name resolution.
+    /// The name could not be resolved.
     #[error("resolving {host} failed")]
     Resolve {
         /// The name.
         host: String,
-        /// The resolver's word.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// No address took the connection.
+    /// No address accepted the connection.
     #[error("connecting to {authority} failed")]
     Connect {
         /// Host and port.
         authority: String,
-        /// Of the last address.
+        /// The error of the last address.
         source: io::Error,
     },
-    /// Settings.
+    /// The TLS settings cannot be used.
     #[error("TLS with {authority} is not possible")]
     TlsSettings {
         /// Host and port.
         authority: String,
-        /// What is wrong.
+        /// The cause.
         source: TlsError,
     },
-    /// Certificate or protocol.
+    /// The TLS handshake failed, by certificate or protocol.
     #[error("the TLS handshake with {authority} failed")]
     Handshake {
         /// Host and port.
         authority: String,
-        /// rustls' word.
+        /// rustls' error.
         source: io::Error,
     },
-    /// During the request or the answer.
+    /// The connection broke during the request or the response.
     #[error("the connection to {authority} broke")]
     Broken {
         /// Host and port.
         authority: String,
-        /// What happened.
+        /// hyper's error.
         source: hyper::Error,
     },
-    /// Silence.
+    /// The server was silent for longer than the timeout.
     #[error("{authority} did not answer for {} seconds", SILENCE.as_secs())]
     Silent {
         /// Host and port.
         authority: String,
     },
-    /// Drop by drop.
+    /// The response was slower than the limit.
     #[error("{authority} sends less than {SLOWEST} bytes a second")]
     TooSlow {
         /// Host and port.
         authority: String,
     },
-    /// A document that does not end.
+    /// A document was not complete within the timeout.
     #[error("{authority} did not send a whole document within {} seconds", DOCUMENT.as_secs())]
     Late {
         /// Host and port.
         authority: String,
     },
-    /// This machine or its link, from elsewhere.
+    /// A server elsewhere sends us to this machine or its link.
     #[error(
         "{authority} is at {address}: a server that is not there itself may not send this machine there"
     )]
@@ -79,7 +79,7 @@ pub enum HttpError {
         /// Its address.
         address: String,
     },
-    /// A redirection to no address, or from https to http.
+    /// The target of a redirection is not a URL, or leads from https to http.
     #[error(
         "{authority} redirects to {location:?}: that is no address of http or https, or one without TLS after one with it"
     )]
@@ -89,34 +89,34 @@ pub enum HttpError {
         /// The header, shortened.
         location: String,
     },
-    /// One redirection after the other.
+    /// There were more redirections than the limit.
     #[error("{authority} redirects once too often")]
     TooManyRedirections {
         /// Host and port of the last server.
         authority: String,
     },
-    /// The setting of the proxy.
+    /// The proxy setting is not valid.
     #[error(transparent)]
     BadProxy(#[from] BadProxy),
-    /// The proxy's own answer.
+    /// The proxy refused to connect.
     #[error("the proxy {proxy} does not connect to {target}: it answers {status}")]
     Proxy {
         /// Host and port of the proxy.
         proxy: String,
         /// Host and port of the server.
         target: String,
-        /// Its answer.
+        /// The proxy's status.
         status: StatusCode,
     },
-    /// A document, not a blob.
+    /// A document is longer than the limit.
     #[error("{authority} sends more than {limit} bytes")]
     TooLong {
         /// Host and port.
         authority: String,
-        /// Bytes.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// Not a URL, not a header.
+    /// The URL or a header is not valid.
     #[error("the request cannot be written")]
     Request(#[source] http::Error),
 }
@@ -135,8 +135,8 @@ impl HttpError {
         }
     }
 
-    /// Whether nobody answered: no name, no way, no listener, silence. An answer that is no HTTP, a refused certificate or
-    /// a refused redirection is somebody's.
+    /// Whether no server answered: no name, no route, no listener, silence. A response that is not HTTP, a refused certificate or a refused
+    /// redirection is an answer.
     pub fn is_unreachable(&self) -> bool {
         match self {
             HttpError::Broken { source, .. } => !source.is_parse(),

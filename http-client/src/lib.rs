@@ -4,9 +4,9 @@
 //! they may come. Every answer is read up to a size that the caller names. A request that went out over TLS is never sent on without it,
 //! and a server elsewhere cannot redirect the machine to itself or to its own link, where clouds keep credentials.
 //!
-//! The decision: one request per connection over hyper and rustls, without a pool. A node asks a handful of servers a handful of
-//! questions; what it needs is limits at each step, TLS settings for each host, and proxies. A client library with a pool (reqwest,
-//! hyper-util's own) was the other choice: it brings none of these limits, and 2 MB into the root filesystem.
+//! The decision: one request per connection over hyper and rustls, without a pool. A node sends few requests to few servers; it needs
+//! limits at each step, TLS settings for each host, and proxies. A client library with a pool (reqwest, hyper-util's own) was the other
+//! choice: it has none of these limits, and adds 2 MB to the root filesystem.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! Where a server is, seen from this machine: an answer from elsewhere may not send the machine to itself.
+//! The place of a server, seen from this machine: a response from elsewhere may not send the machine to itself.
 
 use std::net::IpAddr;
 
-/// Where an address is, as far as being sent there goes.
+/// The place of an address, by which redirections are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// A loopback address, or the unspecified one.
     ThisMachine,
-    /// Link-local: clouds have the credentials of their machines there.
+    /// Link-local: clouds serve the credentials of their machines there.
     ThisLink,
     /// Anywhere else.
     Elsewhere,
@@ -31,7 +31,7 @@ impl Place {
         }
     }
 
-    /// Whether somebody there may send us here.
+    /// Whether a server at `origin` may send us here.
     pub(crate) fn may_be_reached_from(self, origin: Place) -> bool {
         self == Place::Elsewhere || self == origin
     }

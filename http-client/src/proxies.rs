@@ -1,14 +1,14 @@
-//! The proxies that the machine's environment names: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`, in small or capital letters.
+//! The proxies in the machine's environment: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`, in small or capital letters.
 //!
-//! hyper-util's matcher reads them as curl does. It drops a value that it cannot read, so the values are checked here first: a machine
-//! that silently goes around its proxy reaches nothing.
+//! hyper-util's matcher reads them as curl does. It drops values that it cannot parse, so they are checked here first: a machine that
+//! silently bypasses its proxy reaches nothing.
 
 use std::fmt;
 
 use http::{HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 
-/// What the environment says about proxies.
+/// The environment's settings of proxies.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Proxies {
     http: Option<String>,
@@ -16,14 +16,14 @@ pub struct Proxies {
     except: String,
 }
 
-/// Addresses of proxies may hold passwords.
+/// Hides the settings: addresses of proxies may contain passwords.
 impl fmt::Debug for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Proxies(..)")
     }
 }
 
-/// Why a setting names no proxy.
+/// Why a setting is not a proxy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{variable} does not name a proxy: write http://HOST[:PORT]; proxies over TLS or SOCKS are not served"
@@ -33,7 +33,7 @@ pub struct BadProxy {
 }
 
 impl Proxies {
-    /// Reads an environment. A name in small letters wins over the same one in capitals, as in curl.
+    /// Reads an environment. A name in small letters takes precedence over the same one in capitals, as in curl.
     pub fn from_environment<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> Self {
         let either = |name: &str| {
             variable(name)
@@ -55,7 +55,7 @@ impl Proxies {
             .https(self.https.clone().unwrap_or_default())
             .no(self.except.clone())
             .build();
-        // A stand-in that the matcher reads for sure tells for which addresses a setting counts that it cannot read.
+        // A valid stand-in in the matcher shows for which addresses an invalid setting applies.
         let counts = Matcher::builder()
             .all("http://proxy".to_owned())
             .no(self.except.clone())
@@ -68,7 +68,7 @@ impl Proxies {
     }
 }
 
-/// A proxy that a request goes through.
+/// The proxy of a request.
 pub(crate) struct Proxy {
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -81,7 +81,7 @@ impl Proxy {
     }
 }
 
-/// The settings, read.
+/// The parsed settings.
 pub(crate) struct Rules {
     settings: Proxies,
     matcher: Matcher,
@@ -89,7 +89,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// The proxy for an address; `None` where none is set, or where `no_proxy` excepts it.
+    /// The proxy for an address; `None` if none is set, or `no_proxy` excludes the address.
     pub(crate) fn proxy(&self, uri: &Uri) -> Option<Result<Proxy, BadProxy>> {
         let (variable, setting) = if uri.scheme_str() == Some("https") {
             ("https_proxy", &self.settings.https)
@@ -118,7 +118,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Which proxy an address goes through, in an environment.
+    /// The proxy for an address, in an environment.
     fn through(environment: &[(&str, &str)], uri: &str) -> Option<Result<String, BadProxy>> {
         let variable = |name: &str| {
             let found = environment.iter().find(|(variable, _)| *variable == name);

@@ -1,4 +1,4 @@
-//! Whom to trust: the system's authorities, the config's, or anybody where the config says so.
+//! Trusted authorities: the system's, the config's, or any certificate if the config allows it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,17 +13,17 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
-/// The authorities that the root filesystem ships.
+/// The authorities in the root filesystem.
 pub const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Whom a client trusts, and how it shows itself.
+/// The authorities that a client trusts, and its identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
-    /// A file of authorities (PEM). A root filesystem without it has none.
+    /// A file of authorities (PEM). It may be missing in the root filesystem.
     pub bundle: PathBuf,
     /// More authorities for all hosts (PEM).
     pub roots: Vec<String>,
-    /// Settings of hosts of their own, by `HOST[:PORT]`.
+    /// Settings of single hosts, by `HOST[:PORT]`.
     pub hosts: BTreeMap<String, HostTls>,
 }
 
@@ -37,52 +37,52 @@ impl Default for Trust {
     }
 }
 
-/// Why there can be no TLS connection with these settings.
+/// Why these settings allow no TLS connection.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file.
+    /// The bundle cannot be read.
     #[error("the certificate authorities in {} cannot be read", bundle.display())]
     Bundle {
-        /// Which file.
+        /// The path.
         bundle: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// PEM of the config.
+    /// PEM text of the config is not valid.
     #[error("the {what} in the TLS settings is not usable PEM")]
     Pem {
-        /// Which of them.
+        /// The part of the settings.
         what: &'static str,
-        /// Where it is broken.
+        /// The error with its position.
         source: rustls_pki_types::pem::Error,
     },
-    /// Certificate and key of the config.
+    /// The config's client certificate and key cannot be used.
     #[error("the client identity in the TLS settings cannot be used")]
     Identity(#[source] rustls::Error),
-    /// An authority's certificate.
+    /// An authority's certificate cannot be used.
     #[error("a certificate authority in the TLS settings cannot be used")]
     Authority(#[source] rustls::Error),
-    /// No bundle and no settings.
+    /// There is neither a bundle nor an authority in the config.
     #[error(
         "there is no certificate authority to trust: {} is missing and the config names none; give the host a CA in \
          RegistryTLSConfig, or add TrustedRootsConfig",
         bundle.display()
     )]
     NoRoots {
-        /// Where a bundle would be.
+        /// The path of the missing bundle.
         bundle: PathBuf,
     },
-    /// rustls itself.
+    /// rustls cannot be set up.
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
 }
 
-/// The bundle's authorities and the config's. Without a bundle (a minimal root filesystem) only the latter.
+/// The bundle's authorities and the config's. Without a bundle (a minimal root filesystem) only the config's.
 fn roots(trust: &Trust) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     match std::fs::read(&trust.bundle) {
         Ok(bundle) => {
-            // One odd certificate of a large bundle is no reason to trust none.
+            // One invalid certificate of a large bundle is no reason to trust none.
             roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&bundle).flatten());
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -116,7 +116,7 @@ fn add(roots: &mut RootCertStore, pem: &str, what: &'static str) -> Result<(), T
     }
 }
 
-/// The settings of one host as rustls takes them.
+/// The settings of one host for rustls.
 pub(crate) fn client_config(trust: &Trust, authority: &str) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))

@@ -1,5 +1,5 @@
-//! One kind of error: a code for machined and a sentence for people. In PID 1 every error is either told to machined
-//! or printed, so it carries nothing else.
+//! The one error type: a code for machined and a sentence for people. In PID 1 every error is either sent to machined or printed, so it
+//! carries nothing else.
 
 use instar_init_protocol::ErrorCode;
 use std::fmt::{self, Display};
@@ -12,7 +12,7 @@ pub(crate) struct Failure {
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// An error with this code and the sentence that follows.
+/// Returns an error with this code and sentence.
 macro_rules! fail {
     ($code:ident: $($text:tt)*) => {{
         let (code, text) = (instar_init_protocol::ErrorCode::$code, format!($($text)*));
@@ -28,7 +28,7 @@ impl Display for Failure {
     }
 }
 
-/// Names the step that failed.
+/// Adds the step that failed to an error.
 pub(crate) trait Step<T> {
     /// `step` completes "cannot …".
     fn step(self, step: impl Display) -> Result<T>;

@@ -1,5 +1,5 @@
-//! What a machine looks like when nothing runs on it. Taken once before the first generation and compared after the
-//! end of each: a next generation starts on a machine like freshly booted, or the machine is rebooted.
+//! The fingerprint of the machine when nothing runs on it. Taken once before the first generation and compared after the end of each: the
+//! next generation starts on a machine like freshly booted, or the machine is rebooted.
 //!
 //! Processes are not in it: when init has no children left, there are none. Physical network links are not either:
 //! they come with their drivers, and keep their addresses over a change of generations.
@@ -9,10 +9,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The sysctls that are restored: what of /proc/sys belongs to the whole machine.
+/// The sysctls that are restored: the parts of /proc/sys that belong to the whole machine.
 const SYSCTLS: [&str; 3] = ["/proc/sys/kernel", "/proc/sys/vm", "/proc/sys/fs"];
 
-/// What the kernel moves by itself. What belongs to a namespace need not be here: init compares in its own.
+/// Sysctls that the kernel changes by itself. Those of a namespace are not in the list: init compares in its own namespaces.
 const VOLATILE: [&str; 4] = [
     "ns_last_pid",
     "perf_event_max_sample_rate",
@@ -20,7 +20,7 @@ const VOLATILE: [&str; 4] = [
     "tainted",
 ];
 
-/// Files of which every line is a fact. The last two are what PID 1 could be made to hand down to its children.
+/// Files in which every line is a fact. The last two hold state that PID 1 could pass on to its children.
 const LISTS: [(&str, &str); 4] = [
     ("the mount", "/proc/self/mounts"),
     ("the swap", "/proc/swaps"),
@@ -45,11 +45,11 @@ impl Fingerprint {
         Self { facts, sysctls }
     }
 
-    /// Gives the sysctls that have changed their old values back.
+    /// Restores the old values of sysctls that have changed.
     pub(crate) fn restore_sysctls(&self) -> Result<()> {
         let changed: Vec<_> = self.sysctls.iter().filter(|it| has_changed(it)).collect();
         for (path, value) in &changed {
-            // Some change others, and refuse a value that they get with another's: what counts is how it ends.
+            // Some sysctls change others, or refuse a value while another is not restored: only the end result counts.
             let _ = fs::write(path, value);
         }
         match changed.into_iter().find(|sysctl| has_changed(sysctl)) {
@@ -58,7 +58,7 @@ impl Fingerprint {
         }
     }
 
-    /// Compares the machine with the fingerprint. `ours` is the loop device of an image that is mounted already.
+    /// Compares the machine with the fingerprint. `ours` is the loop device of an image that is mounted already and ignored.
     pub(crate) fn compare(&self, ours: Option<&str>) -> Result<()> {
         match &differences(&self.facts, facts(ours))[..] {
             [] => Ok(()),
@@ -80,7 +80,7 @@ fn read_sysctls(folder: &Path, sysctls: &mut Vec<(Box<Path>, Box<[u8]>)>) {
             read_sysctls(&path, sysctls);
         } else if metadata.permissions().mode() & 0o600 == 0o600
             && !VOLATILE.contains(&name.as_str())
-            // One that cannot be read now cannot be compared later.
+            // A sysctl that cannot be read now cannot be compared later.
             && let Ok(value) = fs::read(&path)
         {
             sysctls.push((path.into(), value.into()));
@@ -90,7 +90,7 @@ fn read_sysctls(folder: &Path, sysctls: &mut Vec<(Box<Path>, Box<[u8]>)>) {
 
 fn differences(before: &[String], now: Vec<String>) -> Vec<String> {
     let mut differences = Vec::new();
-    // Removing what is matched tells two of the same from one.
+    // Each match is removed, so that duplicates are counted.
     let mut gone = before.to_vec();
     for fact in now {
         match gone.iter().position(|other| *other == fact) {
@@ -127,7 +127,7 @@ fn facts(ours: Option<&str>) -> Vec<String> {
     facts
 }
 
-/// What is in a folder: names and paths.
+/// The entries of a folder: names and paths.
 pub(crate) fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let named = |entry: fs::DirEntry| (entry.file_name().to_string_lossy().into(), entry.path());

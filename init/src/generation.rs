@@ -1,8 +1,7 @@
-//! Birth and death of a generation: one set of namespaces, one cgroup, one squashfs, one machined.
+//! Start and end of a generation: one set of namespaces, one cgroup, one squashfs, one machined.
 //!
-//! init itself goes into the namespaces of the generation, so that `/proc/1/root` shows what people and host tools
-//! expect, and comes back through the descriptors of its own namespaces. It must therefore be the last one in there,
-//! and hold no descriptor into it.
+//! init itself enters the namespaces of the generation, so that `/proc/1/root` shows the root that people and host tools expect, and
+//! returns through the descriptors of its own namespaces. It must therefore be the last process in there, and hold no descriptor into it.
 
 use crate::console::say;
 use crate::failure::{Result, Step, fail};
@@ -29,24 +28,24 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// What lasts longer than this after SIGKILL waits for a device that does not answer.
+/// Timeout after SIGKILL: a process that is still alive then waits for a device that does not answer.
 const DYING: Duration = Duration::from_secs(10);
 
-/// What init comes back to: its own namespaces.
+/// init's own namespaces, to return to.
 pub(crate) struct Home(Vec<File>);
 
 pub(crate) struct Generation {
-    /// Nobody while it is dead.
+    /// `None` while machined is dead.
     pub(crate) machined: Option<Pid>,
     pub(crate) link: Link,
     cgroup: Cgroup,
 }
 
-/// The directory of the generation's cgroup, opened before anybody could hide it.
+/// The directory of the generation's cgroup, opened before a mount could hide it.
 pub(crate) struct Cgroup(OwnedFd);
 
 impl Home {
-    /// To be called in the initramfs, before the first generation.
+    /// Opens the namespaces. Call it in the initramfs, before the first generation.
     pub(crate) fn new() -> Result<Self> {
         let names = ["mnt", "uts", "ipc"].into_iter();
         let files = names.map(|name| File::open(format!("/proc/self/ns/{name}")));
@@ -54,7 +53,7 @@ impl Home {
         files.map(Self).step("open init's namespaces")
     }
 
-    /// Goes back to the initramfs; root and working directory go with the mount namespace.
+    /// Returns to the initramfs; root and working directory change with the mount namespace.
     fn return_to(&self) -> Result<()> {
         for namespace in &self.0 {
             let entered = move_into_link_name_space(namespace.as_fd(), None);
@@ -65,7 +64,7 @@ impl Home {
 }
 
 impl Generation {
-    /// Makes a generation of a mounted image, enters it and starts machined. When that fails, init is back home.
+    /// Makes a generation of a mounted image, enters it and starts machined. On an error init is back in its own namespaces.
     pub(crate) fn start(welcome: &Welcome, image: &MountedImage, home: &Home) -> Result<Self> {
         let (number, boot_id) = (welcome.generation, &welcome.boot_id);
         let started = Cgroup::new(number).and_then(|cgroup| {
@@ -84,7 +83,7 @@ impl Generation {
         started
     }
 
-    /// Starts machined again. What it started goes on running; its own helpers do not.
+    /// Starts machined again. The processes that it started go on; its own helpers do not.
     pub(crate) fn restart_machined(&mut self) -> Result<()> {
         self.cgroup.kill("machined/")?;
         (self.machined, self.link) = start_machined(&self.cgroup)?;
@@ -97,7 +96,7 @@ impl Generation {
         let _ = self.machined.map(|pid| kill_process(pid, Signal::KILL));
     }
 
-    /// Ends everything in the generation, but what is kept of the workloads, and leaves it. What stays alive is an error: only a reboot
+    /// Ends all processes in the generation, except workloads to be kept, and leaves it. A process that survives is an error: only a reboot
     /// helps.
     pub(crate) fn end(
         self,
@@ -114,7 +113,7 @@ impl Generation {
     }
 }
 
-/// Kills and reaps all processes but init, or all but the workloads, those of a cgroup first.
+/// Kills and reaps all processes but init, or all but the workloads; the processes of `cgroup` first.
 pub(crate) fn end_processes(
     cgroup: Option<&Cgroup>,
     keep: bool,
@@ -123,7 +122,7 @@ pub(crate) fn end_processes(
 ) -> Result<Exits> {
     let (begin, mut exits, mut kept) = (Instant::now(), Exits::new(), Vec::new());
     loop {
-        // The second kill catches what moved itself into another cgroup.
+        // The second kill catches processes that moved into another cgroup.
         let _ = cgroup.map(|cgroup| cgroup.kill(""));
         let are_others = match keep {
             true => kill_others(&mut kept),
@@ -135,7 +134,7 @@ pub(crate) fn end_processes(
             reaped = reap(None);
         }
         if reaped.is_err() || keep && !are_others {
-            // The others have ended because they were to.
+            // machined need not know of the others: they were killed on purpose.
             exits.retain(|(pid, _)| kept.contains(pid));
             return Ok(exits);
         }
@@ -171,7 +170,7 @@ fn enter(image: &MountedImage, boot_id: &BootId) -> Result<()> {
     mount_move(".", "/").step("make the image the root")?;
     chroot(".").step("make the image the root directory")?;
     chdir("/").step("enter the new root")?;
-    // Only now: shared earlier, the moves would reach init's own namespace.
+    // Only now: if they were shared earlier, the moves would reach init's own namespace.
     let all_shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     mount_change("/", all_shared).step("share the mounts")
 }
@@ -209,7 +208,7 @@ impl Cgroup {
         openat(&self.0, file, flags, Mode::empty()).step(format_args!("open {file}"))
     }
 
-    /// Kills everything in it, or in the part of it that is named with a slash.
+    /// Kills all processes of the cgroup, or of the part that is named with a slash at its end.
     fn kill(&self, part: &str) -> Result<()> {
         let kill = self.open(&format!("{part}cgroup.kill"))?;
         rustix::io::write(kill, b"1").step("kill a cgroup")?;
@@ -220,17 +219,17 @@ impl Cgroup {
 /// Turns on the controllers for the children of a cgroup. A kernel without one of them still boots.
 pub(crate) fn enable_controllers(cgroup: impl AsRef<Path>) {
     for controller in ["+cpu", "+io", "+memory", "+pids"] {
-        // What needs the controller says that it is missing.
+        // Programs that need a missing controller report it.
         let _ = fs::write(cgroup.as_ref().join("cgroup.subtree_control"), controller);
     }
 }
 
-/// Removes the cgroups below one, children first. What cannot be removed shows in the fingerprint.
+/// Removes the cgroups below this one, children first. A cgroup that cannot be removed shows in the fingerprint.
 pub(crate) fn remove_cgroups(cgroup: impl AsRef<Path>) {
     for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_cgroups(entry.path());
-            // One that is busy is seen when the machine is compared.
+            // A busy cgroup shows in the comparison with the fingerprint.
             let _ = fs::remove_dir(entry.path());
         }
     }

@@ -5,12 +5,12 @@ use instar_init_protocol::{FdName, MAX_KEPT, Scope};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// At most [`MAX_KEPT`] of them.
+/// The kept descriptors, at most [`MAX_KEPT`].
 #[derive(Default)]
 pub(crate) struct Kept(BTreeMap<FdName, (Scope, OwnedFd)>);
 
 impl Kept {
-    /// Keeps one; it replaces one of the same name.
+    /// Keeps a descriptor; it replaces one of the same name.
     pub(crate) fn keep(&mut self, name: FdName, scope: Scope, descriptor: OwnedFd) -> Result<()> {
         if self.0.len() == MAX_KEPT && !self.0.contains_key(&name) {
             return fail!(TooManyKept: "{MAX_KEPT} descriptors are kept already");
@@ -26,7 +26,7 @@ impl Kept {
         }
     }
 
-    /// Lets go what ends with the generation, and what ends with the workloads unless these are kept.
+    /// Closes the descriptors that end with the generation, and those that end with the workloads unless the workloads are kept.
     pub(crate) fn end_generation(&mut self, keep: bool) {
         self.0.retain(|_, (scope, _)| match scope {
             Scope::Generation => false,
@@ -35,7 +35,7 @@ impl Kept {
         });
     }
 
-    /// All of them, names and descriptors in the same order.
+    /// All descriptors with their names, in the same order.
     pub(crate) fn all(&self) -> (Vec<FdName>, Vec<BorrowedFd<'_>>) {
         let all = self.0.iter();
         all.map(|(name, (_, fd))| (name.clone(), fd.as_fd()))

@@ -1,4 +1,4 @@
-//! init's end of the socket to machined. Nothing here blocks: a machined that does not read loses messages.
+//! init's end of the socket to machined. No call blocks: a machined that does not read loses messages.
 
 use crate::console::complain;
 use crate::failure::{Failure, Result, Step, fail};
@@ -8,19 +8,19 @@ use rustix::process::{Pid, WaitStatus};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How many exits wait for a machined that has not said hello.
+/// Limit on the exits that wait for a machined that has not said hello.
 const BACKLOG: usize = 256;
 
 pub(crate) struct Link {
     socket: OwnedFd,
     /// The exits that wait for machined to say hello.
     backlog: Option<Vec<Reply>>,
-    /// machined has closed its end.
+    /// Whether machined has closed its end.
     pub(crate) closed: bool,
 }
 
 impl Link {
-    /// A new link and machined's end of it.
+    /// Makes a link; returns it and machined's end.
     pub(crate) fn new() -> Result<(Self, OwnedFd)> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (socket, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)
@@ -33,7 +33,7 @@ impl Link {
         Ok((link, theirs))
     }
 
-    /// Readable when something came in; nothing to wait for once machined has closed its end.
+    /// The socket, to wait for packets; `None` once machined has closed its end.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         (!self.closed).then(|| self.socket.as_fd())
     }
@@ -48,7 +48,7 @@ impl Link {
         None
     }
 
-    /// Welcomes machined, and tells it the exits that waited for that.
+    /// Welcomes machined, and sends the exits that waited for that.
     pub(crate) fn welcome(&mut self, welcome: Reply, kept: &[BorrowedFd<'_>]) {
         self.send(&welcome, kept);
         for exit in self.backlog.take().into_iter().flatten() {
@@ -68,7 +68,7 @@ impl Link {
         self.send(&answer, &[]);
     }
 
-    /// Tells that an orphan has ended.
+    /// Reports that an orphan has ended.
     pub(crate) fn exited(&mut self, pid: Pid, status: WaitStatus) {
         let (pid, status) = (pid.as_raw_pid(), status.as_raw());
         let exit = Reply::Exited { pid, status };
@@ -87,7 +87,7 @@ impl Link {
     }
 }
 
-/// Takes the descriptor that goes with a request.
+/// The descriptor of a request that needs exactly one.
 pub(crate) fn only(descriptors: Vec<OwnedFd>) -> Result<OwnedFd> {
     match <[OwnedFd; 1]>::try_from(descriptors) {
         Ok([one]) => Ok(one),

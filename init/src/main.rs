@@ -2,17 +2,18 @@
 //! a verdict about each generation, and starts the next, the previous, or the machine again. It never exits and never
 //! gives up: every failure has a next step, and the console says which and why.
 //!
-//! It knows nothing of disks, networks, configurations or policies; that is machined's.
+//! It knows nothing about disks, networks, configurations or policies; they are machined's.
 //!
 //! - `boot` below: from the kernel to the first generation.
-//! - `supervisor`: what happens from then on, as `verdict` decides.
-//! - `generation`: birth and death of one; `workloads`: what may outlive it; `fingerprint`: what must be left of it (nothing).
+//! - `supervisor`: carries out the decisions of `verdict` from then on.
+//! - `generation`: start and end of one; `workloads`: the processes that may outlive it; `fingerprint`: the check that it leaves nothing
+//! behind.
 //!
 //! The decision: PID 1 has so few lines that it need not change when the system does, and waits for one thing at a time in one thread. An init
 //! that also supervises services was the other choice: each change of theirs would need a reboot, and each of their bugs could be PID 1's.
 
 #![cfg_attr(not(test), no_main)]
-// Under test nothing calls `boot`, and so nothing most of the rest.
+// Tests do not call `boot`, so most of the rest is unused in them.
 #![cfg_attr(test, allow(dead_code))]
 
 mod console;
@@ -43,10 +44,10 @@ use std::time::Duration;
 use supervisor::Supervisor;
 use watchdog::Watchdog;
 
-/// For a first generation without another one in its kernel arguments.
+/// Default deadline of the first generation; the kernel arguments may set another.
 const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// What the kernel starts. It does not come back.
+/// The entry point that the kernel starts. It does not return.
 fn boot() -> ! {
     std::panic::set_hook(Box::new(|panic| {
         reboot_because(format_args!("this is a bug: {panic}"))
@@ -87,9 +88,8 @@ fn mount_special_filesystems() -> Result<()> {
     Ok(())
 }
 
-/// The kernel arguments that are init's: how long the first generation may take to report healthy, and whether a
-/// watchdog is looked for. The last one of a name wins, and one that makes no sense is complained about and ignored:
-/// it must not keep a machine from booting.
+/// Reads init's kernel arguments: the time limit for the first generation to report healthy, and whether to look for a watchdog. The last
+/// one of a name wins. An invalid one is logged and ignored: it must not keep a machine from booting.
 fn arguments(line: &str) -> (Duration, Watchdog) {
     let (mut deadline, mut watchdog) = (BOOT_DEADLINE, Watchdog::Absent);
     for argument in line.split_ascii_whitespace() {

@@ -15,7 +15,7 @@ pub(crate) type Exits = Vec<(Pid, WaitStatus)>;
 pub(crate) struct Reaper(SignalFd);
 
 impl Reaper {
-    /// Must be the first to wait.
+    /// Makes a reaper. It must be the only caller of wait from then on.
     pub(crate) fn new() -> Result<Self> {
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
@@ -30,14 +30,14 @@ impl Reaper {
         let mut waiting = vec![PollFd::new(&self.0, PollFlags::IN)];
         waiting.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let timeout = Timespec::try_from(timeout).ok();
-        // Interrupted or not: the callers look at everything anyway.
+        // The result does not matter: the callers check everything anyway.
         let _ = poll(&mut waiting, timeout.as_ref());
         while let Ok(Some(_)) = self.0.read_signal() {}
     }
 }
 
-/// Reaps one process, `first` before all others. None: all of them live. An error: there is none left at all, as
-/// every process descends from init.
+/// Reaps one process, `first` before all others. `None`: all live. An error: no process is left at all, as every process descends from
+/// init.
 pub(crate) fn reap(first: Option<Pid>) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
     if let Some(first) = first
         && let Ok(Some(reaped)) = waitpid(Some(first), WaitOptions::NOHANG)

@@ -1,4 +1,4 @@
-//! The image of a generation: verified by its digest, then mounted through a loop device, attached to no path yet.
+//! The image of a generation: verified by its digest, then mounted through a loop device, not yet attached to a path.
 
 use crate::failure::{Result, Step, fail};
 use instar_init_protocol::{Blake3, Line};
@@ -11,21 +11,21 @@ use rustix::mount::{
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Nobody can change or shorten the image after it was verified, nor undo that.
+/// The seals of an image: after its verification it can be neither changed nor resized, and the seals stay.
 const SEALS: SealFlags = SealFlags::WRITE
     .union(SealFlags::SHRINK)
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// A squashfs in RAM and what it must hash to.
+/// A squashfs in RAM and its expected digest.
 pub(crate) struct Image {
     file: File,
     digest: Blake3,
-    /// What machined calls it; the first one has no name.
+    /// machined's name for the version; the first image has none.
     pub(crate) version: Line,
 }
 
-/// A mounted image that is attached to no path. Dropping it unmounts, and the loop device goes with it.
+/// A mounted image that is not attached to a path. Dropping it unmounts it and frees the loop device.
 pub(crate) struct MountedImage {
     pub(crate) mount: OwnedFd,
     /// The name of the loop device, like `loop0`.
@@ -46,7 +46,7 @@ impl Image {
         })
     }
 
-    /// A next image, from machined.
+    /// A next image, received from machined.
     pub(crate) fn of_memfd(memfd: OwnedFd, digest: Blake3, version: Line) -> Result<Self> {
         // A file that is not a memfd has no seals.
         let missing = SEALS.difference(fcntl_get_seals(&memfd).unwrap_or(SealFlags::empty()));
@@ -60,16 +60,16 @@ impl Image {
         })
     }
 
-    /// Opened anew by this path it is read from its start, and can only be read: the descriptor of a memfd is writable,
-    /// and so would be the loop device.
+    /// A path to the image. Opened by it, the file is read from its start, and is read-only: the descriptor of a memfd is writable, and so
+    /// would be the loop device.
     fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// Verifies and mounts. This disturbs nothing that runs.
+    /// Verifies and mounts the image. Running programs are not disturbed.
     pub(crate) fn mount(&self) -> Result<MountedImage> {
         self.verify()?;
-        // Somebody else may take the free device before it is attached.
+        // Another process may take the free device before it is attached.
         let device = self.attach().or_else(|_| self.attach())?;
         let path = device.path().unwrap_or_default();
 
@@ -115,13 +115,13 @@ impl Image {
     }
 }
 
-/// The kernel's own words about a failed mount, each as ` (…)`.
+/// The kernel's messages about a failed mount, each as ` (…)`.
 fn kernel_messages(filesystem: impl AsFd) -> String {
     let mut text = String::new();
     let mut message = [0; 256];
     while let Ok(length @ 1..) = rustix::io::read(&filesystem, &mut message) {
         let line = String::from_utf8_lossy(&message[..length]);
-        // Before the words is a letter for how grave it is: "e " for an error.
+        // A letter for the severity comes first: "e " for an error.
         let words = line.split_once(' ').map_or(&*line, |(_, words)| words);
         text.push_str(&format!(" ({})", words.trim()));
     }

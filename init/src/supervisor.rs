@@ -1,4 +1,4 @@
-//! init's one loop: listens to machined, reaps, watches the deadline, and carries out what the ladder decides.
+//! init's one loop: receives from machined, reaps, watches the deadline, and carries out the decisions of the ladder.
 
 use crate::console::{complain, say};
 use crate::ending::{end_kernel, reboot_because};
@@ -22,10 +22,10 @@ use std::os::fd::OwnedFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How many messages are taken before init looks at everything else again.
+/// Limit on the messages taken in a row before init looks at everything else again.
 const MESSAGES: usize = 64;
 
-/// How long the machine may take to look freshly booted: some things end after their last user.
+/// Time limit for the machine to look freshly booted: some things end a while after their last user.
 const SETTLING: Duration = Duration::from_secs(3);
 
 pub(crate) struct Supervisor {
@@ -36,24 +36,24 @@ pub(crate) struct Supervisor {
     fresh: Fingerprint,
     /// Default deadline for "healthy"; `next` may set another.
     patience: Duration,
-    /// The image that runs.
+    /// The image of the running generation.
     image: Image,
-    /// The one to go back to, while there is one.
+    /// The previous image to go back to, if one is held.
     previous: Option<Image>,
     kept: Kept,
-    /// Whether the workloads live through the change to the generation that is on trial, and back.
+    /// Whether the workloads survive the change to the generation on trial, and the change back.
     keep_workloads: bool,
     ladder: Ladder,
-    /// The one that runs; there is none only between two.
+    /// The running generation; `None` only between two generations.
     generation: Option<Generation>,
-    /// What the running machined is told. The time left and what is kept are filled in when it asks.
+    /// The welcome for the running machined. The time left and the kept descriptors are filled in when it says hello.
     welcome: Welcome,
-    /// When machined must have reported healthy, until it has.
+    /// The deadline for machined to report healthy; `None` once it has.
     deadline: Option<Instant>,
 }
 
 impl Supervisor {
-    /// To be called last in the boot: what changes from here on is a generation's doing.
+    /// Takes the fingerprint. Call it last in the boot: every later change is a generation's doing.
     pub(crate) fn new(image: Image, patience: Duration, watchdog: Watchdog) -> Result<Self> {
         let kernel_boot_id = read_boot_id("boot_id")?;
         Ok(Self {
@@ -115,7 +115,7 @@ impl Supervisor {
             };
             match generation.link.receive() {
                 Some((request, descriptors)) => self.serve(request, descriptors),
-                // Without its link it is of no use; its death is what the ladder decides about.
+                // machined is of no use without its link; the ladder decides about its death.
                 None if generation.link.closed => return generation.kill_machined(),
                 None => return,
             }
@@ -123,12 +123,12 @@ impl Supervisor {
     }
 
     fn reap(&mut self) {
-        // machined first: the exits of others are for the machined that comes next.
+        // machined first: the exits of other processes are for the next machined.
         while let Ok(Some((pid, status))) = reap(self.machined()) {
             match &mut self.generation {
                 Some(generation) if generation.machined == Some(pid) => {
                     generation.machined = None;
-                    // Its last words may be a request, even one that ends the generation.
+                    // The last packet of machined may be a request, even one that ends the generation.
                     self.listen();
                     if self.machined().is_none() {
                         self.fail(Event::Died, format_args!("machined {}", describe(status)));
@@ -235,15 +235,15 @@ impl Supervisor {
         }
     }
 
-    /// Notes what the next machined is told about its start.
+    /// Sets the reason of the start that the next machined is told.
     fn because(&mut self, start: StartReason, cause: Option<Line>, failed_version: Option<Line>) {
         self.welcome.start = start;
         self.welcome.cause = cause;
         self.welcome.failed_version = failed_version;
     }
 
-    /// Something failed: says so, asks the ladder for the next step and takes it. A step that fails asks again, and
-    /// the ladder ends with a reboot.
+    /// Handles a failure: logs it, asks the ladder for the next step and takes it. A step that fails asks again, and the ladder ends with a
+    /// reboot.
     fn fail(&mut self, event: Event, cause: impl Display) {
         let cause = Line::lossy(&cause.to_string());
         let what = format!("generation {}: {cause}", self.welcome.generation);
@@ -272,7 +272,7 @@ impl Supervisor {
                 self.because(StartReason::Rollback, Some(cause), Some(version));
                 self.replace(None, self.patience);
             }
-            // The ladder answers a failure with nothing else; if it did, a reboot would be right.
+            // The ladder returns nothing else for a failure; if it did, a reboot would be right.
             _ => {
                 self.kill_everything();
                 reboot_because(what);
@@ -280,7 +280,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends the running generation, if one runs, and begins another one.
+    /// Ends the running generation, if there is one, and starts another.
     fn replace(&mut self, mounted: Option<MountedImage>, deadline: Duration) {
         let exits = match self.end_generation(mounted.as_ref()) {
             Ok(exits) => exits,
@@ -308,9 +308,9 @@ impl Supervisor {
         Generation::start(&self.welcome, &image, &self.home)
     }
 
-    /// Ends the running generation and brings the machine back to what it was before the first, but for workloads that are kept.
-    /// What keeps it from that may be theirs: then they end, too, before the machine is given up. `next` is an image that is mounted
-    /// already. Gives the exits that the next machined has to know of.
+    /// Ends the running generation and restores the machine to its state before the first, except for workloads that are kept. Workloads
+    /// may be what prevents that: then they end, too, before the machine is given up. `next` is an image that is mounted already. Returns
+    /// the exits for the next machined.
     fn end_generation(&mut self, next: Option<&MountedImage>) -> Result<Exits> {
         let Some(generation) = self.generation.take() else {
             return Ok(Exits::new());
@@ -337,9 +337,9 @@ impl Supervisor {
         Ok(if keep { exits } else { Exits::new() })
     }
 
-    /// Has the machine look freshly booted, but for what is kept. `ours` is the loop device of the next image.
+    /// Checks that the machine looks freshly booted, except for kept workloads. `ours` is the loop device of the next image.
     fn be_fresh(&self, keep: bool, ours: Option<&str>) -> Result<()> {
-        // What runs on goes by the parameters that it was started with.
+        // Kept workloads depend on the sysctls that they were started with.
         if !keep {
             self.fresh.restore_sysctls()?;
         }

@@ -1,5 +1,4 @@
-//! What happens next. A state machine without side effects: the supervisor tells it what happened and carries out
-//! what it decides.
+//! The decision about the next step. A state machine without side effects: the supervisor reports events and carries out the decisions.
 //!
 //! ```text
 //!   kernel ──► New ──healthy──► Settled ──next──► Trial ──healthy──► Settled
@@ -15,39 +14,39 @@
 //!
 //! - *fails*: machined died and the budget of restarts is used up, or it missed its deadline, or it gave itself up.
 //!   A machined that dies with restarts left is started again in the same generation, in every state.
-//! - *Trial* goes back at once to the previous generation, which is held until the trial is healthy. Everybody else
+//! - *Trial* goes back at once to the previous generation, which is held until the trial is healthy. Every other state
 //!   gets the same image in a fresh generation, and when that fails too, or too often, a reboot.
 //! - A generation that cannot be started has no machined that could fail: a trial goes back, a settled one whose
-//!   machined cannot be started again gets a fresh generation, everybody else reboots.
-//! - What a dead generation leaves behind is cleaned by a reboot, in every state.
+//!   machined cannot be started again gets a fresh generation, every other one reboots.
+//! - The remains of a dead generation are cleaned by a reboot, in every state.
 
 use std::time::{Duration, Instant};
 
-/// What the running generation is.
+/// The state of the running generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Not yet healthy: the first since the kernel started, or the previous one again, because the trial failed.
+    /// Not yet healthy: the first since the kernel started, or the previous one again after a failed trial.
     #[default]
     New,
     /// Started by `next`, not yet healthy; the previous one is held.
     Trial,
-    /// The same image again in a new generation, because it failed; not yet healthy.
+    /// The same image again in a new generation, after a failure; not yet healthy.
     Fresh,
-    /// Healthy, nothing else is held.
+    /// Healthy, no other image is held.
     Settled,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// machined says that the generation works.
+    /// machined reported that the generation works.
     Healthy,
     /// machined asked for a next generation, and its image is verified and mounted.
     NextReady,
-    /// machined ended, for whatever reason.
+    /// machined ended, for any reason.
     Died,
     /// machined did not report healthy in time.
     Late,
-    /// machined says that the generation does not work.
+    /// machined reported that the generation does not work.
     GaveUp,
     /// The generation, or machined in it, cannot be started.
     Unstartable,
@@ -57,7 +56,7 @@ pub(crate) enum Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Let the previous image go, if one is held, and drop the deadline.
+    /// Drop the previous image, if one is held, and the deadline.
     Commit,
     /// End this generation and start the next one.
     Swap,
@@ -73,10 +72,10 @@ pub(crate) enum Verdict {
     Reboot,
 }
 
-/// Three quick tries: a crash that a restart cures is cured by then, and one that it does not cure is not hidden.
+/// Limit on restarts of machined: three. A crash that a restart cures is cured by then, and one that it does not cure is not hidden.
 const RESTARTS: (usize, Duration) = (3, Duration::from_secs(60));
 
-/// A machine that needs two fresh generations in ten minutes has something that only a reboot may cure.
+/// Limit on fresh generations: a machine that needs two in ten minutes has a problem that only a reboot may cure.
 const FRESH_STARTS: (usize, Duration) = (1, Duration::from_secs(600));
 
 /// Spends one of `many` starts per `long`; false if none is left.

@@ -1,27 +1,27 @@
-//! The hardware watchdog: as long as init's loop turns, the machine is not reset.
+//! The hardware watchdog: while init's loop runs, the machine is not reset.
 
 use crate::console::say;
 use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Drivers start with time-outs of 10 seconds and more.
+/// Interval of feeding. Drivers start with timeouts of 10 seconds and more.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
 const DEVICE: &str = "/dev/watchdog0";
 
-/// The watchdog, once its driver has brought one.
+/// The watchdog, once its driver has made one.
 pub(crate) enum Watchdog {
     /// Switched off by a kernel argument.
     Off,
     /// Not there, or not yet.
     Absent,
-    /// Running: from the moment that the device is opened, it wants to be fed.
+    /// Running: once the device is open, it has to be fed.
     Fed(File, Instant),
 }
 
 impl Watchdog {
-    /// Feeds it when it is time to, and looks for one that may have appeared.
+    /// Feeds the watchdog when it is due, or looks for one that may have appeared.
     pub(crate) fn feed(&mut self) {
         match self {
             Self::Absent => {
@@ -31,7 +31,7 @@ impl Watchdog {
                 }
             }
             Self::Fed(file, last) if last.elapsed() >= INTERVAL => {
-                // A device that takes no food resets the machine, which is what it is for.
+                // If the write fails, the watchdog resets the machine, which is its purpose.
                 let _ = file.write_all(b"\0");
                 *last = Instant::now();
             }
@@ -39,7 +39,7 @@ impl Watchdog {
         }
     }
 
-    /// Stops it, for a machine that is to stand still.
+    /// Stops the watchdog, for a machine that is to halt.
     pub(crate) fn stop(&mut self) {
         if let Self::Fed(file, _) = self {
             // The magic close of the kernel's watchdog-api.

@@ -1,6 +1,6 @@
-//! The workload domain: a cgroup and a tmpfs that last from the boot to the end of the kernel. What machined puts there lives through a
-//! change of generations when the one who asks for the next generation says so; otherwise it ends with everything else. init neither
-//! knows nor lists what is in it.
+//! The workload domain: a cgroup and a tmpfs that last from the boot to the end of the kernel. The processes and files that machined puts
+//! there survive a change of generations if the request for the next generation says so; otherwise they end with everything else. init
+//! neither knows nor lists them.
 
 use crate::failure::{Result, Step};
 use crate::fingerprint::entries;
@@ -16,7 +16,7 @@ const NAME: &str = "workloads";
 /// The tmpfs, in init's own namespace. A generation sees it below /run.
 pub(crate) const MEMORY: &str = "/workloads";
 
-/// To be called before the fingerprint is taken: the domain belongs to the machine.
+/// Makes the domain. Call it before the fingerprint is taken: the domain belongs to the machine.
 pub(crate) fn make() -> Result<()> {
     let cgroup = format!("{CGROUPS}/{NAME}");
     fs::create_dir(&cgroup).step("make the cgroup of workloads")?;
@@ -26,20 +26,20 @@ pub(crate) fn make() -> Result<()> {
     mount("tmpfs", MEMORY, "tmpfs", quiet, c"mode=0700").step("mount /workloads")
 }
 
-/// Removes the cgroups whose processes are dead. Those of workloads that are kept are not looked at: empty ones belong to somebody.
+/// Removes the cgroups whose processes are dead. Cgroups of kept workloads are skipped: empty ones are still in use.
 pub(crate) fn sweep_cgroups(keep: bool) {
     for (name, path) in entries(Path::new(CGROUPS)) {
         let is_domain = name == NAME;
         if path.is_dir() && !(is_domain && keep) {
             remove_cgroups(&path);
-            // One that is busy is seen when the machine is compared.
+            // A busy cgroup shows in the comparison with the fingerprint.
             let _ = (!is_domain).then(|| fs::remove_dir(path));
         }
     }
 }
 
-/// Kills every process but init and the workloads, whose numbers are added to `kept`. Tells whether there was one, even a dead one
-/// that nobody has reaped.
+/// Kills every process but init and the workloads, whose process ids are added to `kept`. Returns whether there was one, even a dead one
+/// that is not reaped.
 pub(crate) fn kill_others(kept: &mut Vec<Pid>) -> bool {
     let mut any = false;
     for (name, path) in entries(Path::new("/proc")) {

@@ -9,24 +9,24 @@ use lexopt::{
 
 use crate::error::Error;
 
-/// Where the image has what it installs.
+/// The folder of the files to install in the image.
 const ASSETS: &str = "/usr/install/amd64";
 
-/// `install`, the one thing that the installer can do.
+/// The arguments of `install`, the only command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     /// The folder with the files of the image.
     pub(crate) assets: PathBuf,
-    /// The EFI system partition, and what the machine was started from; none where boot assets are not on its disk.
+    /// The EFI system partition and the running entry; `None` if the machine's boot assets are not on its disk.
     pub(crate) esp: Option<Esp>,
 }
 
-/// Where boot assets go.
+/// The target of boot assets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Esp {
-    /// Where the partition is mounted.
+    /// The folder where the partition is mounted.
     pub(crate) folder: PathBuf,
-    /// The order of the boot entry that runs; its slot is not written. None when it is not known.
+    /// The order of the running boot entry; its slot is not written. `None` if it is not known.
     pub(crate) running: Option<u32>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arg
     while let Some(argument) = parser.next().map_err(usage)? {
         match argument {
             Value(command) if command == "install" && !install => install = true,
-            // What is to be done shows from what is on the partition; the flag is for those who read the command line.
+            // The content of the partition decides about the work; the flag is for readers of the command line.
             Long("upgrade") => {}
             Long("esp") => folder = Some(PathBuf::from(parser.value().map_err(usage)?)),
             Long("running") => {

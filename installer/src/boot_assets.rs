@@ -20,7 +20,7 @@ use crate::{
 /// systemd-boot in the image.
 const LOADER: &str = "systemd-bootx64.efi";
 
-/// Writes the version, to an empty partition with the loader, and gives the order of its boot entry.
+/// Writes the version, and the loader too if the partition is empty; returns the order of the boot entry.
 pub(crate) fn write(assets: &Path, release: &Release, esp: &Esp) -> Result<u32, Error> {
     let mut volume = Mounted::at(&esp.folder);
     let read = |volume: &Mounted| {
@@ -40,7 +40,7 @@ pub(crate) fn write(assets: &Path, release: &Release, esp: &Esp) -> Result<u32, 
     Ok(written.highest_order())
 }
 
-/// Puts the image's loader beside the one that is there, unless that is newer or the same. machined has it started.
+/// Puts the image's loader beside the present one, unless that is newer or the same. machined starts it then.
 fn offer_loader(
     assets: &Path,
     release: &Release,
@@ -95,7 +95,8 @@ fn digest(expected: Option<&Expected>) -> Result<FileDigest, Error> {
     })
 }
 
-/// The root filesystem is in the image once: the UKI is what is before it, itself, and what is behind it.
+/// Opens an asset. The root filesystem is stored in the image only once: the UKI is the part before it, the root filesystem, and the part
+/// behind it.
 fn open(assets: &Path, asset: Asset) -> io::Result<Box<dyn Read>> {
     let file = |name: &str| File::open(assets.join(name));
     Ok(match asset {

@@ -1,63 +1,63 @@
-//! What can go wrong, and the exit code by which machined tells.
+//! The errors, and the exit codes by which machined distinguishes them.
 
 use std::{error::Error as StdError, io, path::PathBuf};
 
 use thiserror::Error;
 
-/// A failed installation. `Display` says only what was being done; the cause is the source.
+/// A failed installation. `Display` shows only the failed step; the cause is the source.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    /// Unusable command line.
+    /// The command line is not valid.
     #[error(
         "usage: installer install [--upgrade] [--esp FOLDER [--running ORDER]] [--assets FOLDER]: {0}"
     )]
     Usage(String),
-    /// The image holds something else than it should.
+    /// The image has other content than it should.
     #[error("the installer image is damaged: {0}")]
     BadImage(String),
-    /// The caller did not set things up as agreed.
+    /// The caller did not pass a socket as agreed.
     #[error("descriptor 3 is not a SEQPACKET socket: the installer must be run by machined")]
     NoSocket(#[source] Option<io::Error>),
-    /// The kernel gives no memory that can be sealed.
+    /// The kernel provides no memory that can be sealed.
     #[error("cannot {step} sealed memory for {bytes} bytes of root filesystem")]
     Memory {
         /// The step that failed.
         step: &'static str,
-        /// What it was for.
+        /// The size of the memory, in bytes.
         bytes: u64,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A file of the image cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The sealed memory does not hold what was written to it.
+    /// The sealed memory does not hold the written data.
     #[error(
         "the root filesystem changed on its way into memory: digest {found}, expected {expected}"
     )]
     Changed {
-        /// What is there.
+        /// The digest found.
         found: String,
-        /// What was written.
+        /// The expected digest.
         expected: String,
     },
     /// The EFI system partition cannot be read.
     #[error("cannot read the EFI system partition at {}", path.display())]
     ReadEsp {
-        /// Where it is.
+        /// The mount point.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The version cannot go onto the EFI system partition.
+    /// The version cannot be added to the EFI system partition.
     #[error(transparent)]
     Refused(#[from] instar_esp::Refused),
-    /// The EFI system partition was not written, or not all of it.
+    /// Writing to the EFI system partition failed.
     #[error(transparent)]
     WriteEsp(#[from] instar_esp::Failed),
     /// machined did not take the root filesystem.
@@ -66,7 +66,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// 2 bad input, 3 unsupported, 4 environment, 6 input and output, 7 the installation failed (docs/contracts.md).
+    /// The exit code: 2 bad input, 3 unsupported, 4 environment, 6 input and output, 7 the installation failed (docs/contracts.md).
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::BadImage(_) => 2,

@@ -1,4 +1,4 @@
-//! The way to machined: one packet with a description, and the sealed memory beside it.
+//! The hand-over to machined: one packet with a description, and the sealed memory beside it.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ use crate::{error::Error, release::Release, sys};
 #[derive(Serialize)]
 struct Packet<'a> {
     rootfs: Rootfs<'a>,
-    /// The order of the new boot entry, where one was written.
+    /// The order of the new boot entry, if one was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     boot_entry: Option<u32>,
 }
@@ -29,7 +29,7 @@ struct Rootfs<'a> {
     version: &'a str,
 }
 
-/// The socket that machined gave.
+/// The socket that machined passed.
 pub(crate) fn socket() -> Result<OwnedFd, Error> {
     let socket = sys::inherited_socket().map_err(|error| Error::NoSocket(Some(error)))?;
     match sockopt::socket_type(&socket) {
@@ -39,7 +39,7 @@ pub(crate) fn socket() -> Result<OwnedFd, Error> {
     }
 }
 
-/// Sends the packet. When this returns, machined's end of the socket holds it.
+/// Sends the packet. On return it is in the queue of machined's end of the socket.
 pub(crate) fn send(
     socket: &OwnedFd,
     release: &Release,
@@ -63,7 +63,7 @@ pub(crate) fn send(
     if !beside.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(Error::Send(io::Error::other("no room for a descriptor")));
     }
-    // NOSIGNAL: a machined that is gone is an error to report, not a signal to die of.
+    // NOSIGNAL: if machined is gone, that is an error to report, and not a fatal signal.
     let sent = sendmsg(
         socket,
         &[IoSlice::new(&text)],

@@ -1,10 +1,10 @@
-//! The program in the installer image. machined runs it in a container, with a socket as descriptor 3 (docs/contracts.md):
-//! it puts the new root filesystem into sealed memory, checks it, and passes it on. On an installed machine it also writes
-//! the boot assets to the EFI system partition, which is at the folder that machined names. It touches nothing else.
+//! The program in the installer image. machined runs it in a container, with a socket as descriptor 3 (docs/contracts.md): it copies the
+//! new root filesystem into sealed memory, checks it, and passes it on. On an installed machine it also writes the boot assets to the EFI
+//! system partition, at the folder that machined names. It changes nothing else.
 //!
-//! The decision: the version that comes brings the program that lays out its boot assets, and gets to see one folder and one socket. Having the
-//! running machined write them was the other choice: a version could then never change how it starts. Giving the installer the disk, as
-//! Talos does, was the third: a bad image could then lose the version that works.
+//! The decision: the new version brings the program that lays out its boot assets, and sees one folder and one socket. Letting the running
+//! machined write them was the other choice: a version could then never change how it starts. Giving the installer the disk, as Talos does,
+//! was the third: a bad image could then destroy the working version.
 
 mod arguments;
 mod boot_assets;

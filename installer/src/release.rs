@@ -1,4 +1,4 @@
-//! What the image says of itself.
+//! The description of the image in itself.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::error::Error;
 /// `release.json`
 #[derive(Debug, Deserialize)]
 pub(crate) struct Release {
-    /// The version that it installs.
+    /// The version.
     pub(crate) version: String,
     /// Its root filesystem.
     pub(crate) rootfs: Expected,
@@ -19,12 +19,12 @@ pub(crate) struct Release {
     pub(crate) loader: Option<Expected>,
 }
 
-/// What a file must be.
+/// The expected digest and size of a file.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Expected {
-    /// 64 lower-case hex digits.
+    /// The digest: 64 lower-case hex digits.
     pub(crate) blake3: String,
-    /// Its size.
+    /// The size in bytes.
     pub(crate) bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The root filesystem: from a file of the image into memory that nobody can change any more.
+//! Copies the root filesystem from a file of the image into sealed memory.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use crate::{error::Error, release::Release};
 /// The first bytes of a squashfs.
 const SQUASHFS_MAGIC: &[u8; 4] = b"hsqs";
 
-/// Copies `rootfs.squashfs` into memory, checks that it is what the release says, seals the memory, and reads it back.
+/// Copies `rootfs.squashfs` into memory, checks it against the release, seals the memory, and reads it back.
 pub(crate) fn seal(assets: &Path, release: &Release) -> Result<File, Error> {
     let expected = &release.rootfs;
     let bytes = expected.bytes;
@@ -47,7 +47,7 @@ pub(crate) fn seal(assets: &Path, release: &Release) -> Result<File, Error> {
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     fcntl_add_seals(&sealed, seals).map_err(|error| memory("seal")(error.into()))?;
 
-    // From here on it cannot change: what is read now is what init will mount.
+    // From here on it cannot change: init will mount exactly the data that is read now.
     let read_back = digest(&mut sealed).map_err(memory("read back"))?;
     if read_back != expected.blake3 {
         return Err(Error::Changed {

@@ -1,4 +1,4 @@
-//! What only `unsafe` code can do.
+//! The `unsafe` code of the installer.
 #![allow(unsafe_code)]
 
 use std::{
@@ -6,7 +6,7 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd, RawFd},
 };
 
-/// The descriptor that machined leaves open for the installer.
+/// The descriptor of machined's socket.
 const SOCKET: RawFd = 3;
 
 /// A duplicate of descriptor 3; an error when there is none.

@@ -1,10 +1,10 @@
-//! Everything here that decodes bytes from the network, as functions of bytes, for fuzzers.
+//! For fuzzing: everything in this crate that decodes bytes from the network, as functions of bytes.
 
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::registry::challenge::{self, Challenge};
 use crate::{ImageConfig, Layer};
 
-/// Reads a manifest, and the config of the image that it is of. An index names images and is none.
+/// Reads the manifest and the config of one image. An index is refused: it only names images.
 pub fn image(
     manifest: &[u8],
     config: &[u8],
@@ -15,7 +15,7 @@ pub fn image(
     }
 }
 
-/// Reads `WWW-Authenticate` headers, one a line. The answer is the URL of the token that they ask for, if they ask for one.
+/// Reads `WWW-Authenticate` headers, one per line. Returns the URL of the token that they ask for, if they do.
 pub fn answer_challenge(headers: &str) -> Option<String> {
     match Challenge::find(headers.lines())? {
         Challenge::Basic => None,

@@ -1,4 +1,4 @@
-//! What registries say about images: index, manifest and config, read into what we use of them.
+//! The documents of registries about images (index, manifest and config), read into the parts that we use.
 //!
 //! Both the OCI and the older Docker media types are understood; they differ in name only.
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use instar_values::Digest;
 
-/// What this machine runs.
+/// The platform of this machine.
 pub const PLATFORM: Platform<'static> = Platform {
     os: "linux",
     architecture: "amd64",
 };
-/// More layers than any builder makes (overlay mounts end at 128 or so).
+/// Limit on layers: more than any builder makes (overlay mounts end at 128 or so).
 const MOST_LAYERS: usize = 256;
 
-/// What asking for a manifest accepts.
+/// The `Accept` header of a manifest request.
 pub(super) const MANIFEST_MEDIA_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, \
     application/vnd.docker.distribution.manifest.v2+json";
@@ -25,9 +25,9 @@ pub(super) const MANIFEST_MEDIA_TYPES: &str = "application/vnd.oci.image.index.v
 /// Operating system and processor of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Platform<'a> {
-    /// As in `linux`.
+    /// The operating system, for example `linux`.
     pub os: &'a str,
-    /// As in `amd64`.
+    /// The processor, for example `amd64`.
     pub architecture: &'a str,
 }
 
@@ -37,91 +37,91 @@ impl fmt::Display for Platform<'_> {
     }
 }
 
-/// One layer: a blob and what it unpacks to.
+/// One layer: a blob and the digest of its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Of the blob, as it is stored.
+    /// The digest of the blob as it is stored.
     pub digest: Digest,
-    /// Bytes of the blob.
+    /// The size of the blob, in bytes.
     pub size: u64,
-    /// Of the unpacked archive.
+    /// The digest of the unpacked archive.
     pub diff_id: Digest,
 }
 
-/// What an image says about how to run it, and its labels.
+/// The image's settings for running it, and its labels.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct ImageConfig {
-    /// As in `amd64`.
+    /// The processor, for example `amd64`.
     pub architecture: String,
-    /// As in `linux`.
+    /// The operating system, for example `linux`.
     pub os: String,
-    /// When it was built (RFC 3339), if it says so.
+    /// The build time (RFC 3339), if it is given.
     pub created: Option<String>,
     /// The program and its first arguments.
     pub entrypoint: Vec<String>,
     /// The other arguments, or the program where there is no entry point.
     pub command: Vec<String>,
-    /// `KEY=VALUE`.
+    /// The environment, each as `KEY=VALUE`.
     pub environment: Vec<String>,
     /// `USER[:GROUP]`, names or numbers; empty for root.
     pub user: String,
-    /// Where it starts; empty for the root directory.
+    /// The working directory; empty for the root directory.
     pub working_dir: String,
     /// Labels by name.
     pub labels: BTreeMap<String, String>,
-    /// The signal that ends it well, as in `SIGTERM`.
+    /// The signal that stops it gracefully, for example `SIGTERM`.
     pub stop_signal: Option<String>,
 }
 
-/// Why a document of a registry is not used.
+/// Why a registry's document is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Not JSON, or not of that shape.
+    /// The document is not JSON, or lacks fields.
     #[error("the {what} cannot be read")]
     Json {
-        /// `manifest` or `config`.
+        /// The kind of document: `manifest` or `config`.
         what: &'static str,
-        /// Where.
+        /// The error with its position.
         source: serde_json::Error,
     },
-    /// A document with the fields of both could be read as either.
+    /// The document has the fields of an index and of a manifest, so it could be read as either.
     #[error("the manifest is both an index and an image; it is refused as ambiguous")]
     Ambiguous,
-    /// Schema 1 and everything else.
+    /// The media type is not supported, for example schema 1.
     #[error("the manifest is of type {0:?}, which is no image")]
     MediaType(String),
-    /// The registry and the document disagree, so another client may see another kind of document.
+    /// The header and the document disagree about the media type, so another client may read the document as another kind.
     #[error(
         "the registry serves the manifest as {served:?}, but it is {own:?}; it is refused as ambiguous"
     )]
     ContentType {
-        /// The answer's header.
+        /// The media type in the response header.
         served: String,
-        /// What it says itself, or what its fields are those of.
+        /// The media type in the document, or the one that its fields belong to.
         own: String,
     },
-    /// Helm charts and other things that registries keep as if they were images.
+    /// The config is of another type: Helm charts and other things that registries store like images.
     #[error("its config is of type {0:?}, which is no image's")]
     ConfigType(String),
-    /// Helm charts, WASM modules, foreign layers.
+    /// A layer is of another type: Helm charts, WASM modules, foreign layers.
     #[error("a layer is of type {0:?}, which cannot be unpacked; tar, tar+gzip and tar+zstd can")]
     LayerType(String),
-    /// An index without us, or a single image of another kind.
+    /// The image is not for this platform: an index without it, or a single image for another one.
     #[error("the image is for {found}, this machine is {wanted}", wanted = PLATFORM)]
     Platform {
-        /// What there is instead.
+        /// The platforms that there are.
         found: String,
     },
-    /// The two lists of layers.
+    /// Manifest and config list different numbers of layers.
     #[error("the manifest has {layers} layers, the config {diff_ids}")]
     LayerCount {
-        /// Of the manifest.
+        /// The number in the manifest.
         layers: usize,
-        /// Of the config.
+        /// The number in the config.
         diff_ids: usize,
     },
-    /// Bomb.
+    /// There are more layers than the limit: a bomb.
     #[error("the image has {0} layers; at most {MOST_LAYERS} are taken")]
     TooManyLayers(usize),
 }
@@ -146,7 +146,7 @@ struct RawPlatform {
     variant: Option<String>,
 }
 
-/// What a manifest request answered.
+/// The answer to a manifest request.
 #[derive(Debug)]
 pub(crate) enum Manifest {
     /// Several images, one per platform.
@@ -188,7 +188,7 @@ fn shortened(text: &str) -> String {
 }
 
 impl Manifest {
-    /// Reads a manifest and, if its answer had a Content-Type, holds that against it.
+    /// Reads a manifest. Its media type must agree with the Content-Type of the response, if there is one.
     pub(crate) fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Self, ManifestError> {
         let raw: RawManifest =
             serde_json::from_slice(bytes).map_err(|source| ManifestError::Json {
@@ -232,7 +232,7 @@ impl Manifest {
         }
         if let Manifest::Image { config, .. } = &manifest {
             let media_type = config.media_type.as_str();
-            // Old builders leave it out here as well; that it is a config is seen when it is read.
+            // Old builders leave the media type out here as well; the config itself is checked when it is read.
             if !media_type.is_empty() && !CONFIG_TYPES.contains(&media_type) {
                 return Err(ManifestError::ConfigType(shortened(media_type)));
             }
@@ -241,7 +241,7 @@ impl Manifest {
     }
 }
 
-/// The image of an index that runs here.
+/// The entry of an index for this platform.
 pub(crate) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestError> {
     let runs_here = |entry: &Descriptor| {
         // amd64/v2 and up may need instructions that this processor lacks.
@@ -257,7 +257,7 @@ pub(crate) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestE
     if let Some(entry) = manifests.iter().find(|entry| runs_here(entry)) {
         return Ok(entry.clone());
     }
-    // An index of one, without a platform: its config will tell.
+    // An index with one entry and no platform: the image's config names the platform.
     if let [only @ Descriptor { platform: None, .. }] = manifests.as_slice() {
         return Ok(only.clone());
     }
@@ -307,7 +307,7 @@ struct RawRootfs {
     diff_ids: Vec<Digest>,
 }
 
-/// Reads a config and pairs the manifest's layers with what they unpack to.
+/// Reads a config and pairs the layers of the manifest with the digests of their content.
 pub(crate) fn image(
     config: &[u8],
     layers: &[Descriptor],
@@ -362,7 +362,7 @@ pub(crate) fn image(
     Ok((config, layers))
 }
 
-/// Archives, packed or not: how they are packed, their first bytes say.
+/// Whether a layer is an archive, packed or not; the way of packing is detected by its first bytes.
 fn is_layer(media_type: &str) -> bool {
     matches!(
         media_type,

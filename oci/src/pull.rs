@@ -1,7 +1,7 @@
-//! From a name to an unpacked image in the store.
+//! Pulls an image: from its name to an unpacked root filesystem in the store.
 //!
-//! Two steps, so that labels can be checked before anything large moves. Layers go from the network straight into
-//! the unpacking, one after the other: no blob is ever stored, and memory stays at some hundred KiB.
+//! Two steps, so that labels can be checked before any layer is transferred. Layers go from the network straight into the unpacking, one
+//! after the other: no blob is ever stored, and memory stays at some hundred KiB.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,37 +21,37 @@ use instar_http_client::HttpError;
 use instar_values::Digest;
 use instar_values::ImageReference;
 
-/// For a whole image, however fast it comes: a registry that keeps to the lowest speed could hold an upgrade for weeks.
+/// Timeout for a whole image at any speed: a registry that keeps just above the lowest speed could hold an upgrade for weeks.
 const LONGEST_PULL: Duration = Duration::from_secs(6 * 3600);
 
-/// Pulls images. It holds tokens and certificates: make one when one is needed.
+/// Pulls images. It holds tokens and certificates: make one when it is needed.
 pub struct Puller {
     client: RegistryClient,
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes that arrived.
+    /// Bytes received.
     pub bytes: u64,
-    /// Bytes in all.
+    /// Bytes in total.
     pub total: u64,
 }
 
 /// Why an image is not in the store.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// Its name leads nowhere.
+    /// The name could not be resolved.
     #[error("the image cannot be resolved")]
     Resolve(#[from] RegistryError),
-    /// Said by the manifest already.
+    /// The image is larger than the limit, by its manifest.
     #[error("{reference} has {bytes} bytes to download, but may unpack to {limit} at most")]
     TooLarge {
         /// The image.
         reference: ImageReference,
-        /// Of all layers.
+        /// Bytes of all layers.
         bytes: u64,
-        /// Of the limits.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// A layer is damaged, hostile or could not be transferred.
@@ -61,21 +61,21 @@ pub enum PullError {
         reference: ImageReference,
         /// The layer's blob.
         layer: Digest,
-        /// Why.
+        /// The cause.
         source: UnpackError,
     },
-    /// The end of patience.
+    /// The pull took longer than its timeout.
     #[error("pulling {reference} took longer than {} hours", LONGEST_PULL.as_secs() / 3600)]
     Late {
         /// The image.
         reference: ImageReference,
     },
-    /// The disk.
+    /// The store failed.
     #[error("{reference} cannot be stored")]
     Store {
         /// The image.
         reference: ImageReference,
-        /// Why.
+        /// The cause.
         source: StoreError,
     },
     /// The thread that unpacks ended without a result.
@@ -83,19 +83,19 @@ pub enum PullError {
     Interrupted {
         /// The image.
         reference: ImageReference,
-        /// Why.
+        /// The cause.
         source: NoAnswer,
     },
 }
 
 impl PullError {
-    /// Whether the reason is that whoever has the image cannot be reached ([`RegistryError::is_unreachable`]), while resolving
-    /// it or in the middle of a layer. Only then may an older copy stand in for it.
+    /// Whether the registry and its mirrors cannot be reached ([`RegistryError::is_unreachable`]), while resolving the image or in the
+    /// middle of a layer. Only then may an older copy of the image be used.
     pub fn is_unreachable(&self) -> bool {
         match self {
             PullError::Resolve(error) => error.is_unreachable(),
             PullError::Late { .. } => true,
-            // The network's end of a download tells its failures to the unpacking end as I/O errors.
+            // The network end of a download passes its errors to the unpacking end as I/O errors.
             PullError::Layer {
                 source: UnpackError::Blob(error),
                 ..
@@ -108,39 +108,39 @@ impl PullError {
     }
 }
 
-/// What goes to the unpacking thread and comes back.
+/// The values that go to the unpacking thread and come back.
 struct Work {
     incoming: Incoming,
     unpacker: Unpacker,
 }
 
 impl Puller {
-    /// With these settings, and the usual retries.
+    /// A puller with these settings and the usual retries.
     pub fn new(registries: Arc<Registries>) -> Self {
         Puller::with_retries(registries, Retries::default())
     }
 
-    /// With retries of one's own.
+    /// A puller with other retries.
     pub fn with_retries(registries: Arc<Registries>, retries: Retries) -> Self {
         Puller {
             client: RegistryClient::new(registries, retries),
         }
     }
 
-    /// Whether the settings of all registries that the machine config names can be used.
+    /// Checks that the settings of all registries in the machine config can be used.
     ///
     /// # Errors
-    /// The first one that cannot, by its host.
+    /// The first host with invalid settings.
     pub fn check_settings(&self) -> Result<(), HttpError> {
         self.client.check_settings()
     }
 
-    /// Finds out what a name means now: digest, config, labels. Nothing large moves.
+    /// Resolves a name: digest, config and labels. No layer is transferred.
     pub async fn resolve(&self, reference: &ImageReference) -> Result<ResolvedImage, PullError> {
         Ok(self.client.resolve(reference).await?)
     }
 
-    /// Brings a resolved image into the store, unless it is there.
+    /// Pulls a resolved image into the store, unless it is there.
     pub async fn pull(
         &self,
         image: &ResolvedImage,
@@ -150,7 +150,7 @@ impl Puller {
         self.pull_with_progress(image, store, limits, &|_| {}).await
     }
 
-    /// The same, told about every piece that arrives. Dropping the future ends the pull and leaves nothing behind.
+    /// The same, and reports each piece that arrives. Dropping the future ends the pull and leaves nothing behind.
     pub async fn pull_with_progress(
         &self,
         image: &ResolvedImage,
@@ -214,7 +214,7 @@ impl Puller {
                 })
             };
             let transfer = pin!(self.client.download(reference, layer, upstream, &arrived));
-            // When unpacking ends first, nobody needs the rest of the transfer.
+            // If unpacking ends first, the rest of the transfer is not needed.
             let (back, result) = match select(pin!(unpacking), transfer).await {
                 Either::Left((unpacked, _)) => unpacked,
                 Either::Right(((), unpacking)) => unpacking.await,
@@ -242,7 +242,7 @@ impl Puller {
     }
 }
 
-/// A node runs as root and keeps owners; a developer's tests cannot.
+/// A node runs as root and keeps owners; the tests of a developer cannot.
 fn ownership() -> Ownership {
     if rustix::process::geteuid().is_root() {
         Ownership::Keep

@@ -1,4 +1,4 @@
-//! Where images come from: the settings of registries as plain data, and the plan of endpoints that follows from them.
+//! The settings of registries as plain data, and the endpoints that follow from them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,25 +6,25 @@ use std::fmt;
 use instar_http_client::{Proxies, Trust};
 use instar_values::{EndpointUrl, Mirror, MirrorEndpoint, RegistryAuth};
 
-/// Everything the machine config says about registries. Keys are hosts as image names have them (`HOST[:PORT]`).
+/// The registry settings of the machine config. Keys are hosts as in image names (`HOST[:PORT]`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registries {
     /// Mirrors by registry; `*` is for every registry without an entry of its own.
     pub mirrors: BTreeMap<String, Mirror>,
-    /// Credentials by the host that is spoken to.
+    /// Credentials by the host of the connection.
     pub auth: BTreeMap<String, RegistryAuth>,
-    /// Whom to trust, with TLS settings by the host that is spoken to (a mirror's are under the mirror's name).
+    /// Trusted authorities, and TLS settings by the host of the connection (a mirror's are under the mirror's name).
     pub trust: Trust,
-    /// What the machine's environment says about proxies.
+    /// The proxies in the machine's environment.
     pub proxies: Proxies,
 }
 
-/// One place to ask, in the order of asking.
+/// One server to ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
-    /// With `/v2` or what stands for it.
+    /// The URL of the API, with `/v2` or its replacement.
     pub(super) root: EndpointUrl,
-    /// For a mirror: the registry that it stands for, told to it as `?ns=` (what containerd's mirrors expect).
+    /// For a mirror: the registry that it mirrors, sent as `?ns=` (as containerd's mirrors expect).
     pub(super) mirrors: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Registries {
-    /// Where to ask for images of a registry. Plain http only where a mirror's URL says so.
+    /// The endpoints for images of a registry, in the order of asking. Plain http only if a mirror's URL says so.
     pub(super) fn endpoints(&self, registry: &str) -> Vec<Endpoint> {
         let mirror = self.mirrors.get(registry).or_else(|| self.mirrors.get("*"));
         let mut endpoints: Vec<Endpoint> = Vec::new();
@@ -53,7 +53,7 @@ impl Registries {
             });
         }
         if !mirror.is_some_and(|mirror| mirror.skip_fallback) {
-            // The one registry whose name is not its address.
+            // docker.io is the one registry whose name is not its address.
             let authority = if registry == "docker.io" {
                 "registry-1.docker.io"
             } else {

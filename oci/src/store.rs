@@ -1,16 +1,16 @@
-//! The images of this machine: each unpacked into a directory of its own.
+//! The store of this machine's images: each unpacked into a directory of its own.
 //!
 //! ```text
 //! <store>/images/<64 hex digits>/rootfs/       the merged layers, never written to again
-//!                               /image.json    what is known about it
+//!                               /image.json    its record: names, config, sizes, times
 //! <store>/images/.incoming-…                   a pull that is under way, or was cut off
 //! <store>/containers/<name>/                   the writable layer of a container
 //! ```
 //!
-//! An image is there whole or not at all: it is unpacked beside its place, synced and renamed into it. Everything
-//! here can be pulled again, so whatever looks damaged is removed rather than repaired.
+//! An image is there whole or not at all: it is unpacked beside its place, synced and renamed into it. Everything here can be pulled again,
+//! so anything damaged is removed rather than repaired.
 //!
-//! A name means one image: the one that it was pulled by last. An image that has lost all its names keeps one by digest.
+//! A name means one image: the one last pulled by it. An image that has lost all its names is named by its digest.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -29,11 +29,11 @@ use instar_base::whole_file;
 use instar_values::Digest;
 use instar_values::ImageReference;
 
-/// What starts the names of directories that are no images.
+/// Prefixes of directories that are not images.
 const INCOMING: &str = ".incoming-";
 const REMOVED: &str = ".removed-";
 
-/// The images of this machine; clones share it. Directories are made when first needed.
+/// The store of this machine's images; clones share it. Directories are made when first needed.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     shared: Arc<Shared>,
@@ -43,20 +43,20 @@ pub struct ImageStore {
 struct Shared {
     directory: PathBuf,
     state: Mutex<State>,
-    /// Held while names change.
+    /// Locked while names change.
     naming: Mutex<()>,
-    /// Makes names of temporaries unique within this process.
+    /// Counter that makes names of temporary directories unique within this process.
     temporaries: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     swept: bool,
-    /// How many values stand for an image.
+    /// Number of [`PulledImage`]s that hold each image.
     held: HashMap<Digest, usize>,
 }
 
-/// An image that is here, and is not collected while this lives.
+/// An image in the store. It is not collected while this value exists.
 #[derive(Debug, Clone)]
 pub struct PulledImage {
     record: Record,
@@ -105,7 +105,7 @@ impl std::fmt::Debug for Hold {
     }
 }
 
-/// image.json.
+/// The content of image.json.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Record {
@@ -114,27 +114,27 @@ struct Record {
     config: ImageConfig,
     download_bytes: u64,
     unpacked_bytes: u64,
-    /// Seconds since 1970.
+    /// The time of the pull, in seconds since 1970.
     pulled_at: u64,
-    /// When a caller of the API last asked for it, the same way.
+    /// The last time that a caller of the API asked for it, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asked_for_at: Option<u64>,
 }
 
-/// Why the store could not do something.
+/// Why an operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file system.
+    /// The file system failed.
     #[error("{step} {path:?} failed")]
     Io {
-        /// What was tried.
+        /// The operation.
         step: &'static str,
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Never pulled or already removed.
+    /// The image was never pulled, or is already removed.
     #[error("there is no image {0}")]
     Unknown(Digest),
 }
@@ -148,7 +148,7 @@ fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> S
 }
 
 impl PulledImage {
-    /// Of its manifest.
+    /// The digest of its manifest.
     pub fn digest(&self) -> Digest {
         self.record.digest
     }
@@ -158,33 +158,33 @@ impl PulledImage {
         &self.record.names
     }
 
-    /// How to run it, and its labels.
+    /// The settings for running it, and its labels.
     pub fn config(&self) -> &ImageConfig {
         &self.record.config
     }
 
-    /// Bytes that came over the network.
+    /// Size of the download, in bytes.
     pub fn download_bytes(&self) -> u64 {
         self.record.download_bytes
     }
 
-    /// Bytes of its layers, unpacked.
+    /// Size of its unpacked layers, in bytes.
     pub fn unpacked_bytes(&self) -> u64 {
         self.record.unpacked_bytes
     }
 
-    /// When it came.
+    /// The time of the pull.
     pub fn pulled_at(&self) -> SystemTime {
         UNIX_EPOCH + std::time::Duration::from_secs(self.record.pulled_at)
     }
 
-    /// When a caller of the API last asked for it, if one did.
+    /// The last time that a caller of the API asked for it, if ever.
     pub fn asked_for_at(&self) -> Option<SystemTime> {
         let at = self.record.asked_for_at?;
         Some(UNIX_EPOCH + std::time::Duration::from_secs(at))
     }
 
-    /// Its merged layers. Not to be written to.
+    /// The directory of its merged layers. Not to be written to.
     pub fn rootfs(&self) -> PathBuf {
         self.directory.join("rootfs")
     }
@@ -202,7 +202,7 @@ fn now() -> u64 {
 }
 
 impl ImageStore {
-    /// The store in that directory. Nothing is touched until it is used.
+    /// The store in this directory. Nothing is touched until it is used.
     pub fn new(directory: PathBuf) -> Self {
         let shared = Shared {
             directory,
@@ -223,13 +223,13 @@ impl ImageStore {
         self.images().join(digest.hex())
     }
 
-    /// Where a container's writable layer is.
+    /// The directory of a container's writable layer.
     pub fn container_directory(&self, name: &str) -> PathBuf {
         self.shared.directory.join("containers").join(name)
     }
 
-    /// Makes the directory of images and, the first time, removes what was cut off: pulls, removals, and images whose
-    /// record cannot be read.
+    /// Makes the directory of images and, the first time, removes interrupted work: pulls, removals, and images whose record cannot be
+    /// read.
     fn prepare(&self) -> Result<PathBuf, StoreError> {
         let images = self.images();
         let mut state = self.shared.state();
@@ -257,7 +257,7 @@ impl ImageStore {
     /// An image by its digest.
     pub fn get(&self, digest: Digest) -> Option<PulledImage> {
         let directory = self.place(digest);
-        // Before it is looked for: what has been found stays.
+        // Held before the look-up: an image that was found cannot be removed.
         let hold = Arc::new(Hold::new(&self.shared, digest));
         let record = read(&directory).filter(|record| record.digest == digest)?;
         Some(PulledImage {
@@ -267,8 +267,8 @@ impl ImageStore {
         })
     }
 
-    /// An image by a name that it was pulled by, or by its digest in any repository. Versions before this one let several have
-    /// the same name; then it is the newest.
+    /// An image by a name that it was pulled by, or by its digest in any repository. Older versions allowed several images with the same
+    /// name; then it is the newest.
     pub fn find(&self, reference: &ImageReference) -> Option<PulledImage> {
         if let Some(image) = reference.digest().and_then(|digest| self.get(digest)) {
             return Some(image);
@@ -302,16 +302,17 @@ impl ImageStore {
         Ok(found)
     }
 
-    /// Removes an image, whoever has a value for it. Containers that run from it must be gone.
+    /// Removes an image even if it is held. Containers that run from it must be gone.
     pub async fn remove(&self, digest: Digest) -> Result<(), StoreError> {
         let removed = self.put_away(digest)?;
         self.remove_for_good(removed).await
     }
 
-    /// Removes an image unless a value stands for it or a container is made of it; says whether it is gone.
+    /// Removes an image unless it is held or a container is mounted from it; returns whether it is gone.
     pub async fn remove_unused(&self, digest: Digest) -> Result<bool, StoreError> {
         let removed = {
-            // Whoever wants a value waits, and finds nothing. A start has one until its container's file system is mounted.
+            // A caller that wants to hold the image waits here, and finds nothing. A start holds it until its container's file system is
+            // mounted.
             let state = self.shared.state();
             if state.held.contains_key(&digest) || self.is_mounted(digest)? {
                 return Ok(false);
@@ -322,7 +323,7 @@ impl ImageStore {
         Ok(true)
     }
 
-    /// Takes an image out of the store in one step.
+    /// Moves an image out of the store in one step.
     fn put_away(&self, digest: Digest) -> Result<PathBuf, StoreError> {
         let place = self.place(digest);
         let removed = self.temporary(REMOVED, digest);
@@ -344,14 +345,14 @@ impl ImageStore {
         done.map_err(failed("removing", &removed))
     }
 
-    /// Whether an overlay is mounted over it: that of a container that runs, or of which something is left.
+    /// Whether an overlay is mounted over it: of a running container, or a leftover.
     fn is_mounted(&self, digest: Digest) -> Result<bool, StoreError> {
         let path = Path::new("/proc/self/mountinfo");
         let mounts = fs::read_to_string(path).map_err(failed("reading", path))?;
         Ok(lower_images(&mounts, &self.images()).contains(&digest))
     }
 
-    /// Removes what was cut off, if that has not been done yet.
+    /// Removes interrupted work, unless that has been done.
     pub fn sweep(&self) -> Result<(), StoreError> {
         if self.images().exists() {
             self.prepare()?;
@@ -365,7 +366,7 @@ impl ImageStore {
             .join(format!("{kind}{}-{count}", digest.hex()))
     }
 
-    /// A place for an image that is about to be unpacked.
+    /// Makes a place for an image that is about to be unpacked.
     pub fn incoming(&self, digest: Digest) -> Result<Incoming, StoreError> {
         self.prepare()?;
         let directory = self.temporary(INCOMING, digest);
@@ -378,7 +379,7 @@ impl ImageStore {
         })
     }
 
-    /// Gives an image that is here a name, and takes that from all others.
+    /// Gives an image of the store a name, and takes the name from all others.
     pub(super) fn add_name(
         &self,
         mut image: PulledImage,
@@ -396,7 +397,7 @@ impl ImageStore {
         self.shared.naming.locked()
     }
 
-    /// Takes a name from all images but that one, before that one has it: a power cut leaves it with nobody rather than with two.
+    /// Takes a name from all other images, before the new one gets it: after a power cut no image has it rather than two.
     fn take_name(&self, name: &ImageReference, but: Digest) -> Result<(), StoreError> {
         for mut image in self.list()? {
             let record = &mut image.record;
@@ -411,7 +412,7 @@ impl ImageStore {
         Ok(())
     }
 
-    /// Notes that a caller asked for an image now.
+    /// Notes that a caller asks for an image now.
     pub fn note_asked_for(&self, image: &PulledImage) -> Result<(), StoreError> {
         let _naming = self.naming();
         let Some(mut image) = self.get(image.digest()) else {
@@ -430,12 +431,12 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Where its layers go.
+    /// The directory for its layers.
     pub fn rootfs(&self) -> PathBuf {
         self.directory.join("rootfs")
     }
 
-    /// Makes it an image of the store. Blocks until the disk has it.
+    /// Makes it an image of the store. Blocks until it is on the disk.
     pub fn commit(
         self,
         name: &ImageReference,
@@ -458,7 +459,7 @@ impl Incoming {
         let directory = File::open(&self.directory).map_err(failed("opening", &self.directory))?;
         rustix::fs::syncfs(&directory)
             .map_err(|errno| failed("syncing", &self.directory)(errno.into()))?;
-        // It cannot be collected from the moment at which it is there.
+        // Held from the moment at which it appears, so that it cannot be collected.
         let _hold = Hold::new(&self.store.shared, self.digest);
         let place = self.store.place(self.digest);
         {
@@ -484,21 +485,21 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // After a commit there is nothing left. What cannot be removed now is removed after the next start.
+        // After a commit there is nothing left. Files that cannot be removed now are removed after the next start.
         if let Err(error) = remove_tree(&self.directory) {
             tracing::warn!("{} could not be removed: {error}", self.directory.display());
         }
     }
 }
 
-/// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)). machined's table of mounts is above this crate, and
-/// knows no options of a filesystem.
+/// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)). machined's table of mounts cannot be used: it is
+/// above this crate, and does not read a filesystem's options.
 fn lower_images(mountinfo: &str, images: &Path) -> BTreeSet<Digest> {
     let overlays = mountinfo
         .lines()
         .filter_map(|line| line.split_once(" - overlay "));
     let options = overlays.flat_map(|(_, rest)| rest.split([' ', ',']));
-    // `lowerdir+` is how newer kernels show one that was given alone.
+    // Newer kernels show a directory that was given alone as `lowerdir+`.
     let lower = options.filter_map(|option| {
         let (key, path) = option.split_once('=')?;
         matches!(key, "lowerdir" | "lowerdir+").then_some(Path::new(path))
@@ -521,7 +522,7 @@ fn write(directory: &Path, record: &Record) -> Result<(), StoreError> {
     whole_file::replace(&path, 0o644, &bytes).map_err(failed("writing", &path))
 }
 
-/// Does not follow links (std promises that); nothing there is as good as removed.
+/// Removes a directory; a missing one is fine. Does not follow links (std promises that).
 fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -586,7 +587,7 @@ mod tests {
         let store = ImageStore::new(directory.path().to_owned());
         let tag = name("r.io/a:v1");
         let mut first = add(&store, b"first", "r.io/a:v1");
-        // The clock was ahead.
+        // As if the clock had been ahead.
         first.record.pulled_at += 10_000_000;
         write(&first.directory, &first.record).unwrap();
         let second = add(&store, b"second", "r.io/a:v1");
@@ -594,7 +595,7 @@ mod tests {
         let nameless = store.get(first.digest()).unwrap();
         assert_eq!(*nameless.names(), BTreeSet::from([tag.at(first.digest())]));
 
-        // And back: both are here.
+        // The name goes back: both images are here.
         let first = store.add_name(nameless, &tag).unwrap();
         assert_eq!(store.find(&tag), Some(first));
         let second = store.get(second.digest()).unwrap();
@@ -655,7 +656,7 @@ mod tests {
         drop(store.incoming(Digest::of(b"given up")).unwrap());
         assert_eq!(children(&store.images()), 1);
 
-        // What a power cut may leave.
+        // The leftovers of a power cut.
         let images = store.images();
         for bad in [
             format!("{INCOMING}x/rootfs/dir"),

@@ -1,8 +1,8 @@
-//! Programs of UEFI: the PE format (Microsoft's "PE Format", UEFI specification 2.10, 2.1.1), as far as Instar makes such programs
-//! and takes them apart: unified kernel images hold kernel, initramfs and command line as sections.
+//! UEFI programs: the PE format (Microsoft's "PE Format", UEFI specification 2.10, 2.1.1), as far as Instar makes these programs and takes
+//! them apart: unified kernel images contain kernel, initramfs and command line as sections.
 //!
-//! The decision: offsets into the file's bytes, each checked when it is read. A library for object files was the other choice: those at hand
-//! read programs or write new ones, but do not add sections to a program that has to stay the same everywhere else.
+//! The decision: offsets into the file's bytes, each checked when it is read. A library for object files was the other choice: the
+//! available ones read programs or write new ones, but do not add sections to a program that has to stay the same everywhere else.
 
 #![forbid(unsafe_code)]
 
@@ -10,64 +10,64 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-/// Bytes of an entry in the section table.
+/// Size of an entry in the section table, in bytes.
 pub const SECTION_HEADER: usize = 40;
-/// The magic of PE32+, which 64 bit programs have.
+/// The magic number of PE32+, the format of 64 bit programs.
 const PE32_PLUS: u16 = 0x20B;
-/// Which of the data directories leads to signatures.
+/// The index of the data directory of signatures.
 const CERTIFICATES: usize = 4;
 
-/// Why a file is not taken for a program.
+/// Why a file is not a usable program.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Error {
-    /// It is something else.
+    /// The file is not a PE program, for this reason.
     #[error("not a 64 bit UEFI program: {0}")]
     NotPe(&'static str),
-    /// The section table has no place for more.
+    /// The section table has too little room for further entries.
     #[error("the headers have room for {room} more sections, {wanted} are needed")]
     NoRoom {
-        /// How many more it could hold.
+        /// Number of entries that there is room for.
         room: usize,
-        /// How many shall be added.
+        /// Number of entries to add.
         wanted: usize,
     },
-    /// A part of it is larger than the format can say.
+    /// A part is larger than the format allows.
     #[error("it would be larger than 4 GiB")]
     TooLarge,
 }
 
-/// A section: what is loaded as one.
+/// A section: a part of the program that is loaded as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Its name, such as `.linux`.
+    /// Its name, for example `.linux`.
     pub name: String,
-    /// Where it is in the file. Its content may end before: see `bytes`.
+    /// Its range in the file. Its content may end before: see `bytes`.
     pub file: Range<usize>,
-    /// Where it is in memory, counted from where the program is loaded.
+    /// Its address in memory, relative to the program's start.
     pub address: u32,
-    /// How many bytes of it count.
+    /// Length of its content, in bytes.
     pub bytes: usize,
 }
 
-/// Where things are in a program's file.
+/// The layout of a program's file.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Of the COFF header.
+    /// Offset of the COFF header.
     coff: usize,
-    /// Of the optional header.
+    /// Offset of the optional header.
     optional: usize,
-    /// Of the section table.
+    /// Offset of the section table.
     pub table: usize,
-    /// In memory, each section begins at a multiple of this.
+    /// Alignment of sections in memory, in bytes.
     pub section_alignment: u32,
-    /// In the file, each section begins at a multiple of this.
+    /// Alignment of sections in the file, in bytes.
     pub file_alignment: u32,
-    /// In the order of the table.
+    /// The sections in the order of the table.
     pub sections: Vec<Section>,
 }
 
 impl Layout {
-    /// Reads it.
+    /// Reads the layout of a file.
     ///
     /// # Errors
     /// See [`Error`].
@@ -75,7 +75,7 @@ impl Layout {
         Self::of_headers(file, file.len())
     }
 
-    /// Reads it from the first bytes of a file of `length` bytes: a few KiB hold the headers of any program.
+    /// Reads the layout from the first bytes of a file of `length` bytes: a few KiB contain the headers of any program.
     ///
     /// # Errors
     /// See [`Error`].
@@ -113,43 +113,43 @@ impl Layout {
         })
     }
 
-    /// The section of this name.
+    /// The section of this name, if there is one.
     #[must_use]
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|section| section.name == name)
     }
 
-    /// Where the number of sections stands.
+    /// Offset of the number of sections.
     #[must_use]
     pub fn section_count(&self) -> usize {
         self.coff + 2
     }
 
-    /// Where the size of all sections' content stands.
+    /// Offset of the size of all sections' content.
     #[must_use]
     pub fn content_size(&self) -> usize {
         self.optional + 8
     }
 
-    /// Where the size in memory stands.
+    /// Offset of the size in memory.
     #[must_use]
     pub fn image_size(&self) -> usize {
         self.optional + 56
     }
 
-    /// Where the headers' size stands.
+    /// Offset of the headers' size.
     #[must_use]
     pub fn headers_size(&self) -> usize {
         self.optional + 60
     }
 
-    /// Where the checksum stands, which UEFI does not ask for.
+    /// Offset of the checksum, which UEFI does not demand.
     #[must_use]
     pub fn checksum(&self) -> usize {
         self.optional + 64
     }
 
-    /// Where position and size of the signatures stand.
+    /// Offset of the position and size of the signatures.
     #[must_use]
     pub fn certificates(&self) -> usize {
         self.optional + 112 + CERTIFICATES * 8
@@ -173,37 +173,37 @@ fn section(file: &[u8], at: usize, length: usize) -> Option<Section> {
     })
 }
 
-/// The number of two bytes at this place; none past the end.
+/// The two-byte number at this offset; `None` past the end.
 #[must_use]
 pub fn u16_at(file: &[u8], at: usize) -> Option<u16> {
     let bytes = file.get(at..at.checked_add(2)?)?;
     Some(u16::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// The number of four bytes at this place; none past the end.
+/// The four-byte number at this offset; `None` past the end.
 #[must_use]
 pub fn u32_at(file: &[u8], at: usize) -> Option<u32> {
     let bytes = file.get(at..at.checked_add(4)?)?;
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Writes a number of two bytes.
+/// Writes a two-byte number.
 ///
 /// # Panics
-/// The place is not in the file.
+/// The offset is past the end of the file.
 pub fn put_u16(file: &mut [u8], at: usize, value: u16) {
     file[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Writes a number of four bytes.
+/// Writes a four-byte number.
 ///
 /// # Panics
-/// The place is not in the file.
+/// The offset is past the end of the file.
 pub fn put_u32(file: &mut [u8], at: usize, value: u32) {
     file[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// The least that is a program: headers with room for sections, and one section of code. For tests of whoever makes programs.
+/// The smallest valid program: headers with room for sections, and one section of code. For tests of code that makes programs.
 #[must_use]
 pub fn smallest() -> Vec<u8> {
     let mut file = vec![0; 0x600];

@@ -12,39 +12,39 @@ use crate::peer;
 use crate::pem::{self, PemError};
 use crate::role::Role;
 
-/// How long a new authority lives: 10 years.
+/// Lifetime of a new authority: 10 years.
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(87_600 * 3600);
 
 /// Organization of the authority's subject, as other tools of this interface write it.
 const AUTHORITY_ORGANIZATION: &str = "talos";
 
-/// Why an authority cannot be had or cannot sign.
+/// Why an authority cannot be loaded or cannot sign.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// The certificate's text.
+    /// The certificate's PEM is not valid.
     #[error("cannot read the authority's certificate")]
     Certificate(#[from] PemError),
-    /// The certificate's bytes.
+    /// The certificate's bytes are not valid.
     #[error("the authority's certificate is no X.509: {0}")]
     Malformed(String),
-    /// A certificate that may not sign others.
+    /// The certificate may not sign others.
     #[error("not the certificate of an authority: its basic constraints don't say so")]
     NotAnAuthority,
-    /// The key, or a signature with it.
+    /// The key is not valid, or a signature failed.
     #[error("the authority's key does not work")]
     Key(#[from] KeyError),
-    /// Certificate and key of different authorities.
+    /// Certificate and key belong to different authorities.
     #[error(
         "the authority's key does not belong to its certificate; take both from the same configuration"
     )]
     KeyMismatch,
-    /// Dates.
+    /// The dates are out of range.
     #[error("cannot date the certificate")]
     Validity(#[from] ValidityError),
-    /// A server certificate for nobody.
+    /// A server certificate has no names.
     #[error("a server certificate needs at least one address or name")]
     NoNames,
-    /// A name that is not ASCII cannot stand in a certificate.
+    /// A name is not ASCII, so it cannot be in a certificate.
     #[error("{0:?} is no DNS name; write it in its ASCII form")]
     BadName(String),
 }
@@ -77,33 +77,33 @@ impl IssuedCertificate {
         self.key.to_pem()
     }
 
-    /// What identifies its key, see [`crate::public_key_fingerprint`].
+    /// The fingerprint of its key, see [`crate::public_key_fingerprint`].
     pub fn fingerprint(&self) -> String {
         peer::fingerprint_of(&self.key.public_key_info())
     }
 }
 
-/// Signs certificates of servers and clients.
+/// An authority: signs certificates of servers and clients.
 #[derive(Debug)]
 pub struct CertificateAuthority {
     certificate: CertificateDer<'static>,
     key: PrivateKey,
-    /// Encoded name, copied into what it issues: verifiers compare bytes.
+    /// The encoded name, copied into the certificates that it issues: verifiers compare bytes.
     subject: Vec<u8>,
     key_id: Option<Vec<u8>>,
 }
 
 impl CertificateAuthority {
-    /// A new one with an Ed25519 key, for ten years.
+    /// Makes an authority with an Ed25519 key, for ten years.
     ///
     /// # Errors
-    /// No randomness, or a clock beyond reason.
+    /// The system has no random bytes, or the clock is out of range.
     pub fn generate(now: SystemTime) -> Result<Self, AuthorityError> {
         let subject = certificate::subject(&[AUTHORITY_ORGANIZATION], None);
         Self::generate_as(subject, PrivateKey::generate()?, now)
     }
 
-    /// A new one for Kubernetes or etcd, with an ECDSA key on P-256 as their tools want it, for ten years.
+    /// Makes an authority for Kubernetes or etcd, with an ECDSA key on P-256 as their tools expect, for ten years.
     ///
     /// # Errors
     /// As [`Self::generate`].
@@ -140,10 +140,10 @@ impl CertificateAuthority {
         })
     }
 
-    /// One from a configuration.
+    /// Loads an authority from a configuration.
     ///
     /// # Errors
-    /// Unreadable text, a certificate that is no authority's, or a key that is not its own.
+    /// The text is unreadable, the certificate is not an authority's, or the key does not belong to it.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, AuthorityError> {
         let certificate = pem::certificates_from_pem(certificate)?.swap_remove(0);
         let key = PrivateKey::from_pem(key)?;
@@ -187,10 +187,10 @@ impl CertificateAuthority {
         self.key.to_pem()
     }
 
-    /// A client's certificate: its Organizations are the roles, in order.
+    /// Issues a client's certificate: its Organizations are the roles, in order.
     ///
     /// # Errors
-    /// No randomness, dates beyond reason, or the authority's key fails.
+    /// The system has no random bytes, the dates are out of range, or the authority's key fails.
     pub fn issue_client(
         &self,
         roles: &[Role],
@@ -206,10 +206,10 @@ impl CertificateAuthority {
         )
     }
 
-    /// A server's certificate for these names, every one as clients type it.
+    /// Issues a server's certificate for these names, each as clients type it.
     ///
     /// # Errors
-    /// No name or a bad one, no randomness, or the authority's key fails.
+    /// There is no name or an invalid one, the system has no random bytes, or the authority's key fails.
     pub fn issue_server(
         &self,
         names: &[SubjectName],
@@ -219,7 +219,7 @@ impl CertificateAuthority {
         self.issue_server_for(PrivateKey::generate_p256()?, names, now, lifetime)
     }
 
-    /// The same for a key that is there already: its fingerprint stays.
+    /// The same for an existing key, which keeps its fingerprint.
     ///
     /// # Errors
     /// As [`Self::issue_server`].

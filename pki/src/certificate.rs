@@ -1,4 +1,4 @@
-//! What goes into a certificate (RFC 5280), and its bytes.
+//! The content of a certificate (RFC 5280), and its encoding.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -8,28 +8,28 @@ use rustls_pki_types::CertificateDer;
 use crate::der;
 use crate::key::{KeyError, PrivateKey, random};
 
-/// A certificate is valid from a little before it is made, for nodes whose clock is a little behind.
+/// A certificate's validity begins this long before it is made, for nodes whose clock is a little behind.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(600);
 
-/// From when to when a certificate counts.
+/// The time range in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
     not_before: jiff::Timestamp,
     not_after: jiff::Timestamp,
 }
 
-/// A time that no certificate can hold.
+/// A time is out of the range of certificates.
 #[derive(Debug, thiserror::Error)]
 #[error("a certificate cannot be valid for {lifetime:?} from {now:?}: years 1950 to 9999 only")]
 pub struct ValidityError {
-    /// The clock that was given.
+    /// The given clock.
     pub now: SystemTime,
-    /// The lifetime that was asked for.
+    /// The requested lifetime.
     pub lifetime: Duration,
 }
 
 impl Validity {
-    /// For `lifetime` from `now`, and for ten minutes before.
+    /// A validity of `lifetime` from `now`, and ten minutes before.
     pub(crate) fn starting(now: SystemTime, lifetime: Duration) -> Result<Self, ValidityError> {
         let error = || ValidityError { now, lifetime };
         let timestamp = |at: SystemTime| {
@@ -51,7 +51,7 @@ impl Validity {
     }
 }
 
-/// A name that a server answers to.
+/// A name of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SubjectName {
     /// An address, as clients type it.
@@ -67,26 +67,26 @@ impl From<IpAddr> for SubjectName {
 }
 
 impl From<&str> for SubjectName {
-    /// An address if it reads as one, else a DNS name.
+    /// An address if the text is one, else a DNS name.
     fn from(text: &str) -> Self {
         text.parse()
             .map_or_else(|_| Self::Dns(text.to_owned()), Self::Ip)
     }
 }
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 pub(crate) enum Purpose<'a> {
     Authority,
     Server(&'a [SubjectName]),
     Client,
 }
 
-/// Everything that is signed.
+/// The signed content of a certificate.
 pub(crate) struct Template<'a> {
     pub(crate) purpose: Purpose<'a>,
-    /// Encoded name.
+    /// The encoded name of the issuer.
     pub(crate) issuer: &'a [u8],
-    /// Encoded name.
+    /// The encoded name of the subject.
     pub(crate) subject: &'a [u8],
     pub(crate) validity: Validity,
     pub(crate) public_key_info: &'a [u8],
@@ -159,7 +159,7 @@ impl Template<'_> {
     }
 }
 
-/// A name of Organization values and perhaps a common name, one attribute per RDN.
+/// An encoded name of Organization values and an optional common name, one attribute per RDN.
 pub(crate) fn subject(organizations: &[&str], common_name: Option<&str>) -> Vec<u8> {
     let attribute =
         |oid, text| der::set_of(&[der::sequence(&[&der::object_id(oid), &der::utf8(text)])]);
@@ -210,7 +210,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + day * 20_000;
         assert!(Validity::starting(now, Duration::from_secs(u64::MAX)).is_err());
         assert!(Validity::starting(now, day * 365 * 9000).is_err());
-        // A clock that nobody has set yet still makes a certificate.
+        // A clock that was never set still makes a certificate.
         assert!(Validity::starting(SystemTime::UNIX_EPOCH, day).is_ok());
     }
 }

@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::authority::{CertificateAuthority, IssuedCertificate};
 
-/// Why a configuration is of no use.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientConfigError {
-    /// Not the YAML that is expected.
+    /// The text is not YAML of the expected form.
     #[error("cannot read the client configuration: {0}")]
     Parse(String),
-    /// Cannot be written as YAML.
+    /// It cannot be written as YAML.
     #[error("cannot write the client configuration: {0}")]
     Write(String),
-    /// No context of that name.
+    /// There is no context of that name.
     #[error(
         "no context {name:?} in the client configuration; it has {}",
         list(known)
     )]
     NoContext {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The existing names.
         known: Vec<String>,
     },
-    /// No context chosen.
+    /// No context is selected.
     #[error(
         "the client configuration chooses no context; name one with --context, it has {}",
         list(known)
     )]
     NoneChosen {
-        /// What there is.
+        /// The existing names.
         known: Vec<String>,
     },
     /// A key of the context is not base64 of text.
@@ -64,14 +64,14 @@ pub struct ClientConfig {
     pub contexts: BTreeMap<String, Context>,
 }
 
-/// One place to talk to and as whom.
+/// The endpoints and the identity of a client.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Context {
-    /// Where to connect: host, host:port or URL.
+    /// The addresses to connect to: host, host:port or URL.
     #[serde(default)]
     pub endpoints: Vec<String>,
-    /// Which nodes calls are for, if none is named.
+    /// The default nodes for calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
     /// Base64 of the authority's certificate in PEM.
@@ -94,7 +94,7 @@ pub struct Context {
     pub proxy_url: Option<String>,
 }
 
-/// Without the key.
+/// Shows a context without its key.
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context")
@@ -105,7 +105,7 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// A context for one identity.
+    /// A context with one identity.
     pub fn new(
         endpoints: Vec<String>,
         authority: &CertificateAuthority,
@@ -120,7 +120,7 @@ impl Context {
         }
     }
 
-    /// Where to connect, the old key `target` included.
+    /// The addresses to connect to, including the old key `target`.
     pub fn endpoints(&self) -> Vec<String> {
         if self.endpoints.is_empty() {
             self.target.iter().cloned().collect()
@@ -175,10 +175,10 @@ impl ClientConfig {
         }
     }
 
-    /// From YAML. An empty file is an empty configuration.
+    /// Parses YAML. An empty file is an empty configuration.
     ///
     /// # Errors
-    /// With line and column.
+    /// The syntax error with line and column.
     pub fn from_yaml(text: &str) -> Result<Self, ClientConfigError> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -186,7 +186,7 @@ impl ClientConfig {
         serde_saphyr::from_str(text).map_err(|error| ClientConfigError::Parse(error.to_string()))
     }
 
-    /// As YAML.
+    /// Formats the configuration as YAML.
     ///
     /// # Errors
     /// Never in practice.
@@ -197,7 +197,7 @@ impl ClientConfig {
     /// The context of that name, or the one in use.
     ///
     /// # Errors
-    /// There is none such.
+    /// There is no such context.
     pub fn context(&self, name: Option<&str>) -> Result<&Context, ClientConfigError> {
         let known = || self.contexts.keys().cloned().collect();
         match name.unwrap_or(&self.context) {

@@ -40,7 +40,7 @@ pub mod oid {
     pub const CLIENT_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02];
 }
 
-/// Any value: tag, length, content.
+/// Encodes any value: tag, length, content.
 pub fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len();
     let mut out = vec![tag];
@@ -61,7 +61,7 @@ pub fn sequence(parts: &[&[u8]]) -> Vec<u8> {
     value(0x30, &parts.concat())
 }
 
-/// A SET of encoded values, in the order that DER wants.
+/// A SET of encoded values, in the order that DER demands.
 pub fn set_of<Element: AsRef<[u8]>>(elements: &[Element]) -> Vec<u8> {
     value(0x31, &sorted(elements))
 }

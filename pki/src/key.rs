@@ -10,23 +10,23 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 use crate::pem::{self, PemError};
 use crate::{der, sec1};
 
-/// PKCS#8 version 1 of an Ed25519 key up to its seed (RFC 8410 §7). Version 2, which ring writes, is refused by older tools.
+/// PKCS#8 version 1 of an Ed25519 key up to its seed (RFC 8410 §7). Older tools refuse version 2, which ring writes.
 const ED25519_PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// Why a private key cannot be had or used.
+/// Why a private key cannot be loaded or used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The text holds no key.
+    /// The text contains no key.
     #[error("cannot read the private key")]
     Pem(#[from] PemError),
-    /// A key of another kind.
+    /// The key is of an unsupported kind.
     #[error(
         "unusable private key: it must be Ed25519, ECDSA on P-256 or P-384, or RSA of 2048 bits or more"
     )]
     Unsupported,
-    /// No randomness.
+    /// The system has no random bytes.
     #[error("the system gives no random bytes")]
     Random,
     /// The signature failed.
@@ -48,20 +48,20 @@ enum Signer {
 }
 
 impl PrivateKey {
-    /// A new Ed25519 key.
+    /// Makes an Ed25519 key.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system has no random bytes.
     pub fn generate() -> Result<Self, KeyError> {
         let mut pkcs8 = ED25519_PKCS8_PREFIX.to_vec();
         pkcs8.extend_from_slice(&random::<32>()?);
         Self::from_der(PrivatePkcs8KeyDer::from(pkcs8).into())
     }
 
-    /// A new ECDSA key on P-256, which every TLS client takes from a server: BoringSSL's do not take Ed25519.
+    /// Makes an ECDSA key on P-256, which every TLS client accepts from a server: BoringSSL's do not accept Ed25519.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system has no random bytes.
     pub fn generate_p256() -> Result<Self, KeyError> {
         let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new())
@@ -69,10 +69,10 @@ impl PrivateKey {
         Self::from_der(PrivatePkcs8KeyDer::from(pkcs8.as_ref().to_vec()).into())
     }
 
-    /// The same in the older form under the label `EC PRIVATE KEY`, as Kubernetes' tools and Talos's read and write it.
+    /// The same in the older format with the label `EC PRIVATE KEY`, which the tools of Kubernetes and Talos use.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system has no random bytes.
     pub fn generate_p256_sec1() -> Result<Self, KeyError> {
         let key = Self::generate_p256()?;
         let sec1 = sec1::from_p256_pkcs8(key.secret_der(), key.public_key());
@@ -82,7 +82,7 @@ impl PrivateKey {
     /// The first key in PEM text, whatever its label.
     ///
     /// # Errors
-    /// There is none, or it is of a kind that cannot sign here.
+    /// There is none, or its kind is not supported.
     pub fn from_pem(text: &str) -> Result<Self, KeyError> {
         Self::from_der(pem::private_key_from_pem(text)?)
     }
@@ -104,7 +104,7 @@ impl PrivateKey {
         })
     }
 
-    /// For a TLS library.
+    /// The key for a TLS library.
     pub fn to_der(&self) -> PrivateKeyDer<'static> {
         self.der.clone_key()
     }
@@ -113,7 +113,7 @@ impl PrivateKey {
         self.der.secret_der()
     }
 
-    /// As PEM, in the form that it was read in.
+    /// The key as PEM, in the format that it was read in.
     pub fn to_pem(&self) -> String {
         let label = match (&self.der, &self.signer) {
             (_, Signer::Ed25519(_)) => pem::ED25519_LABEL,
@@ -182,7 +182,7 @@ impl PrivateKey {
 }
 
 impl Signer {
-    /// Whatever kind the bytes are; each reader refuses the others' algorithm.
+    /// Detects the kind of the key; each parser refuses the algorithms of others.
     fn from_pkcs8(pkcs8: &[u8]) -> Option<Self> {
         let random = SystemRandom::new();
         if let Ok(key) = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8) {

@@ -3,8 +3,8 @@
 //! A machine has one [`CertificateAuthority`]. It signs the API server's certificate and those of clients, whose Organization
 //! values are their [`Role`]s. The clock is always an argument.
 //!
-//! Certificates are written with the few DER forms of [`der`] instead of a certificate library: the ones at hand keep a
-//! subject as a map and so write at most one Organization, but a client may have several roles.
+//! Certificates are written with the few DER forms of [`der`] instead of a certificate library: the available ones keep a subject as a map
+//! and so write at most one Organization, but a client may have several roles.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Reading a certificate that somebody presented. Its chain and dates are the TLS library's business.
+//! Reads a certificate that a peer presented. Its chain and dates are checked by the TLS library.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -7,18 +7,18 @@ use x509_parser::parse_x509_certificate;
 
 use crate::role::Role;
 
-/// Why a certificate is not taken.
+/// Why a certificate is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// The bytes.
+    /// The bytes are not a certificate.
     #[error("not an X.509 certificate: {0}")]
     Malformed(String),
-    /// Extended key usage other than exactly client authentication.
+    /// Its extended key usage is not exactly client authentication.
     #[error(
         "not a client's certificate: its extended key usage must be clientAuth and nothing else"
     )]
     NotForClients,
-    /// An Organization that is no text.
+    /// An Organization is not text.
     #[error("an Organization of the certificate is not text")]
     BadOrganization,
 }
@@ -26,7 +26,7 @@ pub enum PeerError {
 /// The roles in a client's certificate, in its order; empty names are skipped.
 ///
 /// # Errors
-/// It is broken, or its extended key usage is anything but exactly clientAuth.
+/// The certificate is broken, or its extended key usage is not exactly clientAuth.
 pub fn client_roles(certificate: &[u8]) -> Result<Vec<Role>, PeerError> {
     let certificate = parse(certificate)?;
     let usage = certificate
@@ -53,19 +53,19 @@ pub fn client_roles(certificate: &[u8]) -> Result<Vec<Role>, PeerError> {
         .collect()
 }
 
-/// What identifies a certificate's key: standard base64 of the SHA-256 of its SubjectPublicKeyInfo.
+/// The fingerprint of a certificate's key: standard base64 of the SHA-256 of its SubjectPublicKeyInfo.
 ///
 /// # Errors
-/// It is broken.
+/// The certificate is broken.
 pub fn public_key_fingerprint(certificate: &[u8]) -> Result<String, PeerError> {
     let certificate = parse(certificate)?;
     Ok(fingerprint_of(certificate.public_key().raw))
 }
 
-/// When the certificate (DER) begins to be valid.
+/// The begin of the validity of a certificate (DER).
 ///
 /// # Errors
-/// It is no certificate.
+/// The bytes are not a certificate.
 pub fn valid_from(certificate: &[u8]) -> Result<std::time::SystemTime, PeerError> {
     let seconds = parse(certificate)?.validity().not_before.timestamp();
     let since_epoch = std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0));

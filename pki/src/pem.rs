@@ -11,21 +11,21 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 pub(crate) const ED25519_LABEL: &str = "ED25519 PRIVATE KEY";
 pub(crate) const PKCS8_LABEL: &str = "PRIVATE KEY";
 
-/// Why PEM text has not what is asked for.
+/// Why PEM text does not contain the requested object.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
-    /// No section of that kind, or a broken one.
+    /// There is no section of that kind, or a broken one.
     #[error("no readable {wanted} in the PEM text")]
     Unreadable {
-        /// What was looked for.
+        /// The requested kind.
         wanted: &'static str,
-        /// What the reader said.
+        /// The error of the reader.
         source: rustls_pki_types::pem::Error,
     },
-    /// Sections of other kinds only.
+    /// There are only sections of other kinds.
     #[error("no {wanted} in the PEM text")]
     Missing {
-        /// What was looked for.
+        /// The requested kind.
         wanted: &'static str,
     },
 }
@@ -70,7 +70,7 @@ pub fn private_key_from_pem(text: &str) -> Result<PrivateKeyDer<'static>, PemErr
     })
 }
 
-/// The same key under the label of RFC 7468, section 10, which every TLS library reads.
+/// The same key with the label of RFC 7468, section 10, which every TLS library reads.
 pub fn with_standard_label(key_pem: &str) -> String {
     key_pem.replace(ED25519_LABEL, PKCS8_LABEL)
 }

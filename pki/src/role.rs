@@ -1,4 +1,4 @@
-//! What a caller may do.
+//! The roles of callers.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub enum Role {
     Admin,
     /// Reads, reboots, restarts services.
     Operator,
-    /// Reads what is not secret.
+    /// Reads everything that is not secret.
     Reader,
     /// Takes snapshots of etcd.
     EtcdBackup,
@@ -19,7 +19,7 @@ pub enum Role {
     MetaWriter,
     /// Acts under roles that it names itself.
     Impersonator,
-    /// A name that nobody here knows. Grants nothing.
+    /// A name that is not known here. Grants nothing.
     Unknown(String),
 }
 
@@ -60,8 +60,8 @@ impl fmt::Display for Role {
     }
 }
 
-/// Roles comma separated, to pass them on to another process. Unknown ones stay behind: they grant nothing, and a comma in
-/// such a name would make two of one.
+/// Formats roles as a comma-separated list, to pass them on to another process. Unknown ones are left out: they grant nothing, and a comma
+/// in their name would make two of one.
 pub fn roles_to_list(roles: &[Role]) -> String {
     let known = roles
         .iter()
@@ -69,7 +69,7 @@ pub fn roles_to_list(roles: &[Role]) -> String {
     known.map(Role::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// The reverse of [`roles_to_list`].
+/// Parses a list of [`roles_to_list`].
 pub fn roles_from_list(list: &str) -> Vec<Role> {
     list.split(',')
         .map(str::trim)

@@ -1,11 +1,11 @@
-//! `EC PRIVATE KEY` (SEC 1, RFC 5915), which other tools read and write, and the PKCS#8 wrapper around it that ring wants.
+//! `EC PRIVATE KEY` (SEC 1, RFC 5915), which other tools read and write, and the PKCS#8 wrapper around it that ring needs.
 
 use x509_parser::der_parser::ber::BerObjectContent;
 use x509_parser::der_parser::der::parse_der;
 
 use crate::der;
 
-/// The key as PKCS#8, or nothing if it is not a P-256 or P-384 key that names its curve.
+/// The key as PKCS#8; `None` if it is not a P-256 or P-384 key that names its curve.
 pub(crate) fn to_pkcs8(sec1: &[u8]) -> Option<Vec<u8>> {
     let curve = curve_of(sec1)?;
     let algorithm = der::sequence(&[
@@ -19,8 +19,8 @@ pub(crate) fn to_pkcs8(sec1: &[u8]) -> Option<Vec<u8>> {
     ]))
 }
 
-/// The P-256 key in a PKCS#8 wrapper, with the name of its curve and its public half inside: outside of a wrapper nothing else
-/// says which curve it is.
+/// The P-256 key of a PKCS#8 wrapper, with the name of its curve and its public half added: without the wrapper nothing else names the
+/// curve.
 pub(crate) fn from_p256_pkcs8(pkcs8: &[u8], public_key: &[u8]) -> Option<Vec<u8>> {
     let (_, wrapper) = parse_der(pkcs8).ok()?;
     let inner = wrapper.as_sequence().ok()?.get(2)?.as_slice().ok()?;

@@ -1,4 +1,4 @@
-//! Authorities of all kinds, and what they sign, read back by an independent parser.
+//! Authorities of all kinds, and the certificates that they sign, read by an independent parser.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::IpAddr;
@@ -52,7 +52,7 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
         })
 }
 
-/// Other tools read such a key only if it names its curve; that it signs is proven by reading it back.
+/// Other tools only read such a key if it names its curve; reading it back proves that it signs.
 #[test]
 fn new_authority_of_kubernetes_has_the_older_form_of_key() {
     let etcd = CertificateAuthority::generate_p256(&["etcd"], None, now()).unwrap();
@@ -125,7 +125,7 @@ fn every_kind_of_authority_signs() {
         let leaf = parsed(&identity);
         leaf.verify_signature(Some(issuer.public_key())).unwrap();
         assert_eq!(leaf.issuer().as_raw(), issuer.subject().as_raw());
-        // What it writes is what it reads.
+        // The key is written as it was read.
         assert_eq!(authority.key_pem(), key);
         assert_eq!(authority.certificate_pem(), certificate);
     }

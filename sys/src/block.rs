@@ -1,8 +1,7 @@
-//! What the kernel is asked to do with block devices.
+//! Requests to the kernel about block devices.
 //!
-//! Partitions are told to it one by one (`BLKPG` of linux/blkpg.h):
-//! `BLKRRPART`, which makes the kernel read the whole table, fails while any partition is in use, and needs a kernel that
-//! knows the kind of table.
+//! The kernel is told about partitions one by one (`BLKPG` of linux/blkpg.h): `BLKRRPART`, which makes the kernel read the whole table,
+//! fails while any partition is in use, and needs a kernel that knows the kind of table.
 
 use std::{ffi::c_void, fs::File, io, os::fd::AsRawFd};
 
@@ -14,7 +13,7 @@ const BLKSSZGET: libc::c_ulong = 0x1268;
 /// `_IO(0x12, 127)` of linux/fs.h
 const BLKZEROOUT: libc::c_ulong = 0x127f;
 
-/// What is asked of the kernel, by the numbers of linux/blkpg.h.
+/// The operations of BLKPG, by the numbers of linux/blkpg.h.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     Add = 1,
@@ -50,7 +49,7 @@ pub fn delete_partition(disk: &File, number: u32) -> io::Result<()> {
     change(disk, Operation::Delete, number, 0, 0)
 }
 
-/// Changes the length of a partition, even of one in use. `start` must be the one that it has.
+/// Changes the length of a partition, even if it is in use. `start` must be its present start.
 pub fn resize_partition(disk: &File, number: u32, start: u64, length: u64) -> io::Result<()> {
     change(disk, Operation::Resize, number, start, length)
 }
@@ -86,8 +85,8 @@ fn change(
     }
 }
 
-/// Makes bytes of a block device zero, by the device itself where it knows how; `start` and `length` are multiples of its
-/// logical sectors. What was there cannot be read any more.
+/// Zeroes bytes of a block device, by the device itself if it can; `start` and `length` are multiples of its logical sectors. The old
+/// content cannot be read any more.
 pub fn zero_out(device: &File, start: u64, length: u64) -> io::Result<()> {
     let range = [start, length];
     // SAFETY: BLKZEROOUT reads two u64, which outlive the call.

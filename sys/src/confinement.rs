@@ -1,5 +1,5 @@
-//! How a program of machined's that meets strangers gives up what it does not need: one directory to see, which it cannot write, own
-//! user, no capabilities, few system calls, and no way back.
+//! The sandbox of a program of machined's that talks to unknown clients: it sees one directory, which it cannot write, has its own user, no
+//! capabilities and few system calls, and cannot leave.
 
 use std::collections::BTreeMap;
 
@@ -19,21 +19,21 @@ use crate::own_mounts::leave_shared_mounts;
 
 pub use seccompiler::SeccompCmpOp;
 
-/// What a program keeps.
+/// The rights that a program keeps.
 pub struct Confinement {
-    /// The directory that becomes its root, and all that it sees of the machine.
+    /// The directory that becomes its root, and the only one that it sees.
     pub root: &'static str,
     /// Its user and group.
     pub user: u32,
-    /// The system calls that remain, each with its reason; every other one fails with EPERM.
+    /// The allowed system calls, each with its reason; every other one fails with EPERM.
     pub allowed: &'static [(i64, &'static str)],
-    /// Of some of these only what is here remains: the call, the number of an argument, and how that compares with a value. Each line
-    /// is one way to make the call.
+    /// Further limits on some of them: the call, the number of an argument, and the comparison with a value. Each line is one allowed form
+    /// of the call.
     pub only: &'static [(i64, u8, SeccompCmpOp, u64)],
 }
 
 impl Confinement {
-    /// Enters it.
+    /// Enters the sandbox.
     ///
     /// Must run before the process has a second thread: user and capabilities belong to the thread.
     pub fn enter(&self) -> anyhow::Result<()> {
@@ -54,14 +54,14 @@ impl Confinement {
         self.allow_few_calls()
     }
 
-    /// The last step alone, for this thread and those that it starts.
+    /// Installs the system call filter only, for this thread and those that it starts.
     pub fn allow_few_calls(&self) -> anyhow::Result<()> {
         set_no_new_privs(true).context("set no_new_privs")?;
         seccompiler::apply_filter(&self.filter()?).context("install the seccomp filter")
     }
 
     fn filter(&self) -> anyhow::Result<BpfProgram> {
-        // Without a rule a call is allowed as it is.
+        // A call without a rule is allowed with any arguments.
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> = self
             .allowed
             .iter()
@@ -85,8 +85,7 @@ impl Confinement {
     }
 }
 
-/// Leaves nothing of the machine's mounts but this directory, and that to be looked at. It is not in the way of anybody who unmounts
-/// one of the others.
+/// Leaves only this directory of the machine's mounts, read-only. It keeps none of the other mounts busy: they can be unmounted elsewhere.
 fn see_only(root: &str) -> anyhow::Result<()> {
     leave_shared_mounts().context("make a mount namespace")?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -99,16 +98,16 @@ fn see_only(root: &str) -> anyhow::Result<()> {
         | MountFlags::NOEXEC;
     mount_remount(root, harmless, "").with_context(|| format!("make {root} read-only"))?;
     chdir(root).with_context(|| format!("chdir to {root}"))?;
-    // The old root comes to lie on the new one, and is taken off it (pivot_root(2)).
+    // The old root is then mounted on top of the new one, and is unmounted (pivot_root(2)).
     pivot_root(".", ".").with_context(|| format!("make {root} the root"))?;
     unmount(".", UnmountFlags::DETACH).context("leave the old root")?;
     chdir("/").context("chdir to the new root")
 }
 
-/// Of everybody's: memory is never made executable.
+/// For every program: memory is never made executable.
 const NOTHING_WRITTEN_IS_RUN: &[(i64, u8, SeccompCmpOp, u64)] = &[
     (libc::SYS_mmap, 2, NOT_EXECUTABLE, 0),
     (libc::SYS_mprotect, 2, NOT_EXECUTABLE, 0),
 ];
-/// The bit is not set.
+/// The argument does not have the bit PROT_EXEC.
 const NOT_EXECUTABLE: SeccompCmpOp = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);

@@ -1,4 +1,4 @@
-//! Processes of containers: handing descriptors to a child under the numbers that it expects.
+//! Processes of containers: passes descriptors to a child under the numbers that it expects.
 
 // The only way to choose a child's descriptor numbers is to run code between fork and exec.
 #![allow(unsafe_code)]
@@ -9,13 +9,13 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::io::fcntl_dupfd_cloexec;
 use tokio::process::Command;
 
-/// The number that the first one gets in the child.
+/// The number of the first descriptor in the child.
 const FIRST: RawFd = 3;
 
-/// Has the child find these descriptors at 3, 4, … Keep the answer until the child is spawned.
+/// Passes these descriptors to the child as 3, 4, … Keep the result until the child is spawned.
 ///
-/// A spawn fails with [`io::ErrorKind::WouldBlock`] where another thread has closed what had one of these numbers, and something new
-/// has it: nothing was run. It takes microseconds that are rarely met, and whoever starts services and upgrades can do so again.
+/// A spawn fails with [`io::ErrorKind::WouldBlock`] if another thread has closed the holder of one of these numbers, and a new file has it:
+/// nothing was run. The window is microseconds, so it rarely happens, and the callers that start services and upgrades can retry.
 pub fn pass_descriptors(command: &mut Command, descriptors: &[OwnedFd]) -> io::Result<Passing> {
     let end = FIRST + RawFd::try_from(descriptors.len()).map_err(io::Error::other)?;
     // Every target number is taken in this process, so that nothing that std opens for the spawn (the pipe on which
@@ -40,7 +40,7 @@ pub fn pass_descriptors(command: &mut Command, descriptors: &[OwnedFd]) -> io::R
         .map(|(source, target)| (source, target, holder(target)))
         .collect();
     let place = move || {
-        // Those that are not taken by a blocker somebody else could close.
+        // A number that is not held by a blocker may have been closed by another thread.
         for (_, target, before) in &plan {
             let now = holder(*target);
             if now.is_some() && now != *before {
@@ -66,7 +66,7 @@ pub fn pass_descriptors(command: &mut Command, descriptors: &[OwnedFd]) -> io::R
     })
 }
 
-/// The file that a number leads to, by device and inode.
+/// The file at a descriptor number, by device and inode.
 type Holder = (u64, u64);
 
 fn holder(number: RawFd) -> Option<Holder> {
@@ -76,7 +76,7 @@ fn holder(number: RawFd) -> Option<Holder> {
     (unsafe { libc::fstat(number, &raw mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
-/// What must stay open until the child is spawned.
+/// Descriptors that must stay open until the child is spawned.
 pub struct Passing {
     _sources: Vec<OwnedFd>,
     _blockers: Vec<OwnedFd>,
@@ -119,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_program_is_still_reported() {
-        // Other tests close what is theirs.
+        // Other tests close their descriptors at the same time.
         let said = std::iter::repeat_with(missing);
         let said = { said }.find(|kind| *kind != io::ErrorKind::WouldBlock);
         assert_eq!(said, Some(io::ErrorKind::NotFound));

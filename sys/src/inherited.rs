@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Takes ownership of the one descriptor that init passes by number; the second call fails.
+/// Takes ownership of the one descriptor that init passes by number; a second call fails.
 #[expect(
     unsafe_code,
     reason = "a descriptor by number exists in no safe interface"

@@ -1,4 +1,4 @@
-//! Loading the kernel that the next reboot jumps into (kexec_file_load(2)).
+//! Loads the kernel that the next reboot jumps into (kexec_file_load(2)).
 
 // There is no safe wrapper of this system call.
 #![allow(unsafe_code)]
@@ -7,10 +7,10 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Has this kernel ready for a reboot that jumps into it; a kernel that was loaded before goes.
+/// Loads this kernel for a reboot that jumps into it; it replaces one that was loaded before.
 ///
 /// # Errors
-/// The kernel's answer: `EPERM` or `ENOKEY` where Secure Boot locks it down, `EBUSY` while another one is being loaded.
+/// The kernel's error: `EPERM` or `ENOKEY` if Secure Boot forbids it, `EBUSY` while another kernel is being loaded.
 pub fn load(kernel: BorrowedFd<'_>, initramfs: BorrowedFd<'_>, arguments: &CStr) -> io::Result<()> {
     let length = arguments.to_bytes_with_nul().len();
     let no_flags: libc::c_ulong = 0;

@@ -4,8 +4,8 @@
 //! behaviour has one short crate to read, and each block in it carries its argument. Modules of `unsafe` within machined were the other
 //! choice; they keep the promise only as long as a reviewer looks, and apid could not have used them without machined.
 //!
-//! `confinement` is here although it has no `unsafe`: it is how a program that meets strangers gives up the kernel's facilities, for apid and
-//! the dashboard alike.
+//! `confinement` is here although it has no `unsafe`: it is how a program that talks to unknown clients gives up the kernel's facilities,
+//! for apid and the dashboard alike.
 
 pub mod block;
 pub mod confinement;

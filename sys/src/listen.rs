@@ -9,7 +9,7 @@ use rustix::net::{
     sockopt::{set_ipv6_v6only, set_socket_reuseaddr},
 };
 
-/// Connections that wait while nobody accepts, as over a swap of generations.
+/// Limit on connections that wait while no process accepts, for example during a swap of generations.
 pub const BACKLOG: u16 = 1024;
 
 /// Listens on a port of all addresses.

@@ -1,8 +1,9 @@
-//! Whom the kernel ends first when memory runs out: `oom_score_adj` (Documentation/filesystems/proc.rst), from -1000, never, to 1000.
+//! The order in which the kernel kills processes when memory runs out: `oom_score_adj` (Documentation/filesystems/proc.rst), from -1000,
+//! never, to 1000.
 //!
-//! init is PID 1, whom the kernel never picks. The value is inherited, so every program that machined starts gets its own.
+//! init is PID 1, which the kernel never picks. The value is inherited, so every program that machined starts gets its own.
 
-// The child's value must be set between fork and exec: later, what it starts in its first moment has inherited machined's.
+// The child's value must be set between fork and exec: later, its own first children would have inherited machined's value.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -11,19 +12,19 @@ use std::io;
 
 use tokio::process::Command;
 
-/// Of machined and apid: without them nobody can tell what is wrong. Only what is never picked comes after them.
+/// For machined and apid: without them no client can find out what is wrong. Only processes that are never picked come after them.
 pub const KEPT: i16 = -900;
-/// Of all other programs of the machine. Containers are above it.
+/// For all other programs of the machine. Containers have higher values.
 pub const USUAL: i16 = 0;
 
 const OWN: &CStr = c"/proc/self/oom_score_adj";
 
-/// Sets this process's own.
+/// Sets the value of this process.
 pub fn set_own(score: i16) -> io::Result<()> {
     fs::write("/proc/self/oom_score_adj", score.to_string())
 }
 
-/// Has a program begin with this value, or with the higher one that it inherits where this process may not lower that: machined may.
+/// Starts a program with this value, or with the higher inherited one if this process may not lower it: machined may.
 pub fn set_for(command: &mut Command, score: i16) {
     let text = score.to_string();
     let set = move || {
@@ -56,7 +57,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_begins_with_its_own_value() {
         let own = fs::read_to_string("/proc/self/oom_score_adj").unwrap();
-        // Without privileges it can only be raised.
+        // Without privileges the value can only be raised.
         let score = own.trim().parse::<i16>().unwrap().max(0) + 7;
         let mut command = Command::new("cat");
         command.arg("/proc/self/oom_score_adj");

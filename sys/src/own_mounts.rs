@@ -1,9 +1,9 @@
-//! A mount namespace of one's own (mount_namespaces(7)).
+//! A private mount namespace (mount_namespaces(7)).
 
 use rustix::thread::UnshareFlags;
 
-/// Gives the calling thread a copy of its mounts, which nobody else sees change. Its root and working directory are its own from then
-/// on, too (unshare(2)).
+/// Gives the calling thread a copy of its mounts; no other thread sees changes of it. Root and working directory become its own, too
+/// (unshare(2)).
 #[expect(
     unsafe_code,
     reason = "rustix leaves it to the caller to give no flag that is dangerous"

@@ -1,4 +1,4 @@
-//! Packet sockets (packet(7)): what passes a link, below IP.
+//! Packet sockets (packet(7)): packets of a link, below IP.
 
 // Addresses, options and control messages of packet sockets have no safe interface.
 #![allow(unsafe_code)]
@@ -12,44 +12,44 @@ use libc::{c_int, c_ushort, socklen_t};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use socket2::{SockFilter, SockRef};
 
-/// What the kernel may hold of packets that nobody has read yet: bytes, which it doubles for its own bookkeeping (socket(7)).
+/// Size of the receive buffer, in bytes; the kernel doubles it for its own bookkeeping (socket(7)).
 const WAITING_BYTES: usize = 1 << 20;
-/// Room for a `timespec` and a `tpacket_auxdata` with their headers, of 32 and 40 bytes, in words that align both.
+/// Size of the control buffer: a `timespec` and a `tpacket_auxdata` with their headers, of 32 and 40 bytes, in words that align both.
 const CONTROL_WORDS: usize = 16;
 
-/// Opens a socket that sees nothing before [`bind`]: with the protocol 0 it gets no packets, of other links neither.
+/// Opens a socket that receives nothing before [`bind`]: with the protocol 0 it gets no packets, of other links neither.
 ///
 /// # Errors
 /// `EPERM` without CAP_NET_RAW and CAP_NET_ADMIN.
 pub fn open() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-    // More than everybody may have: packets come in bursts.
+    // Above the limit for ordinary users: packets come in bursts.
     sockopt::set_socket_recv_buffer_size_force(&socket, WAITING_BYTES)?;
     stamp_times(&socket)?;
     set(&socket, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     Ok(socket)
 }
 
-/// Has the kernel say when it got each packet (socket(7)).
+/// Requests the kernel's time of receipt for each packet (socket(7)).
 fn stamp_times(socket: &OwnedFd) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
-/// Lets only packets through that the program accepts, each as long as it says.
+/// Attaches a filter: only packets that the program accepts pass, each cut to the length that it returns.
 ///
 /// # Errors
-/// `EINVAL` if it is no program, `ENOMEM` if it is larger than `net.core.optmem_max` allows.
+/// `EINVAL` if the program is not valid, `ENOMEM` if it is larger than `net.core.optmem_max` allows.
 pub fn filter(socket: &OwnedFd, program: &[SockFilter]) -> io::Result<()> {
     SockRef::from(socket).attach_filter(program)
 }
 
-/// Leaves out what this machine sends. On a loopback everything is sent and received: without this, it is seen twice.
+/// Leaves out packets that this machine sends. On a loopback link each packet is sent and received, so without this it is captured twice.
 pub fn ignore_outgoing(socket: &OwnedFd) -> io::Result<()> {
     set(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)
 }
 
-/// Has the link take what is for others too, for as long as the socket lives.
+/// Makes the link receive packets for other machines too, as long as the socket is open.
 pub fn be_promiscuous(socket: &OwnedFd, link: u32) -> io::Result<()> {
     let membership = libc::packet_mreq {
         mr_ifindex: index(link)?,
@@ -70,7 +70,7 @@ pub fn be_promiscuous(socket: &OwnedFd, link: u32) -> io::Result<()> {
     result(done)
 }
 
-/// Has the socket see every packet of this link from now on.
+/// Receives every packet of this link from now on.
 ///
 /// # Errors
 /// `ENODEV` if there is no such link, `ENETDOWN` if it is down.
@@ -93,27 +93,27 @@ pub fn bind(socket: &OwnedFd, link: u32) -> io::Result<()> {
         )
     };
     result(done)?;
-    // A link that is down is no error of bind's: the socket has it.
+    // A link that is down is not an error of bind: the socket has the error.
     Ok(sockopt::socket_error(socket)??)
 }
 
 /// A packet that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes of it in the buffer.
+    /// Length of the part in the buffer, in bytes.
     pub length: usize,
-    /// Bytes that it had on the link, the VLAN tag not counted.
+    /// Length on the link in bytes, without the VLAN tag.
     pub original: usize,
-    /// When the kernel got it; now, if it does not say.
+    /// The kernel's time of receipt; the present time if there is none.
     pub at: SystemTime,
-    /// The VLAN tag as it was on the link, if card or kernel took one out.
+    /// The VLAN tag as it was on the link, if the card or the kernel removed one.
     pub tag: Option<[u8; 4]>,
 }
 
-/// Takes the next packet; what of it does not fit into the buffer is lost.
+/// Receives the next packet; the part that does not fit into the buffer is lost.
 ///
 /// # Errors
-/// `EAGAIN` if there is none, `ENETDOWN` once after the link went down or away.
+/// `EAGAIN` if there is none, `ENETDOWN` once after the link went down or was removed.
 pub fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut control = [0_u64; CONTROL_WORDS];
     let mut part = libc::iovec {
@@ -127,7 +127,7 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Received> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     // SAFETY: `message` names one part, the buffer, and the control buffer, each with its length; all outlive the call, and
-    // nobody else has them.
+    // no other code has them.
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
 
@@ -156,7 +156,7 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Received> {
     })
 }
 
-/// What a control message holds; none if it was cut.
+/// The content of a control message; `None` if it was truncated.
 ///
 /// # Safety
 /// `header` is one of a control buffer that recvmsg(2) has filled, and any bytes that the kernel wrote there are a `T`.
@@ -180,7 +180,7 @@ fn time(stamp: libc::timespec) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
 }
 
-/// Type and value of the tag that is told beside the packet.
+/// Type and value of a tag that comes beside the packet.
 fn tag(extra: &libc::tpacket_auxdata) -> Option<[u8; 4]> {
     if extra.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
         return None;
@@ -193,16 +193,16 @@ fn tag(extra: &libc::tpacket_auxdata) -> Option<[u8; 4]> {
     Some([a, b, c, d])
 }
 
-/// What came to a socket.
+/// The counters of a socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that the filter let through, those that were dropped too.
+    /// Packets that the filter let through, including dropped ones.
     pub packets: u32,
-    /// Packets among them that there was no room for.
+    /// Packets among them that were dropped for lack of room.
     pub dropped: u32,
 }
 
-/// Counts since the socket was opened, or since they were last asked for.
+/// Reads the counts since the socket was opened, or since the last call.
 pub fn counts(socket: &OwnedFd) -> io::Result<Counts> {
     let mut counts = libc::tpacket_stats {
         tp_packets: 0,
@@ -226,7 +226,7 @@ pub fn counts(socket: &OwnedFd) -> io::Result<Counts> {
     })
 }
 
-/// Sets an option whose value is a number.
+/// Sets an option with a number as its value.
 fn set(socket: &OwnedFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: the kernel reads one int, which outlives the call.
     let done = unsafe {
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// Packet sockets are for the privileged; that the kernel stamps packets and cuts them is the same for others.
+    /// Packet sockets need privileges; times and truncation by the kernel are the same for other sockets.
     #[test]
     fn a_packet_comes_with_its_time_as_far_as_it_fits() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -276,7 +276,7 @@ mod tests {
         let received = receive(&receiver, &mut buffer).unwrap();
         assert_eq!((received.length, &buffer), (4, b"abcd"));
         assert_eq!(received.tag, None);
-        // The kernel's clock for this may be a tick coarse.
+        // The kernel's clock for times of receipt may be coarse by a tick.
         let slack = Duration::from_millis(20);
         let now = SystemTime::now();
         assert!(

@@ -1,4 +1,4 @@
-//! Waiting for a descriptor to become readable or writable.
+//! Waits for a descriptor to become readable or writable.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Watches a descriptor that nobody else owns.
+/// Watches a descriptor that has no other owner.
 #[expect(
     unsafe_code,
     reason = "tokio leaves it to the caller to promise that the descriptor stays what it is"

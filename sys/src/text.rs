@@ -1,4 +1,4 @@
-//! The program's own code in memory. Most of it is needed once, at start; on a small machine its pages are worth something.
+//! The program's own code in memory. Most of it is needed only at the start; on a small machine its pages are valuable.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -9,25 +9,24 @@ use rustix::fs::{Advice, fadvise};
 /// Bytes of a page on x86-64.
 const PAGE: usize = 4096;
 
-/// Has the kernel bring in, from now on, single blocks of the root filesystem: of code and constants that are needed, without
-/// those around them.
+/// Makes the kernel read single blocks of the root filesystem from now on: only the needed pages of code and constants, not their
+/// neighbours.
 pub fn read_singly() -> io::Result<()> {
     advise(libc::MADV_RANDOM)
 }
 
-/// Unmaps the code and the constants of this process. What is needed again comes back from the page cache, or from the root
-/// filesystem.
+/// Unmaps the code and the constants of this process. Needed pages come back from the page cache, or from the root filesystem.
 pub fn forget() -> io::Result<()> {
     advise(libc::MADV_DONTNEED)
 }
 
-/// What an advice is for, and how it went.
+/// The advice to give, and the result.
 struct Advised {
     advice: c_int,
     done: io::Result<()>,
 }
 
-/// Gives an advice on all that is mapped of the program's file and cannot be written.
+/// Gives advice on all read-only mappings of the program's file.
 fn advise(advice: c_int) -> io::Result<()> {
     let mut advised = Advised {
         advice,
@@ -42,7 +41,7 @@ fn advise(advice: c_int) -> io::Result<()> {
     advised.done
 }
 
-/// Called once, for the first object: the program itself. Others are libraries, of which a static program has none.
+/// Called once, for the first object: the program itself. The others are libraries, which a static program does not have.
 #[allow(unsafe_code)]
 unsafe extern "C" fn advise_on_segments(
     object: *mut libc::dl_phdr_info,
@@ -68,7 +67,7 @@ unsafe extern "C" fn advise_on_segments(
     1
 }
 
-/// Pages of a file that were never written.
+/// Gives advice on pages of a file that were never written.
 fn advise_on_range(start: usize, end: usize, advice: c_int) -> io::Result<()> {
     // SAFETY: whole pages of a segment that is not writable: mapped privately from the file and never written, so that
     // every page can be read again as it was.
@@ -87,7 +86,7 @@ fn advise_on_range(start: usize, end: usize, advice: c_int) -> io::Result<()> {
     }
 }
 
-/// Lets the page cache drop what no process has mapped of this program's file.
+/// Lets the page cache drop the pages of this program's file that no process has mapped.
 pub fn uncache(program: &File) -> io::Result<()> {
     Ok(fadvise(program, 0, None, Advice::DontNeed)?)
 }

@@ -1,4 +1,4 @@
-//! The kernel's virtual terminals (ioctl_console(2)): which one is seen, and which one the kernel's own messages go to.
+//! The kernel's virtual terminals (ioctl_console(2)): selects the one on the screen, and the one for the kernel's own messages.
 
 use std::ffi::c_int;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ const TIOCLINUX: ioctl::Opcode = 0x541c;
 /// `TIOCL_SETKMSGREDIRECT` of `linux/tiocl.h`.
 const KERNEL_MESSAGES_GO_TO: u8 = 11;
 
-/// Brings this terminal to the screen. `console` is any virtual terminal.
+/// Switches the screen to this terminal. `console` is any virtual terminal.
 #[expect(unsafe_code, reason = "there is no safe interface for this ioctl")]
 pub fn show(console: impl AsFd, terminal: u8) -> io::Result<()> {
     // SAFETY: VT_ACTIVATE takes the terminal's number in place of a pointer and touches no memory.
@@ -23,7 +23,7 @@ pub fn show(console: impl AsFd, terminal: u8) -> io::Result<()> {
     }
 }
 
-/// Has the kernel print to this terminal instead of whichever is seen.
+/// Prints the kernel's messages to this terminal instead of the visible one.
 #[expect(unsafe_code, reason = "there is no safe interface for this ioctl")]
 pub fn send_kernel_messages_to(console: impl AsFd, terminal: u8) -> io::Result<()> {
     // SAFETY: this TIOCLINUX reads two bytes, its own number and the terminal's; there are four.

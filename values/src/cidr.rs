@@ -5,26 +5,26 @@ use std::{fmt, net::IpAddr, str::FromStr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// An address with the length of its network's prefix, such as `192.0.2.7/24`. The address keeps its host part.
+/// An address with the length of its network's prefix, for example `192.0.2.7/24`. The address keeps its host part.
 ///
-/// Not `ipnet`'s own type, because that one reads `010.0.0.1/8` as well, which others take for octal.
+/// Not `ipnet`'s own type, because that one accepts `010.0.0.1/8` as well, which other programs read as octal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(IpNet);
 
-/// Text that is no address with a prefix.
+/// The text is not an address with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this is not an address with a prefix such as `192.168.2.10/24` or `2001:db8::7/64`")]
 pub struct NotACidr;
 
 impl Cidr {
-    /// None when the prefix is longer than the address.
+    /// `None` if the prefix is longer than the address.
     #[must_use]
     pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
         IpNet::new(address, prefix).ok().map(Self)
     }
 
-    /// An address alone: all bits are the network's.
+    /// A single address: the prefix covers all bits.
     #[must_use]
     pub fn host(address: IpAddr) -> Self {
         Self(address.into())
@@ -42,7 +42,7 @@ impl Cidr {
         self.0.prefix_len()
     }
 
-    /// The same network without the host part, as the kernel wants destinations.
+    /// The same network without the host part, as the kernel expects destinations.
     #[must_use]
     pub fn network(self) -> Self {
         Self(self.0.trunc())

@@ -5,30 +5,30 @@ use crate::{AbsolutePath, ByteSize, HostPort, HttpUrl, VolumeName};
 /// A filesystem in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// What is mounted.
+    /// The source of the mount.
     pub source: MountSource,
-    /// Where, inside.
+    /// The path in the container.
     pub destination: AbsolutePath,
-    /// How; in the order given, without repetition. Memory is writable unless [`MountOption::ReadOnly`] is here, all else
-    /// only if [`MountOption::ReadWrite`] is.
+    /// The options in the given order, without repetition. A tmpfs is writable unless [`MountOption::ReadOnly`] is here, all else only if
+    /// [`MountOption::ReadWrite`] is.
     pub options: Vec<MountOption>,
 }
 
-/// What is mounted.
+/// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {
     /// A user volume; the container waits for it. An unused one is given to the container's user.
     UserVolume(VolumeName),
-    /// Memory; without a size the kernel's default, half of all.
+    /// A tmpfs; without a size the kernel's default applies, half of all memory.
     Tmpfs {
-        /// At most this much.
+        /// The size limit.
         size: Option<ByteSize>,
     },
     /// A file or directory of the machine, which must exist.
     HostPath(AbsolutePath),
 }
 
-/// How something is mounted.
+/// An option of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountOption {
     /// `ro`
@@ -50,7 +50,7 @@ pub enum MountOption {
 }
 
 impl MountOption {
-    /// All of them, with the words of the config.
+    /// All options, with their words in the config.
     pub const WORDS: [(&str, MountOption); 8] = [
         ("ro", Self::ReadOnly),
         ("rw", Self::ReadWrite),
@@ -62,7 +62,7 @@ impl MountOption {
         ("rshared", Self::Rshared),
     ];
 
-    /// The word of the config, which is also the word of an OCI runtime.
+    /// The word in the config, which an OCI runtime uses too.
     #[must_use]
     pub fn word(self) -> &'static str {
         Self::WORDS
@@ -72,7 +72,7 @@ impl MountOption {
     }
 }
 
-/// Where the rights of a container begin.
+/// The rights that a container starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SecurityProfile {
     /// A few capabilities, no devices, a writable root filesystem.
@@ -84,39 +84,39 @@ pub enum SecurityProfile {
     Privileged,
 }
 
-/// Changes to the capabilities of the profile. Names with or without `CAP_`, in any case; `ALL` is every one.
+/// Changes to the capabilities of the profile. Names with or without `CAP_`, in any case; `ALL` stands for every one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Beside those of the profile.
+    /// Capabilities to add to those of the profile.
     pub add: Vec<String>,
-    /// Taken away after the additions, unless added by name where `ALL` is dropped.
+    /// Capabilities to remove after the additions, except those added by name when `ALL` is dropped.
     pub drop: Vec<String>,
 }
 
-/// Which network a container sees.
+/// The network of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContainerNetwork {
-    /// A namespace of its own with a loopback link that is up, and nothing else.
+    /// A namespace of its own, with only a loopback link, which is up.
     #[default]
     None,
-    /// The machine's.
+    /// The machine's network.
     Host,
 }
 
-/// What anybody on the machine can try to reach.
+/// The target of a check that any process on the machine can make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckTarget {
-    /// A GET that answers 200 to 399.
+    /// A GET must answer 200 to 399.
     Http(HttpUrl),
-    /// A connection that opens.
+    /// A TCP connection must open.
     Tcp(HostPort),
 }
 
-/// How a container shows that it does its work.
+/// The health probe of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HealthProbe {
-    /// It answers.
+    /// The target must answer.
     Reach(CheckTarget),
-    /// A program in the container ends with 0; never empty.
+    /// A program in the container must exit with 0; never empty.
     Exec(Vec<String>),
 }

@@ -1,4 +1,4 @@
-//! Content digests. Only sha256: it is what registries use, and one algorithm is one thing to get right.
+//! Content digests. Only sha256: registries use it, and one algorithm is easier to get right.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,17 +6,17 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// A sha256 digest; a value that exists is well formed.
+/// A sha256 digest; every value is well formed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
-/// Why a text is not a digest that we use.
+/// Why a text is not a supported digest.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DigestError {
-    /// There is no `ALGORITHM:` in front.
+    /// The `ALGORITHM:` in front is missing.
     #[error("{0:?} is not a digest: sha256: and 64 lower-case hexadecimal digits are expected")]
     NotADigest(String),
-    /// An algorithm that is not supported.
+    /// The algorithm is not supported.
     #[error("digest algorithm {0:?} is not supported; name the image by its sha256 digest")]
     Algorithm(String),
 }
@@ -38,7 +38,7 @@ impl Digest {
         hex
     }
 
-    /// A digest from its 64 digits alone, as directories of the image store are named.
+    /// Parses a digest from its 64 digits alone, the form of directory names in the image store.
     pub fn from_hex(hex: &str) -> Result<Self, DigestError> {
         let bad = || DigestError::NotADigest(shown(hex));
         if hex.len() != 64 {
@@ -53,7 +53,7 @@ impl Digest {
     }
 }
 
-/// Upper case is not valid in the image specification, so that one content has one name.
+/// The value of a lower-case digit. Upper case is not valid in the image specification, so that each content has one name.
 fn nibble(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -62,7 +62,7 @@ fn nibble(digit: u8) -> Option<u8> {
     }
 }
 
-/// Hostile text in an error stays short.
+/// Shortens text for an error: it may be hostile.
 fn shown(text: &str) -> String {
     text.chars().take(80).collect()
 }

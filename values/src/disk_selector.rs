@@ -1,21 +1,21 @@
-//! Which disk is meant: by path, by a CEL expression, or by properties.
+//! Selects a disk: by path, by a CEL expression, or by properties.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use crate::ByteSize;
 
-/// A way to name a disk.
+/// A way to select a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskSelector {
     /// A device path or one of its names below /dev/disk/by-id.
     Path(PathBuf),
     /// A CEL expression over `disk` and `system_disk`, not parsed yet.
     Cel(String),
-    /// Properties that all fit.
+    /// Properties, all of which must match.
     Fields(Box<DiskFields>),
 }
 
-/// Properties of a disk, as in Talos's older `diskSelector`. Texts may hold `*`, `?` and `[sets]`; none is any.
+/// Properties of a disk, as in Talos's older `diskSelector`. Texts may contain `*`, `?` and `[sets]`; `None` matches any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskFields {
     /// Its size.
@@ -32,18 +32,18 @@ pub struct DiskFields {
     pub uuid: Option<String>,
     /// `/sys/block/<dev>/wwid`, the world-wide name.
     pub wwid: Option<String>,
-    /// What it is built as.
+    /// The kind of disk.
     pub kind: Option<DiskKind>,
-    /// Where it is attached, as below /sys/devices.
+    /// Its path on the bus, as below /sys/devices.
     pub bus_path: Option<String>,
 }
 
-/// What a disk is built as.
+/// The kind of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskKind {
-    /// It rotates.
+    /// A rotating disk.
     Hdd,
-    /// It doesn't, and is neither NVMe nor SD.
+    /// A disk that does not rotate, and is neither NVMe nor SD.
     Ssd,
     /// NVMe.
     Nvme,
@@ -54,13 +54,13 @@ pub enum DiskKind {
 /// A comparison with a size: `4GB`, `>= 1TB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeCondition {
-    /// How to compare.
+    /// The comparison.
     pub comparison: Comparison,
-    /// With what.
+    /// The size to compare with.
     pub size: ByteSize,
 }
 
-/// How to compare.
+/// A comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
     /// `==`, or nothing.
@@ -75,7 +75,7 @@ pub enum Comparison {
     LessOrEqual,
 }
 
-/// Text that is no comparison with a size.
+/// The text is not a comparison with a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("write a size such as `4GB`, `>= 1TB` or `<= 2TB`")]
 pub struct NotASizeCondition;
@@ -91,7 +91,7 @@ impl fmt::Display for DiskSelector {
 }
 
 impl SizeCondition {
-    /// Whether a disk of this many bytes is meant.
+    /// Whether a disk of this many bytes matches.
     #[must_use]
     pub fn holds(self, bytes: u64) -> bool {
         match self.comparison {
@@ -109,7 +109,7 @@ impl FromStr for SizeCondition {
 
     fn from_str(text: &str) -> Result<Self, NotASizeCondition> {
         let text = text.trim();
-        // The longer operators first: `>` begins `>=`.
+        // The longer operators first, as `>` is a prefix of `>=`.
         let operators = [
             (">=", Comparison::GreaterOrEqual),
             ("<=", Comparison::LessOrEqual),

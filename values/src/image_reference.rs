@@ -1,4 +1,4 @@
-//! Names of images: `[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]`, as everybody writes them.
+//! Names of images in the usual form: `[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]`.
 //!
 //! The rules are those of the distribution project's `reference` package: a first part with a dot, a colon or the
 //! name `localhost` is a registry, otherwise the registry is docker.io, where one-word names live under `library/`.
@@ -10,11 +10,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::digest::{Digest, DigestError};
 
-/// The registry of names that don't give one.
+/// The registry of names without one.
 const DEFAULT_REGISTRY: &str = "docker.io";
 /// The tag of names with neither tag nor digest.
 const DEFAULT_TAG: &str = "latest";
-/// Longest repository and tag, from the distribution specification.
+/// Limits on the length of repository and tag, from the distribution specification.
 const LONGEST_REPOSITORY: usize = 255;
 const LONGEST_TAG: usize = 128;
 
@@ -30,28 +30,28 @@ pub struct ImageReference {
 /// Why a text does not name an image.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReferenceError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("the image name is empty")]
     Empty,
     /// The part before the first slash is no host.
     #[error("{0:?} is not a registry: HOST or HOST:PORT is expected")]
     Registry(String),
-    /// The path.
+    /// The repository is not valid.
     #[error(
         "{0:?} is not a repository: parts of lower-case letters, digits and single . _ - between slashes are expected, \
          at most {LONGEST_REPOSITORY} bytes"
     )]
     Repository(String),
-    /// After the colon.
+    /// The tag is not valid.
     #[error("{0:?} is not a tag: at most {LONGEST_TAG} letters, digits, . _ - are expected")]
     Tag(String),
-    /// After the @.
+    /// The digest is not valid.
     #[error("the image name ends in an unusable digest")]
     Digest(#[from] DigestError),
 }
 
 impl ImageReference {
-    /// `HOST` or `HOST:PORT`, as it is written in the name (docker.io is not replaced by its real host).
+    /// `HOST` or `HOST:PORT`, as written in the name (docker.io is not replaced by its real host).
     pub fn registry(&self) -> &str {
         &self.registry
     }
@@ -61,17 +61,17 @@ impl ImageReference {
         &self.repository
     }
 
-    /// The tag, if one is given; a digest beside it wins.
+    /// The tag, if there is one; a digest beside it takes precedence.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
-    /// The digest, if one is given.
+    /// The digest, if there is one.
     pub fn digest(&self) -> Option<Digest> {
         self.digest
     }
 
-    /// What a manifest is asked for by: the digest, else the tag.
+    /// The selector of the manifest in a request: the digest, else the tag.
     pub fn selector(&self) -> String {
         match (self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),
@@ -80,7 +80,7 @@ impl ImageReference {
         }
     }
 
-    /// The same repository, by digest alone.
+    /// The same repository with only this digest.
     pub fn at(&self, digest: Digest) -> Self {
         ImageReference {
             tag: None,
@@ -101,7 +101,7 @@ impl FromStr for ImageReference {
             Some((name, digest)) => (name, Some(digest.parse()?)),
             None => (text, None),
         };
-        // A colon after the last slash starts a tag; one before it, a port.
+        // A colon after the last slash starts a tag; one before it starts a port.
         let path_starts = text.rfind('/').map_or(0, |slash| slash + 1);
         let (name, tag) = match text[path_starts..].split_once(':') {
             Some((last, tag)) => (&text[..path_starts + last.len()], Some(checked_tag(tag)?)),
@@ -173,7 +173,7 @@ fn is_repository(path: &str) -> bool {
     path.len() <= LONGEST_REPOSITORY && path.split('/').all(is_path_component)
 }
 
-/// Runs of letters and digits with one separator between: `.`, `_`, `__` or any number of `-`.
+/// Whether a part of a path is valid: letters and digits, with one separator between: `.`, `_`, `__` or any number of `-`.
 fn is_path_component(component: &str) -> bool {
     let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let (Some(first), Some(last)) = (component.bytes().next(), component.bytes().last()) else {
@@ -204,7 +204,7 @@ fn checked_tag(tag: &str) -> Result<&str, ReferenceError> {
     }
 }
 
-/// Hostile text in an error stays short.
+/// Shortens text for an error: it may be hostile.
 fn shown(text: &str) -> String {
     text.chars().take(80).collect()
 }

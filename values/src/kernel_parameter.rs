@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest path that is taken, in bytes. The longest ones below /sys/devices have some 150.
+/// Limit on the length of a path, in bytes. The longest ones below /sys/devices have some 150.
 const LONGEST: usize = 512;
 
-/// The tree that a parameter is in.
+/// The tree of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Tree {
     ProcSys,
@@ -27,14 +27,14 @@ impl Tree {
     }
 }
 
-/// A kernel parameter. One that exists names a file below its tree, and cannot lead out of it by `..`.
+/// A kernel parameter. Every value names a file below its tree, and cannot leave it by `..`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelParameter {
     tree: Tree,
     below: String,
 }
 
-/// Why a text names no kernel parameter.
+/// Why a text is not the name of a kernel parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this is no name of a kernel parameter: parts between dots (`net.ipv4.ip_forward`) or between slashes (`net/ipv4/conf/eth0.5/mtu`) are expected, \
@@ -43,11 +43,11 @@ pub struct KernelParameter {
 pub struct NotAParameter;
 
 impl KernelParameter {
-    /// A parameter below /proc/sys, by its name as sysctl(8) takes it: whichever of `.` and `/` comes first stands between the parts; where
-    /// that is the dot, a slash within a part stands for a dot.
+    /// A parameter below /proc/sys, by a name as in sysctl(8): the first `.` or `/` in it decides which of them separates the parts; if it
+    /// is the dot, a slash within a part stands for a dot.
     ///
     /// # Errors
-    /// The name is none.
+    /// The name is not valid.
     pub fn sysctl(name: &str) -> Result<Self, NotAParameter> {
         Self::named(Tree::ProcSys, name)
     }
@@ -55,7 +55,7 @@ impl KernelParameter {
     /// A parameter below /sys, by a name of the same form.
     ///
     /// # Errors
-    /// The name is none.
+    /// The name is not valid.
     pub fn sysfs(name: &str) -> Result<Self, NotAParameter> {
         Self::named(Tree::Sys, name)
     }
@@ -87,7 +87,7 @@ impl KernelParameter {
         }
     }
 
-    /// Its file, on the machine whose root directory is `root`.
+    /// The path of its file, on a machine with this root directory.
     pub fn path(&self, root: &Path) -> PathBuf {
         root.join(self.tree.directory()).join(&self.below)
     }
@@ -100,7 +100,7 @@ impl fmt::Display for KernelParameter {
     }
 }
 
-/// From the absolute path.
+/// Parses the absolute path.
 impl FromStr for KernelParameter {
     type Err = NotAParameter;
 

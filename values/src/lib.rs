@@ -1,8 +1,8 @@
-//! Values that several parts of the machine name alike: names, digests, references of images, quantities, addresses, selectors.
+//! Values that several parts of the machine share: names, digests, references of images, quantities, addresses, selectors.
 //!
-//! The decision: a value is checked when it is made, so one that exists is well formed, and no function checks it again. Text that each
-//! function checks for itself was the other choice; it is checked twice where it does no harm and not at all where it does. A type that
-//! the machine config and a domain both speak of is here once, so that nothing translates between two of the same.
+//! The decision: a value is checked when it is made, so every value is well formed, and no function checks it again. Text that each
+//! function checks for itself was the other choice; it is checked twice in harmless places and not at all in the harmful one. A type that
+//! both the machine config and a domain use is here once, so that no code translates between two of the same.
 
 #![forbid(unsafe_code)]
 

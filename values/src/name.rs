@@ -1,4 +1,4 @@
-//! Names: a value that exists is valid.
+//! Names: every value is valid.
 
 use std::{
     borrow::Borrow,
@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// Why a text is no such name. The message says what would be one.
+/// Why a text is not a valid name. The message describes a valid one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadName(String);
@@ -19,7 +19,7 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// As text.
+            /// The name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -78,7 +78,7 @@ name! {
 }
 
 name! {
-    /// An NTP server: a host name or an address, with a port where it is not 123.
+    /// An NTP server: a host name or an address, with a port if it is not 123.
     TimeServer, |text| {
         if text.parse::<std::net::IpAddr>().is_ok() || hostname(text).is_ok() || text.parse::<HostPort>().is_ok() {
             return Ok(());
@@ -88,7 +88,7 @@ name! {
 }
 
 name! {
-    /// The name of a link as the kernel takes it (`dev_valid_name`, net/core/dev.c): 1 to 15 bytes without `/`, `:` and space.
+    /// The name of a link, by the kernel's rules (`dev_valid_name`, net/core/dev.c): 1 to 15 bytes without `/`, `:` and space.
     LinkName, |text| {
         let allowed = |c: char| !c.is_whitespace() && !c.is_control() && c != '/' && c != ':';
         if (1..=15).contains(&text.len()) && text.chars().all(allowed) && text != "." && text != ".." {
@@ -99,7 +99,7 @@ name! {
 }
 
 name! {
-    /// An absolute path without `..`, `.` and empty parts, so that it means the same wherever it is read.
+    /// An absolute path without `..`, `.` and empty parts, so that every program reads it in the same way.
     AbsolutePath, |text| {
         let below = text.strip_prefix('/');
         let clean = below.is_some_and(|below| below.is_empty() || below.split('/').all(|part| !matches!(part, "" | "." | "..")));
@@ -111,7 +111,7 @@ name! {
 }
 
 impl AbsolutePath {
-    /// As a path.
+    /// The value as a path.
     #[must_use]
     pub fn as_path(&self) -> &Path {
         Path::new(&self.0)
@@ -143,7 +143,7 @@ name! {
 }
 
 name! {
-    /// A registry's host as image names spell it, with its port if any: `docker.io`, `registry.local:5000`; `*` is every registry.
+    /// A registry's host as in image names, with its port if there is one: `docker.io`, `registry.local:5000`; `*` is every registry.
     RegistryHost, |text| {
         if text == "*" || hostname(text).is_ok() || text.parse::<HostPort>().is_ok() {
             return Ok(());
@@ -153,7 +153,7 @@ name! {
 }
 
 impl VolumeName {
-    /// The directory where the machine has the volume and containers find it.
+    /// The path of the volume, on the machine and in containers.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new("/var/mnt").join(&self.0)

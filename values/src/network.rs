@@ -4,28 +4,28 @@ use std::net::IpAddr;
 
 use crate::{Cidr, Hostname};
 
-/// Where the host name comes from.
+/// The source of the host name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum HostnamePolicy {
-    /// This name, whatever DHCP says.
+    /// This name, even if DHCP offers another one.
     Fixed(Hostname),
-    /// DHCP's, else one that is made of the machine's identity, the same on every boot.
+    /// The name from DHCP, else one made from the machine's identity, the same on every boot.
     #[default]
     Stable,
-    /// DHCP's, else `localhost`.
+    /// The name from DHCP, else `localhost`.
     Off,
 }
 
 /// A route over a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// Where to; none is the default route of the gateway's family.
+    /// The destination; `None` is the default route of the gateway's family.
     pub destination: Option<Cidr>,
-    /// The next hop; none for a destination that is directly on the link.
+    /// The next hop; `None` for a destination that is directly on the link.
     pub gateway: Option<IpAddr>,
-    /// The address to send from.
+    /// The source address of packets.
     pub source: Option<IpAddr>,
-    /// Lower wins; none is 1024.
+    /// The priority: lower comes first; `None` is 1024.
     pub metric: Option<u32>,
 }
 

@@ -6,7 +6,7 @@ use std::{str::FromStr, time::Duration};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// Why a text is no quantity. The message says what would be one.
+/// Why a text is not a quantity. The message describes a valid one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this is not {0}")]
 pub struct NotAQuantity(&'static str);
@@ -61,7 +61,7 @@ impl FromStr for Millicores {
     }
 }
 
-/// A decimal number times a unit, rounded down. None when it is no number or doesn't fit.
+/// A decimal number times a unit, rounded down. `None` if it is not a number or too large.
 fn scaled(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     // Nine digits of a fraction are exact to the byte up to a terabyte.
@@ -87,7 +87,7 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
         .checked_add(u64::try_from(part).ok()?)
 }
 
-/// A duration as Go writes it: `168h0m0s`, `1m30s`, `500ms`, `0`. None when it is none, is negative, or is longer than 292 years.
+/// Parses a duration as Go writes it: `168h0m0s`, `1m30s`, `500ms`, `0`. `None` if it is invalid, negative, or longer than 292 years.
 #[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);

@@ -5,25 +5,25 @@ use std::str::FromStr;
 
 use crate::Secret;
 
-/// Other places that have a registry's images.
+/// The mirrors of a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mirror {
-    /// Tried in order.
+    /// The endpoints in the order of trying.
     pub endpoints: Vec<MirrorEndpoint>,
-    /// Never ask the registry itself.
+    /// Whether the registry itself is never asked.
     pub skip_fallback: bool,
 }
 
 /// One mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorEndpoint {
-    /// Where it is.
+    /// Its URL.
     pub url: EndpointUrl,
-    /// The URL is the whole prefix: `/v2` is not added to it.
+    /// Whether the URL is the whole prefix: `/v2` is not added to it then.
     pub override_path: bool,
 }
 
-/// Credentials.
+/// Credentials for a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegistryAuth {
     /// User and password.
@@ -33,7 +33,7 @@ pub enum RegistryAuth {
         /// Password or access token.
         password: Secret,
     },
-    /// An OAuth2 refresh token that is changed for an access token.
+    /// An OAuth2 refresh token that is exchanged for an access token.
     IdentityToken(Secret),
 }
 
@@ -44,7 +44,7 @@ pub struct EndpointUrl {
     pub https: bool,
     /// `HOST[:PORT]`.
     pub authority: String,
-    /// Empty, or with a slash in front and none behind.
+    /// The path: empty, or with a slash at its begin and none at its end.
     pub path: String,
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A key, token or password. `Debug` doesn't show it, and there is no `Display`: who needs it calls [`Secret::expose`],
-/// which is easy to find in a review.
+/// A key, token or password. `Debug` does not show it, and there is no `Display`: code that needs it calls [`Secret::expose`], which is
+/// easy to find in a review.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

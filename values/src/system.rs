@@ -18,6 +18,6 @@ pub struct EtcFile {
     pub name: String,
     /// Its permission bits.
     pub mode: u32,
-    /// What is in it.
+    /// Its content.
     pub contents: String,
 }

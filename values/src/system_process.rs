@@ -1,11 +1,11 @@
-//! Names of the processes of the root filesystem that have a log or a state of their own.
+//! Names of the processes of the root filesystem that have a log or a state.
 //!
-//! Logs and states of containers are found by their names in the same places, so a container cannot have one of these.
+//! Logs and states of containers are stored by their names in the same places, so a container cannot have one of these names.
 
-/// The program that strangers talk to.
+/// The program that serves the API to the network.
 pub const APID: &str = "apid";
 
-/// The pages on the machine's screen.
+/// The dashboard on the machine's screen.
 pub const DASHBOARD: &str = "dashboard";
 
 /// PID 1.
@@ -17,5 +17,5 @@ pub const INSTALLER: &str = "installer";
 /// The machine daemon.
 pub const MACHINED: &str = "machined";
 
-/// All of them.
+/// All names.
 pub const ALL: [&str; 5] = [APID, DASHBOARD, INIT, INSTALLER, MACHINED];

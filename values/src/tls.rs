@@ -2,14 +2,14 @@
 
 use crate::Secret;
 
-/// How to trust a host, and how to be trusted by it.
+/// TLS settings for a host: trusted authorities, and our own identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostTls {
-    /// Certificate authorities beside the system's (PEM).
+    /// Certificate authorities in addition to the system's (PEM).
     pub ca: Option<String>,
     /// Our certificate chain and key (PEM).
     pub client_identity: Option<ClientIdentity>,
-    /// Take any certificate.
+    /// Whether any certificate is accepted.
     pub insecure_skip_verify: bool,
 }
 

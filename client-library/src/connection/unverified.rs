@@ -1,4 +1,4 @@
-//! A server that has no certificate of a known authority yet: a node in maintenance mode.
+//! Accepts servers without a certificate of a known authority: nodes in maintenance mode.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Takes any certificate, or only those with one of these public keys. That the server holds the key is checked either way.
+/// Accepts any certificate, or only those with one of these public keys. The server has to prove in either case that it holds the key.
 pub(super) fn verifier(
     fingerprints: Vec<String>,
     provider: Arc<CryptoProvider>,
@@ -20,7 +20,7 @@ pub(super) fn verifier(
 
 #[derive(Debug)]
 struct Unverified {
-    /// Base64 of the SHA-256 of the public key.
+    /// Each is base64 of the SHA-256 of the public key.
     fingerprints: Vec<String>,
     provider: Arc<CryptoProvider>,
 }

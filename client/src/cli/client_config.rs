@@ -1,4 +1,4 @@
-//! Client configurations that a node makes.
+//! The command for client configurations that a node makes.
 
 use std::path::PathBuf;
 use std::time::Duration;

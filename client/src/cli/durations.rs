@@ -1,8 +1,8 @@
-//! Times as they are typed.
+//! Durations as arguments.
 
 use std::time::Duration;
 
-/// Seconds, or a number with s, m or h.
+/// Parses a duration: seconds, or a number with s, m or h.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {

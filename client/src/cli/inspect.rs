@@ -1,4 +1,4 @@
-//! A node's own workings.
+//! The commands for a node's internals.
 
 use clap::Subcommand;
 

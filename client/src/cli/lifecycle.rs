@@ -1,4 +1,4 @@
-//! Upgrades and the other ways to another boot, and whether to see them through.
+//! Upgrades and the other ways to another boot, and whether to wait for their end.
 
 use std::time::Duration;
 

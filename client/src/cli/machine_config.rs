@@ -1,4 +1,4 @@
-//! Machine configs: given to a node, checked, changed.
+//! The commands for machine configs: apply, check, change.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Values that are left with a node.
+//! The commands for META values, which a node keeps.
 
 use clap::Subcommand;
 
@@ -21,7 +21,7 @@ pub(crate) enum Meta {
     },
 }
 
-/// 10 or 0x0a.
+/// Parses a key: 10 or 0x0a.
 fn meta_key(text: &str) -> Result<u8, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u8::from_str_radix(digits, 16),

@@ -12,7 +12,7 @@ pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), 
     let file = arguments.file.display();
     let mut data = std::fs::read(&arguments.file)
         .map_err(|error| Failure::io(format!("cannot read {file}"), error))?;
-    // Without patches the node judges whatever the file holds.
+    // Without patches the file goes to the node unread: the node checks it.
     if !arguments.patches.is_empty() {
         let patches = patch::read_all(&arguments.patches)?;
         let text = String::from_utf8(data).map_err(|error| {
@@ -26,7 +26,7 @@ pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), 
     Ok(())
 }
 
-/// Gives one node a config, and shows what it said to it.
+/// Applies a config to one node, and shows the node's answer.
 pub(super) async fn apply(
     global: &Global,
     node: &Node,

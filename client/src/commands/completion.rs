@@ -1,4 +1,4 @@
-//! `completion`: what a shell needs to complete our arguments.
+//! `completion`: the script with which a shell completes our arguments.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

@@ -33,7 +33,7 @@ pub(super) async fn run(
     if file == Path::new("-") {
         return print_bytes(&made.talosconfig);
     }
-    // There is a key in it: never readable for others, and never over something that is there.
+    // The file holds a key: only its owner may read it, and it never replaces a file.
     let written = File::options()
         .write(true)
         .create_new(true)

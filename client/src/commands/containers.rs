@@ -1,4 +1,4 @@
-//! `containers`, `restart` and `stats`: the node's containers, a new start of one, and what they use.
+//! `containers`, `restart` and `stats`: the node's containers, a restart of one, and the resources that they use.
 
 use instar_api::common::ContainerDriver;
 use instar_api::machine::{ContainerInfo, ContainersRequest, RestartRequest, Stat, StatsRequest};
@@ -9,7 +9,7 @@ use crate::cli::Global;
 use crate::output::{human, table};
 use crate::target;
 
-/// Where a node's own containers live.
+/// The namespace of a node's own containers.
 const NAMESPACE: &str = "system";
 
 pub(super) async fn list(global: &Global) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `copy`: files of the node, unpacked here or as the archive that they come in.
+//! `copy`: files of the node, unpacked here or as an archive.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::cli::Global;
 use crate::output::{Output, print_bytes};
 use crate::target;
 
-/// Where the archive goes as it is.
+/// The target that stands for standard output: the archive stays packed.
 const STANDARD_OUTPUT: &str = "-";
 
 pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<(), Failure> {
@@ -34,7 +34,7 @@ pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<()
     let directory = target.to_owned();
     let unpacking = tokio::task::spawn_blocking(move || unpack(Pieces::new(receiver), &directory));
     let mut broken = None;
-    // Standard error, and only where somebody looks: indicatif finds that out by itself. The node does not know how much it will be.
+    // On standard error, and only on a terminal: indicatif finds that out by itself. No total, as the node does not know the size.
     let bar = match global.output {
         Output::Table => indicatif::ProgressBar::no_length(),
         Output::Json | Output::Yaml => indicatif::ProgressBar::hidden(),
@@ -46,7 +46,7 @@ pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<()
     bar.set_message(path.to_owned());
     loop {
         match stream.message().await {
-            // Whoever unpacks has given up, and says why below.
+            // The unpacking has failed, and its error is reported below.
             Ok(Some(data)) => {
                 bar.inc(data.bytes.len() as u64);
                 if sender.send(data.bytes).await.is_err() {
@@ -69,13 +69,13 @@ pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<()
     unpacked.map_err(|error| Failure::io(format!("cannot unpack to {}", target.display()), error))
 }
 
-/// Nothing of an archive lands outside of the directory; owners are ours.
+/// Unpacks an archive. No file of it lands outside of the directory; files get our owner.
 fn unpack(packed: impl Read, directory: &Path) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     tar::Archive::new(GzDecoder::new(packed)).unpack(directory)
 }
 
-/// What comes over a channel, for a reader that waits.
+/// A reader of the pieces that come over a channel; it blocks.
 struct Pieces {
     receiver: mpsc::Receiver<Vec<u8>>,
     piece: io::Cursor<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! `dashboard`: nodes live, on a terminal.
+//! `dashboard`: shows nodes live on a terminal.
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::time::Duration;

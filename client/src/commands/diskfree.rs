@@ -1,4 +1,4 @@
-//! `diskfree`: the room on filesystems, asked of each of them.
+//! `diskfree`: the free space of each filesystem.
 
 use instar_api::machine::storage_service_client::StorageServiceClient;
 use instar_api::machine::{StorageServiceStatfsRequest, StorageServiceStatfsResponse};
@@ -11,7 +11,7 @@ use crate::cli::Global;
 use crate::output::{human, table};
 use crate::target;
 
-/// A filesystem and the room on it.
+/// A filesystem and its space.
 struct Filesystem {
     source: String,
     target: String,
@@ -77,7 +77,7 @@ async fn filesystems(node: &Node) -> Result<Vec<Filesystem>, Failure> {
                 target,
                 room: reply.into_inner(),
             }),
-            // What the node keeps to itself, and what was unmounted meanwhile.
+            // Filesystems that the node keeps to itself, or that were unmounted meanwhile.
             Err(status) if matches!(status.code(), Code::PermissionDenied | Code::NotFound) => {
                 left_out = Some((target, status));
             }
@@ -104,7 +104,7 @@ fn row(node: &str, filesystem: &Filesystem) -> Vec<String> {
     ]
 }
 
-/// A share; none of what has no size.
+/// A share in percent; `-` if the whole is 0.
 fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "-".to_owned(),

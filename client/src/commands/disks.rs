@@ -1,4 +1,4 @@
-//! `disks`: the node's, and which one it owns.
+//! `disks`: the node's disks, and which one it owns.
 
 use instar_api::storage::Disk;
 use instar_api::storage::storage_service_client::StorageServiceClient;

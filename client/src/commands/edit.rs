@@ -13,24 +13,25 @@ use super::patch::{nothing_applied, read_config};
 use crate::cli::{Edit, Global};
 use crate::target;
 
-/// What everybody has.
+/// The editor that every system has.
 const USUAL_EDITOR: &str = "vi";
 
 pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure> {
     let editor = editor(|name| std::env::var_os(name));
     for node in target::all(global).await? {
         let config = read_config(&node, &arguments.which).await?;
-        // Readable for its owner alone: it holds the authority's key.
+        // Readable for its owner alone: the config holds the authority's key.
         let file = tempfile::Builder::new()
             .prefix("instarctl-edit-")
             .suffix(".yaml")
             .tempfile()
             .and_then(|mut file| file.write_all(config.as_bytes()).map(|()| file))
             .map_err(|error| Failure::io("cannot write a file to edit", error))?;
-        // Ctrl-C is the editor's, which shares the terminal with us: a file with secrets would be left, and nobody to apply it.
+        // Ctrl-C is meant for the editor, which shares the terminal with us: if it ended us, a file with secrets would be left, and the
+        // change lost.
         let _for_the_editor = [SignalKind::interrupt(), SignalKind::quit()].map(signal);
         open(&editor, file.path())?;
-        // Many editors put a new file in the old one's place.
+        // Read by its path: many editors replace the file by a new one.
         let edited = std::fs::read(file.path())
             .map_err(|error| Failure::io("cannot read the file that was edited", error))?;
         if edited == config.as_bytes() || edited.trim_ascii().is_empty() {
@@ -55,7 +56,7 @@ pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure
     Ok(())
 }
 
-/// Ends with the first Ctrl-C from now on.
+/// Returns at the first Ctrl-C from now on.
 async fn interrupted() {
     match signal(SignalKind::interrupt()) {
         Ok(mut interrupts) => drop(interrupts.recv().await),
@@ -63,7 +64,7 @@ async fn interrupted() {
     }
 }
 
-/// The user's editor, as a shell would run it.
+/// The user's editor, as a shell would choose it.
 fn editor(variable: impl Fn(&str) -> Option<OsString>) -> OsString {
     ["VISUAL", "EDITOR"]
         .into_iter()
@@ -72,7 +73,7 @@ fn editor(variable: impl Fn(&str) -> Option<OsString>) -> OsString {
         .unwrap_or_else(|| USUAL_EDITOR.into())
 }
 
-/// Runs it on a file until the user has done. It may be several words, which is the shell's to take apart.
+/// Opens the file in the editor and waits for its end. The editor may be several words, which the shell splits.
 fn open(editor: &OsStr, file: &Path) -> Result<(), Failure> {
     let mut line = editor.to_owned();
     line.push(" \"$1\"");

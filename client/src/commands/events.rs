@@ -1,4 +1,4 @@
-//! `events`: what happens on the node, as it happens.
+//! `events`: shows the events of a node as they happen.
 
 use instar_api::events::{EventPayload, stage_in_words};
 use instar_api::machine::{Event, EventsRequest, phase_event, sequence_event, task_event};
@@ -45,7 +45,7 @@ pub(super) async fn run(
     }
 }
 
-/// The events after the last one that was shown. To the next version they are all that it remembers: it knows no older ones.
+/// Asks for the events after the last one that was shown. Of the next version all remembered events are asked for: it knows no older ones.
 fn after(last: &str, actor: &str) -> EventsRequest {
     EventsRequest {
         tail_events: if last.is_empty() { -1 } else { 0 },
@@ -62,7 +62,7 @@ fn show(output: Output, node: &Node, event: &Event) -> Result<(), Failure> {
     let (name, fields) = match EventPayload::unpack(data) {
         Ok(None) => return Ok(()),
         Ok(Some(payload)) => (payload.name().to_owned(), fields(&payload)),
-        // Of a newer node: its name is all that can be told.
+        // An event type of a newer node: only its name is known.
         Err(_) => (data.type_url.clone(), json!({})),
     };
     output.show(
@@ -91,7 +91,7 @@ fn show(output: Output, node: &Node, event: &Event) -> Result<(), Failure> {
     )
 }
 
-/// What the event says, by field.
+/// The content of the event, by field.
 fn fields(payload: &EventPayload) -> Value {
     match payload {
         EventPayload::Sequence(event) => json!({
@@ -137,7 +137,7 @@ fn fields(payload: &EventPayload) -> Value {
     }
 }
 
-/// The same on one line: `sequence=upgrade action=start`; what is absent is left out.
+/// The fields on one line: `sequence=upgrade action=start`; absent ones are left out.
 fn text(fields: &Value) -> String {
     let Value::Object(fields) = fields else {
         return String::new();

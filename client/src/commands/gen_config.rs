@@ -94,7 +94,7 @@ fn make(arguments: &GenConfig, now: SystemTime) -> Result<Files, Failure> {
     Ok(Files { machine, client })
 }
 
-/// Both files or, as far as that can be known before, none.
+/// Writes both files, or none as far as that can be checked before.
 fn write(directory: &Path, files: &Files, force: bool) -> Result<[PathBuf; 2], Failure> {
     let paths = [directory.join(MACHINE_FILE), directory.join(CLIENT_FILE)];
     std::fs::create_dir_all(directory).map_err(|error| {
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// What talosctl wrote: every node made with it is of one authority, and clients of one reach all.
+    /// With the secrets that talosctl wrote, all nodes have one authority, and clients of one node reach all.
     #[test]
     fn secrets_make_machines_of_one_fleet() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! `gen secrets`: what all machine configs of a fleet share, in the file that `talosctl gen secrets` writes and reads.
+//! `gen secrets`: the values that all machine configs of a fleet share, in the file that `talosctl gen secrets` writes and reads.
 //!
-//! Instar itself uses `certs.os` and `trustdinfo`. The rest is Kubernetes's and etcd's: made so that the file is a whole one for
-//! talosctl, and kept so that it stays one.
+//! Instar itself uses `certs.os` and `trustdinfo`. The rest belongs to Kubernetes and etcd: made so that the file is complete for talosctl,
+//! and kept so that it stays complete.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -38,7 +38,7 @@ struct Cluster {
     secret: Option<String>,
 }
 
-/// Of two ways to encrypt etcd's content a file has one.
+/// Kubernetes' secrets. There are two ways to encrypt etcd's content; a file has one of them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Kubernetes {
@@ -120,12 +120,12 @@ pub(super) fn run(global: &Global, arguments: &GenSecrets) -> Result<(), Failure
 }
 
 impl Secrets {
-    /// Reads a file, of ours or of talosctl's.
+    /// Reads a file that we or talosctl wrote.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         serde_saphyr::from_str(&read(path)?).map_err(|error| not_secrets(path).because(error))
     }
 
-    /// What a machine config takes of it: the authority of the API, and the token.
+    /// The values for a machine config: the authority of the API, and the token.
     pub(super) fn of_machines(
         self,
         path: &Path,
@@ -146,7 +146,7 @@ impl Secrets {
         Ok((authority, token.ok_or_else(|| lacks("trustdinfo.token"))?))
     }
 
-    /// What a machine config has of it, in either shape.
+    /// Reads the secrets from a machine config, in either shape.
     fn of_config(path: &Path) -> Result<Self, Failure> {
         let documents = patch::documents(&read(path)?).map_err(|error| {
             let name = path.display();
@@ -207,7 +207,7 @@ impl Secrets {
         }
     }
 
-    /// What a file of this version needs and is not there, by path.
+    /// The paths that a file of this version needs and that are missing.
     fn lacking(&self, version: TalosVersion) -> Vec<&'static str> {
         let has_encryption = self.secrets.aescbcencryptionsecret.is_some()
             || self.secrets.secretboxencryptionsecret.is_some();
@@ -237,7 +237,7 @@ impl Secrets {
         lacking.map(|(name, _)| name).collect()
     }
 
-    /// With everything that a file of talosctl has.
+    /// Adds everything that talosctl's file has.
     fn completed(mut self, version: TalosVersion, now: SystemTime) -> Result<Self, Failure> {
         for lacking in self.lacking(version) {
             match lacking {
@@ -300,12 +300,12 @@ impl Config<'_> {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// Of the large document, which has no kind.
+    /// A text in the large document, which has no kind.
     fn main(&self, path: &str) -> Option<String> {
         self.text(None, path)
     }
 
-    /// Of the large document, or of the one that took its place.
+    /// A text in the large document, or in the one that replaced that part.
     fn either(&self, main: &str, kind: &str, path: &str) -> Option<String> {
         self.main(main).or_else(|| self.text(Some(kind), path))
     }
@@ -318,7 +318,7 @@ impl Config<'_> {
         })
     }
 
-    /// PEM in a document of its own, which the secrets have in base64.
+    /// PEM in a document of its own; the secrets have it in base64.
     fn encoded(&self, kind: &str, path: &str) -> Option<String> {
         let pem = self.text(Some(kind), path)?;
         Some(BASE64_STANDARD.encode(pem))
@@ -332,7 +332,7 @@ impl Config<'_> {
         })
     }
 
-    /// The first key with which the newer shape's Kubernetes encrypts its secrets.
+    /// The first key with which Kubernetes encrypts its secrets, in the newer shape.
     fn secretbox(&self) -> Option<String> {
         let document = self.document(Some("KubeEtcdEncryptionConfig"))?;
         let resources = document.pointer("/config/resources")?.as_array()?;
@@ -380,7 +380,7 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
     Ok(bytes)
 }
 
-/// A token in the shape that other tools of this interface check: six and sixteen characters.
+/// A token in the format that other tools of this API check: six and sixteen characters.
 pub(super) fn token() -> Result<String, Failure> {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let text: String = random::<22>()?
@@ -424,7 +424,7 @@ mod tests {
         );
     }
 
-    /// The same keys in the same order as talosctl's file, and nothing that would be empty.
+    /// The file has the same keys in the same order as talosctl's, and no empty ones.
     #[test]
     fn the_file_has_the_shape_of_talosctls() {
         let keys = |text: &str| {

@@ -56,7 +56,7 @@ pub(super) fn state(node: &Node) -> StateClient<Channel> {
     StateClient::new(node.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
-/// The resource of an id, or all of the kind.
+/// Reads the resource with an id, or all of the kind.
 async fn read(node: &Node, kind: &Kind, wanted: &Get) -> Result<Vec<Resource>, Failure> {
     let namespace = wanted
         .namespace
@@ -89,7 +89,7 @@ pub(super) async fn all(
         .map_err(|status| node.explain(doing, status))
 }
 
-/// Every type that is no secret, as what it is called and its resources: what the caller may know of the node.
+/// Every type without secrets: its name and its resources, as far as the caller may read them.
 pub(super) async fn everything(
     node: &Node,
 ) -> Result<Vec<(String, Result<Vec<Value>, Failure>)>, Failure> {
@@ -126,7 +126,8 @@ async fn list(node: &Node, namespace: &str, name: &str) -> Result<Vec<Resource>,
     Ok(resources)
 }
 
-/// Shows what there is and then what changes, until the node or the caller ends it. Over a change of versions without a reboot it goes on.
+/// Shows the present resources and then each change, until the node or the caller ends it. Continues after a change of versions without a
+/// reboot.
 async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result<(), Failure> {
     let doing = format!("cannot watch {}", wanted.kind);
     let explain = |status| node.explain(&doing, status);

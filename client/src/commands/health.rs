@@ -1,4 +1,4 @@
-//! `health`: the node's own checks, until they pass.
+//! `health`: waits until the node's own checks pass.
 
 use std::time::Duration;
 

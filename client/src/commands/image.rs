@@ -1,4 +1,4 @@
-//! `image`: those on the node, listed, brought and removed.
+//! `image`: lists, pulls and removes images of the node.
 
 use instar_api::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
 use instar_api::machine::image_service_client::ImageServiceClient;
@@ -30,7 +30,7 @@ fn client(node: &Node) -> ImageServiceClient<Channel> {
     ImageServiceClient::new(node.channel())
 }
 
-/// A node of ours has one store; others want to know which.
+/// The image store to use. Our nodes have one; other implementations need its name.
 pub(super) fn store() -> Option<ContainerdInstance> {
     Some(ContainerdInstance {
         driver: ContainerDriver::Cri.into(),
@@ -88,7 +88,7 @@ async fn pull(global: &Global, node: &Node, image: &str) -> Result<(), Failure> 
     )
 }
 
-/// Has the node pull an image, and shows how far it is; gives the name that means this very image for ever.
+/// Has the node pull an image, and shows the progress; returns the name with the digest, which always means this very image.
 pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<String, Failure> {
     let doing = format!("cannot pull {image}");
     let explain = |status| node.explain(&doing, status);
@@ -98,7 +98,7 @@ pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<S
     };
     let reply = client(node).pull(node.request(request)).await;
     let mut stream = reply.map_err(explain)?.into_inner();
-    // Standard error, and only where somebody looks: indicatif finds that out by itself.
+    // On standard error, and only on a terminal: indicatif finds that out by itself.
     let bar = match global.output {
         Output::Table => indicatif::ProgressBar::new(0),
         Output::Json | Output::Yaml => indicatif::ProgressBar::hidden(),

@@ -1,4 +1,4 @@
-//! `inspect`: the node's own workings.
+//! `inspect`: the node's internals.
 
 use instar_api::inspect::inspect_service_client::InspectServiceClient;
 use instar_client::Failure;
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::cli::Global;
 use crate::target;
 
-/// Which parts of the daemon depend on which. The interface has no place for edges yet, so a node has nothing to tell but that it is asked.
+/// Shows the dependencies between parts of the daemon. The interface has no field for edges yet, so the answer holds none.
 pub(super) async fn dependencies(global: &Global) -> Result<(), Failure> {
     for node in target::all(global).await? {
         let mut inspect = InspectServiceClient::new(node.channel());

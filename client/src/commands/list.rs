@@ -45,7 +45,7 @@ fn kind_of(kind: FileType) -> Type {
     }
 }
 
-/// Shows each as it comes; the count of those that could not be looked at.
+/// Shows each file as it comes; returns the number of files that could not be read.
 async fn list(
     global: &Global,
     node: &Node,
@@ -108,7 +108,7 @@ fn modified(info: &FileInfo) -> String {
     crate::output::time(Some(&at))
 }
 
-/// As `ls -l`, from the bits of Go's `fs.FileMode`.
+/// The mode as `ls -l` shows it, from the bits of Go's `fs.FileMode`.
 fn mode(bits: u32) -> String {
     let is = |bit: u32| bits & 1 << bit != 0;
     let kind = match () {

@@ -1,4 +1,4 @@
-//! `logs`: what a service wrote, and who wrote anything.
+//! `logs`: the log of a service, or the names of all logs.
 
 use instar_api::common::ContainerDriver;
 use instar_api::machine::LogsRequest;
@@ -10,7 +10,7 @@ use crate::lines::{Asked, Part};
 use crate::output::table;
 use crate::{lines, target};
 
-/// Where services' logs live.
+/// The namespace of services' logs.
 const NAMESPACE: &str = "system";
 /// Tail length for the whole log.
 const ALL: i32 = -1;
@@ -40,7 +40,7 @@ pub(super) async fn run(
     lines::print(global.output, &node, &doing, ask).await
 }
 
-/// Lists what has a log.
+/// Lists the names of logs.
 pub(super) async fn names(global: &Global) -> Result<(), Failure> {
     for node in target::all(global).await? {
         let reply = node.machine().logs_containers(node.request(())).await;

@@ -1,4 +1,4 @@
-//! `memory`: what it is used for.
+//! `memory`: the use of the node's memory.
 
 use instar_api::machine::MemInfo;
 use instar_client::Failure;

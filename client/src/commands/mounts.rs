@@ -1,4 +1,4 @@
-//! `mounts`: filesystems and the room on them.
+//! `mounts`: filesystems and their free space.
 
 use instar_api::machine::MountStat;
 use instar_client::Failure;

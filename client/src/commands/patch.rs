@@ -45,7 +45,7 @@ pub(super) async fn read_config(node: &Node, which: &WhichConfig) -> Result<Stri
     }
 }
 
-/// Says that there was nothing to do.
+/// Reports that there was no change.
 pub(super) fn nothing_applied(global: &Global, node: &Node) -> Result<(), Failure> {
     let words = "no change, nothing applied";
     global.output.show(

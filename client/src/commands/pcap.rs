@@ -16,9 +16,9 @@ use crate::pcap_records::PcapRecords;
 use crate::private_file;
 use crate::target;
 
-/// Where the capture goes to whoever reads our output.
+/// The file that stands for standard output.
 const STANDARD_OUTPUT: &str = "-";
-/// How long the node may take, after its time is over, to send what it has left.
+/// Extra time after the duration for the node to send the rest.
 const REST: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure> {
@@ -47,7 +47,7 @@ pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure>
     let mut stream = reply
         .map_err(|status| node.explain(&doing, status))?
         .into_inner();
-    // Not before the node has agreed: a refusal leaves no file behind.
+    // Only after the node has agreed: a refusal leaves no file behind.
     let mut target = match to_file {
         true => Target::create(&arguments.file, arguments.force)?,
         false => Target::StandardOutput,
@@ -74,7 +74,7 @@ pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure>
                 target.write(&whole)?;
             }
             Ok(None) => break,
-            // As it was asked for.
+            // The end that the user asked for with --duration.
             Err(status)
                 if status.code() == Code::DeadlineExceeded && arguments.duration.is_some() =>
             {
@@ -96,7 +96,7 @@ pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure>
     }
 }
 
-/// Waits until the node should have ended the capture, as nodes do that hold no deadline against a stream.
+/// Waits until the node should have ended the capture; some nodes do not apply a deadline to a stream.
 async fn over(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration + REST).await,
@@ -104,7 +104,7 @@ async fn over(duration: Option<Duration>) {
     }
 }
 
-/// Where the capture goes.
+/// The target of the capture.
 enum Target {
     StandardOutput,
     File { name: String, file: File },

@@ -1,4 +1,4 @@
-//! `processes`: what runs, and what it takes.
+//! `processes`: the node's processes, with their memory and processor time.
 
 use instar_api::machine::ProcessInfo;
 use instar_client::Failure;

@@ -1,4 +1,4 @@
-//! `reset`: erases what the node keeps.
+//! `reset`: erases the node's data.
 
 use instar_api::machine::{ResetPartitionSpec, ResetRequest};
 use instar_client::{Failure, Goal, Node};
@@ -27,7 +27,7 @@ pub(super) async fn run(global: &Global, arguments: &Reset) -> Result<(), Failur
         let reply = reply.map_err(|status| node.explain("did not reset", status))?;
         Ok(node.only(reply.into_inner().messages)?.actor_id)
     };
-    // Who the node is afterwards is another question: it may have lost its authority with its config.
+    // The node's identity is not checked afterwards: it may have lost its authority with its config.
     let (actor, seconds) = if arguments.wait.wanted() {
         let done = follow(&node, Goal::Stopped, arguments.wait.timeout, act).await?;
         (done.actor, Some(done.took.as_secs_f64()))

@@ -10,7 +10,7 @@ use crate::target;
 
 pub(super) async fn run(global: &Global, wait: Wait) -> Result<(), Failure> {
     let node = target::one(global).await?;
-    // The reply names no actor: the boot id tells when it is done.
+    // The reply names no actor: the boot id shows when it is done.
     let act = async |node: &Node| {
         let reply = node
             .machine()

@@ -1,4 +1,4 @@
-//! `service`: the list, one of them, and start, stop, restart.
+//! `service`: lists services, shows one, and starts, stops or restarts it.
 
 use instar_api::machine::{
     ServiceHealth, ServiceInfo, ServiceRestartRequest, ServiceStartRequest, ServiceStopRequest,
@@ -107,7 +107,7 @@ async fn control(
 ) -> Result<(), Failure> {
     let id = id.to_owned();
     let mut machine = node.machine();
-    // Three methods of one shape, each with messages of its own.
+    // Three methods with the same shape but messages of their own.
     macro_rules! ask {
         ($method:ident, $request:ident) => {
             machine

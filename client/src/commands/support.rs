@@ -1,4 +1,4 @@
-//! `support`: what may explain a trouble, in one file.
+//! `support`: collects facts that may explain a problem, in one file.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -26,7 +26,7 @@ const NAMESPACE: &str = "system";
 pub(super) async fn run(global: &Global, path: &Path, force: bool) -> Result<(), Failure> {
     let nodes = target::all(global).await?;
     let mut bundle = Bundle::create(path, force)?;
-    // Standard error, and only where somebody looks: indicatif finds that out by itself.
+    // On standard error, and only on a terminal: indicatif finds that out by itself.
     let bar = match global.output {
         Output::Table => ProgressBar::new_spinner(),
         Output::Json | Output::Yaml => ProgressBar::hidden(),
@@ -57,7 +57,7 @@ pub(super) async fn run(global: &Global, path: &Path, force: bool) -> Result<(),
     )
 }
 
-/// What is collected of one node.
+/// The collection from one node.
 struct OfNode<'a> {
     node: &'a Node,
     bundle: &'a mut Bundle,
@@ -68,7 +68,7 @@ struct OfNode<'a> {
 impl OfNode<'_> {
     async fn collect(&mut self) -> Result<(), Failure> {
         let node = self.node;
-        /// The reply of a method without arguments, as it is.
+        /// Adds the unchanged reply of a method without arguments.
         macro_rules! ask {
             ($name:literal, $method:ident) => {
                 let reply = node.machine().$method(node.request(())).await;
@@ -154,7 +154,7 @@ impl OfNode<'_> {
         Ok(())
     }
 
-    /// A reply as its fields.
+    /// Adds the fields of a reply.
     fn message<T: Debug>(
         &mut self,
         name: &str,
@@ -169,7 +169,7 @@ impl OfNode<'_> {
         }
     }
 
-    /// All bytes of a stream, or those that came before it broke.
+    /// Adds all bytes of a stream, or the bytes before it broke.
     async fn stream(
         &mut self,
         name: &str,
@@ -211,7 +211,7 @@ impl OfNode<'_> {
     }
 }
 
-/// The file, for its owner alone.
+/// The file, readable for its owner alone.
 struct Bundle {
     name: String,
     archive: tar::Builder<GzEncoder<File>>,

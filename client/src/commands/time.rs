@@ -1,4 +1,4 @@
-//! `time`: the node's clock beside a time server's.
+//! `time`: compares the node's clock with a time server's.
 
 use instar_api::time::TimeRequest;
 use instar_api::time::time_service_client::TimeServiceClient;

@@ -1,4 +1,4 @@
-//! `upgrade`: to the version in an installer image, seen through to the end.
+//! `upgrade`: to the version in an installer image, followed to the end.
 
 mod dry_run;
 mod prepare;
@@ -39,7 +39,7 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
         node.only(reply.into_inner().messages)
     };
     if arguments.stage {
-        // The answer comes when it is done; what the next boot makes of it is not waited for.
+        // The reply comes when the upgrade is staged; the result of the next boot is not waited for.
         let staged = ask(&node).await?;
         return global.output.show(
             || format!("{}: {}", node.name(), staged.ack),
@@ -87,7 +87,7 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
     )
 }
 
-/// The version of before after all is a rollback, unless the image holds just that one.
+/// Checks the running version: if it is the one of before, the upgrade was rolled back, unless the image holds that very version.
 async fn check_version(
     node: &Node,
     image: &str,
@@ -116,7 +116,7 @@ async fn check_version(
     }
 }
 
-/// The version that a reference's tag names, if it looks like one.
+/// The version in a reference's tag, if the tag looks like one.
 fn version_in_tag(image: &str) -> Option<&str> {
     let without_digest = image.split_once('@').map_or(image, |(name, _)| name);
     let last = without_digest.rsplit('/').next()?;

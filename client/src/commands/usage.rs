@@ -1,4 +1,4 @@
-//! `usage`: how much room files take on the node.
+//! `usage`: the size of files on the node.
 
 use instar_api::machine::DiskUsageRequest;
 use instar_client::{Failure, FailureKind};

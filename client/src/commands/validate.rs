@@ -1,4 +1,4 @@
-//! `validate`: checks a machine config with the code that a node reads it with. No node is asked.
+//! `validate`: checks a machine config with the code that a node reads it with. It needs no node.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) fn run(global: &Global, arguments: &Validate) -> Result<(), Failure> 
     )
 }
 
-/// The name of a file for messages, and its content: a byte more than a config may have at most.
+/// Reads a file: its name for messages, and its content, up to one byte more than the limit of a config.
 fn read(path: &Path) -> Result<(String, Vec<u8>), Failure> {
     let (name, opened): (String, io::Result<Box<dyn io::Read>>) = match path.to_str() {
         Some("-") => ("standard input".to_owned(), Ok(Box::new(io::stdin()))),
@@ -56,7 +56,7 @@ fn read(path: &Path) -> Result<(String, Vec<u8>), Failure> {
     Ok((name, text))
 }
 
-/// Gives the warnings about a config that a node would take, or everything that is wrong with it.
+/// Returns the warnings about a valid config, or all errors of an invalid one.
 fn check(text: &[u8], mode: Option<MachineMode>) -> Result<Vec<String>, Vec<String>> {
     let Parsed { config, warnings } = instar_config::parse(text).map_err(|errors| {
         errors
@@ -76,7 +76,7 @@ fn check(text: &[u8], mode: Option<MachineMode>) -> Result<Vec<String>, Vec<Stri
     Ok(warnings)
 }
 
-/// A node signs its own certificate with the authority's key: another key would leave it without one.
+/// A node signs its own certificate with the authority's key: with another key it would have none.
 fn check_authority(config: &MachineConfig) -> Result<(), String> {
     let Some(key) = config.trust.ca_key.as_ref().map(Secret::expose) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `version`: the client's and the nodes'.
+//! `version`: the versions of the client and of the nodes.
 
 use instar_client::Failure;
 use serde_json::json;

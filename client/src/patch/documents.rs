@@ -1,26 +1,26 @@
-//! The documents of a YAML text, each with the very text that it is.
+//! The documents of a YAML text, each with its own text.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// What begins a document.
+/// The line that begins a document.
 const MARK: &str = "---";
 
-/// A text as its documents.
+/// A text split into its documents.
 #[derive(Debug)]
 pub(super) struct Documents {
     all: Vec<Document>,
 }
 
-/// One of them.
+/// One document.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// Whether the mark stands before it.
+    /// Whether a mark precedes it.
     marked: bool,
-    /// All after the mark.
+    /// Everything after the mark.
     text: String,
-    /// Null where there are only comments.
+    /// Null if there are only comments.
     value: Value,
 }
 
@@ -34,12 +34,12 @@ impl Document {
     }
 }
 
-/// What a document is about: documents with the same identity are merged.
+/// The identity of a document: documents with the same identity are merged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// The large document without a kind.
+    /// The large document, which has no kind.
     Main,
-    /// One of a kind.
+    /// A document with a kind.
     Kind {
         api_version: String,
         kind: String,
@@ -74,7 +74,7 @@ impl fmt::Display for Identity {
 }
 
 impl Documents {
-    /// Takes a text apart. Nothing of it is lost: `to_string` gives it back.
+    /// Splits a text. Nothing is lost: `to_string` returns the same text.
     pub(super) fn parse(text: &str) -> Result<Self, serde_saphyr::Error> {
         let mut pieces = vec![(false, String::new())];
         for line in text.split_inclusive('\n') {
@@ -108,13 +108,13 @@ impl Documents {
         self.all.into_iter().map(|document| document.value)
     }
 
-    /// Where the document with this identity is.
+    /// The index of the document with this identity.
     pub(super) fn find(&self, identity: &Identity) -> Option<usize> {
         let mut values = self.all.iter().map(|document| &document.value);
         values.position(|value| value.is_object() && Identity::of(value) == *identity)
     }
 
-    /// Where the document is that is meant when nothing says which: the only one, or else the large one.
+    /// The index of the document to use when none is named: the only one, or else the large one.
     pub(super) fn nameless(&self) -> Option<usize> {
         let mut places = (0..self.all.len()).filter(|place| self.all[*place].value.is_object());
         match (places.next(), places.next()) {
@@ -136,7 +136,7 @@ impl Documents {
         self.all.remove(place);
     }
 
-    /// Adds one at the end.
+    /// Adds a document at the end.
     pub(super) fn push(&mut self, text: String, value: Value) {
         if let Some(last) = self.all.last_mut()
             && !last.text.ends_with('\n')
@@ -165,7 +165,7 @@ impl fmt::Display for Documents {
     }
 }
 
-/// What a document says; `off` and `yes` are words, as the node reads them.
+/// The value of a document; `off` and `yes` are text, as the node reads them.
 pub(super) fn value(text: &str) -> Result<Value, serde_saphyr::Error> {
     let says_something = text
         .lines()

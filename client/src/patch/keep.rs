@@ -1,4 +1,4 @@
-//! A document's text after a change of what it says: only what changed is written anew, so that comments, order and style stay.
+//! The text of a document after a change: only the changed parts are written anew, so that comments, order and style stay.
 
 use std::str::FromStr;
 
@@ -7,10 +7,10 @@ use yaml_edit::{Document, Mapping, ScalarValue, Sequence, YamlValue};
 
 use super::documents::value;
 
-/// The text, changed so that it says `after` instead of `before`.
+/// The text, changed so that its value is `after` instead of `before`.
 ///
-/// The result is read back. Should it not say what it must, which a style of writing that nobody thought of may bring about, then the
-/// document is written anew and loses its comments: a config must be right before it is beautiful.
+/// The result is read back. If its value is wrong, which an unforeseen style of writing may cause, the document is written anew and loses
+/// its comments: a config must be right before it is beautiful.
 pub(super) fn rewritten(text: &str, before: &Value, after: &Value) -> String {
     if before == after {
         return text.to_owned();
@@ -27,9 +27,9 @@ pub(super) fn rewritten(text: &str, before: &Value, after: &Value) -> String {
     }
 }
 
-/// A document that says this.
+/// A new text of this value.
 pub(super) fn written(value: &Value) -> String {
-    // What YAML cannot say is not in JSON either; should it ever be, JSON is YAML too.
+    // Every JSON value can be written as YAML; if that ever fails, JSON is YAML too.
     serde_saphyr::to_string(value).unwrap_or_else(|_| format!("{value}\n"))
 }
 
@@ -66,8 +66,8 @@ fn edit_map(map: &Mapping, before: &Map<String, Value>, after: &Map<String, Valu
     }
 }
 
-/// A list of which elements were changed, added or removed. Those at its ends that stay are left alone, so that comments stay beside what
-/// they are about wherever elements come and go.
+/// Edits a list whose elements were changed, added or removed. Equal elements at its ends stay untouched, so that comments stay beside
+/// their elements.
 fn edit_list(list: &Sequence, before: &[Value], after: &[Value]) {
     let head = before.iter().zip(after).take_while(|(old, new)| old == new);
     let head = head.count();
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// The text as it is after `change` was done to what it says.
+    /// The text after `change` was applied to its value.
     fn changed(text: &str, change: impl FnOnce(&mut Value)) -> String {
         let before = value(text).unwrap();
         let mut after = before.clone();

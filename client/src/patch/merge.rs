@@ -1,23 +1,23 @@
-//! What a patch makes of a document: maps are merged, lists appended to, all else replaced. Exceptions are those that users of this kind of
-//! patch know (docs/machine-config.md).
+//! Merges a patch into a document: maps are merged, lists appended to, all else replaced. The exceptions are those that users of this kind
+//! of patch know (docs/machine-config.md).
 
 use serde_json::{Map, Value};
 
 use super::documents::Identity;
 
-/// The key, and its value, that deletes what it stands in.
+/// The key and its value that delete the map in which they stand.
 const DIRECTIVE: &str = "$patch";
 const DELETE: &str = "delete";
 
-/// How a list takes what a patch has for it.
+/// How a list takes the elements of a patch.
 enum ListRule {
     Append,
     Replace,
-    /// Elements that agree in one of these keys are merged.
+    /// Elements that have the same value at one of these keys are merged.
     MergeBy(&'static [&'static str]),
 }
 
-/// The rule for the list at this place of a document.
+/// The rule for the list at this path of a document.
 fn rule(identity: &Identity, path: &[&str]) -> ListRule {
     let kind = match identity {
         Identity::Main => None,
@@ -40,12 +40,12 @@ fn is_replaced(identity: &Identity, path: &[&str]) -> bool {
     *identity == Identity::Main && path == ["cluster", "apiServer", "auditPolicy"]
 }
 
-/// Whether a piece of a patch deletes what it names.
+/// Whether a piece of a patch deletes the part that it names.
 pub(super) fn is_deletion(piece: &Value) -> bool {
     piece.get(DIRECTIVE).and_then(Value::as_str) == Some(DELETE)
 }
 
-/// The document with the patch laid over it.
+/// The document with the patch merged into it.
 pub(super) fn merged(document: &Value, patch: &Value, identity: &Identity) -> Value {
     let mut path = Vec::new();
     merge(document, patch, identity, &mut path)
@@ -57,7 +57,7 @@ fn merge<'a>(old: &Value, patch: &'a Value, identity: &Identity, path: &mut Vec<
             Value::Object(patch.clone())
         }
         (Value::Object(old), Value::Object(patch)) => merge_maps(old, patch, identity, path),
-        // So that nothing of a new part is taken for a value that only steers the merge.
+        // Merged with nothing, so that keys which only steer the merge do not get into the result.
         (_, Value::Object(patch)) => merge_maps(&Map::new(), patch, identity, path),
         (Value::Array(old), Value::Array(patch)) => merge_lists(old, patch, identity, path),
         (_, Value::Array(patch)) => merge_lists(&[], patch, identity, path),
@@ -116,7 +116,7 @@ fn merge_lists<'a>(
     Value::Array(merged)
 }
 
-/// Whether an element has all that a deletion says of it.
+/// Whether an element matches all fields of a deletion.
 fn is_meant(element: &Value, deletion: &Value) -> bool {
     let Some(said) = deletion.as_object() else {
         return false;
@@ -144,7 +144,7 @@ mod tests {
             ),
             json!({"a": {"b": 1, "c": [1, 2], "e": true}, "d": null})
         );
-        // What is of another type is replaced.
+        // A value of another type is replaced.
         assert_eq!(
             main(json!({"a": [1]}), json!({"a": {"b": 1}})),
             json!({"a": {"b": 1}})
@@ -224,7 +224,7 @@ mod tests {
             main(document, patch),
             json!({"machine": {"network": {"interfaces": [{"interface": "eth1"}]}}})
         );
-        // A deletion of nothing leaves nothing behind, and one that names nothing deletes nothing.
+        // A deletion of a missing part leaves nothing behind, and one without fields deletes nothing.
         let patch = json!({"a": {"b": {"$patch": "delete"}}, "l": [{"$patch": "delete"}]});
         assert_eq!(main(json!({"l": [1]}), patch), json!({"a": {}, "l": [1]}));
     }

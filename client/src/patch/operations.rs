@@ -1,4 +1,4 @@
-//! JSON patches (RFC 6902): operations on places of a document, which happen one after the other, or not at all.
+//! JSON patches (RFC 6902): operations on paths of a document. They are done one after the other, or none of them.
 
 use json_patch::{PatchErrorKind, PatchOperation};
 use serde_json::Value;
@@ -11,7 +11,7 @@ impl Operations {
     ///
     /// # Errors
     ///
-    /// Names the first that is none, counted from 1.
+    /// Names the first element that is not an operation, counted from 1.
     pub(super) fn read(list: Vec<Value>) -> Result<Self, String> {
         let operations = (1..).zip(list).map(|(number, operation)| {
             serde_json::from_value(operation)
@@ -20,11 +20,11 @@ impl Operations {
         operations.collect::<Result<_, _>>().map(Operations)
     }
 
-    /// The document after all of them.
+    /// The document after all operations.
     ///
     /// # Errors
     ///
-    /// Names the operation that cannot be done, and where it was to be.
+    /// Names the operation that failed, and its path.
     pub(super) fn applied(&self, document: &Value) -> Result<Value, String> {
         let mut changed = document.clone();
         json_patch::patch(&mut changed, &self.0).map_err(|error| {
@@ -41,7 +41,7 @@ impl Operations {
     }
 }
 
-/// An operation as people call it. Values stay out of it: they may be secrets.
+/// An operation, for messages. Values stay out of it: they may be secrets.
 fn shown(operation: &PatchOperation) -> String {
     let (name, from) = match operation {
         PatchOperation::Add(_) => ("add", None),

@@ -1,4 +1,4 @@
-//! The first half of an upgrade: the image, then its preparation, which tells what the test says.
+//! The first half of an upgrade: pulls the image, then prepares it with the output that the test sets.
 
 use instar_api::machine as wire;
 use instar_api::machine::image_service_pull_response::Response as Pulled;

@@ -1,4 +1,4 @@
-//! A node in this process: the real API over real mutual TLS, with a machine behind it that does what the test scripts.
+//! A node in this process: the real API over real mutual TLS, with a machine behind it that follows the test's script.
 //!
 //! It keeps its listening socket over a change of generations, as a node does, and each generation has a runtime of its own, so that
 //! ending one breaks its connections.
@@ -24,10 +24,10 @@ use tonic::{Request, Response, Status};
 mod lifecycle;
 mod tls;
 
-/// What the actions return and the events of a script carry.
+/// The actor id that the actions return and the events of a script carry.
 pub const ACTOR: &str = "6f1c0b9e-0000-4000-8000-000000000001";
 
-/// What a machine does after it accepted an action.
+/// The script of a machine after it accepted an action.
 type Script = Box<dyn Fn(&Arc<FakeNode>) + Send + Sync>;
 
 pub struct FakeNode {
@@ -44,27 +44,27 @@ struct Generation {
     thread: std::thread::JoinHandle<()>,
 }
 
-/// What the API shows.
+/// The state that the API shows, and the requests that it received.
 pub struct State {
     pub tag: String,
     pub boot_id: String,
-    /// Refuses actions with this.
+    /// The error for all actions.
     pub refusal: Option<Status>,
-    /// Refuses to read files.
+    /// The error for reading files.
     pub read_refusal: Option<Status>,
     /// Values of the metadata key `node`, in the order of calls.
     pub asked_for: Vec<Option<String>>,
     /// The last upgrade request.
     pub upgrade: Option<wire::UpgradeRequest>,
-    /// How long a history pauses before its first event.
+    /// Pause before the first event of a history.
     pub history_pause: Duration,
     /// The last config.
     pub config: Option<wire::ApplyConfigurationRequest>,
-    /// How often a log was followed that halts between its lines.
+    /// How many times a log that pauses between its lines was followed.
     followed: usize,
     /// The last request for packets, and its deadline.
     pub capture: Option<(wire::PacketCaptureRequest, Option<String>)>,
-    /// What the preparation of an upgrade tells: its lines, and the exit code if there is one.
+    /// The output of the preparation of an upgrade: its lines, and the exit code if there is one.
     pub preparation: (Vec<&'static str>, Option<i32>),
     history: Vec<wire::Event>,
     readers: Vec<mpsc::UnboundedSender<wire::Event>>,
@@ -72,7 +72,7 @@ pub struct State {
 }
 
 impl FakeNode {
-    /// Starts one that is already running and ready, as `v0.1.0`.
+    /// Starts a node that is already running and ready, as `v0.1.0`.
     pub fn start(
         listener: TcpListener,
         authority: &CertificateAuthority,
@@ -243,7 +243,7 @@ impl FakeNode {
         }
         let node = self.clone();
         std::thread::spawn(move || {
-            // A node waits too, for clients that subscribe late.
+            // A real node waits too, for clients that subscribe late.
             std::thread::sleep(Duration::from_millis(100));
             (node.script)(&node);
         });
@@ -284,7 +284,7 @@ pub fn capture() -> Vec<u8> {
 }
 
 impl Api {
-    /// A log of two lines, whose node then changes to another version; there it has halts between its lines, and one more.
+    /// A log of two lines that ends as the node changes to another version; from then on it has a third line, and pauses between lines.
     fn halting_log(&self, follow: bool) -> BoxStream<Data> {
         if !follow {
             return pieces(&[b"one\n", b"two\n"]);
@@ -447,8 +447,8 @@ impl MachineService for Api {
         Ok(Response::new(stream))
     }
 
-    /// What comes of one packet more is never all of it: on `eth0` the deadline cuts it off, on `eth1` the connection. `lo` has nothing
-    /// to say, and no deadline.
+    /// Sends a capture with a second packet that is cut off: on `eth0` by the deadline, on `eth1` with the connection. `lo` sends
+    /// nothing more, and has no deadline.
     async fn packet_capture(
         &self,
         request: Request<wire::PacketCaptureRequest>,

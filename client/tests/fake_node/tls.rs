@@ -18,7 +18,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-/// Requires a client certificate of the authority, as a node in normal mode does.
+/// The node's TLS settings: requires a client certificate of the authority, as a node in normal mode does.
 pub fn server_config(authority: &CertificateAuthority, names: &[SubjectName]) -> Arc<ServerConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -40,7 +40,7 @@ pub fn server_config(authority: &CertificateAuthority, names: &[SubjectName]) ->
     Arc::new(config)
 }
 
-/// Connections that passed the handshake.
+/// Accepts connections and completes the handshake.
 pub fn accept(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
@@ -60,7 +60,7 @@ pub fn accept(
     ReceiverStream::new(receiver)
 }
 
-/// A TLS stream that tonic takes.
+/// A TLS stream as tonic needs it.
 pub struct Connection(TlsStream<TcpStream>);
 
 impl Connected for Connection {

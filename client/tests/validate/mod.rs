@@ -1,4 +1,4 @@
-//! `validate`, which needs no node.
+//! Tests of `validate`, which needs no node.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::{Run, authority, generate, run};
 
-/// Checks a config of this text behind the one that `gen config` made.
+/// Validates the config of `gen config` followed by this text.
 fn validate(directory: &Path, more: &str, options: &[&str]) -> Run {
     let made = std::fs::read_to_string(directory.join("machine.yaml")).unwrap();
     std::fs::write(directory.join("changed.yaml"), made + more).unwrap();
@@ -33,7 +33,7 @@ fn a_generated_config_is_valid_without_a_node() {
     );
     checked.exits(0);
     assert_eq!(checked.json()["valid"], true);
-    // Its token is for machines without the authority's key, which ask for a certificate: a part that is not served.
+    // The config has a token for machines without the authority's key, which is not served.
     let warnings = &checked.json()["warnings"];
     assert_eq!(warnings.as_array().map(Vec::len), Some(1), "{warnings}");
     assert!(warnings[0].as_str().unwrap().starts_with("machine.token: "));
@@ -118,7 +118,7 @@ fn warnings_about_a_config_are_errors_where_it_has_to_be_strict() {
     validate(directory.path(), not_served, &["--strict"])
         .exits(1)
         .tells("KubeletConfig: ");
-    // A machine of metal without a disk works, and forgets.
+    // A metal machine without a disk works, but keeps no data.
     let diskless = validate(directory.path(), "", &["-m", "metal"]);
     assert!(
         diskless

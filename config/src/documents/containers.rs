@@ -1,4 +1,4 @@
-//! Containers, and where their images come from.
+//! Containers, and the sources of their images.
 
 use super::super::shape::{Kind, Shape::*, TEXTS, kind, opt, req};
 

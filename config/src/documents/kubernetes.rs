@@ -1,4 +1,4 @@
-//! Kubernetes and etcd: known, so that what `talosctl gen config` writes loads; served by nobody yet.
+//! Kubernetes and etcd: known, so that the output of `talosctl gen config` loads; not served yet.
 
 use super::super::shape::{Field, Kind, Shape, Shape::*, TEXTS, kind, opt, req};
 

@@ -1,11 +1,11 @@
-//! Links: physical ones and those that are made of others.
+//! Links: physical ones, and links that are made of others.
 
 use super::super::shape::{Field, Kind, Shape, Shape::*, TEXTS, kind, opt, req};
 
 const NAME: Field = req("name", Text);
 const HARDWARE: Field = opt("hardwareAddr", Mac);
 
-// What every link has. Written out one by one: a const can't join slices.
+// The fields of every link. Written out one by one: a const cannot join slices.
 const UP: Field = opt("up", Bool);
 const MTU: Field = opt("mtu", Int);
 const ADDRESSES: Field = opt(

@@ -1,4 +1,4 @@
-//! Every kind of document that is known, one file per group, and how a document says which kind it is.
+//! Every known kind of document, one file per group, and the detection of a document's kind.
 
 mod block;
 mod containers;
@@ -17,7 +17,7 @@ use super::{
     yaml::{Document, Node, Value},
 };
 
-/// The version that Talos's documents carry.
+/// The version of Talos's documents.
 const TALOS: &str = "v1alpha1";
 /// The version of our own documents.
 pub(super) const OWN: &str = "instar.dev/v1alpha1";
@@ -28,7 +28,7 @@ pub(super) struct Identified<'a> {
     /// Its number in the file, from 1.
     pub(super) number: usize,
     pub(super) kind: &'static Kind,
-    /// What tells documents of one kind apart.
+    /// The name, which distinguishes documents of one kind.
     pub(super) name: Option<&'a str>,
     pub(super) root: &'a Node,
 }
@@ -39,7 +39,7 @@ impl Identified<'_> {
         std::ptr::eq(self.kind, &v1alpha1::CONFIG)
     }
 
-    /// The keys that say which kind it is.
+    /// The keys that name the kind.
     pub(super) fn envelope(&self) -> &'static [&'static str] {
         if self.is_machine() {
             &["version"]
@@ -75,7 +75,7 @@ fn kinds(version: &str) -> Option<Vec<&'static [Kind]>> {
     }
 }
 
-/// Finds out which kind a document is; reports it when that can't be said.
+/// Finds the kind of a document; reports an error if it has none that is known.
 pub(super) fn identify<'a>(document: &'a Document, problems: &Problems) -> Option<Identified<'a>> {
     let root = &document.root;
     let complain = |node: &Node, path: &str, message: String| {
@@ -167,7 +167,7 @@ fn find_kind(groups: &[&'static [Kind]], written: &str) -> Result<&'static Kind,
     )
 }
 
-/// Whether there is such a kind, of either version.
+/// Whether this kind exists in either version.
 #[cfg(test)]
 pub(super) fn is_kind(name: &str) -> bool {
     [TALOS, OWN]
@@ -194,7 +194,7 @@ mod tests {
             .chain([&v1alpha1::CONFIG])
     }
 
-    /// The kinds that a release's own registry has, one a line: of 1.13.9; of 1.14's first ones, with those of its published schema.
+    /// The kinds in a release's own registry, one per line: of 1.13.9; of the first releases of 1.14, with those of its published schema.
     const REGISTERED: [&str; 2] = [
         include_str!("../../tests/data/1.13/kinds"),
         include_str!("../../tests/data/1.14/kinds"),
@@ -230,7 +230,7 @@ mod tests {
             assert!(names.insert(kind.name), "{} twice", kind.name);
             unique(kind.name, kind.fields);
         }
-        // As many as the published schema has and one that it lacks, the main document, and ours.
+        // The kinds of the published schema, one that it lacks, the main document, and ours.
         assert_eq!(names.len(), 88 + 1 + 1 + 3);
     }
 }

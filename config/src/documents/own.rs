@@ -1,8 +1,8 @@
-//! Our own kinds: what Talos has no word for.
+//! Our own kinds, for settings that Talos does not have.
 
 use super::super::shape::{Field, Kind, Shape::*, TEXTS, kind, opt, req};
 
-// Without TLS: a check asks on the machine itself, and whose certificate would it believe there?
+// Without TLS: a check connects to the machine itself, and there is no authority to check a certificate by.
 const HTTP: Field = opt("http", Fields(&[req("url", Url(&["http"]))]));
 const TCP: Field = opt("tcp", Fields(&[req("address", Text)]));
 

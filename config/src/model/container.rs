@@ -14,38 +14,38 @@ pub struct Container {
     pub name: ContainerName,
     /// Its image.
     pub image: ImageReference,
-    /// Instead of the image's ENTRYPOINT; None keeps it.
+    /// Replaces the image's ENTRYPOINT; `None` keeps it.
     pub entrypoint: Option<Vec<String>>,
-    /// Instead of the image's CMD; None keeps it.
+    /// Replaces the image's CMD; `None` keeps it.
     pub args: Option<Vec<String>>,
-    /// Instead of the image's working directory.
+    /// Replaces the image's working directory.
     pub working_dir: Option<AbsolutePath>,
-    /// Instead of the user of the image's USER.
+    /// Replaces the user in the image's USER.
     pub uid: Option<u32>,
-    /// Instead of the group of the image's USER.
+    /// Replaces the group in the image's USER.
     pub gid: Option<u32>,
-    /// Added to the image's environment; the same name wins over the image's.
+    /// Added to the image's environment; takes precedence over a variable of the same name.
     pub environment: Vec<EnvVar>,
     /// Filesystems, in order.
     pub mounts: Vec<Mount>,
-    /// What it may do.
+    /// Its rights.
     pub security: Security,
-    /// Which network it sees.
+    /// The network that it sees.
     pub network: ContainerNetwork,
-    /// Share of all CPUs' time; None is no limit.
+    /// Limit on CPU time; `None` is no limit.
     pub cpu_limit: Option<Millicores>,
-    /// Memory; None is no limit.
+    /// Limit on memory; `None` is no limit.
     pub memory_limit: Option<ByteSize>,
-    /// What must be there before it starts.
+    /// The conditions for its start.
     pub depends_on: DependsOn,
-    /// Whether it does its work; None: it is healthy while it runs.
+    /// Its health check; `None`: it is healthy while it runs.
     pub health: Option<ContainerHealth>,
-    /// What becomes of it in an upgrade without a reboot.
+    /// Whether it is restarted in an upgrade without a reboot.
     pub upgrade_strategy: UpgradeStrategy,
 }
 
 impl Container {
-    /// Whether another one would run just like this one: what upgrades do to it counts when there is one.
+    /// Whether the other container would run just like this one; the upgrade strategy does not matter.
     #[must_use]
     pub fn runs_like(&self, other: &Self) -> bool {
         let other = Self {
@@ -56,13 +56,13 @@ impl Container {
     }
 }
 
-/// What becomes of a container in an upgrade without a reboot.
+/// Whether a container is restarted in an upgrade without a reboot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UpgradeStrategy {
-    /// It lives on if it can, and else is started again.
+    /// It survives if it can, otherwise it is restarted.
     #[default]
     Keep,
-    /// It is started again.
+    /// It is restarted.
     Restart,
 }
 
@@ -95,16 +95,16 @@ impl fmt::Debug for EnvVar {
     }
 }
 
-/// What a container may do.
+/// The rights of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Security {
-    /// Where to begin.
+    /// The profile to start from.
     pub profile: SecurityProfile,
-    /// Changes to that; names without `CAP_`, upper case.
+    /// Changes to the profile's capabilities; names without `CAP_`, upper case.
     pub capabilities: Capabilities,
 }
 
-/// What must be there before a container starts.
+/// The conditions for a container's start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DependsOn {
     /// Paths of the host that must exist.
@@ -130,17 +130,17 @@ pub enum NetworkCondition {
     EtcFiles,
 }
 
-/// How to find out whether a container does its work.
+/// The health check of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerHealth {
-    /// What to try.
+    /// The probe.
     pub check: HealthProbe,
-    /// Time between two tries.
+    /// Time between two probes.
     pub interval: Duration,
-    /// How long one try may take.
+    /// Timeout of one probe.
     pub timeout: Duration,
     /// Failures in a row that make it unhealthy; at least 1.
     pub failure_threshold: u32,
-    /// An upgrade is only kept once this container is healthy.
+    /// Whether an upgrade is only kept once this container is healthy.
     pub required: bool,
 }

@@ -1,7 +1,7 @@
-//! The one model that the rest of the daemon reads: what the config says, resolved, typed and checked.
+//! The one model that the rest of the daemon reads: the content of the config, resolved, typed and checked.
 //!
-//! Plain data. Defaults are filled in where the config's own words have one; what depends on the machine (which disk, which
-//! link) stays a description.
+//! Plain data. Defaults are filled in where the config itself has one; values that depend on the machine (which disk, which link) stay a
+//! description.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -26,23 +26,23 @@ pub use self::{container::*, network::*};
 pub struct MachineConfig {
     /// The role of the machine.
     pub machine_type: MachineType,
-    /// Whom the API trusts, and as whom it speaks.
+    /// The authorities that the API trusts, and its own identity.
     pub trust: Trust,
-    /// What a machine without the CA's key shows to be given a certificate.
+    /// The token by which a machine without the CA's key gets a certificate.
     pub token: Option<Secret>,
-    /// What the machine calls itself.
+    /// The host name of the machine.
     pub hostname: HostnamePolicy,
-    /// Whether and where to install; None leaves the disks alone.
+    /// Whether and where to install; `None` leaves the disks alone.
     pub install: Option<InstallSpec>,
     /// Containers to run, in the order of the file.
     pub containers: Vec<Container>,
-    /// When a new version counts as healthy.
+    /// The conditions under which a new version counts as healthy.
     pub upgrade_gate: UpgradeGate,
     /// Volumes that containers refer to, in the order of the file.
     pub user_volumes: Vec<UserVolume>,
-    /// Where the time comes from.
+    /// The sources of the time.
     pub time: TimeSync,
-    /// Where images come from.
+    /// The sources of images.
     pub registries: Registries,
     /// Links, addresses, names.
     pub network: Network,
@@ -65,31 +65,31 @@ pub struct MachineConfig {
 pub enum MachineType {
     /// Holds the CA's key.
     ControlPlane,
-    /// Doesn't.
+    /// Does not hold the CA's key.
     Worker,
 }
 
-/// Whom the API trusts, and as whom it speaks.
+/// The authorities that the API trusts, and its own identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
     /// The CA's certificate, PEM.
     pub ca: String,
-    /// The CA's private key, PEM; on workers absent.
+    /// The CA's private key, PEM; absent on workers.
     pub ca_key: Option<Secret>,
     /// Certificates of further CAs whose clients are accepted, PEM.
     pub accepted_cas: Vec<String>,
-    /// Names and addresses for the server's certificate, beside the machine's own.
+    /// Further names and addresses for the server's certificate, in addition to the machine's own.
     pub cert_sans: Vec<String>,
 }
 
 /// Whether and how to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstallSpec {
-    /// Onto which disk.
+    /// The disk to install to.
     pub selector: DiskSelector,
-    /// The installer's image; None installs what runs.
+    /// The installer's image; `None` installs the running version.
     pub image: Option<ImageReference>,
-    /// Whether what is on the disk may go.
+    /// Whether existing data on the disk may be erased.
     pub wipe: bool,
     /// Whether to reboot when done.
     pub reboot: bool,
@@ -100,14 +100,14 @@ pub struct InstallSpec {
 pub struct UserVolume {
     /// Its name; containers find it at `/var/mnt/<name>`.
     pub name: VolumeName,
-    /// What it is made of.
+    /// Its storage.
     pub kind: UserVolumeKind,
 }
 
-/// What a user volume is made of.
+/// The storage of a user volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UserVolumeKind {
-    /// A directory on EPHEMERAL. The only one served.
+    /// A directory on EPHEMERAL. The only kind that is served.
     Directory,
     /// A partition of its own.
     Partition,
@@ -116,7 +116,7 @@ pub enum UserVolumeKind {
 }
 
 impl UserVolumeKind {
-    /// The word of the config.
+    /// The word in the config.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -127,14 +127,14 @@ impl UserVolumeKind {
     }
 }
 
-/// Where the time comes from.
+/// The sources of the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimeSync {
     /// Whether to synchronise at all.
     pub enabled: bool,
     /// NTP servers, in order; empty leaves the choice to the daemon.
     pub servers: Vec<TimeServer>,
-    /// How long the boot waits for the first synchronisation; None waits as long as it takes.
+    /// How long the boot waits for the first synchronisation; `None`: without limit.
     pub boot_timeout: Option<Duration>,
 }
 
@@ -147,44 +147,44 @@ pub struct TrustedRoots {
     pub certificates: String,
 }
 
-/// Where images come from, by the registry's host.
+/// The sources of images, by the registry's host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Registries {
-    /// Other places to ask first. The key `*` is for every registry without an entry of its own.
+    /// Mirrors to ask first. The key `*` is for every registry without an entry of its own.
     pub mirrors: BTreeMap<RegistryHost, Mirror>,
-    /// TLS towards a host.
+    /// TLS settings for a host.
     pub tls: BTreeMap<RegistryHost, HostTls>,
-    /// Credentials for a host. Docker's `auth` has become user and password.
+    /// Credentials for a host. Docker's `auth` is already split into user and password.
     pub auth: BTreeMap<RegistryHost, RegistryAuth>,
 }
 
 impl Registries {
-    /// The mirror to use for a registry: its own, else that of `*`.
+    /// The mirror for a registry: its own, else that of `*`.
     #[must_use]
     pub fn mirror(&self, host: &str) -> Option<&Mirror> {
         self.mirrors.get(host).or_else(|| self.mirrors.get("*"))
     }
 }
 
-/// An address of a name server: port 53 unless said otherwise.
+/// An address of a name server, with port 53 by default.
 pub type Nameserver = SocketAddr;
 
-/// When a new version counts as healthy, beside its containers with `required` health checks.
+/// The conditions under which a new version counts as healthy, in addition to containers with `required` health checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradeGate {
-    /// How long it may take.
+    /// Time limit for becoming healthy.
     pub timeout: Duration,
-    /// What must answer.
+    /// The probes that must succeed.
     pub probes: Vec<Probe>,
 }
 
-/// Something that must answer before a new version is kept.
+/// A probe that must succeed before a new version is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// For messages.
+    /// The name for messages.
     pub name: String,
-    /// What to try; a program is none, because a probe belongs to no container.
+    /// The target; it cannot be a program, because a probe belongs to no container.
     pub target: CheckTarget,
-    /// How long one try may take.
+    /// Timeout of one probe.
     pub timeout: Duration,
 }

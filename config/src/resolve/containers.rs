@@ -1,4 +1,4 @@
-//! Containers, their volumes and health, and when an upgrade is kept.
+//! Containers, their volumes and health checks, and the conditions for keeping an upgrade.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use super::{
     Documents, Origins,
 };
 
-/// What a health check is when the config doesn't say.
+/// Defaults of a health check.
 const INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(5);
 const FAILURE_THRESHOLD: u32 = 3;
-/// How long a new version may take to become healthy. init gives a generation at most an hour.
+/// Default time limit for a new version to become healthy, and its maximum: init gives a generation at most an hour.
 const GATE_TIMEOUT: Duration = Duration::from_secs(300);
 const GATE_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
-/// In less no version finds its disk, starts its services and answers: each upgrade would be rolled back.
+/// The minimum: within less time no version finds its disk, starts its services and answers, so each upgrade would be rolled back.
 const GATE_TIMEOUT_MIN: Duration = Duration::from_secs(10);
-/// init keeps a descriptor for the output of each container, 64 descriptors in all, of which some are machined's own: the API's
-/// socket, the hand-over, the history of upgrades and a prepared version take five, the others are for versions to come.
+/// Limit on containers. init keeps a descriptor for the output of each container, 64 descriptors in all, of which some are machined's own:
+/// the API's socket, the hand-over, the history of upgrades and a prepared version take five, the others are for future versions.
 const MAX_CONTAINERS: usize = 56;
 /// Names of capabilities are short; the kernel has 41.
 const MAX_CAPABILITY_BYTES: usize = 32;
@@ -120,7 +120,7 @@ fn container(document: &Section<'_>) -> Option<Container> {
             .map(|section| depends_on(&section))
             .unwrap_or_default(),
         health: None,
-        // Last: when one is missing, everything else has been read and its problems reported.
+        // Last: if one is missing, everything else has been read and its problems reported.
         name: name?,
         image: image?,
     };
@@ -140,7 +140,7 @@ fn container(document: &Section<'_>) -> Option<Container> {
     Some(container)
 }
 
-/// A container's log and state are found by its name, where those of the system's services are too.
+/// Reads the name. A container's log and state are stored by its name, in the same place as those of the system's services.
 fn name(document: &Section<'_>) -> Option<ContainerName> {
     let name: ContainerName = document.required("name")?;
     if system_process::ALL.contains(&name.as_str()) {
@@ -153,7 +153,7 @@ fn name(document: &Section<'_>) -> Option<ContainerName> {
     Some(name)
 }
 
-/// The numbers that system calls take for "leave it as it is" are nobody's.
+/// A user or group id. The numbers that system calls take for "leave it as it is" are refused.
 fn user_id(section: &Section<'_>, field: &str) -> Option<u32> {
     let id = section.number(field, 0..=u32::MAX - 1)?;
     if id == u32::from(u16::MAX) {
@@ -220,7 +220,7 @@ fn security(section: &Section<'_>) -> Security {
         names.iter().filter_map(capability).collect()
     };
     Security {
-        // The shape knows no other words.
+        // The shape allows no other words.
         profile: match section.text("profile") {
             Some("restricted") => SecurityProfile::Restricted,
             Some("privileged") => SecurityProfile::Privileged,
@@ -279,7 +279,7 @@ fn health(document: &Section<'_>) -> Option<ContainerHealth> {
     })
 }
 
-/// The one check of a section that has several to choose from.
+/// Reads the check of a section, which must have exactly one of several.
 fn check(section: &Section<'_>) -> Option<HealthProbe> {
     let choice = "`http`, `tcp` or `exec`";
     if !has_one_of(section, &["http", "tcp", "exec"], choice) {
@@ -364,7 +364,7 @@ pub(super) fn user_volumes(documents: &Documents<'_>) -> Vec<UserVolume> {
                 kind: match document.text("volumeType") {
                     Some("directory") => UserVolumeKind::Directory,
                     Some("disk") => UserVolumeKind::Disk,
-                    // What Talos takes when the type isn't said.
+                    // Talos's default type.
                     _ => UserVolumeKind::Partition,
                 },
             })

@@ -8,7 +8,7 @@ use super::{
     Documents,
 };
 
-/// Longer expressions are no selectors.
+/// Limit on the length of an expression; longer ones are no selectors.
 const MAX_EXPRESSION_BYTES: usize = 4096;
 
 pub(super) fn spec(documents: &Documents<'_>) -> Option<InstallSpec> {
@@ -57,7 +57,7 @@ fn old(install: &Section<'_>) -> Option<InstallSpec> {
             .section("diskSelector")
             .map(|section| fields(&section)),
     ) {
-        // As in Talos, a selector wins over a path.
+        // As in Talos, a selector takes precedence over a path.
         (_, Some(fields)) if fields != DiskFields::default() => {
             DiskSelector::Fields(Box::new(fields))
         }

@@ -1,6 +1,6 @@
-//! From documents to the model: each setting is read where it stands, in either shape.
+//! Resolves documents to the model: each setting is read from its place, in either shape.
 //!
-//! [`super::conflicts`] has made sure that no setting is in both, so that whichever is there is simply taken.
+//! [`super::conflicts`] has made sure that no setting is in both shapes, so the first one found is taken.
 
 mod containers;
 mod install;
@@ -13,14 +13,14 @@ use std::collections::HashMap;
 
 use super::{documents::Identified, model::*, problem::Problems, section::Section};
 
-/// Where the parts of the model come from, so that what is found wrong later can still be shown in the file.
+/// The sections that the parts of the model come from, to report later problems with their positions.
 #[derive(Default)]
 pub(super) struct Origins<'a> {
     /// Containers, by name.
     pub(super) containers: HashMap<ContainerName, Section<'a>>,
-    /// Health checks, by the name of the container that they are for.
+    /// Health checks, by the name of their container.
     pub(super) health: Vec<(ContainerName, Section<'a>)>,
-    /// What upgrades do to containers, by the name of the container.
+    /// Upgrade strategies, by the name of their container.
     pub(super) upgrade_strategies: Vec<(ContainerName, Section<'a>)>,
 }
 
@@ -41,13 +41,13 @@ impl<'a> Documents<'a> {
             .map(move |document| Section::of(document, problems))
     }
 
-    /// The document of a kind that there is one of.
+    /// The single document of a kind.
     fn one(&self, kind: &str) -> Option<Section<'a>> {
         self.of(kind).next()
     }
 }
 
-/// Reads everything. None when there is no machine document; whatever is wrong otherwise is reported and left out.
+/// Reads everything. `None` if there is no machine document; other errors are reported and their settings left out.
 pub(super) fn config<'a>(
     all: &'a [Identified<'a>],
     problems: &'a Problems,
@@ -80,7 +80,7 @@ pub(super) fn config<'a>(
         environment: system::environment(&documents),
         etc_files: system::etc_files(&documents),
         trusted_roots: trust::trusted_roots(&documents),
-        // Last: when it is missing, everything else has been read and its problems reported.
+        // Last: if it is missing, everything else has been read and its problems reported.
         trust: trust?,
     };
     Some((config, origins))

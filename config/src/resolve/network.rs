@@ -50,7 +50,7 @@ pub(super) fn network(documents: &Documents<'_>) -> Network {
         network.nameservers = resolver
             .sections("nameservers")
             .iter()
-            // Asking a server in the clear that was named for TLS would tell the network what it was not to know.
+            // Servers for DNS over TLS are left out: unencrypted queries would reveal to the network what the config hides.
             .filter(|(_, server)| matches!(server.text("protocol"), None | Some("Do53")))
             .filter_map(|(_, server)| server.required::<IpAddr>("address"))
             .map(|address| SocketAddr::new(address, DNS_PORT))
@@ -110,9 +110,9 @@ fn link(document: &Section<'_>) -> Option<Link> {
     })
 }
 
-/// `destination`: what this shape calls it.
+/// Reads a route. `destination`: the name of that field in this shape.
 fn route(section: &Section<'_>, destination: &str) -> Option<RouteSpec> {
-    // Checked, although nothing acts on it yet.
+    // Checked, although it is not used yet.
     section.number("mtu", MTU);
     let route = RouteSpec {
         destination: section
@@ -138,8 +138,8 @@ fn route(section: &Section<'_>, destination: &str) -> Option<RouteSpec> {
     Some(route)
 }
 
-/// An interface of the large document: a link and its DHCP at once. One that is found by a selector has no name yet, and
-/// is left to the warnings.
+/// Reads an interface of the large document: a link and its DHCP at once. An interface with a selector has no name yet; a warning reports
+/// it.
 fn old_interface(interface: &Section<'_>, network: &mut Network) {
     let Some(name) = interface.parsed::<LinkName>("interface") else {
         return;
@@ -152,7 +152,7 @@ fn old_interface(interface: &Section<'_>, network: &mut Network) {
         .iter()
         .filter_map(old_address)
         .collect();
-    // `cidr` is what `addresses` was before 0.12.
+    // `cidr` is the older name of `addresses`, from before 0.12.
     addresses.extend(interface.parsed::<Cidr>("cidr").map(|address| LinkAddress {
         address,
         route_priority: None,
@@ -183,7 +183,7 @@ fn old_interface(interface: &Section<'_>, network: &mut Network) {
     }
 }
 
-/// An address with a prefix, or alone.
+/// An address with or without a prefix.
 fn old_address(text: &Scalar<'_>) -> Option<LinkAddress> {
     let address = match text.text.parse::<IpAddr>() {
         Ok(address) => Cidr::host(address),

@@ -1,4 +1,4 @@
-//! Where images come from.
+//! The sources of images.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 
@@ -51,7 +51,7 @@ pub(super) fn registries(documents: &Documents<'_>) -> Registries {
     registries
 }
 
-/// The large document has the host as the key of a map.
+/// Reads a host, which is the key of a map in the large document.
 fn host_name(section: &Section<'_>, host: &str) -> Option<RegistryHost> {
     host.parse().map_err(|error| section.wrong(error)).ok()
 }
@@ -84,7 +84,7 @@ fn mirror(document: &Section<'_>) -> Mirror {
     }
 }
 
-/// `certificate`: what this shape calls the client's certificate.
+/// Reads TLS settings. `certificate`: the name of the client certificate's field in this shape.
 fn tls(section: &Section<'_>, certificate: &str) -> HostTls {
     let client_identity = section.section("clientIdentity").and_then(|identity| {
         let pair = (
@@ -108,7 +108,7 @@ fn tls(section: &Section<'_>, certificate: &str) -> HostTls {
     }
 }
 
-/// A token counts more than `auth`, and that more than `username` and `password`.
+/// Reads credentials. A token takes precedence over `auth`, and `auth` over `username` and `password`.
 fn auth(section: &Section<'_>) -> Option<RegistryAuth> {
     let user = user_and_password(section);
     if let Some(token) = section.secret("identityToken") {
@@ -126,7 +126,7 @@ fn auth(section: &Section<'_>) -> Option<RegistryAuth> {
     Some(RegistryAuth::Password { username, password })
 }
 
-/// What `auth` holds: the base64 of `user:password`, as in Docker's config.
+/// Decodes `auth`: the base64 of `user:password`, as in Docker's config.
 fn user_and_password(section: &Section<'_>) -> Option<(String, Secret)> {
     let decoded = BASE64_STANDARD.decode(section.text("auth")?.trim()).ok();
     let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok());

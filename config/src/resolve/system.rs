@@ -128,7 +128,7 @@ pub(super) fn kernel_modules(documents: &Documents<'_>) -> Vec<KernelModule> {
         let Some(module) = kernel_module(&section) else {
             continue;
         };
-        // The kernel takes either for the other.
+        // The kernel treats `-` and `_` in names of modules as the same.
         let spelled = |name: &str| name.replace('-', "_");
         let is_same = |it: &KernelModule| spelled(&it.name) == spelled(&module.name);
         match modules.iter().any(is_same) {
@@ -146,7 +146,7 @@ fn kernel_module(section: &Section<'_>) -> Option<KernelModule> {
         return None;
     }
     let parameters = section.texts("parameters");
-    // The kernel takes them as one text, with blanks between them.
+    // The kernel gets the parameters as one text, separated by spaces.
     for parameter in &parameters {
         let (name, _) = parameter
             .text
@@ -169,7 +169,7 @@ fn kernel_module(section: &Section<'_>) -> Option<KernelModule> {
     })
 }
 
-/// Files below /etc that the machine writes or relies on itself, and where the config says what is in them.
+/// Files below /etc that the machine writes or needs itself, and the documents that set their content.
 const OWN_ETC_FILES: [(&str, &str); 7] = [
     ("resolv.conf", "ResolverConfig"),
     ("hosts", "StaticHostConfig and HostnameConfig"),

@@ -2,7 +2,7 @@
 
 use super::{super::*, assert_golden, data, machine};
 
-/// A file that has no machine document of its own is given one at its end, so that line numbers stay true.
+/// Reads a file. One without a machine document gets one at its end, so that line numbers stay the same.
 fn read(name: &str) -> String {
     let text = std::fs::read_to_string(data(&format!("bad/{name}.yaml"))).unwrap();
     if text.contains("version: v1alpha1\n#")

@@ -1,4 +1,4 @@
-//! What Talos's own tool writes loads, with exactly these warnings and this model.
+//! The output of Talos's own tool loads, with exactly these warnings and this model.
 
 use super::{super::*, assert_golden, data};
 
@@ -15,7 +15,7 @@ fn golden(name: &str) -> MachineConfig {
         .map(|warning| format!("{warning}\n"))
         .collect();
     assert_golden(&format!("{name}.warnings"), &warnings);
-    // One PEM says nothing that the next doesn't.
+    // Replaced by a placeholder: a PEM in the golden file would tell its reader nothing.
     let mut config = parsed.config;
     assert!(
         config.trust.ca.starts_with("-----BEGIN CERTIFICATE-----\n"),
@@ -61,7 +61,7 @@ fn v1_14_worker() {
     assert_eq!(golden("1.14/worker").machine_type, MachineType::Worker);
 }
 
-/// Everything that is served, in the new shape and in the old, comes out the same.
+/// All served settings give the same model in the new shape and in the old one.
 #[test]
 fn both_shapes_mean_the_same() {
     let old = golden("served-1.13");
@@ -76,7 +76,7 @@ fn both_shapes_mean_the_same() {
     assert_eq!(old.install.unwrap().image, new.install.unwrap().image);
 }
 
-/// The example in the documentation is a config, and warns of no more than the documentation says.
+/// The example in the documentation loads, with only the warnings that the documentation names.
 #[test]
 fn the_documented_example_loads() {
     let document = std::fs::read_to_string(concat!(

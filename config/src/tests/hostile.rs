@@ -1,4 +1,4 @@
-//! Input that means harm: it is refused, soon, and nothing panics.
+//! Hostile input: it is refused soon, without a panic.
 
 use std::{fmt::Write, time::Instant};
 
@@ -7,7 +7,7 @@ use super::{super::*, data, machine};
 fn refused(text: &str) -> String {
     let start = Instant::now();
     let error = parse(text.as_bytes()).unwrap_err().to_string();
-    // Generous: a debug build on a busy machine. What it must not be is minutes.
+    // A generous limit, for a debug build on a busy machine. It must not take minutes.
     assert!(
         start.elapsed().as_secs() < 20,
         "{:?}: {error}",
@@ -53,7 +53,7 @@ fn an_alias_of_itself() {
     );
 }
 
-/// More would not start: init keeps no more descriptors for their output.
+/// More containers would not start: init keeps no more descriptors for their output.
 #[test]
 fn more_containers_than_can_run() {
     let with = |count: usize| {
@@ -129,7 +129,7 @@ fn damaged_configs_do_not_panic() {
         "\n", " ", "  ", ":", "- ", "---\n", "{", "}", "[", "]", "&a ", "*a", "!", "|", ">", "\"",
         "'", "#", "%", "~", "\t", "\u{feff}", "0x", "é\u{0}",
     ];
-    // The same on every run, so that a failure can be looked at.
+    // A fixed seed, so that a failure can be reproduced.
     let mut dice = fastrand::Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     for name in [
         "1.13/worker.yaml",
@@ -172,7 +172,7 @@ fn damaged_configs_do_not_panic() {
     }
 }
 
-/// The fields of a document with values of the wrong kind: every one is an error or a value, never a panic.
+/// The fields of a document with values of the wrong type: each gives an error or a value, never a panic.
 #[test]
 fn every_field_takes_any_value() {
     let values = [
@@ -212,7 +212,7 @@ fn every_field_takes_any_value() {
                         }
                     })
                     .collect();
-                // It may load or not: it must not panic.
+                // It may load or not, but it must not panic.
                 let _ = parse(damaged.as_bytes());
             }
         }

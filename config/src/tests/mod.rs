@@ -1,6 +1,6 @@
 //! Whole configs, good and bad, against golden files below `tests/data/config`.
 //!
-//! `INSTAR_BLESS=1 cargo test -p instar-config` writes the golden files anew; read the difference before committing it.
+//! `INSTAR_BLESS=1 cargo test -p instar-config` rewrites the golden files; read the difference before you commit it.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use super::{ConfigErrors, Parsed, parse};
 
-/// The smallest machine document that is a config.
+/// The smallest valid machine document.
 fn machine() -> String {
     let certificate = fixture_certificate();
     format!("version: v1alpha1\nmachine:\n  type: worker\n  ca:\n    crt: {certificate}\n")
@@ -29,7 +29,7 @@ fn fixture_certificate() -> String {
     line.trim_start().trim_start_matches("crt: ").to_owned()
 }
 
-/// A config of the smallest machine document and these further ones.
+/// Parses the smallest machine document together with these documents.
 fn with(documents: &str) -> Result<Parsed, ConfigErrors> {
     parse(format!("{}---\n{documents}", machine()).as_bytes())
 }
@@ -40,7 +40,7 @@ fn data(path: &str) -> PathBuf {
         .collect()
 }
 
-/// Compares with a golden file, or writes it when asked to.
+/// Compares with a golden file, or writes it if `INSTAR_BLESS` is set.
 fn assert_golden(path: &str, found: &str) {
     let path = data(path);
     if std::env::var_os("INSTAR_BLESS").is_some() {

@@ -1,4 +1,4 @@
-//! How the documents that are served read.
+//! The model of served documents.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn config(documents: &str) -> MachineConfig {
     parsed.config
 }
 
-/// The same, with warnings or without.
+/// The model, whether there are warnings or not.
 fn config_as_it_is(documents: &str) -> MachineConfig {
     with(documents)
         .unwrap_or_else(|errors| panic!("{errors}"))
@@ -263,7 +263,7 @@ fn warnings_name_what_is_not_served() {
         ),
         ["UserVolumeConfig.encryption.provider"]
     );
-    // Nothing is asked for.
+    // These values ask for nothing.
     assert_eq!(
         warned(
             "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp: {useNTS: false}\nptp: {devices: []}"
@@ -272,7 +272,7 @@ fn warnings_name_what_is_not_served() {
     );
 }
 
-/// Kinds that the published schema lacks or names otherwise; Talos writes and takes the first name of each.
+/// Kinds that the published schema lacks or names differently; Talos writes and accepts the first name of each.
 #[test]
 fn kinds_that_the_schema_lacks_load() {
     for kind in ["KubeSpanEndpointsConfig", "KubeSpanEndpoints"] {

@@ -1,4 +1,4 @@
-//! Logs, followed.
+//! Follows logs of a node.
 
 use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine::{DmesgRequest, LogsRequest};
@@ -10,12 +10,12 @@ use super::Teller;
 use crate::known::Update;
 use crate::log::{LogName, short_kernel_line};
 
-/// Lines of a service's log that were there before it is looked at.
+/// Number of old lines of a service's log to show.
 const TAIL: i32 = 500;
 /// The namespace of the node's own services.
 const NAMESPACE: &str = "system";
 
-/// The kernel's log, from its beginning and as long as there is a dashboard.
+/// Follows the kernel's log, from its begin to the end of the dashboard.
 pub(super) async fn kernel(node: Node, teller: Teller) {
     loop {
         let request = node.request(DmesgRequest {
@@ -30,7 +30,7 @@ pub(super) async fn kernel(node: Node, teller: Teller) {
     }
 }
 
-/// The log of whichever service is wanted.
+/// Follows the log of the wanted service.
 pub(super) async fn services(
     node: Node,
     mut wanted: watch::Receiver<Option<String>>,
@@ -55,7 +55,7 @@ pub(super) async fn services(
     }
 }
 
-/// One service's log, as long as the way to the node holds.
+/// Follows one service's log until the link breaks.
 async fn service_log(node: &Node, id: String, teller: &Teller) {
     let request = node.request(LogsRequest {
         namespace: NAMESPACE.to_owned(),
@@ -71,7 +71,7 @@ async fn service_log(node: &Node, id: String, teller: &Teller) {
     teller.failed(&ended).await;
 }
 
-/// Tells the lines of a stream; returns why it ended.
+/// Sends the lines of a stream; returns why it ended.
 async fn copy(name: LogName, mut stream: Streaming<Data>, teller: &Teller) -> Status {
     teller.tell(Update::Reached).await;
     teller.tell(Update::LogBegins(name.clone())).await;

@@ -1,5 +1,4 @@
-//! Asking a node: figures every few seconds, what changes and what is logged as it comes. A node that goes away is asked again until it
-//! is back.
+//! Asks a node: figures every few seconds; changes and log lines as they come. A node that goes away is asked again until it is back.
 
 mod logs;
 mod polls;
@@ -15,9 +14,9 @@ use tonic::{Code, Status};
 
 use crate::known::Update;
 
-/// Wait before a stream that ended is opened again.
+/// Pause before a stream that ended is opened again.
 const RETRY: Duration = Duration::from_millis(500);
-/// The same for one that the node does not give: the next version may.
+/// The same for a stream that the node refuses: the next version may serve it.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
 /// The tasks that ask a node; they end when this is dropped.
@@ -27,7 +26,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Follows the log of this service from now on, or none.
+    /// Follows the log of this service from now on, or no log.
     pub(crate) fn want_log(&self, service: Option<&str>) {
         self.service_log.send_if_modified(|wanted| {
             let changed = wanted.as_deref() != service;
@@ -39,7 +38,7 @@ impl Feed {
     }
 }
 
-/// Begins to ask. Updates come with `index`, which tells nodes apart.
+/// Starts the tasks. Updates carry `index`, the number of the node.
 pub(crate) fn start(
     index: usize,
     node: Node,
@@ -59,7 +58,7 @@ pub(crate) fn start(
     }
 }
 
-/// Tells what a node told.
+/// Sends the updates of one node.
 #[derive(Clone)]
 struct Teller {
     index: usize,
@@ -68,11 +67,11 @@ struct Teller {
 
 impl Teller {
     async fn tell(&self, update: Update) {
-        // Nobody listens any more once the dashboard ends, and this task with it.
+        // The send only fails when the dashboard ends, and this task with it.
         let _ = self.sender.send((self.index, update)).await;
     }
 
-    /// Tells of a call that failed if that is for want of a way to the node, and waits until it makes sense to call again.
+    /// Reports a failed call if the node cannot be reached, and waits for the next attempt.
     async fn failed(&self, status: &Status) {
         if is_refusal(status.code()) {
             tokio::time::sleep(REFUSED_RETRY).await;
@@ -83,7 +82,7 @@ impl Teller {
     }
 }
 
-/// Whether this is the word of a node that answers.
+/// Whether the node itself answered, with a refusal.
 fn is_refusal(code: Code) -> bool {
     matches!(
         code,
@@ -97,7 +96,7 @@ fn is_refusal(code: Code) -> bool {
     )
 }
 
-/// The cause at the bottom: what is above it says no more than "transport error".
+/// The innermost cause: the outer ones only say "transport error".
 fn reason(status: &Status) -> String {
     let mut deepest: Option<&dyn std::error::Error> = status.source();
     while let Some(next) = deepest.and_then(std::error::Error::source) {

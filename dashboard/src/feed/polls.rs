@@ -1,4 +1,4 @@
-//! What is asked for every few seconds. An answer that does not come is left out; a node of which none comes is away.
+//! Asks for figures every few seconds. Missing answers are skipped; a node that answers nothing counts as away.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tonic::{Response, Status};
 use super::{Teller, is_refusal, reason};
 use crate::known::Update;
 
-/// A node that answers none of the calls within this time is away.
+/// Timeout: a node that answers none of the calls within this time counts as away.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(node: Node, every: Duration, teller: Teller) {

@@ -1,4 +1,4 @@
-//! Resources, watched: the node sends what there is, and then every change.
+//! Watches resources: the node sends the present ones, and then every change.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::known::{Update, Watched};
 
 /// Starts a watch of each type.
 pub(super) fn spawn(tasks: &mut JoinSet<()>, node: &Node, teller: &Teller) {
-    /// A type: its namespace, its name, and what all resources of it are together.
+    /// A type: its namespace, its name, and the update made of all its resources.
     macro_rules! watch {
         ($($namespace:literal $name:literal => $watched:expr;)*) => {
             $(tasks.spawn(keep(node.clone(), teller.clone(), $namespace, $name, $watched));)*
@@ -33,7 +33,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, node: &Node, teller: &Teller) {
     }
 }
 
-/// Watches a type for as long as there is a dashboard.
+/// Watches a type until the dashboard ends.
 async fn keep<T: Message + Default + Clone>(
     node: Node,
     teller: Teller,
@@ -47,7 +47,7 @@ async fn keep<T: Message + Default + Clone>(
     }
 }
 
-/// Watches a type once; returns why that ended.
+/// Watches a type once; returns why the watch ended.
 async fn watch<T: Message + Default + Clone>(
     node: &Node,
     teller: &Teller,
@@ -86,7 +86,7 @@ async fn watch<T: Message + Default + Clone>(
             let spec = resource.spec.unwrap_or_default().proto_spec;
             match kind {
                 EventType::Created | EventType::Updated => {
-                    // What this version does not understand is as if it were not there.
+                    // A resource that this version cannot decode is ignored.
                     if let Ok(spec) = T::decode(spec.as_slice()) {
                         all.insert(id, spec);
                     }

@@ -1,4 +1,4 @@
-//! What a node is: names and values, one line each.
+//! The facts about a node: names and values, one line each.
 
 use instar_base::byte_size::human;
 use ratatui::Frame;
@@ -12,10 +12,10 @@ use super::numbers::clock;
 use crate::known::{Node, stage};
 use crate::terminal::Look;
 
-/// A name, a value, and whether that is good.
+/// A name, a value, and its mood.
 pub(super) type Fact = (&'static str, String, Mood);
 
-/// What is known, the most important first: there may not be room for all.
+/// The known facts, the most important first: there may not be room for all.
 pub(super) fn of(node: &Node) -> Vec<Fact> {
     let unknown = || "-".to_owned();
     let plain = |name, value: Option<String>| (name, value.unwrap_or_else(unknown), Mood::Plain);

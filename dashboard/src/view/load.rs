@@ -1,4 +1,4 @@
-//! What a node does just now: figures, and their course so far.
+//! The load of a node: figures and their courses.
 
 use instar_base::byte_size::human;
 use ratatui::Frame;
@@ -18,7 +18,7 @@ const TEXT_WIDTH: u16 = 22;
 struct Figure<'a> {
     name: &'static str,
     value: String,
-    /// Its course, and the highest value that it can have if there is one.
+    /// Its samples over time, and its highest possible value if there is one.
     course: Option<(&'a Series, Option<u64>)>,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Figure<'a> {
     }
 }
 
-/// Those with a course.
+/// The figures with a course.
 fn courses(node: &Node) -> [Figure<'_>; 6] {
     [
         Figure::percent("CPU", &node.cpu),
@@ -64,7 +64,7 @@ fn courses(node: &Node) -> [Figure<'_>; 6] {
     ]
 }
 
-/// Figures in so many columns, each with a course of one row.
+/// Draws the figures in this many columns, each with a course of one row.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, node: &Node, columns: usize, look: Look) {
     let block = look.part("load");
     let inner = block.inner(area);
@@ -113,7 +113,7 @@ fn draw_row(frame: &mut Frame<'_>, row: Rect, figure: &Figure<'_>, look: Look) {
     frame.render_widget(sparkline(series, most, course.width, look), course);
 }
 
-/// The courses as graphs that share the area.
+/// Draws the courses as graphs that share the area.
 pub(super) fn draw_graphs(frame: &mut Frame<'_>, area: Rect, node: &Node, look: Look) {
     let rows = Layout::vertical([Constraint::Fill(1); 3]).split(area);
     for (row, pair) in rows.iter().zip(courses(node).chunks(2)) {

@@ -1,4 +1,4 @@
-//! The end of a log, or the part of it that was scrolled to. Long lines go on in the next row.
+//! Draws the end of a log, or the part that was scrolled to. Long lines continue in the next row.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -8,7 +8,7 @@ use ratatui::widgets::Paragraph;
 use crate::screen::Screen;
 use crate::terminal::Look;
 
-/// Returns how many rows there are.
+/// Draws the log. Returns the number of its rows.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Look) -> usize {
     let node = screen.node();
     let names = node.log_names();
@@ -41,7 +41,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Loo
     rows.max(1)
 }
 
-/// A line in pieces of so many columns.
+/// Splits a line into pieces of this many columns.
 fn wrap(line: &str, width: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut used = 0;

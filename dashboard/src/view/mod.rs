@@ -1,4 +1,4 @@
-//! Drawing a screen: a function of what is known, of the terminal's size and of what it can show.
+//! Draws a screen: a function of the known state, the terminal's size and its abilities.
 
 mod facts;
 mod load;
@@ -18,10 +18,10 @@ use crate::known::Link;
 use crate::screen::{Page, Screen};
 use crate::terminal::Look;
 
-/// From this width on there is room for a third column.
+/// Width from which there is room for a third column.
 const WIDE: u16 = 120;
 
-/// Draws all of it, and tells the screen how many rows of the list that scrolls there was room for.
+/// Draws everything, and stores the number of rows that the scrolling list had room for.
 pub(crate) fn draw(frame: &mut Frame<'_>, screen: &mut Screen, look: Look) {
     let [head, body, foot] = Layout::vertical([
         Constraint::Length(1),
@@ -69,7 +69,7 @@ fn summary(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Look) -> us
     log::draw(frame, below, screen, look)
 }
 
-/// Room for facts and services: what they need, but no more than half, for the log's sake.
+/// Height for facts and services: as much as they need, but at most half, to leave room for the log.
 fn upper(wanted: usize, area: Rect) -> Constraint {
     let wanted = u16::try_from(wanted).unwrap_or(u16::MAX);
     Constraint::Length(wanted.min(area.height / 2))
@@ -82,7 +82,7 @@ fn monitor(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Look) -> us
     processes::draw(frame, below, screen, look)
 }
 
-/// The nodes, the one that is shown marked, and what is wrong with the way to it.
+/// The nodes, with the shown one marked, and the problem of the link to it.
 fn header(screen: &Screen, look: Look) -> Paragraph<'static> {
     let mut spans = vec![Span::styled("instar ", Modifier::BOLD)];
     for (index, node) in screen.nodes.iter().enumerate() {
@@ -136,7 +136,7 @@ fn keys(screen: &Screen, look: Look) -> Paragraph<'static> {
     ]))
 }
 
-/// How good something is.
+/// The judgement of a value, shown by its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
     Plain,
@@ -181,7 +181,7 @@ impl Look {
         }
     }
 
-    /// Text that the terminal can show.
+    /// Replaces characters that the terminal cannot show.
     fn text(self, text: &str) -> String {
         if self.unicode {
             text.to_owned()
@@ -191,7 +191,7 @@ impl Look {
         }
     }
 
-    /// A titled part of the screen: a line with the title and nothing at the sides, which would be characters on a slow line.
+    /// A titled part of the screen: only a line with the title, as borders at the sides would be more characters on a slow line.
     fn part(self, title: impl Into<String>) -> Block<'static> {
         let horizontal = if self.unicode { "─" } else { "-" };
         let set = border::Set {

@@ -1,4 +1,4 @@
-//! Processes, the busiest first.
+//! The processes, the busiest first.
 
 use instar_base::byte_size::human;
 use ratatui::Frame;
@@ -11,7 +11,7 @@ use crate::known::Process;
 use crate::screen::Screen;
 use crate::terminal::Look;
 
-/// Returns how many rows there are.
+/// Draws the processes. Returns the number of rows.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Look) -> usize {
     let processes = &screen.node().processes;
     let block = look.part(format!("processes ({})", processes.len()));
@@ -25,7 +25,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Loo
     let skipped = screen.skipped.min(processes.len().saturating_sub(1));
     let row = |process: &Process| {
         let info = &process.info;
-        // The kernel's own have no arguments.
+        // Kernel threads have no arguments.
         let command = if info.args.is_empty() {
             format!("[{}]", info.command)
         } else {

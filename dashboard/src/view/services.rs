@@ -1,4 +1,4 @@
-//! Services: state and health, those in trouble first.
+//! The services with state and health, those with problems first.
 
 use instar_api::machine::ServiceInfo;
 use ratatui::Frame;

@@ -1,4 +1,4 @@
-//! Whole screens, as text. A file per screen in `screens/`; a failed test shows what it would be now.
+//! Tests of whole screens, as text. A file per screen in `screens/`; a failed test shows the new text.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ fn service(id: &str, state: &str, health: Option<bool>, said: &str) -> wire::Ser
     }
 }
 
-/// Two nodes; the first has told everything, twice.
+/// Two nodes; the first has sent everything, twice.
 fn screen() -> Screen {
     let mut screen = Screen::new(["10.0.0.5".to_owned(), "10.0.0.6".to_owned()]);
     let mut tell = |seconds, update| {
@@ -166,7 +166,7 @@ fn processors() -> Update {
     Update::Processors(vec![processor; 2])
 }
 
-/// More and more of it busy.
+/// Processors that get busier.
 fn processors_time(round: u64) -> Update {
     let stat = wire::CpuStat {
         user: (round * round / 20) as f64,
@@ -210,7 +210,7 @@ fn network(round: u64) -> Update {
     })
 }
 
-/// Written to now and then.
+/// A disk that is written to now and then.
 fn disks(round: u64) -> Update {
     let disk = wire::DiskStat {
         name: "vda".into(),
@@ -338,7 +338,7 @@ fn a_frame_like_the_last_one_costs_nothing() {
         .draw(|frame| draw(frame, &mut screen, PLAIN))
         .unwrap();
     let first = terminal.backend().buffer().clone();
-    // Another node's figures are not to be seen.
+    // Another node's figures must not be shown.
     screen.apply(
         1,
         Duration::from_secs(41),

@@ -1,4 +1,4 @@
-//! A disk that forgets what was not flushed: the names and contents that a power cut can leave.
+//! A disk that forgets unflushed writes: the names and contents that a power cut can leave.
 
 use std::{
     collections::BTreeMap,
@@ -7,12 +7,12 @@ use std::{
 
 use instar_esp::Volume;
 
-/// Names lead to contents, so that a file keeps its content when it takes another's name.
+/// The contents by name, so that a file keeps its content when it is renamed.
 type Names = BTreeMap<String, usize>;
-/// What a content is on the disk.
+/// The contents on the disk.
 type Contents = Vec<Vec<u8>>;
 
-/// A write that was not flushed yet: it may be on the disk, or not.
+/// A write that is not flushed yet: it may be on the disk, or not.
 #[derive(Clone, Debug)]
 enum Change {
     Named {
@@ -27,7 +27,7 @@ enum Change {
         from: String,
         to: String,
     },
-    /// `reused` are the contents of files whose removal was not flushed when this was written: it takes their clusters.
+    /// `reused` are the contents of files whose removal was not yet flushed at the time of this write: it takes their clusters.
     Written {
         content: usize,
         bytes: Vec<u8>,
@@ -43,7 +43,7 @@ pub(crate) struct Disk {
     stored: Names,
     stored_contents: Contents,
     pending: Vec<Change>,
-    /// What deleted files left in the clusters that the next file takes.
+    /// The content of deleted files in the clusters that the next file takes.
     stale: Vec<u8>,
     pub(crate) capacity: u64,
 }
@@ -56,7 +56,7 @@ impl Disk {
         }
     }
 
-    /// The same files, all flushed.
+    /// A disk with these files, all flushed.
     fn settled(names: Names, contents: Contents, stale: Vec<u8>, capacity: u64) -> Self {
         Self {
             seen: names.clone(),
@@ -69,8 +69,8 @@ impl Disk {
         }
     }
 
-    /// Every disk that a power cut at this moment can leave: each write since the last flush made or lost, and of each
-    /// content that was lost nothing, half, or what was in its place before.
+    /// Every disk that a power cut at this moment can leave: each write since the last flush made or lost, and of each lost content
+    /// nothing, half, or the earlier content of its clusters.
     pub(crate) fn after_power_cuts(&self) -> Vec<Self> {
         let mut disks = Vec::new();
         for made in 0..1_u32 << self.pending.len() {
@@ -199,7 +199,7 @@ impl Volume for Disk {
     }
 
     fn make_folder(&mut self, _path: &str) -> io::Result<()> {
-        // Folders are made once, at the installation; before the loader is there nothing depends on them.
+        // Folders are made once, at the installation; nothing depends on them before the loader is there.
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! A disk of which one call fails, or that one and all after it.
+//! A disk on which one call fails, or one call and all after it.
 
 use std::{
     cell::Cell,
@@ -9,21 +9,21 @@ use instar_esp::Volume;
 
 use crate::disk::Disk;
 
-/// How much of the call that failed was done all the same.
+/// The part of the failed call that was done nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     Nothing,
-    /// Of a file's content the first half; of anything else nothing.
+    /// The first half of a file's content; for other calls nothing.
     Half,
     All,
 }
 
-/// How a disk fails.
+/// The way in which a disk fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: ErrorKind,
     pub(crate) done: Done,
-    /// Every later call fails as well.
+    /// Whether every later call fails as well.
     pub(crate) lasts: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn failures() -> Vec<Failure> {
     failures
 }
 
-/// The disk, and how many calls it still serves.
+/// The disk, and the number of calls until it fails.
 pub(crate) struct Failing {
     disk: Disk,
     failure: Failure,
@@ -62,7 +62,7 @@ impl Failing {
         self.calls.get() > self.serves
     }
 
-    /// What is on the disk, which works again.
+    /// The disk, which works again.
     pub(crate) fn into_disk(self) -> Disk {
         self.disk
     }

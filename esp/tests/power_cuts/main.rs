@@ -1,5 +1,5 @@
-//! The promise of this crate, for every plan: wherever the power goes, the loader takes an entry whose UKI is whole, and the
-//! same change can be made afterwards.
+//! The promise of this crate, for every plan: wherever the power goes, the loader takes an entry whose UKI is whole, and the same change
+//! can be made afterwards.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -16,7 +16,7 @@ use instar_esp::{
     take_loader, tidy,
 };
 
-/// All UKIs that there are in these tests: a file with another content is damaged.
+/// The UKIs of these tests: a file with another content is damaged.
 fn uki(version: &str) -> Vec<u8> {
     format!("the whole UKI of {version}").into_bytes()
 }
@@ -55,11 +55,11 @@ fn read(disk: &Disk) -> State {
     State::read(disk).unwrap()
 }
 
-/// A change, computed anew from whatever state there is.
+/// A change, computed anew from the present state.
 type Change<'a> = &'a dyn Fn(&State) -> Result<Plan, Refused>;
 
-/// Makes the change, and cuts the power before each step and after the last one. Returns the disk after an undisturbed run and how
-/// many disks were judged.
+/// Makes the change, and cuts the power before each step and after the last one. Returns the disk after an undisturbed run and the number
+/// of disks checked.
 fn cut_everywhere(start: &Disk, version: &str, change: Change<'_>) -> (Disk, usize) {
     let plan = change(&read(start)).unwrap();
     let mut judged = 0;
@@ -80,8 +80,8 @@ fn cut_everywhere(start: &Disk, version: &str, change: Change<'_>) -> (Disk, usi
     (disk, judged)
 }
 
-/// Makes the change on a disk of which some call fails, for every call and every way to fail: it ends with an error, and wherever
-/// the power goes afterwards, what the loader finds is whole. Returns how many failures there were.
+/// Makes the change with every call failing in every way: it ends with an error, and wherever the power goes afterwards, the files for
+/// firmware and loader are whole. Returns the number of failures.
 fn fail_everywhere(start: &Disk, version: &str, change: Change<'_>) -> usize {
     let plan = change(&read(start)).unwrap();
     let mut failed = 0;
@@ -106,7 +106,7 @@ fn fail_everywhere(start: &Disk, version: &str, change: Change<'_>) -> usize {
     failed
 }
 
-/// What the firmware and the loader find is whole.
+/// Checks that the files for firmware and loader are whole.
 fn check(disk: &Disk, begun: &Plan) {
     let state = read(disk);
     let next = state
@@ -125,9 +125,9 @@ fn check(disk: &Disk, begun: &Plan) {
     );
 }
 
-/// The change is made, or can be made now; either way with nothing left over.
+/// Checks that the change is made, or can be made now; either way without leftovers.
 fn check_repeated(mut disk: Disk, version: &str, change: Change<'_>, begun: &Plan) {
-    // An entry that was not there may be what is left of the change, or be gone with it.
+    // Entries that the change was to make or remove may be missing already.
     let Ok(plan) = change(&read(&disk)) else {
         return;
     };
@@ -172,7 +172,7 @@ fn blessed(disk: &Disk, order: u32) -> Disk {
     disk
 }
 
-/// What the loader does before it starts an entry.
+/// The disk after the loader has started an entry.
 fn started(disk: &Disk) -> Disk {
     let mut disk = disk.clone();
     let state = read(&disk);
@@ -200,7 +200,7 @@ fn an_installation_leaves_no_loader_that_finds_nothing() {
         };
         perform(&begun, &mut disk, assets("v0.1.0")).unwrap();
         for cut in disk.after_power_cuts() {
-            // Not there, or empty: the firmware goes on to the medium.
+            // Missing or empty: the firmware goes on to the medium.
             let loader = cut.read(paths::LOADER).unwrap_or_default();
             assert_eq!(read(&cut).has_loader, !loader.is_empty());
             if !loader.is_empty() {
@@ -266,13 +266,13 @@ fn a_blessing_survives_every_power_cut() {
 #[test]
 fn going_back_and_forth_survives_every_power_cut() {
     let disk = blessed(&upgraded(&installed(), "v0.2.0"), 2);
-    // Back to one that was good once, which is tried again: if it is not good any more, the newer one is.
+    // Back to a version that was good once, which is tried again: if it fails now, the newer one boots.
     let (disk, _) = cut_everywhere(&disk, "v0.1.0", &|state| prefer(state, 1));
     assert_eq!(
         order(&disk),
         ["instar-3-v0.1.0+3.conf a", "instar-2-v0.2.0.conf b"]
     );
-    // And forth before it is blessed: the last known good one needs no trial.
+    // And forth before it is blessed: the last known good version needs no trial.
     let (forth, _) = cut_everywhere(&disk, "v0.2.0", &|state| prefer(state, 2));
     assert_eq!(
         order(&forth),
@@ -342,7 +342,7 @@ fn another_loader_survives_every_power_cut() {
             }
         }
     }
-    // One that nobody took goes.
+    // A loader that was not taken is removed.
     let plan = tidy(&read(&offered));
     perform(&plan, &mut offered, open).unwrap();
     assert!(!read(&offered).has_new_loader);
@@ -363,7 +363,7 @@ fn three_failed_starts_lead_back_and_free_the_slot() {
         order(&disk),
         ["instar-1-v0.1.0.conf a", "instar-2-v0.2.0+0-3.conf b"]
     );
-    // The empty slot first, then the one that failed.
+    // The empty slot first, then the one with the failed version.
     disk = upgraded(&disk, "v0.3.0");
     disk = blessed(&disk, 3);
     assert_eq!(order(&disk)[0], "instar-3-v0.3.0.conf c");
@@ -386,7 +386,7 @@ fn the_last_known_good_version_and_the_running_one_are_never_written_to() {
     let two = Slots::new(2).unwrap();
     let new = new_version("v0.3.0");
     assert_eq!(add(&state, &new, Some(2), two), Err(Refused::NoSlot(2)));
-    // Nobody says that it runs.
+    // The running version is not known.
     let plan = add(&state, &new, None, two).unwrap();
     assert!(
         plan.steps
@@ -433,7 +433,7 @@ fn a_uki_that_does_not_fit_is_refused_and_one_that_is_different_leaves_nothing()
     assert!(matches!(cause, Cause::Different { .. }), "{cause}");
     assert_eq!(read(&disk), before);
 
-    // The disk fills up where nobody expected it.
+    // The disk fills up unexpectedly.
     disk.capacity = disk.capacity - disk.free_bytes().unwrap() + 5;
     let Failed { cause, .. } = perform(&plan, &mut disk, assets("v0.2.0")).unwrap_err();
     assert!(

@@ -1,4 +1,4 @@
-//! What init and machined say to each other: protocol version 1, as `docs/contracts.md` fixes it.
+//! The protocol between init and machined: version 1, as `docs/contracts.md` fixes it.
 //!
 //! One packet of a SEQPACKET socket is one message: UTF-8 lines, at most [`MAX_PACKET`] bytes. The first line is
 //! `instar 1 VERB`, the others are `key value` in any order. Unknown keys are ignored; an unknown verb or another
@@ -37,7 +37,7 @@ pub const MAX_PACKET: usize = 4096;
 /// The longest [`Line`], in bytes. The longest message (a `welcome` with 64 kept names) still fits into a packet.
 pub const MAX_LINE: usize = 512;
 
-/// How many descriptors init keeps for machined, all scopes together.
+/// Limit on the descriptors that init keeps for machined, all scopes together.
 pub const MAX_KEPT: usize = 64;
 
 /// machined's end of the socket.

@@ -3,42 +3,42 @@
 use crate::packet::{Fields, ParseError};
 use crate::{Blake3, BootId, Domain, End, FdName, Line, Scope, StartReason, VERSION, Workloads};
 
-/// machined asks, init answers each with one [`Reply`].
+/// A request of machined's. init answers each with one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// I am here. Answered with [`Reply::Welcome`].
+    /// machined has started. Answered with [`Reply::Welcome`].
     Hello,
     /// This generation works: commit it and drop the previous one.
     Healthy {
-        /// Which generation: its own boot id.
+        /// The boot id of the generation, which must be the running one's.
         boot_id: BootId,
     },
-    /// This generation does not work and cannot: give it up now instead of at its deadline.
+    /// This generation does not work and will not: give it up now instead of at its deadline.
     GiveUp {
-        /// Why, in one line; the generation that comes instead is told.
+        /// The reason, in one line; the generation that replaces this one receives it.
         reason: Line,
     },
     /// Start this image as the next generation. Goes with one descriptor, a sealed memfd.
     Next {
-        /// What the image must hash to.
+        /// The digest of the image.
         blake3: Blake3,
-        /// Its version, for people.
+        /// The version of the image, for people.
         version: Line,
-        /// The seconds that it gets to report [`Request::Healthy`], 1 to 3600.
+        /// Time limit for [`Request::Healthy`], 1 to 3600 seconds.
         deadline: u32,
-        /// Whether the workloads live through the change. An init without a workload domain takes no notice of it.
+        /// Whether the workloads survive the change. An init without a workload domain ignores it.
         workloads: Workloads,
     },
-    /// Keep the descriptor that goes with this, over my own death.
+    /// Keep the descriptor that comes with this packet beyond the end of machined.
     Keep {
-        /// Replaces a kept one of the same name.
+        /// The name; a kept descriptor of the same name is replaced.
         name: FdName,
         /// How long to keep it.
         scope: Scope,
     },
-    /// Let a kept descriptor go.
+    /// Close a kept descriptor.
     Drop {
-        /// Which.
+        /// The name of the descriptor.
         name: FdName,
     },
     /// End the machine.
@@ -46,7 +46,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The verb, as the answer's `to` names it.
+    /// The verb, which the key `to` of the answer repeats.
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::Hello => "hello",
@@ -59,7 +59,7 @@ impl Request {
         }
     }
 
-    /// The packet.
+    /// The message as a packet.
     pub fn encode(&self) -> Vec<u8> {
         let fields = match self {
             Self::Hello | Self::End(_) => String::new(),
@@ -83,7 +83,7 @@ impl Request {
         packet(self.verb(), &fields)
     }
 
-    /// Reads a packet of machined's.
+    /// Reads a packet from machined.
     pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
         let fields = Fields::parse(packet)?;
         Ok(match fields.verb {
@@ -112,23 +112,23 @@ impl Request {
     }
 }
 
-/// init's messages: the answers, and [`Reply::Exited`] at any time after the welcome.
+/// A message of init's: an answer, or [`Reply::Exited`] at any time after the welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// To `hello`.
+    /// The answer to `hello`.
     Welcome(Welcome),
-    /// Done, or begun where it cannot fail any more.
+    /// The request is done, or has begun and cannot fail any more.
     Ok {
         /// The verb of the request.
         to: Line,
     },
-    /// Refused; nothing has changed.
+    /// The request is refused; nothing has changed.
     Error {
         /// The verb of the request, `-` when it had none.
         to: Line,
-        /// For programs: the word of an [`crate::ErrorCode`], or one that only a newer init knows.
+        /// The code for programs: the word of an [`crate::ErrorCode`], or one that only a newer init knows.
         code: Line,
-        /// For people.
+        /// The text for people.
         text: Line,
     },
     /// An orphan of the generation ended and init reaped it.
@@ -140,24 +140,24 @@ pub enum Reply {
     },
 }
 
-/// What machined is told when it starts. The descriptors of `kept` go with it, in that order.
+/// The facts that machined receives when it starts. The descriptors of `kept` come with it, in the same order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// 1 at boot, counts up with every start of a generation.
     pub generation: u64,
-    /// This generation's.
+    /// The boot id of this generation.
     pub boot_id: BootId,
-    /// The kernel's own.
+    /// The boot id of the kernel.
     pub kernel_boot_id: BootId,
     /// Why machined was started.
     pub start: StartReason,
-    /// What made that necessary, for every start that was not asked for.
+    /// The reason of the start, for every start that was not requested.
     pub cause: Option<Line>,
     /// The version that was given up, on a rollback.
     pub failed_version: Option<Line>,
     /// Seconds left to report `healthy`.
     pub deadline: u32,
-    /// The workload domain; none from an init that has none.
+    /// The state of the workload domain; none from an init that has none.
     pub workloads: Option<Domain>,
     /// The names of the kept descriptors, at most [`crate::MAX_KEPT`].
     pub kept: Vec<FdName>,
@@ -192,7 +192,7 @@ impl Welcome {
 }
 
 impl Reply {
-    /// The packet.
+    /// The message as a packet.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Welcome(welcome) => packet("welcome", &welcome.fields()),
@@ -206,7 +206,7 @@ impl Reply {
         }
     }
 
-    /// Reads a packet of init's.
+    /// Reads a packet from init.
     pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
         let fields = Fields::parse(packet)?;
         Ok(match fields.verb {

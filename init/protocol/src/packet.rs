@@ -9,11 +9,11 @@ use std::str::FromStr;
 /// Why a packet is not a message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// What `to` of the answer names: the verb, `-` when the packet had none.
+    /// The value for `to` in the answer: the verb, `-` when the packet had none.
     pub to: Line,
     /// The code to answer with.
     pub code: ErrorCode,
-    /// What is wrong with it.
+    /// The problem, for people.
     pub text: String,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Fields<'a> {
         Err(self.bad(format_args!("the key '{key}': not from {first} to {last}")))
     }
 
-    /// The values of a key that holds a list; none when the key is absent.
+    /// The values of a key that holds a list; empty when the key is absent.
     pub(crate) fn list<T: FromStr<Err: Display>>(&self, key: &str) -> Result<Vec<T>, ParseError> {
         let words = self.fields.get(key).copied().unwrap_or_default();
         let values = words.split_ascii_whitespace().map(str::parse);

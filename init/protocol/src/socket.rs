@@ -1,4 +1,4 @@
-//! Packets with descriptors on the socket between the two.
+//! Sends and receives packets with descriptors on the socket between init and machined.
 
 use crate::{MAX_KEPT, MAX_PACKET};
 use rustix::net::{
@@ -9,8 +9,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Sends a packet with at most [`MAX_KEPT`] descriptors. A socket that is full makes it wait, unless it is one that does
-/// not block.
+/// Sends a packet with at most [`MAX_KEPT`] descriptors. Waits while the socket is full, unless it is a non-blocking one.
 pub fn send(
     socket: impl AsFd,
     packet: &[u8],
@@ -27,9 +26,9 @@ pub fn send(
     Ok(())
 }
 
-/// Takes a packet and the descriptors that came with it. An empty one is the end: the other side has closed the socket.
+/// Receives a packet and the descriptors that came with it. An empty one is the end: the other side has closed the socket.
 pub fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    // One byte more than allowed, so that too much can be told from enough.
+    // One byte more than allowed, so that a packet that is too long shows.
     let mut packet = vec![0; MAX_PACKET + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEPT))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

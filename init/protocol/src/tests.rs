@@ -9,7 +9,7 @@ fn line(text: &str) -> Line {
     text.parse().unwrap()
 }
 
-/// The code and the text of what is wrong with a packet.
+/// The code and the text of the error for a packet.
 fn problem(packet: impl AsRef<[u8]>) -> (ErrorCode, String) {
     let error = Request::parse(packet.as_ref()).unwrap_err();
     (error.code, error.text)
@@ -212,7 +212,7 @@ fn malformed_packets_say_what_is_wrong() {
     bad("instar 1 drop\n", "the key 'name' is missing");
     assert!(problem(b"instar 1 hello\xff").1.contains("from index 14"));
     bad(vec![b'a'; MAX_PACKET + 1], "more than 4096 bytes");
-    // At the limit it is only nonsense, not too long.
+    // At the limit the error is about the content, not the length.
     bad(
         vec![b'a'; MAX_PACKET],
         "the first line is not 'instar 1 VERB'",
@@ -285,7 +285,7 @@ fn hostile_values_cannot_be_made() {
     let long = Line::lossy(&"é".repeat(1000));
     assert_eq!(long.as_str().len(), MAX_LINE);
     assert_eq!(long.as_str().parse::<Line>().unwrap(), long);
-    // Whatever lossy makes is a Line that parses.
+    // The result of `lossy` is always a Line that parses.
     for text in ["\u{85}x", "  a  ", "\t", &format!("{}\n", "y".repeat(600))] {
         let made = Line::lossy(text);
         assert_eq!(made.as_str().parse::<Line>().unwrap(), made);
@@ -325,7 +325,7 @@ fn no_byte_changed_in_a_message_makes_the_parser_fall() {
             for byte in [0, b'\n', b' ', 0x7f, 0x80, 0xff] {
                 let mut hostile = packet.clone();
                 hostile[i] = byte;
-                // Any answer will do.
+                // Only a panic would be an error.
                 let _ = Request::parse(&hostile);
                 let _ = Reply::parse(&hostile);
                 let _ = Request::parse(&hostile[..i]);

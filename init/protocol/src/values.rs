@@ -1,4 +1,4 @@
-//! The values in messages. One that exists is valid.
+//! The values in messages. Only valid ones can be made.
 
 use crate::MAX_LINE;
 use std::fmt;
@@ -16,7 +16,7 @@ impl fmt::Display for InvalidValue {
 
 impl std::error::Error for InvalidValue {}
 
-/// Types that hold a text for which a condition is true.
+/// Defines types that hold a text with a condition.
 macro_rules! texts {
     ($($(#[$doc:meta])* $name:ident if $valid:expr, or $wrong:literal;)*) => {$(
         $(#[$doc])*
@@ -74,7 +74,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 impl Line {
-    /// Makes a line of any text: control characters become spaces, what is too long is cut off.
+    /// Makes a line from any text: control characters become spaces, the text is cut off at the limit.
     pub fn lossy(text: &str) -> Self {
         let mut line = text.replace(char::is_control, " ");
         line.truncate(line.floor_char_boundary(MAX_LINE));
@@ -85,7 +85,7 @@ impl Line {
     }
 }
 
-/// Types of which every value has a word.
+/// Defines types each of whose values has a word.
 macro_rules! words {
     ($($(#[$doc:meta])* $name:ident or $wrong:literal {
         $($(#[$item_doc:meta])* $item:ident = $word:literal,)*
@@ -97,7 +97,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// The word for it in a message.
+            /// The word of the value in a message.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$item => $word,)*
@@ -129,19 +129,19 @@ words! {
         Machine = "machine",
     }
 
-    /// What becomes of the workloads when the next generation starts.
+    /// The fate of the workloads when the next generation starts.
     Workloads or "neither 'end' nor 'keep'" {
         /// They end with the generation.
         End = "end",
-        /// They live through the change, and through the way back if the next generation fails.
+        /// They survive the change, and the change back if the next generation fails.
         Keep = "keep",
     }
 
-    /// The workload domain, as a generation finds it.
+    /// The state of the workload domain when a generation starts.
     Domain or "neither 'new' nor 'kept'" {
-        /// No process of it is from an earlier generation. What is on its tmpfs may be.
+        /// New: none of its processes is from an earlier generation. Files on its tmpfs may be.
         New = "new",
-        /// What was in it lives.
+        /// Kept: its processes and files are those of the generation before.
         Kept = "kept",
     }
 
@@ -153,7 +153,7 @@ words! {
         PowerOff = "poweroff",
         /// The machine stands still.
         Halt = "halt",
-        /// The kernel that was loaded for it starts.
+        /// The kernel that was loaded for kexec starts.
         Kexec = "kexec",
     }
 
@@ -177,17 +177,17 @@ words! {
         BadMessage = "bad-message",
         /// Another version of the protocol.
         OtherVersion = "other-version",
-        /// A verb that this init does not know.
+        /// The packet has another number of descriptors than the verb needs.
         UnknownVerb = "unknown-verb",
         /// Not the number of descriptors that the verb needs.
         Descriptors = "descriptors",
-        /// `healthy` with a boot id that is not this generation's.
+        /// Not possible in this state, for example `next` before `healthy`.
         OtherBootId = "other-boot-id",
         /// Not possible in this state, like `next` before `healthy`.
         WrongState = "wrong-state",
-        /// The image is not a memfd that nobody can change any more.
+        /// The image is not a memfd with all seals, so it could still be changed.
         NotSealed = "not-sealed",
-        /// The image has another digest than the message says.
+        /// The image's digest is not the one in the message.
         WrongDigest = "wrong-digest",
         /// The image cannot be mounted as a squashfs.
         NotMountable = "not-mountable",
@@ -195,7 +195,7 @@ words! {
         TooManyKept = "too-many-kept",
         /// No descriptor is kept under this name.
         NotKept = "not-kept",
-        /// The kernel refused what the verb needs, like `kexec` without a loaded kernel.
+        /// The kernel refused a step, for example `kexec` without a loaded kernel.
         Kernel = "kernel",
     }
 }

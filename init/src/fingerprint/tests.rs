@@ -23,7 +23,7 @@ fn what_is_left_and_what_is_gone_is_named() {
 
 #[test]
 fn a_second_one_of_the_same_is_left() {
-    // A second mount of the same thing at the same place would hide from a comparison of sets.
+    // A comparison of sets would miss a second mount of the same kind at the same place.
     let before = facts(&["the mount tmpfs /run"]);
     let now = facts(&["the mount tmpfs /run", "the mount tmpfs /run"]);
     assert_eq!(differences(&before, now), ["the mount tmpfs /run is left"]);

@@ -33,7 +33,7 @@ fn without_fresh_starts(standing: Standing) -> Ladder {
     ladder
 }
 
-/// The whole machine as a table: (standing, event) → with all budgets, without restarts, without any budget.
+/// The state machine as a table: (standing, event) → with all budgets, without restarts, without any budget.
 #[test]
 fn every_transition() {
     use Verdict::{Commit, GoBack, Reboot, Refuse, Restart, StartFresh, Swap};
@@ -142,7 +142,7 @@ fn a_machine_that_needs_fresh_generations_again_and_again_reboots() {
     assert_eq!(ladder.decide(GaveUp, at(600)), Verdict::StartFresh);
 }
 
-/// Whatever happens, as long as it is only failures, the machine reboots soon.
+/// Failures alone, in any order, lead to a reboot soon.
 #[test]
 fn no_sequence_of_failures_is_endless() {
     fn longest(ladder: &Ladder, depth: u32) -> u32 {

@@ -1,4 +1,4 @@
-//! Downloads that break off, and those that are given up.
+//! Downloads that break off, and pulls that are given up.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use super::pulling::{assert_empty, layer, noise, puller, store};
 use super::registry::{Registry, mirrored};
 use crate::{Limits, Progress};
 
-/// Passes bytes on to the registry, and cuts the first connections off after so many bytes of an answer.
+/// Passes bytes on to the registry, and cuts the first `cuts` connections off after `after` bytes of a response.
 fn flaky_proxy(registry: u16, cuts: usize, after: usize) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -37,7 +37,7 @@ fn flaky_proxy(registry: u16, cuts: usize, after: usize) -> u16 {
                         break;
                     }
                 }
-                // Either may be closed already.
+                // Either connection may be closed already.
                 let _ = client.shutdown(std::net::Shutdown::Both);
                 let _ = server.shutdown(std::net::Shutdown::Both);
             });
@@ -55,7 +55,7 @@ async fn broken_downloads_are_resumed() {
     let settings = |port| mirrored(&registry.host(), &[&format!("http://127.0.0.1:{port}")]);
     let (directory, store) = store();
 
-    // Cut at 300 kB each time: without resuming, the whole never comes through.
+    // Cut at 300 kB each time: without resuming, the whole blob never arrives.
     let flaky = puller(settings(flaky_proxy(registry.port, 3, 300_000)));
     let resolved = flaky.resolve(&registry.reference(":v1")).await.unwrap();
     let image = flaky
@@ -68,7 +68,7 @@ async fn broken_downloads_are_resumed() {
     );
     store.remove(image.digest()).await.unwrap();
 
-    // Not a byte further any more: given up after the allowed attempts, and said why.
+    // No progress at all: given up after the allowed attempts, with the reason.
     let dead = puller(settings(flaky_proxy(registry.port, usize::MAX, 2_000)));
     let error = dead
         .pull(&resolved, &store, &Limits::default())

@@ -1,4 +1,4 @@
-//! Who is given the credentials of a registry.
+//! Checks which servers get the credentials of a registry.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use super::pulling::puller;
 use super::registry::mirrored;
 use crate::Registries;
 
-/// A server that answers every request in its own way and remembers it, headers included.
+/// A server that answers every request by a function and records it, headers included.
 fn scripted(
     answer: impl Fn(&str, &str) -> String + Send + 'static,
 ) -> (String, Arc<std::sync::Mutex<Vec<String>>>) {
@@ -38,7 +38,7 @@ fn scripted(
 
 #[tokio::test]
 async fn credentials_are_for_the_endpoint_alone() {
-    // Where the endpoint sends us asks for a token, from itself, and for a password.
+    // The server that the endpoint redirects to asks for a token, from itself, and for a password.
     for scheme in ["Bearer", "Basic"] {
         let (thief, asked) = scripted(move |own, _| {
             let challenge = format!("{scheme} realm=\"http://{own}/token\"");
@@ -77,7 +77,7 @@ async fn credentials_are_for_the_endpoint_alone() {
                 said.contains(&format!("it redirects to {thief}, which refuses access")),
                 "{said}"
             );
-            // The endpoint itself may ask.
+            // The endpoint itself may ask for them.
             resolve("basic").await;
         }
         let asked = asked.lock().unwrap();

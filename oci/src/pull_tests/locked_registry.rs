@@ -12,10 +12,10 @@ use super::pulling::puller;
 use super::registry::Registry;
 use crate::Registries;
 
-/// An authority of tests with a certificate for a registry and one for a client, and the registry that asks for both, and a password.
+/// A registry that asks for a client certificate and a password, and a test authority with a certificate for each side.
 struct LockedRegistry {
     registry: Registry,
-    /// What lets a client in: the authority and its own certificate.
+    /// The settings of an accepted client: the authority and the client's certificate.
     tls: HostTls,
     _files: tempfile::TempDir,
 }
@@ -71,7 +71,7 @@ impl LockedRegistry {
         Registry::with(json!({ "tls": tls }), Some(&htpasswd))
     }
 
-    /// What a client is told that comes with these.
+    /// The error for a client with these settings.
     async fn refusal(&self, tls: HostTls, password: Option<&str>) -> String {
         let host = self.registry.host();
         let auth = password.map(|password| RegistryAuth::Password {
@@ -95,7 +95,7 @@ impl LockedRegistry {
 async fn tls_client_certificates_and_passwords() {
     let locked = LockedRegistry::new();
     let tls = || locked.tls.clone();
-    // All is right: the registry gets as far as looking for the image, which it does not have.
+    // All credentials are right: the registry looks for the image, which it does not have.
     let said = locked.refusal(tls(), Some("hunter2")).await;
     assert!(said.contains("MANIFEST_UNKNOWN"), "{said}");
     let said = locked.refusal(tls(), Some("wrong")).await;

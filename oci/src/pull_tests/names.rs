@@ -48,7 +48,7 @@ async fn by_tag_and_by_digest() {
     let reference = registry.reference(&format!("@{}", image.digest()));
     let by_digest = puller.resolve(&reference).await.unwrap();
     assert_eq!(by_digest.layers, by_tag.layers);
-    // It is there: nothing is transferred again, even without a registry.
+    // The image is in the store: nothing is transferred again, even without a registry.
     drop(registry);
     let again = puller
         .pull(&by_digest, &store, &Limits::default())

@@ -1,4 +1,4 @@
-//! What every pull needs: a puller, layers, and a store of its own.
+//! Helpers for pulls: a puller, layers, and a store.
 
 use std::fs;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) fn layer(name: &str, content: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (tar, blob)
 }
 
-/// Bytes that gzip cannot make smaller.
+/// Bytes that gzip cannot compress.
 pub(super) fn noise(count: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {
@@ -44,7 +44,7 @@ pub(super) fn store() -> (tempfile::TempDir, ImageStore) {
     (directory, store)
 }
 
-/// Nothing in the store, no leavings either. The unpacking thread may still be at it when a pull was given up.
+/// Checks that the store is empty, without leftovers. The unpacking thread may still run when a pull was given up.
 pub(super) fn assert_empty(directory: &tempfile::TempDir) {
     let deadline = Instant::now() + Duration::from_secs(20);
     let images = directory.path().join("images");

@@ -15,7 +15,7 @@ use crate::Registries;
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// A registry process with its own storage; ended by its process id when dropped.
+/// A registry process with its own storage; killed by its process id when dropped.
 pub(super) struct Registry {
     process: Child,
     pub(super) port: u16,
@@ -24,7 +24,7 @@ pub(super) struct Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -35,7 +35,7 @@ impl Registry {
         Registry::with(json!({}), None)
     }
 
-    /// With more `http` settings, and a password file.
+    /// Starts a registry with further `http` settings, and a password file.
     pub(super) fn with(http: serde_json::Value, htpasswd: Option<&Path>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0")
@@ -80,13 +80,13 @@ impl Registry {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Plain http as a node's config would allow it.
+    /// Settings with plain http, as a node's config would allow it.
     pub(super) fn settings(&self) -> Registries {
         mirrored(&self.host(), &[&format!("http://{}", self.host())])
     }
 
     pub(super) fn pusher(&self) -> oci_client::Client {
-        // Another test may have done it.
+        // Another test may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = ClientConfig {
             protocol: ClientProtocol::Http,

@@ -1,15 +1,15 @@
-//! What a registry asks for with 401: the `WWW-Authenticate` header (RFC 9110, 11.6.1), and the answer to it.
+//! The challenge of a 401: the `WWW-Authenticate` header (RFC 9110, 11.6.1), and the answer to it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use instar_values::RegistryAuth;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
-/// What is asked for.
+/// A challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
     Basic,
-    /// A token from another place.
+    /// A token of a token service.
     Bearer {
         realm: String,
         service: Option<String>,
@@ -18,7 +18,7 @@ pub(crate) enum Challenge {
 }
 
 impl Challenge {
-    /// The first challenge in these headers that can be met; Bearer is preferred, as registries do.
+    /// The first challenge in these headers that we can answer; Bearer is preferred, as registries do.
     pub(crate) fn find<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Challenge> {
         let all: Vec<Challenge> = headers.flat_map(parse).collect();
         let bearer = all
@@ -52,7 +52,7 @@ fn parse(header: &str) -> Vec<Challenge> {
                 scope: get("scope"),
             });
         }
-        // Always forward: a scheme has at least its end consumed, a lone comma itself.
+        // Each round consumes at least one byte: the end of a scheme, or a lone comma.
         rest = if after.len() < rest.len() {
             after
         } else {
@@ -63,7 +63,7 @@ fn parse(header: &str) -> Vec<Challenge> {
     found
 }
 
-/// `key=value, key="value"`, and what follows: the next scheme.
+/// Reads `key=value, key="value"`; returns the parameters and the rest, which begins with the next scheme.
 fn parameters(mut text: &str) -> (Vec<(String, String)>, &str) {
     let mut found = Vec::new();
     loop {
@@ -104,7 +104,7 @@ fn unquote(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// The header for user and password.
+/// The header for a user and password.
 pub(super) fn basic(username: &str, password: &str) -> String {
     format!(
         "Basic {}",
@@ -112,7 +112,7 @@ pub(super) fn basic(username: &str, password: &str) -> String {
     )
 }
 
-/// How a token is asked for: the URL, and the form if it is a POST (an identity token goes nowhere else).
+/// The request for a token: its URL, and its form if it is a POST (an identity token is only sent in a form).
 pub(crate) fn token_request(
     realm: &str,
     service: Option<&str>,
@@ -141,14 +141,14 @@ pub(crate) fn token_request(
     }
 }
 
-/// Of queries and forms: everything but the unreserved characters.
+/// The characters to escape in queries and forms: all but the unreserved ones.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// For queries and forms.
+/// Escapes text for queries and forms.
 pub(super) fn escaped(text: &str) -> PercentEncode<'_> {
     utf8_percent_encode(text, RESERVED)
 }

@@ -1,4 +1,4 @@
-//! One blob on its way from a registry to a thread that unpacks it, resumed where a connection breaks.
+//! Downloads one blob from a registry to the thread that unpacks it, and resumes after a broken connection.
 
 use std::io::{self, Read};
 
@@ -11,13 +11,13 @@ use crate::manifest::Layer;
 use crate::registries::Endpoint;
 use instar_values::ImageReference;
 
-/// Pieces between network and unpacking. With hyper's buffer, some 256 KiB.
+/// Number of pieces between network and unpacking. With hyper's buffer, some 256 KiB.
 const PIECES: usize = 4;
-/// A download that goes on breaking off is given up even if each attempt gets a little further.
+/// Limit on interruptions of a download, even if each attempt gets a little further.
 const MOST_BREAKS: u32 = 50;
 
-/// The unpacking end. A plain `Read` that blocks; it ends early (and the layer is then refused as truncated) when the
-/// other end is given up.
+/// The unpacking end. A plain `Read` that blocks; it ends early when the network end is given up, and the layer is then refused as
+/// truncated.
 pub(crate) struct Download {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,
@@ -53,17 +53,17 @@ impl Download {
     }
 }
 
-/// How an attempt at one endpoint ended.
+/// The end of an attempt at one endpoint.
 enum Ended {
-    /// The registry has sent everything that it has.
+    /// The registry has sent everything.
     Complete,
-    /// Nobody wants the rest.
+    /// The reader is gone.
     Unwanted,
 }
 
 impl RegistryClient {
-    /// Sends a layer's blob through the channel, from whichever endpoint has it.
-    /// Failures go through the channel as well: the unpacking end is where they count.
+    /// Sends a layer's blob through the channel, from the first endpoint that has it. Errors go through the channel as well: the unpacking
+    /// end reports them.
     pub(crate) async fn download(
         &self,
         reference: &ImageReference,
@@ -86,7 +86,7 @@ impl RegistryClient {
             reference: reference.at(layer.digest),
             tried: Tried(tried),
         };
-        // Nobody there to hear it means that unpacking failed first.
+        // If the reader is gone, unpacking has failed first.
         let _ = upstream.0.send(Err(io::Error::other(error))).await;
     }
 
@@ -144,7 +144,7 @@ impl RegistryClient {
         arrived: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Ended, RequestError> {
         let mut answer = self.get(endpoint, reference, path, "*/*", *offset).await?;
-        // A registry that knows no ranges starts again; what is there already is skipped.
+        // A registry without support for ranges starts again; the bytes that are already there are skipped.
         let mut skip = if answer.status == StatusCode::PARTIAL_CONTENT {
             0
         } else {

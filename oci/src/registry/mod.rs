@@ -1,4 +1,4 @@
-//! Asking registries: which image a name means, and the bytes of its layers.
+//! The registry client: resolves the name of an image, and downloads its layers.
 //!
 //! Written on hyper and rustls rather than on a registry crate: client certificates, mirrors with a path of their
 //! own, bounded documents and resumed downloads are all needed here, and it is 2 MB less in the root filesystem.
@@ -31,19 +31,19 @@ use instar_http_client::{Answer, Client, Get, HttpError, Place};
 use instar_values::Digest;
 use instar_values::ImageReference;
 
-/// Registries take no manifest above 4 MiB; real ones have a few KiB.
+/// Size limit of manifests and configs. Registries accept no manifest above 4 MiB; real ones have a few KiB.
 const LARGEST_DOCUMENT: u64 = 1 << 20;
-/// Manifest, config and tokens of one image, redirections and retries counted.
+/// Timeout for manifest, config and tokens of one image, redirections and retries included.
 const RESOLVE: Duration = Duration::from_secs(300);
-/// A registry sends to a store of blobs, which may send to another.
+/// Limit on redirections: a registry redirects to a blob store, which may redirect again.
 const MOST_REDIRECTIONS: usize = 5;
-/// Tokens and error messages.
+/// Size limit of tokens and error messages.
 const LARGEST_ANSWER: usize = 256 * 1024;
 
-/// How often and after how long a request is sent again when trying again may help.
+/// The retries of a request that failed for a reason that may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retries {
-    /// All attempts, the first one counted.
+    /// Number of attempts, including the first.
     pub attempts: u32,
     /// The pauses between them.
     pub pauses: BackOff,
@@ -62,39 +62,39 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// How long to wait after that many failed attempts; `None` to give up.
+    /// The pause after this many failed attempts; `None` to give up.
     fn delay(&self, failed: u32) -> Option<Duration> {
         (failed < self.attempts).then(|| self.pauses.after(failed))
     }
 }
 
-/// What a name means: everything about an image but the content of its layers.
+/// A resolved image: everything about it but the content of its layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedImage {
     /// The name.
     pub reference: ImageReference,
-    /// Of the image's manifest for this platform.
+    /// The digest of the image's manifest for this platform.
     pub digest: Digest,
-    /// Of what the name points to: the index where there is one. It is what people pin and sign.
+    /// The digest of the document that the name points to: the index where there is one. People pin and sign this one.
     pub named_digest: Digest,
-    /// How to run it, and its labels.
+    /// The settings for running it, and its labels.
     pub config: ImageConfig,
-    /// Lowest first.
+    /// The layers, lowest first.
     pub layers: Vec<Layer>,
 }
 
 impl ResolvedImage {
-    /// Of the image's manifest for this platform: what the store calls it by.
+    /// The digest of the image's manifest for this platform: the key in the store.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// What it says about itself.
+    /// The image's labels.
     pub fn labels(&self) -> &BTreeMap<String, String> {
         &self.config.labels
     }
 
-    /// Bytes of all layers as they come over the network.
+    /// Size of all layers as they are transferred, in bytes.
     pub fn download_bytes(&self) -> u64 {
         self.layers
             .iter()
@@ -102,41 +102,41 @@ impl ResolvedImage {
     }
 }
 
-/// Why one endpoint did not give what was asked for.
+/// Why a request to one endpoint failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// No answer.
+    /// There is no HTTP response.
     #[error("there was no answer")]
     Http(#[from] HttpError),
-    /// 404.
+    /// 404: the endpoint does not have it.
     #[error("it does not have it{said}")]
     NotFound {
-        /// The registry's words.
+        /// The registry's message.
         said: Said,
     },
-    /// 401 from where the endpoint sends us. Our credentials are for the endpoint.
+    /// 401 from a server that the endpoint redirects to. Our credentials are for the endpoint only.
     #[error(
         "it redirects to {authority}, which refuses access{said}; credentials are for the registry itself and were not sent there"
     )]
     DeniedElsewhere {
-        /// Host and port.
+        /// Host and port of that server.
         authority: String,
-        /// Its words.
+        /// The server's message.
         said: Said,
     },
-    /// 401 and 403.
+    /// 401 or 403.
     #[error("it refuses access{said}; check the credentials in RegistryAuthConfig")]
     Denied {
-        /// The registry's words.
+        /// The registry's message.
         said: Said,
     },
-    /// The realm that hands out tokens.
+    /// The URL of the token service is refused: not valid, or not https (http only if the registry itself uses it).
     #[error("refused to ask {realm:?} for a token: token services must use https")]
     Realm {
-        /// Its URL.
+        /// The URL of the service.
         realm: String,
     },
-    /// Not a token.
+    /// The response holds no token.
     #[error("its token service gave no token")]
     Token,
     /// Any other status.
@@ -144,57 +144,57 @@ pub enum RequestError {
     Status {
         /// The status.
         status: StatusCode,
-        /// The registry's words.
+        /// The registry's message.
         said: Said,
     },
-    /// What came is not what was asked for.
+    /// The content has another digest than requested.
     #[error("it sent {what} with the digest {actual}, not {expected}")]
     Digest {
-        /// `a manifest`, `a config`.
+        /// The kind of document: `a manifest` or `a config`.
         what: &'static str,
-        /// Asked for.
+        /// The requested digest.
         expected: Digest,
-        /// Came.
+        /// The digest of the response.
         actual: Digest,
     },
-    /// Another length than the descriptor says.
+    /// The content has another size than its descriptor names.
     #[error("it sent {what} of {actual} bytes, where {expected} are announced")]
     Size {
-        /// `a manifest`, `a config`.
+        /// The kind of document: `a manifest` or `a config`.
         what: &'static str,
-        /// As the descriptor says.
+        /// The size in the descriptor.
         expected: u64,
-        /// Came.
+        /// The size of the response.
         actual: u64,
     },
-    /// Readable, but of no use.
+    /// The document is readable, but of no use.
     #[error("the image cannot be used")]
     Manifest(#[from] ManifestError),
-    /// Bomb.
+    /// The document is larger than the limit: a bomb.
     #[error("its {what} has {size} bytes; at most {LARGEST_DOCUMENT} are taken")]
     TooLarge {
-        /// `manifest` or `config`.
+        /// The kind of document: `manifest` or `config`.
         what: &'static str,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// The end of patience with all documents of an image.
+    /// The documents of an image took longer than the timeout.
     #[error("it did not say within {} seconds what the image is", RESOLVE.as_secs())]
     Late,
-    /// An index in an index.
+    /// An index refers to another index.
     #[error("the index points to another index")]
     Nested,
-    /// The end of a download's patience.
+    /// A download was interrupted more often than the limit.
     #[error("the download broke off too often, last at {at} bytes")]
     Interrupted {
-        /// Where.
+        /// The position in bytes.
         at: u64,
-        /// The last reason.
+        /// The error of the last attempt.
         source: HttpError,
     },
 }
 
-/// What a registry says about a failure, ready to follow a sentence.
+/// The registry's message about an error, formatted to follow a sentence.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Said(Option<String>);
 
@@ -218,7 +218,7 @@ impl RequestError {
         }
     }
 
-    /// Whether this says nothing about the image: the endpoint is away, or there but unable to answer now.
+    /// Whether the error says nothing about the image: the endpoint cannot be reached, or is unable to answer now.
     fn is_unreachable(&self) -> bool {
         match self {
             RequestError::Http(source) | RequestError::Interrupted { source, .. } => {
@@ -233,21 +233,20 @@ impl RequestError {
     }
 }
 
-/// Why an image could not be resolved or read: what each endpoint said.
+/// Why an image could not be resolved or read: the error of each endpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("no registry gives {reference}")]
 pub struct RegistryError {
     /// The image.
     pub reference: ImageReference,
-    /// Endpoint by endpoint.
+    /// The errors by endpoint.
     #[source]
     pub tried: Tried,
 }
 
 impl RegistryError {
-    /// Whether the reason is that whoever has the image cannot be reached: nobody answered, or with a 5xx. A mirror that does
-    /// not have the image says nothing about the registry behind it; any other answer (refused access, a wrong digest, a bad
-    /// certificate) is a reason of its own.
+    /// Whether the image's registry cannot be reached: no answer, or a 5xx. A mirror that does not have the image says nothing about the
+    /// registry behind it; any other answer (refused access, a wrong digest, a bad certificate) is another error.
     pub fn is_unreachable(&self) -> bool {
         let errors = || self.tried.0.iter().map(|(_, error)| error);
         errors().any(RequestError::is_unreachable)
@@ -257,7 +256,7 @@ impl RegistryError {
     }
 }
 
-/// Endpoints and their failures, in the order of asking.
+/// Endpoints and their errors, in the order of asking.
 #[derive(Debug)]
 pub struct Tried(pub Vec<(String, RequestError)>);
 
@@ -278,14 +277,14 @@ impl fmt::Display for Tried {
     }
 }
 
-/// A small answer, whole.
+/// A small response, read to its end.
 struct Document {
     content_type: Option<String>,
     bytes: Vec<u8>,
 }
 
 impl Document {
-    /// Holds it against what its descriptor says, and gives its digest.
+    /// Checks the document against its descriptor, and returns its digest.
     fn check(
         &self,
         what: &'static str,
@@ -317,12 +316,12 @@ pub struct RegistryClient {
     registries: Arc<Registries>,
     http: Client,
     retries: Retries,
-    /// Header values by endpoint and repository.
+    /// Values of the Authorization header by endpoint and repository.
     authorizations: Mutex<HashMap<String, HeaderValue>>,
 }
 
 impl RegistryClient {
-    /// With these settings.
+    /// A client with these settings.
     pub fn new(registries: Arc<Registries>, retries: Retries) -> Self {
         let http = Client::new(registries.trust.clone(), &registries.proxies);
         RegistryClient {
@@ -333,12 +332,12 @@ impl RegistryClient {
         }
     }
 
-    /// Whether the TLS settings of every host can be used.
+    /// Checks that the TLS settings of every host can be used.
     pub fn check_settings(&self) -> Result<(), HttpError> {
         self.http.check_settings()
     }
 
-    /// Finds out what a name means. Nothing but manifest and config is transferred.
+    /// Resolves a name. Only manifest and config are transferred.
     pub async fn resolve(
         &self,
         reference: &ImageReference,
@@ -397,7 +396,7 @@ impl RegistryClient {
         })
     }
 
-    /// A manifest by tag or digest, and its digest.
+    /// Gets a manifest by tag or digest; returns it with its digest.
     async fn manifest(
         &self,
         endpoint: &Endpoint,
@@ -415,7 +414,7 @@ impl RegistryClient {
         Ok((manifest, digest))
     }
 
-    /// A small document, asked for again while that may help.
+    /// Gets a small document, with retries while they may help.
     async fn document(
         &self,
         endpoint: &Endpoint,
@@ -453,7 +452,7 @@ impl RegistryClient {
         })
     }
 
-    /// One GET below an endpoint's root, from an offset on, with whatever credentials it takes.
+    /// Makes one GET request below an endpoint's root, from an offset on, with the credentials that it asks for.
     async fn get(
         &self,
         endpoint: &Endpoint,
@@ -484,7 +483,7 @@ impl RegistryClient {
             headers.insert(AUTHORIZATION, known.clone());
         }
         let mut answer = self.send(&uri, &headers, None, None).await?;
-        // Whoever the endpoint sends us to may not ask for the endpoint's credentials, nor say who is to be given them.
+        // A server that the endpoint redirects to may neither ask for the endpoint's credentials nor name the service that gets them.
         if answer.status == StatusCode::UNAUTHORIZED && answer.authority != endpoint.root.authority
         {
             return Err(RequestError::DeniedElsewhere {
@@ -523,7 +522,7 @@ impl RegistryClient {
         self.authorizations.locked()
     }
 
-    /// What to answer to a challenge; `None` if there is nothing to answer with.
+    /// The Authorization header for a challenge; `None` if we have no credentials.
     async fn authorize(
         &self,
         endpoint: &Endpoint,
@@ -587,7 +586,7 @@ impl RegistryClient {
         let refuse = || RequestError::Realm {
             realm: realm.chars().take(200).collect(),
         };
-        // Our password goes there: only a registry that is plain http itself may name a plain http service.
+        // Our password is sent there: only a registry that uses plain http itself may name a plain http service.
         if !(realm.starts_with("https://") || realm.starts_with("http://") && !endpoint.root.https)
         {
             return Err(refuse());
@@ -610,7 +609,7 @@ impl RegistryClient {
     }
 }
 
-/// An answer that says yes, or why not.
+/// Turns an unsuccessful response into an error.
 async fn checked(mut answer: Answer) -> Result<Answer, RequestError> {
     let status = answer.status;
     if status.is_success() {
@@ -624,12 +623,12 @@ async fn checked(mut answer: Answer) -> Result<Answer, RequestError> {
     })
 }
 
-/// Whatever goes wrong with the explanation, the status is what matters.
+/// The message of an error response. If it cannot be read, the status is enough.
 async fn explanation(answer: &mut Answer) -> Said {
     said(&answer.document(LARGEST_ANSWER).await.unwrap_or_default())
 }
 
-/// `{"errors":[{"code":…,"message":…}]}`, as the distribution specification has it.
+/// The message in `{"errors":[{"code":…,"message":…}]}`, the format of the distribution specification.
 fn said(body: &[u8]) -> Said {
     #[derive(Deserialize)]
     struct Errors {

@@ -1,8 +1,7 @@
-//! The blocks of a tar archive: one header after the other, and the content that belongs to each.
+//! The blocks of a tar archive: headers, and the content of each.
 //!
-//! Headers are parsed by the tar crate. Finding them is done here, because how much content a header has is for the entry to
-//! say: a pax header before it may name another size than its own field, and links and directories have none whatever
-//! their field says.
+//! Headers are parsed by the tar crate. Finding them is done here, because the entry decides the length of its content: a pax header before
+//! it may name another size than its own field, and links and directories have no content whatever their field says.
 
 use std::io::{self, Read};
 
@@ -10,12 +9,12 @@ use tar::Header;
 
 const BLOCK: u64 = 512;
 
-/// An archive being read. As a reader it gives the content of the header that came last.
+/// An archive that is being read. As a reader it returns the content of the last header.
 pub(super) struct Archive<R> {
     inner: R,
-    /// Content that is still to be read.
+    /// Bytes of content still to be read.
     content: u64,
-    /// From the end of the content to the next block.
+    /// Bytes from the end of the content to the next block.
     padding: u64,
 }
 
@@ -60,13 +59,13 @@ impl<R: Read> Archive<R> {
         Ok(Some(header))
     }
 
-    /// Says how much content follows the header that came last.
+    /// Sets the length of the content that follows the last header.
     pub(super) fn set_content(&mut self, bytes: u64) {
         self.content = bytes;
         self.padding = (BLOCK - bytes % BLOCK) % BLOCK;
     }
 
-    /// A block between a header and its content: old sparse files have such.
+    /// Reads a block between a header and its content, as old sparse files have.
     pub(super) fn block(&mut self, block: &mut [u8; BLOCK as usize]) -> io::Result<()> {
         self.inner.read_exact(block)
     }
@@ -82,7 +81,7 @@ impl<R: Read> Read for Archive<R> {
     }
 }
 
-/// The sum of the header's bytes, where those of the sum itself count as spaces.
+/// The sum of the header's bytes, with spaces in place of the sum itself.
 fn checksum(header: &[u8; BLOCK as usize]) -> u32 {
     let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
     sum(&header[..148]) + 8 * u32::from(b' ') + sum(&header[156..])

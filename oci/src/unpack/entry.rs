@@ -1,7 +1,7 @@
 //! One entry of a layer's archive as a checked value.
 //!
-//! The tar crate is used for headers only: its own reading of long names and pax records puts them into memory whatever
-//! their size, and splits binary values at line ends.
+//! The tar crate is used for headers only: its own reading of long names and pax records puts them into memory whatever their size, and
+//! splits binary values at line ends.
 
 use std::io::{self, Read};
 
@@ -11,13 +11,13 @@ use super::archive::Archive;
 use super::path::{ImagePath, PathRefusal};
 use super::sparse::{SparseMap, SparseRecords, SparseRefusal};
 
-/// The longest name and the largest pax header that are read into memory. An extended attribute has at most 64 KiB.
+/// Size limits of the long names and pax headers that are read into memory. An extended attribute has at most 64 KiB.
 const LONGEST_NAME_ENTRY: u64 = 8 * 1024;
 const LARGEST_PAX_ENTRY: u64 = 256 * 1024;
-/// Linux takes no longer target of a symbolic link.
+/// Limit of Linux on the target of a symbolic link.
 const LONGEST_LINK: usize = 4095;
 
-/// What a layer says about one path.
+/// The change of one path by a layer.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) path: ImagePath,
@@ -25,10 +25,10 @@ pub(super) struct Entry {
     pub(super) metadata: Metadata,
 }
 
-/// What happens to the path.
+/// The kind of change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// A regular file of so many bytes.
+    /// A regular file of this size.
     File {
         size: u64,
     },
@@ -42,15 +42,15 @@ pub(super) enum Change {
         target: ImagePath,
     },
     Fifo,
-    /// `.wh.NAME`: this path of the layers below is gone.
+    /// `.wh.NAME`: removes this path of the layers below.
     Whiteout,
-    /// `.wh..wh..opq`: everything below this directory that comes from the layers below is gone.
+    /// `.wh..wh..opq`: removes everything below this directory that comes from the layers below.
     Opaque,
-    /// Block or character device: it is left out. `given` if every container has it anyway.
+    /// A block or character device: it is left out. `given` if every container has it anyway.
     Device {
         given: bool,
     },
-    /// Nothing to do: bookkeeping of old tools.
+    /// Nothing to do: a bookkeeping entry of old tools.
     Nothing,
 }
 
@@ -65,46 +65,46 @@ pub(super) struct Metadata {
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why an entry is not taken.
+/// Why an entry is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryRefusal {
-    /// Its name.
+    /// Its name is not valid.
     #[error("its name is refused")]
     Path(#[source] PathRefusal),
-    /// The name that a hard link points to.
+    /// The name that a hard link points to is not valid.
     #[error("the target of the hard link is refused")]
     LinkTarget(#[source] PathRefusal),
-    /// A symbolic link to nothing at all.
+    /// The target of a symbolic link is empty.
     #[error("the target of the symbolic link is empty, too long or contains a zero byte")]
     SymlinkTarget,
     /// `.wh.`, `.wh..`, `.wh...` would remove a directory itself or its parent.
     #[error("the whiteout names nothing that could be removed")]
     Whiteout,
-    /// GNU sparse files.
+    /// The map of a sparse file is not valid.
     #[error("it is a sparse file whose holes cannot be told")]
     Sparse(#[source] SparseRefusal),
-    /// Something else.
+    /// The entry is of an unknown type.
     #[error("archive entries of type {0:?} are not supported")]
     Type(char),
-    /// A header field that cannot be read.
+    /// A header field cannot be read.
     #[error("its header is malformed")]
     Header(#[source] io::Error),
-    /// Long name or pax header.
+    /// A long name or pax header is larger than the limit.
     #[error("its {what} header is larger than {limit} bytes")]
     Extension {
         /// `name`, `link` or `pax`.
         what: &'static str,
-        /// Bytes.
+        /// The limit, in bytes.
         limit: u64,
     },
 }
 
-/// Collects the extension headers that come before the entry that they speak of.
+/// Collects the extension headers that precede an entry.
 #[derive(Default)]
 pub(super) struct EntryParser {
     long_name: Option<Vec<u8>>,
     long_link: Option<Vec<u8>>,
-    /// Records, not yet told apart: a list of thousands of tiny ones would be many times their size.
+    /// pax records, not yet parsed: a list of thousands of tiny ones would take many times their size.
     pax: Vec<u8>,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct EntryParser {
 pub(super) enum NoEntry {
     /// The archive cannot be read.
     Archive(io::Error),
-    /// The entry of that name is not taken.
+    /// The entry of that name is refused.
     Refused(String, EntryRefusal),
 }
 
@@ -123,8 +123,8 @@ impl From<io::Error> for NoEntry {
 }
 
 impl EntryParser {
-    /// Makes an entry of the header that came last and says to the archive how much content it has. `None` when it only speaks
-    /// of the one to come.
+    /// Makes an entry of the last header, and sets the length of its content in the archive. `None` if the header only describes the next
+    /// entry.
     pub(super) fn entry<R: Read>(
         &mut self,
         header: &Header,
@@ -186,7 +186,7 @@ fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("unreadable {what}"))
 }
 
-/// GNU names end with a zero byte.
+/// Removes the zero byte at the end of GNU names.
 fn c_string(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.last() == Some(&0) {
         bytes.pop();
@@ -194,7 +194,8 @@ fn c_string(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// `LENGTH KEY=VALUE\n`, where the length counts the whole record: values may hold anything.
+/// Parses records `LENGTH KEY=VALUE
+/// `, where the length counts the whole record: values may hold any bytes.
 fn pax_records(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
@@ -208,7 +209,7 @@ fn pax_records(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     Some(records)
 }
 
-/// What the pax records of an entry say. They win over the fields of its plain header.
+/// The pax records of an entry. They take precedence over the fields of its plain header.
 #[derive(Default)]
 struct Pax<'a> {
     path: Option<&'a [u8]>,
@@ -222,7 +223,7 @@ struct Pax<'a> {
 }
 
 impl<'a> Pax<'a> {
-    /// Reads them, or names the one that cannot be read.
+    /// Parses the records; the error is the key of the invalid one.
     fn parse(bytes: &'a [u8]) -> Result<Self, &'static str> {
         let mut pax = Pax::default();
         let mut sparse_path = None;
@@ -253,13 +254,13 @@ impl<'a> Pax<'a> {
                 }
             }
         }
-        // The other name is one for tools that don't know sparse files.
+        // The plain name is meant for tools that do not know sparse files.
         pax.path = sparse_path.or(pax.path);
         Ok(pax)
     }
 }
 
-/// Mode, owner, time and attributes: the pax header's word, else the plain header's.
+/// Mode, owner, time and attributes: from the pax header, else from the plain header.
 fn metadata(header: &Header, pax: &Pax<'_>) -> io::Result<Metadata> {
     // Some writers leave the owner's fields empty, and mean root.
     let plain = |field: &[u8], number: io::Result<u64>| match field {
@@ -283,7 +284,7 @@ fn metadata(header: &Header, pax: &Pax<'_>) -> io::Result<Metadata> {
     })
 }
 
-/// An entry of a kind that brings nothing but its header.
+/// An entry without content.
 fn without_content(
     kind: EntryType,
     path: &ImagePath,
@@ -307,7 +308,7 @@ fn without_content(
     }
 }
 
-/// A file with its content, of which a sparse one has only the pieces that are not zero.
+/// A file with its content; a sparse file's content is only the pieces that are not zero.
 fn file<R: Read>(
     header: &Header,
     records: Option<&SparseRecords>,
@@ -401,8 +402,8 @@ impl EntryParser {
     }
 }
 
-/// Links, devices, directories and pipes have none whatever the header's size says: some tools write the size that they have on
-/// disk. That is how the other tools for images read them.
+/// Whether an entry has content. Links, devices, directories and pipes have none whatever their header's size says: some tools write the
+/// size on disk there. Other image tools read them the same way.
 fn has_content(header: &Header, name: &[u8]) -> bool {
     match header.entry_type() {
         EntryType::Link
@@ -419,7 +420,7 @@ fn has_content(header: &Header, name: &[u8]) -> bool {
     }
 }
 
-/// Whiteouts as the image specification has them; other names with two prefixes are leavings of aufs.
+/// Whiteouts of the image specification; other names with two prefixes are leftovers of aufs.
 fn whiteout(parent: ImagePath, hidden: &[u8]) -> Result<(ImagePath, Change), EntryRefusal> {
     match hidden {
         b".wh..opq" => Ok((parent, Change::Opaque)),
@@ -435,7 +436,7 @@ fn whiteout(parent: ImagePath, hidden: &[u8]) -> Result<(ImagePath, Change), Ent
     }
 }
 
-/// The devices of the runtime specification: old base images bring them along, and /dev is fresh in every container.
+/// The devices of the runtime specification: old base images contain them, and /dev is fresh in every container.
 fn is_given_to_every_container(path: &[u8]) -> bool {
     let names: [&[u8]; 8] = [
         b"console", b"full", b"null", b"ptmx", b"random", b"tty", b"urandom", b"zero",
@@ -444,7 +445,7 @@ fn is_given_to_every_container(path: &[u8]) -> bool {
         .is_some_and(|name| names.contains(&name))
 }
 
-/// A user or group; the highest number means "leave it" to the kernel.
+/// A user or group id; the highest number means "leave it" to the kernel.
 fn id(number: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|&id| id != u32::MAX)
 }
@@ -453,7 +454,7 @@ fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// `SECONDS[.FRACTION]`, possibly negative.
+/// A time `SECONDS[.FRACTION]`, possibly negative.
 fn time(text: &[u8]) -> Option<(i64, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -464,7 +465,7 @@ fn time(text: &[u8]) -> Option<(i64, u32)> {
         .take(9)
         .collect();
     let nanoseconds = digits.parse().ok()?;
-    // Before 1970 the fraction would count backwards; a second is close enough there.
+    // Before 1970 the fraction would count backwards; whole seconds are close enough there.
     Some((
         seconds,
         if text.starts_with('-') {

@@ -1,4 +1,4 @@
-//! How much memory one hostile layer takes.
+//! The memory that one hostile layer takes.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -10,7 +10,7 @@ use super::test_tar::{TarBuilder, describe};
 use super::tests::{ownership, tar};
 use super::*;
 
-/// A layer of as many entries as there may be, made as it is read. Each is made of blocks.
+/// A layer of as many entries as the limit allows, made while it is read. Each entry is a list of blocks.
 struct Endless<F> {
     entry: F,
     next: u64,
@@ -35,7 +35,7 @@ impl<F: FnMut(u64) -> Vec<u8>> Read for Endless<F> {
     }
 }
 
-/// A field of this process, in KiB.
+/// A field of this process's status, in KiB.
 fn status(field: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field));
@@ -43,26 +43,26 @@ fn status(field: &str) -> u64 {
     kib.parse().unwrap()
 }
 
-/// Of an archive that goes on: without its end.
+/// The bytes of an archive without its end mark.
 fn bytes(builder: TarBuilder) -> Vec<u8> {
     let mut bytes = builder.finish();
     bytes.truncate(bytes.len() - 1024);
     bytes
 }
 
-/// Gives so many entries, each made by its number.
+/// Takes this many entries, each made by its number.
 type Give<'a> = &'a mut dyn FnMut(u64, &dyn Fn(u64) -> Vec<u8>);
 
-/// Entries of a hostile layer of this kind. A layer may have `most` of them.
+/// Passes the entries of a hostile layer of this kind. `most` is the limit on entries.
 fn give_entries(kind: &str, most: u64, give: Give<'_>) {
     let long = format!("{}/", "n".repeat(200)).repeat(20);
     match kind {
-        // The same directory, again and again.
+        // The same directory again and again.
         "directories" => {
             let entry = bytes(tar().pax(&[("path", long.as_bytes())]).directory("d"));
             give(most / 40, &|_| entry.clone());
         }
-        // Names as long as they may be, in a directory that is then replaced by a file.
+        // Names of the greatest length, in a directory that is then replaced by a file.
         "names" => {
             let entries = most / 20;
             give(entries, &|number| {
@@ -73,16 +73,16 @@ fn give_entries(kind: &str, most: u64, give: Give<'_>) {
                 }
             });
         }
-        // Extension headers of nothing but tiny records.
+        // Extension headers of tiny records only.
         "records" => {
             let entry = bytes(tar().pax(&[("a", &b""[..]); 40_000]).directory("d"));
             give(most / 10_000, &|_| entry.clone());
         }
-        // A tenth of the files that there may be.
+        // A tenth of the allowed files.
         "files" => give(most / 10, &|number| {
             bytes(tar().file(&format!("{}/{number}", number / 1000), b""))
         }),
-        // Most of them links to a file that there is.
+        // Most of them are links to an existing file.
         "links" => give(most / 10, &|number| {
             let target = number - number % 1000;
             match target == number {
@@ -90,7 +90,7 @@ fn give_entries(kind: &str, most: u64, give: Give<'_>) {
                 false => bytes(tar().hard_link(&format!("{number}"), &format!("{target}"))),
             }
         }),
-        // Directories that no entry is about: hundreds by the path of one.
+        // Directories without an entry of their own: hundreds by the path of one entry.
         "depths" => {
             let depth = 250;
             give(most / 10 / depth, &|number| {
@@ -98,7 +98,7 @@ fn give_entries(kind: &str, most: u64, give: Give<'_>) {
                 bytes(tar().pax(&[("path", path.as_bytes())]).directory("d"))
             });
         }
-        // Of as many names as a header has room for, and then one large value.
+        // As many names as a header has room for, and then one large value.
         "attributes" => {
             let many = [("SCHILY.xattr.other.a", &b""[..]); 10_000];
             let large = [("SCHILY.xattr.other.a", &[7; 250_000][..])];
@@ -112,9 +112,9 @@ fn give_entries(kind: &str, most: u64, give: Give<'_>) {
     }
 }
 
-/// Unpacks a hostile layer in a process of its own, so that the memory of other tests is not counted, and says how much it took. What
-/// the first few entries take is there once, whatever the size of the layer: code, buffers, the heap's beginning. What the others take is
-/// multiplied where only a part of the layer is measured.
+/// Unpacks a hostile layer in a process of its own, so that the memory of other tests is not counted, and reports the memory that it took.
+/// The memory of the first few entries does not grow with the layer: code, buffers, the begin of the heap. The memory of the others is
+/// multiplied if only a part of the layer is measured.
 #[test]
 #[ignore = "one_hostile_layer_costs_little_memory runs it"]
 fn a_hostile_layer() {
@@ -126,13 +126,13 @@ fn a_hostile_layer() {
     println!("it took {} KiB", first + rest * times);
 }
 
-/// Gives how much more memory this process had at most than before the layer, in KiB.
+/// The growth of this process's peak memory by the layer, in KiB.
 fn unpack_hostile(kind: &str, most: u64) -> u64 {
-    // Tens of thousands of files are minutes on a disk, and seconds in memory.
+    // Tens of thousands of files take minutes on a disk, and seconds in memory.
     let in_memory = tempfile::tempdir_in("/dev/shm");
     let outer = in_memory.or_else(|_| tempfile::tempdir()).unwrap();
     let mut unpacker = Unpacker::new(outer.path(), Limits::default(), ownership()).unwrap();
-    // What a layer does to those below it takes memory of its own.
+    // Changes of lower layers' files take memory of their own.
     let below = tar().file("below", b"x").finish();
     unpacker
         .layer(&describe(&below, &below), &below[..])
@@ -151,7 +151,7 @@ fn unpack_hostile(kind: &str, most: u64) -> u64 {
             current: Vec::new(),
             at: 0,
         };
-        // Its digest is wrong, and that is seen at its end.
+        // Its digest is wrong, which shows at its end.
         let error = unpacker.layer(&layer, blob).unwrap_err();
         assert!(
             matches!(error, UnpackError::BlobTruncated { .. }),
@@ -167,7 +167,7 @@ fn unpack_hostile(kind: &str, most: u64) -> u64 {
 fn one_hostile_layer_costs_little_memory() {
     use std::process::Command;
     const MOST_KIB: u64 = 32 * 1024;
-    // How much of a layer as large as may be is measured: files take time.
+    // The measured part of a layer of the greatest size: files take time.
     let whole = |kind| (kind, 1);
     let a_tenth = |kind| (kind, 10);
     for (kind, times) in [

@@ -1,9 +1,8 @@
-//! From the layers of an image to one directory.
+//! Unpacks the layers of an image into one directory.
 //!
-//! What must never happen: a byte written outside the directory, a blob or unpacked stream accepted that is not the
-//! one its digest names, memory or disk used without bound. What an image brings is hostile until shown otherwise:
-//! archive headers become checked values (`entry`, `path`), bytes pass through counters and hashes (`stream`), and
-//! only the kernel resolves paths, confined to the directory (`tree`).
+//! What must never happen: a byte written outside the directory, a blob or unpacked stream accepted that does not match its digest, memory
+//! or disk used without bound. The content of an image is hostile until shown otherwise: archive headers become checked values (`entry`,
+//! `path`), bytes pass through counters and hashes (`stream`), and only the kernel resolves paths, confined to the directory (`tree`).
 
 mod archive;
 mod entry;
@@ -33,16 +32,16 @@ use stream::{Blob, Unpacked};
 use tree::Tree;
 pub use tree::TreeRefusal;
 
-/// What one image may use, over all its layers.
+/// Limits for one image, over all its layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the unpacked archives: a little more than what lands on disk.
+    /// Bytes of the unpacked archives: a little more than the bytes on disk.
     pub unpacked_bytes: u64,
-    /// Files, directories and links, those directories included that no entry is about.
+    /// Files, directories and links, including directories without an entry of their own.
     pub entries: u64,
-    /// Unpacked bytes for one packed byte, per layer.
+    /// Unpacked bytes per packed byte, per layer.
     pub ratio: u64,
-    /// Unpacked bytes of a layer from which on the ratio counts: real images hold preallocated files, hundreds of MiB of zeros.
+    /// Unpacked bytes of a layer from which the ratio is checked: real images hold preallocated files, hundreds of MiB of zeros.
     pub ratio_from: u64,
 }
 
@@ -57,91 +56,91 @@ impl Default for Limits {
     }
 }
 
-/// Whether files get the owners that the image names.
+/// Whether files get the owners of the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
-    /// As a node does; needs root.
+    /// The owners of the image, as on a node; needs root.
     Keep,
-    /// Everything belongs to who unpacks; file capabilities are dropped.
+    /// Everything belongs to the unpacking user; file capabilities are dropped.
     Ignore,
 }
 
 /// Why a layer was not unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// It stopped coming.
+    /// The transfer of the blob failed.
     #[error("reading the blob failed")]
     Blob(#[source] io::Error),
-    /// It ended early.
+    /// The blob ended early.
     #[error("the blob ended after {read} of {expected} bytes")]
     BlobTruncated {
-        /// Bytes that came.
+        /// Bytes received.
         read: u64,
-        /// Bytes that the manifest says.
+        /// Bytes in the manifest.
         expected: u64,
     },
-    /// It went on.
+    /// The blob is longer than its size in the manifest.
     #[error("the blob is longer than the {expected} bytes that the manifest says")]
     BlobTooLong {
-        /// Bytes that the manifest says.
+        /// Bytes in the manifest.
         expected: u64,
     },
-    /// It is something else.
+    /// The blob has another digest.
     #[error("the blob has the digest {actual}, not {expected}")]
     BlobDigest {
-        /// What the manifest says.
+        /// The digest in the manifest.
         expected: Digest,
-        /// What came.
+        /// The digest of the received bytes.
         actual: Digest,
     },
-    /// The blob is right, its content is not what the config says.
+    /// The blob is right, but its content is not the one that the config names.
     #[error("the unpacked layer has the digest {actual}, but the image config says {expected}")]
     DiffId {
-        /// What the config says.
+        /// The digest in the config.
         expected: Digest,
-        /// What came out.
+        /// The digest of the unpacked content.
         actual: Digest,
     },
-    /// Decompression or archive.
+    /// Decompression or archive failed.
     #[error("the layer is not a readable archive")]
     Archive(#[source] io::Error),
-    /// Bomb, or an image too large for this machine.
+    /// The unpacked size is above the limit: a bomb, or an image too large for this machine.
     #[error("the image unpacks to more than {limit} bytes")]
     TooLarge {
-        /// Bytes.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// Bomb.
+    /// The compression ratio is above the limit: a bomb.
     #[error("the layer unpacks to more than {limit} times its packed size")]
     TooDense {
-        /// Times.
+        /// The limit, as unpacked bytes per packed byte.
         limit: u64,
     },
-    /// Bomb.
+    /// There are more entries than the limit: a bomb.
     #[error("the image has more than {limit} files")]
     TooMany {
-        /// Entries.
+        /// The limit in entries.
         limit: u64,
     },
-    /// What an archive says about a path is not taken.
+    /// An entry of the archive is refused.
     #[error("entry {entry:?} is refused")]
     Entry {
-        /// Its name as the archive has it.
+        /// Its name in the archive.
         entry: String,
-        /// Why.
+        /// The reason.
         #[source]
         refusal: EntryRefusal,
     },
-    /// What an entry would do to the directory is not done.
+    /// The change that an entry makes to the directory is refused.
     #[error("entry {entry:?} cannot be unpacked")]
     Tree {
         /// Its path in the image.
         entry: String,
-        /// Why.
+        /// The reason.
         #[source]
         refusal: TreeRefusal,
     },
-    /// The directory itself.
+    /// The directory itself failed.
     #[error("the directory to unpack into cannot be used")]
     Directory(#[source] io::Error),
 }
@@ -158,9 +157,9 @@ pub struct Unpacker {
 /// Device nodes that were left out: an image cannot bring devices, every container has the same /dev.
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// How many.
+    /// Number of devices.
     count: u64,
-    /// Path of the first.
+    /// Path of the first one.
     first: String,
 }
 
@@ -188,17 +187,17 @@ impl Unpacker {
         })
     }
 
-    /// What is not there although the image has it.
+    /// The device nodes of the image that were left out, if any.
     pub fn left_out(&self) -> Option<&Devices> {
         (self.devices.count > 0).then_some(&self.devices)
     }
 
-    /// Bytes of all archives so far.
+    /// Unpacked bytes so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Adds a layer on top. After an error the directory is of no use any more.
+    /// Adds a layer on top. After an error the directory is unusable.
     pub fn layer(&mut self, layer: &Layer, blob: impl Read) -> Result<(), UnpackError> {
         let mut blob = Blob::new(blob, layer.size);
         let content = match Unpacked::new(&mut blob, self.limits, self.bytes) {
@@ -220,7 +219,7 @@ impl Unpacker {
                 blob.verify(layer.digest)?;
                 diff_id
             }
-            // Nothing that the right bytes could change: no need to wait for the rest.
+            // The right bytes would not change this error: no need to wait for the rest.
             Err(
                 error @ (UnpackError::Entry { .. }
                 | UnpackError::Tree { .. }
@@ -228,7 +227,7 @@ impl Unpacker {
             ) => {
                 return Err(error);
             }
-            // Unreadable because it is not the right blob, or because it was packed so?
+            // An error of decompression has two possible causes: it is not the right blob, or it was packed badly.
             Err(error) => {
                 blob.verify(layer.digest)?;
                 return Err(error);
@@ -245,7 +244,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// There is so much more to unpack than before.
+    /// Adds to the number of entries, and checks the limit.
     fn count(&mut self, more: u64) -> Result<(), UnpackError> {
         let limit = self.limits.entries;
         self.entries = self.entries.saturating_add(more);

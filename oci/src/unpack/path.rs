@@ -1,8 +1,8 @@
-//! Paths inside an image: what a hostile archive may name is cut down to what can exist below the root.
+//! Paths inside an image: names in a hostile archive are reduced to paths that can exist below the root.
 
 use std::fmt;
 
-/// Longest path and name that Linux takes, and a depth that no real image reaches (fds and stack are spent per level).
+/// Limits of Linux on paths and names, and a depth that no real image reaches (each level takes a descriptor and stack).
 const LONGEST_PATH: usize = 4095;
 const LONGEST_NAME: usize = 255;
 pub(super) const DEEPEST: usize = 256;
@@ -14,13 +14,13 @@ pub(super) struct ImagePath(Vec<u8>);
 /// Why a name in an archive is not a path below the root.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PathRefusal {
-    /// `..` has no place in a layer: nothing that packs a directory writes it.
+    /// The name contains `..`, which no packing tool writes.
     #[error("the path goes upwards (..)")]
     Upwards,
-    /// C strings end at it.
+    /// The name contains a zero byte, at which C strings end.
     #[error("the path contains a zero byte")]
     ZeroByte,
-    /// Longer than the kernel takes.
+    /// The path is longer than the kernel allows.
     #[error(
         "the path is longer than {LONGEST_PATH} bytes, has a name longer than {LONGEST_NAME} or more than {DEEPEST} levels"
     )]
@@ -28,8 +28,8 @@ pub enum PathRefusal {
 }
 
 impl ImagePath {
-    /// Reads a name as archives have it. A leading slash means the image's root: several image builders write names
-    /// so, and every runtime reads them so.
+    /// Parses a name from an archive. A leading slash means the image's root: several image builders write names with one, and every
+    /// runtime reads them like this.
     pub(super) fn parse(name: &[u8]) -> Result<Self, PathRefusal> {
         if name.contains(&0) {
             return Err(PathRefusal::ZeroByte);
@@ -63,7 +63,7 @@ impl ImagePath {
         &self.0
     }
 
-    /// Where it is and what it is called; `None` for the root.
+    /// The parent directory and the name; `None` for the root.
     pub(super) fn split(&self) -> Option<(ImagePath, &[u8])> {
         if self.0.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Where the data of a sparse file belongs: the maps of GNU tar, which writes the data of such a file without its holes.
+//! The places of a sparse file's data: the maps of GNU tar, which writes the data of a sparse file without its holes.
 //!
 //! | form | where its map is |
 //! | --- | --- |
@@ -15,12 +15,12 @@ use tar::{GnuExtSparseHeader, GnuHeader, GnuSparseHeader};
 
 use super::archive::Archive;
 
-/// More pieces than a file of a real image has; each costs memory until the file is written.
+/// Limit on pieces: more than a file of a real image has; each takes memory until the file is written.
 const MOST_PIECES: usize = 64 * 1024;
-/// Digits of a number in a map.
+/// Limit on the digits of a number in a map.
 const MOST_DIGITS: usize = 20;
 
-/// Pieces of data, in ascending order, and how large the file is with its holes.
+/// Pieces of data in ascending order, and the size of the file with its holes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SparseMap {
     /// Offset and length.
@@ -28,7 +28,7 @@ pub(super) struct SparseMap {
     pub(super) size: u64,
 }
 
-/// What pax records say about a sparse file. All is text: it is judged once all of it is there.
+/// The pax records of a sparse file, still as text: they are checked once all are there.
 #[derive(Debug, Default)]
 pub(super) struct SparseRecords {
     pub(super) major: Option<Vec<u8>>,
@@ -36,12 +36,12 @@ pub(super) struct SparseRecords {
     /// `GNU.sparse.size` or, from 1.0 on, `GNU.sparse.realsize`.
     pub(super) size: Option<Vec<u8>>,
     pub(super) number: Option<Vec<u8>>,
-    /// Offsets and lengths by turns, with commas between: of 0.1, or gathered from those of 0.0.
+    /// Offsets and lengths in turn, separated by commas: from 0.1, or collected from the records of 0.0.
     pub(super) map: Option<Vec<u8>>,
 }
 
 impl SparseRecords {
-    /// Adds a number of 0.0, where each has a record of its own.
+    /// Adds a number of format 0.0, which has a record for each.
     pub(super) fn add_to_map(&mut self, number: &[u8]) {
         match &mut self.map {
             Some(map) => {
@@ -53,28 +53,28 @@ impl SparseRecords {
     }
 }
 
-/// Why a map is not followed.
+/// Why a map is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SparseRefusal {
-    /// A link, a directory.
+    /// The entry is a link or a directory.
     #[error("only a regular file can have holes")]
     NoFile,
-    /// Neither 0.0, 0.1 nor 1.0.
+    /// The version is neither 0.0, 0.1 nor 1.0.
     #[error("its version is not known")]
     Version,
-    /// Missing numbers, text, another count than announced.
+    /// Numbers are missing, are text, or are not as many as announced.
     #[error("its map cannot be read")]
     Unreadable,
-    /// Overlapping, descending, beyond the end of the file, or not as much as the archive has.
+    /// The pieces overlap, descend, reach beyond the end of the file, or do not add up to the data in the archive.
     #[error("its map contradicts itself or the size of its data")]
     Contradictory,
-    /// Bomb.
+    /// There are more pieces than the limit: a bomb.
     #[error("it has more than {MOST_PIECES} pieces")]
     TooMany,
 }
 
 impl SparseMap {
-    /// A map whose pieces fit into the file and are all the data that there is.
+    /// A map whose pieces fit into the file and add up to the data.
     fn checked(pieces: Vec<(u64, u64)>, size: u64, data: u64) -> Result<Self, SparseRefusal> {
         let (mut end, mut sum) = (0_u64, 0_u64);
         for &(offset, length) in &pieces {
@@ -83,7 +83,7 @@ impl SparseMap {
                 Some(next) if offset >= end && next <= size => end = next,
                 _ => return Err(SparseRefusal::Contradictory),
             }
-            // It cannot overflow: the pieces don't overlap.
+            // The sum cannot overflow: the pieces do not overlap.
             sum += length;
         }
         if sum == data {
@@ -93,7 +93,7 @@ impl SparseMap {
         }
     }
 
-    /// From the header of an entry of type `S` and the blocks that follow it; `data` is what comes behind those.
+    /// The map in the header of an entry of type `S` and the blocks that follow it; `data` is the size of the data behind them.
     pub(super) fn of_old_header<R: Read>(
         header: &GnuHeader,
         archive: &mut Archive<R>,
@@ -117,7 +117,7 @@ impl SparseMap {
             .and_then(|size| Self::checked(pieces, size, data)))
     }
 
-    /// From pax records; `data` is the size of the entry's content, of which a map of 1.0 is read.
+    /// The map in pax records; `data` is the size of the entry's content, where the map of 1.0 is.
     pub(super) fn of_records(
         records: &SparseRecords,
         content: &mut impl Read,
@@ -144,7 +144,7 @@ impl SparseMap {
     }
 }
 
-/// Adds the pieces of a header or block; `false` if a number in it is none.
+/// Adds the pieces of a header or block; `false` if a number is not valid.
 fn take(headers: &[GnuSparseHeader], pieces: &mut Vec<(u64, u64)>) -> bool {
     headers
         .iter()
@@ -182,10 +182,10 @@ fn listed(records: &SparseRecords) -> Result<Vec<(u64, u64)>, SparseRefusal> {
     }
 }
 
-/// What a map in front of the data says, and how many bytes it took.
+/// The pieces of a map in front of the data, and the number of bytes that it took.
 type ReadMap = (Vec<(u64, u64)>, u64);
 
-/// Reads a map of 1.0: how many pieces there are, then offset and length of each, a line for each number, filled up to a block.
+/// Reads a map of 1.0: the number of pieces, then offset and length of each, a line for each number, padded to a block.
 fn read_map(content: &mut impl Read) -> io::Result<Result<ReadMap, SparseRefusal>> {
     let mut block = [0; 512];
     let mut read = 0;
@@ -221,7 +221,7 @@ fn read_map(content: &mut impl Read) -> io::Result<Result<ReadMap, SparseRefusal
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
-    // Unlike `parse`, a map knows no sign.
+    // Unlike `parse`, a map allows no sign.
     let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(digits)
         .ok()
@@ -323,7 +323,7 @@ mod tests {
         };
         let refused = SparseMap::of_records(&future, &mut io::empty(), 0).unwrap();
         assert_eq!(refused, Err(Version));
-        // The end of the content is not the end of the map.
+        // The content ends within the map.
         let cut = SparseRecords {
             major: Some(b"1".to_vec()),
             minor: Some(b"0".to_vec()),

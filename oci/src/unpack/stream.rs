@@ -1,6 +1,6 @@
-//! The bytes of a layer on their way: from the blob through its digest, decompression and limits to the archive.
+//! The stream of a layer: from the blob through its digest, decompression and limits to the archive.
 //!
-//! Nothing is kept: each reader hands on what the next one asks for and remembers only counts and hashes.
+//! Nothing is stored: each reader passes bytes on to the next one and keeps only counts and hashes.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
@@ -13,13 +13,13 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use super::{Limits, UnpackError};
 use instar_values::digest::{Digest, Hasher};
 
-/// What decompressors read at a time.
+/// Buffer size of decompressors, in bytes.
 const BUFFER: usize = 64 * 1024;
-/// The largest zstd window: `zstd -19` and what images are usually packed with need 8 MiB. Half of what unpacking a layer may
-/// cost in memory.
+/// The largest zstd window: `zstd -19` and the usual packing of images need 8 MiB. This is half of the memory that unpacking a layer may
+/// take.
 const LARGEST_WINDOW: u64 = 16 * 1024 * 1024;
 
-/// A blob as it arrives: counted and hashed, never longer than announced.
+/// A blob that is being received: counted and hashed, never longer than announced.
 pub(super) struct Blob<R> {
     inner: R,
     hasher: Hasher,
@@ -39,12 +39,12 @@ impl<R: Read> Blob<R> {
         }
     }
 
-    /// How many bytes came so far.
+    /// The counter of received bytes.
     pub(super) fn counter(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.read)
     }
 
-    /// Reads to the end and checks what came: the verdict about the blob itself, whatever its content was good for.
+    /// Reads to the end and checks size and digest: the verdict about the blob itself, regardless of its content.
     pub(super) fn verify(mut self, expected: Digest) -> Result<(), UnpackError> {
         let mut buffer = [0; 8 * 1024];
         while self.failure.is_none() {
@@ -80,7 +80,7 @@ impl<R: Read> Read for Blob<R> {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             Err(error) => {
-                // The decompressor gets a copy; the real one is told by `verify`.
+                // The decompressor gets a copy; `verify` returns the original.
                 let copy = io::Error::new(error.kind(), error.to_string());
                 self.failure = Some(UnpackError::Blob(error));
                 return Err(copy);
@@ -98,7 +98,7 @@ impl<R: Read> Read for Blob<R> {
     }
 }
 
-/// How a layer is packed.
+/// The compression of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compression {
     None,
@@ -106,8 +106,8 @@ enum Compression {
     Zstd,
 }
 
-/// How a blob is packed, by its first bytes. Its media type is no proof of it: layers that were packed again on their way are
-/// found under the media type of before. Whatever it is, the digest of what comes out decides.
+/// Detects the compression of a blob by its first bytes. Its media type is not reliable: layers that were packed again on their way keep
+/// the old media type. In any case the digest of the content decides.
 fn compression_of(first: &[u8]) -> Compression {
     match first {
         [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -118,7 +118,7 @@ fn compression_of(first: &[u8]) -> Compression {
     }
 }
 
-/// The three ways in which layers are stored.
+/// The decoder of a layer.
 enum Decoder<R: BufRead> {
     Plain(R),
     Gzip(Box<MultiGzDecoder<R>>),
@@ -135,10 +135,10 @@ impl<R: BufRead> Read for Decoder<R> {
     }
 }
 
-/// Zstd frames one after the other: chunked images have several, and skippable ones between.
+/// A reader of zstd frames: chunked images have several, and skippable ones between them.
 struct ZstdFrames<R> {
     source: R,
-    /// Of the frame that is being read. Each has its own: one that grows would hold the old window and the new one.
+    /// The decoder of the current frame. Each frame gets a new one: a decoder that grows would hold the old window and the new one.
     decoder: Option<FrameDecoder>,
 }
 
@@ -200,13 +200,13 @@ impl<R: BufRead> Read for ZstdFrames<R> {
     }
 }
 
-/// A blob from its beginning: the bytes by which its compression was known, and the rest.
+/// A blob from its beginning: the bytes that were read to detect the compression, and the rest.
 type FromStart<'a, R> = BufReader<Chain<Cursor<Vec<u8>>, &'a mut Blob<R>>>;
 
 /// The unpacked bytes: counted, hashed and limited.
 pub(super) struct Unpacked<'a, R: Read> {
     decoder: Decoder<FromStart<'a, R>>,
-    /// None for what is not packed: the blob's own digest is that of its content, and hashing is the dearest part of a pull.
+    /// `None` if the layer is not packed: the blob's own digest is that of its content, and hashing is the most expensive part of a pull.
     hasher: Option<Hasher>,
     compressed: Rc<Cell<u64>>,
     count: u64,
@@ -240,7 +240,7 @@ impl<'a, R: Read> Unpacked<'a, R> {
         })
     }
 
-    /// Reads what follows the archive's end mark: it belongs to the digest too.
+    /// Reads the bytes after the archive's end mark: they belong to the digest too.
     pub(super) fn drain(&mut self) -> io::Result<()> {
         let mut buffer = [0; 8 * 1024];
         loop {
@@ -253,8 +253,7 @@ impl<'a, R: Read> Unpacked<'a, R> {
         }
     }
 
-    /// Bytes of this layer and the ones before, its digest if it is another one than the blob's, and the limit that ended it, if one
-    /// did.
+    /// The bytes of this layer and the ones before, its digest if it differs from the blob's, and the limit that ended it, if one did.
     pub(super) fn finish(self) -> (u64, Option<Digest>, Option<UnpackError>) {
         let digest = self.hasher.map(Hasher::finish);
         (self.before + self.count, digest, self.failure)

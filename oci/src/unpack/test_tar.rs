@@ -1,17 +1,17 @@
-//! Archives for tests, good and evil, written header by header: tools refuse to write the evil ones.
+//! Archives for tests, good and malicious, written header by header: tools refuse to write the malicious ones.
 
 use std::io::Write;
 
 use crate::manifest::Layer;
 use instar_values::Digest;
 
-/// An archive under construction.
+/// Builds an archive.
 #[derive(Default)]
 pub(crate) struct TarBuilder {
     bytes: Vec<u8>,
 }
 
-/// What an entry's header says; the rest has defaults.
+/// The header of an entry; other fields have defaults.
 pub(crate) struct TestEntry<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) kind: u8,
@@ -20,7 +20,7 @@ pub(crate) struct TestEntry<'a> {
     pub(crate) mode: u32,
     pub(crate) owner: (u32, u32),
     pub(crate) mtime: u64,
-    /// The size in the header, where it lies.
+    /// The size in the header, if it is to be wrong.
     pub(crate) size: Option<u64>,
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-/// The right description of a blob.
+/// The true description of a blob.
 pub(crate) fn describe(blob: &[u8], unpacked: &[u8]) -> Layer {
     Layer {
         digest: Digest::of(blob),

@@ -7,7 +7,7 @@ use super::test_tar::{TarBuilder, TestEntry, describe, gzip, zstd};
 use super::*;
 use instar_base::error_chain::chain;
 
-/// Root keeps owners as a node does; everybody else tests the rest.
+/// As root the tests keep owners, as a node does; other users test the rest.
 pub(super) fn ownership() -> Ownership {
     if rustix::process::geteuid().is_root() {
         Ownership::Keep
@@ -208,7 +208,7 @@ fn later_layers_replace_and_hide() {
         .file("nowhere/.wh.x", b"")
         .file("same.wh.x", b"no whiteout")
         .finish();
-    // A file in the way of an implied directory is refused, so give it the entry that real layers have.
+    // A file at the place of an implied directory is refused, so it gets an entry as in real layers.
     let upper_error = unpack(&[lower.clone(), upper.clone()]).1.unwrap_err();
     assert!(
         chain(&upper_error).contains("not a directory"),
@@ -241,7 +241,7 @@ fn whiteouts_hide_lower_layers_only_in_any_order() {
         .file("d/sub/b", b"1")
         .file("d/sub/c", b"1")
         .finish();
-    // The whiteout comes last; what this layer brought stays.
+    // The whiteout comes last; files of this layer stay.
     let upper = tar()
         .file("d/sub/c", b"2")
         .file("d/new", b"2")
@@ -302,7 +302,7 @@ fn upward_paths_are_refused_by_name() {
     );
 }
 
-/// As in a chroot: an absolute link starts at the image's root, and `..` ends there.
+/// Links work as in a chroot: an absolute link starts at the image's root, and `..` ends there.
 #[test]
 fn links_are_resolved_below_the_root() {
     let outside = tempfile::tempdir().unwrap();
@@ -332,7 +332,7 @@ fn links_are_resolved_below_the_root() {
             .hard_link("b", "link/a")
             .finish()]);
         assert_eq!(read(&result, "b"), "x", "{target}");
-        // Over layers, and away again.
+        // Links over layers, and whiteouts behind them.
         let lower = link().file(&land("gone"), b"x").finish();
         let upper = tar()
             .file("link/.wh.gone", b"")
@@ -344,7 +344,7 @@ fn links_are_resolved_below_the_root() {
     }
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
 
-    // A link to a link, one to what comes later, one past what is not there.
+    // A link to a link, a link to a later entry, a link past a missing path.
     let result = unpacked(&[tar()
         .symlink("a", "b")
         .symlink("b", "/c/d")
@@ -397,7 +397,7 @@ fn links_that_lead_nowhere_or_too_deep_are_refused() {
     refused(&[deeper.finish()], "levels deep");
 }
 
-/// A directory has the time that the image gives it, whatever is put into it or taken from it afterwards.
+/// A directory keeps the time of its entry, whatever is added to it or removed from it afterwards.
 #[test]
 fn directories_keep_their_time() {
     let directory = |name: &'static [u8], mtime| TestEntry {
@@ -541,7 +541,7 @@ fn devices_are_left_out_and_counted() {
     let device = |name: &'static [u8], kind| TestEntry {
         name,
         kind,
-        // As `tar` never writes it, and other tools do.
+        // As other tools write it, though `tar` never does.
         size: Some(4096),
         ..TestEntry::default()
     };
@@ -592,7 +592,7 @@ fn the_size_of_the_pax_header_counts() {
             size: Some(1 << 30),
             ..TestEntry::default()
         })
-        // Links and directories have no content, whatever is said about their size.
+        // Links and directories have no content, whatever size their header names.
         .entry(TestEntry {
             name: b"directory",
             kind: b'5',
@@ -614,7 +614,7 @@ fn the_size_of_the_pax_header_counts() {
     assert_eq!(read(&outer, "shorter") + &read(&outer, "last"), "yeshere");
 }
 
-/// As GNU tar writes them.
+/// The maps as GNU tar writes them.
 #[test]
 fn sparse_files_get_their_holes_back() {
     let expected = |outer: &tempfile::TempDir, path: &str| {
@@ -665,7 +665,7 @@ fn sparse_files_get_their_holes_back() {
     assert_eq!(read(&outer, "last"), "here");
     assert!(!exists(&outer, "GNUSparseFile.0"));
 
-    // And by the tool itself, in each of its forms, with more pieces than a header has room for.
+    // And from the tool itself, in each of its formats, with more pieces than a header has room for.
     let source = tempfile::tempdir().unwrap();
     let path = source.path().join("file");
     let mut content = vec![0; 60 << 16];
@@ -723,7 +723,7 @@ fn sparse_files_that_lie_are_refused() {
     refused(&layer(&first, &many), "more than 65536 pieces");
 }
 
-/// What is on the disk counts, and not how many entries it takes.
+/// Directories on the disk count, not only entries.
 #[test]
 fn directories_without_an_entry_count() {
     let limits = Limits {
@@ -743,7 +743,7 @@ fn directories_without_an_entry_count() {
     let (_outer, many) = unpack_with(&[deep(6)], limits);
     let said = chain(&many.unwrap_err());
     assert!(said.contains("more than 1000 files"), "{said}");
-    // Of several layers together.
+    // Directories of several layers count together.
     let other = tar().directory(&"e/".repeat(40)).finish();
     let (_outer, both) = unpack_with(&[deep(4), other.clone()], limits);
     both.unwrap();
@@ -771,8 +771,8 @@ fn layers_are_read_however_they_are_packed() {
     unpack(&zstd(&plain));
     let (first, second) = plain.split_at(1000);
     unpack(&[gzip(first), gzip(second)].concat());
-    // Parallel packers put a skippable frame in front of each of theirs, chunked layers have their table in one at the end, and
-    // both may have empty frames.
+    // Parallel packers write a skippable frame before each of theirs, chunked layers have their table in one at the end, and both may have
+    // empty frames.
     let skippable = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc";
     let other = b"\x5f\x2a\x4d\x18\x00\x00\x00\x00";
     let (first, second) = (zstd(first), zstd(second));
@@ -800,7 +800,8 @@ fn the_first_bytes_may_come_one_by_one() {
     }
 }
 
-/// What `zstd` itself writes, in its odder ways: `-T` in many frames is left to pzstd, which Debian's package does not have.
+/// The output of `zstd` itself with unusual options. Many frames of `-T` are not tested: they need pzstd, which Debian's package does not
+/// have.
 #[test]
 fn what_the_tool_packs_is_read() {
     let plain = tar().file("a", &vec![7; 300_000]).file("b", b"2").finish();
@@ -816,7 +817,7 @@ fn what_the_tool_packs_is_read() {
         let result = unpack_blob(&describe(&blob, &plain), &blob, Limits::default());
         result.unwrap_or_else(|error| panic!("{options:?}: {}", chain(&error)));
     }
-    // A window of more than a node gives memory for.
+    // A larger window than a node has memory for.
     let plain = tar().file("a", &vec![7; 300_000]).finish();
     let blob = piped("zstd", &["--ultra", "-22", "--long=27"], &plain);
     let error = unpack_blob(&describe(&blob, &plain), &blob, Limits::default()).unwrap_err();
@@ -873,21 +874,21 @@ fn wrong_bytes_are_told_apart() {
     };
     let error = unpack_blob(&other, &blob, limits).unwrap_err();
     assert!(matches!(error, UnpackError::DiffId { .. }), "{error}");
-    // What follows the archive's end belongs to it.
+    // Bytes after the archive's end belong to it.
     let trailing = [&plain[..], b"trailing"].concat();
     let hidden = describe(&gzip(&trailing), &plain);
     assert!(matches!(
         unpack_blob(&hidden, &gzip(&trailing), limits),
         Err(UnpackError::DiffId { .. })
     ));
-    // The right blob, packed badly: a half archive, a half gzip stream.
+    // The right blob, packed badly: half an archive, half a gzip stream.
     let half = gzip(&plain[..700]);
     let error = unpack_blob(&describe(&half, &plain[..700]), &half, limits).unwrap_err();
     assert!(matches!(error, UnpackError::Archive(_)), "{error}");
     let half = &blob[..blob.len() / 2];
     let error = unpack_blob(&describe(half, &plain), half, limits).unwrap_err();
     assert!(matches!(error, UnpackError::Archive(_)), "{error}");
-    // A header that promises more than there is.
+    // A header that announces more content than there is.
     let liar = tar()
         .entry(TestEntry {
             name: b"x",
@@ -915,7 +916,7 @@ fn bombs_are_stopped() {
         matches!(error, UnpackError::TooLarge { limit } if limit == 8 << 20),
         "{error}"
     );
-    // The limit is the image's, not the layer's.
+    // The limit is for the image, not for each layer.
     let half = megabytes(5);
     let (_, error) = unpack_with(&[half.clone(), half], limits);
     assert!(matches!(error, Err(UnpackError::TooLarge { .. })));
@@ -931,7 +932,7 @@ fn bombs_are_stopped() {
             "{error}"
         );
     }
-    // Below the absolute size it is a preallocated file.
+    // Below the absolute size it is taken for a preallocated file.
     let preallocated = megabytes(31);
     let blob = gzip(&preallocated);
     unpack_blob(&describe(&blob, &preallocated), &blob, wide).unwrap();

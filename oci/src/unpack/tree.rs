@@ -1,11 +1,10 @@
 //! The directory that layers are merged into.
 //!
-//! Every path is resolved by the kernel from the root's descriptor (openat2), which is all that there is for it, as after a
-//! chroot: an absolute symbolic link is read from there on, and `..` does not lead above it. The last component is never
-//! followed.
+//! Every path is resolved by the kernel from the root's descriptor (openat2) and confined to it, as in a chroot: an absolute symbolic link
+//! starts there, and `..` does not lead above it. The last component is never followed.
 //!
-//! Nothing is remembered that grows with the length of paths: memory is bounded by the number of entries. Directories keep the
-//! time that the image gives them, because whatever changes one puts its time back.
+//! No memory grows with the length of paths: it is bounded by the number of entries. Directories keep the time of the image, because every
+//! change of one restores its time.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -25,24 +24,24 @@ use super::entry::{Change, Entry, Metadata};
 use super::path::{DEEPEST, ImagePath};
 use super::sparse::SparseMap;
 
-/// Symbolic links on one path: as many as the kernel follows.
+/// Limit on symbolic links in one path: the kernel's own.
 const MOST_LINKS: usize = 40;
-/// What is copied at a time.
+/// Buffer size for copying, in bytes.
 const BUFFER: usize = 64 * 1024;
 
-/// Why the directory is not changed as an entry wants it.
+/// Why the change of an entry is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeRefusal {
-    /// Links that point to each other.
+    /// Symbolic links form a loop.
     #[error("its path goes through more than {MOST_LINKS} symbolic links")]
     Links,
-    /// Links that lead to a directory deeper than an entry can name.
+    /// Symbolic links lead to a directory deeper than an entry can name.
     #[error("its directory is more than {DEEPEST} levels deep")]
     TooDeep,
-    /// A file on the way.
+    /// A part of the path is a file.
     #[error("its path goes through something that is not a directory")]
     NotADirectory,
-    /// A hard link's target.
+    /// The target of a hard link does not exist.
     #[error("it is a hard link to {0:?}, which the image does not have")]
     NoTarget(String),
     /// The root can only be a directory.
@@ -54,14 +53,14 @@ pub enum TreeRefusal {
     /// The kernel refused.
     #[error("{step} failed")]
     System {
-        /// What was tried.
+        /// The operation.
         step: &'static str,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Names the step that a kernel call belongs to.
+/// Adds the operation to an error of the kernel.
 trait Step<T> {
     fn step(self, step: &'static str) -> Result<T, TreeRefusal>;
 }
@@ -79,14 +78,14 @@ pub(super) struct Tree {
     root: OwnedFd,
     ownership: Ownership,
     first_layer: bool,
-    /// How many directories lead to the root.
+    /// Number of directories above the root.
     root_depth: usize,
-    /// Inodes that the layer at work made or touched; empty for the first one, where that goes for all. A tree, because a table
+    /// Inodes that the current layer made or changed; empty for the first layer, where all inodes are its own. A tree, because a table
     /// needs three times the memory while it grows.
     of_this_layer: BTreeSet<u64>,
-    /// Directories that were made without an entry of their own, since somebody asked.
+    /// Number of directories that were made without an entry since [`Tree::take_implied`] was called last.
     implied: u64,
-    /// Archives list a directory's files one after the other.
+    /// The directory of the last entry: archives list a directory's files one after the other.
     last_parent: Option<(ImagePath, Arc<OwnedFd>)>,
     buffer: Vec<u8>,
 }
@@ -115,14 +114,14 @@ impl Tree {
         })
     }
 
-    /// The next layer comes on top of what is here now.
+    /// Ends the layer: the next one comes on top.
     pub(super) fn end_layer(&mut self) {
         self.first_layer = false;
         self.of_this_layer = BTreeSet::new();
         self.last_parent = None;
     }
 
-    /// How many directories no entry is about, of those that were made since this was asked last.
+    /// Number of directories that were made without an entry since the last call.
     pub(super) fn take_implied(&mut self) -> u64 {
         std::mem::take(&mut self.implied)
     }
@@ -175,7 +174,7 @@ impl Tree {
         }
     }
 
-    // --- making things
+    // --- creating
 
     fn file(
         &mut self,
@@ -229,7 +228,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts each piece where it belongs; what is between them are holes.
+    /// Writes each piece at its place; the gaps between them are holes.
     fn copy_pieces(
         &mut self,
         map: &SparseMap,
@@ -315,12 +314,12 @@ impl Tree {
         }
         .step("creating the fifo")?;
         self.set_metadata_of(parent, name, &entry.metadata)?;
-        // The umask took its part of what it was made with.
+        // The umask was applied when it was made.
         let mode = Mode::from_raw_mode(entry.metadata.mode);
         chmodat(parent, name, mode, AtFlags::empty()).step("setting its mode")
     }
 
-    /// What an image has in this place is not there then, but neither is what a lower layer had.
+    /// Leaves an entry out: its path does not exist then, nor does a lower layer's file at it.
     fn leave_out(&mut self, parent: &OwnedFd, name: &[u8]) -> Result<(), TreeRefusal> {
         match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
@@ -338,7 +337,7 @@ impl Tree {
         let missing = || TreeRefusal::NoTarget(target.to_string());
         let (target_parent, target_name) = target.split().ok_or_else(missing)?;
         let target_parent = self.directory(&target_parent, false)?;
-        // Without AT_SYMLINK_FOLLOW a symbolic link is linked itself, not what it points to.
+        // Without AT_SYMLINK_FOLLOW a symbolic link itself is linked, not its target.
         let create = || linkat(&target_parent, target_name, parent, name, AtFlags::empty());
         match create() {
             Err(Errno::NOENT) => Err(missing()),
@@ -375,7 +374,7 @@ impl Tree {
         for (name, value) in &metadata.xattrs {
             let needed = match name.as_slice() {
                 b"security.capability" => self.ownership == Ownership::Keep,
-                // Overlay mounts give names of their own a meaning; nobody else's are ours to judge.
+                // `user.overlay.` is left out: overlay mounts would act on it. Other `user.` attributes are set where the file system can.
                 _ if name.starts_with(b"user.") && !name.starts_with(b"user.overlay.") => false,
                 _ => continue,
             };
@@ -390,7 +389,7 @@ impl Tree {
         Ok(())
     }
 
-    /// For what cannot be opened without effect: links and fifos.
+    /// Sets the metadata of links and fifos, which cannot be opened without side effects.
     fn set_metadata_of(
         &mut self,
         parent: &OwnedFd,
@@ -423,9 +422,9 @@ impl Tree {
         self.first_layer || self.of_this_layer.contains(&inode)
     }
 
-    // --- finding the way
+    // --- resolving paths
 
-    /// The directory of that path, made with what is missing on the way if so wanted.
+    /// The directory at that path; missing parts are made if `create` is set.
     fn directory(&mut self, path: &ImagePath, create: bool) -> Result<Arc<OwnedFd>, TreeRefusal> {
         if let Some((known, fd)) = &self.last_parent
             && known == path
@@ -448,7 +447,7 @@ impl Tree {
             )
         };
         let found = match open(ResolveFlags::NO_SYMLINKS) {
-            // Links could lead deeper with every entry; removing a tree takes a descriptor for each level.
+            // Links could lead deeper with every entry, and removing a tree takes a descriptor for each level.
             Err(Errno::LOOP) => match open(ResolveFlags::empty()) {
                 Ok(fd) => {
                     self.check_depth(&fd)?;
@@ -469,7 +468,7 @@ impl Tree {
         let (parent, name) = path.split().ok_or(TreeRefusal::Root)?;
         let parent = self.find_directory(&parent, true)?;
         match self.imply(parent.as_fd(), name) {
-            // Followed, it was not there: a link to what is not there yet.
+            // The path did not exist, but its name does: a link to a path that does not exist yet.
             Err(TreeRefusal::System { source, .. })
                 if source.kind() == io::ErrorKind::AlreadyExists =>
             {
@@ -484,7 +483,7 @@ impl Tree {
         let before = Modified::of(parent)?;
         mkdirat(parent, name, IMPLIED).step("creating its directory")?;
         self.implied += 1;
-        // Whatever the umask is.
+        // Independent of the umask.
         chmodat(parent, name, IMPLIED, AtFlags::empty()).step("setting its directory's mode")?;
         before.put_back(parent)?;
         let made = openat(parent, name, OFlags::PATH | DIRECTORY, Mode::empty())
@@ -493,13 +492,13 @@ impl Tree {
         Ok(made)
     }
 
-    /// Walks a path link by link, as the kernel does below a root, and makes what is missing: the kernel makes nothing behind a
-    /// link that leads to what is not there.
+    /// Walks a path link by link, as the kernel does below a root, and makes the missing parts: the kernel makes nothing behind a link to a
+    /// missing path.
     fn make_behind_links(&mut self, path: &ImagePath) -> Result<OwnedFd, TreeRefusal> {
         let open = |parent: BorrowedFd<'_>, name: &[u8]| {
             openat(parent, name, OFlags::PATH | DIRECTORY, Mode::empty())
         };
-        // The root and the directories below it that the walk has come through; then what is still to come, next one last.
+        // The root and the directories that the walk has passed; then the names still to come, the next one last.
         let mut passed = vec![open(self.root.as_fd(), b".").step("opening the root")?];
         let mut to_come: Vec<Vec<u8>> = backwards(path.as_bytes());
         let mut links = 0;
@@ -507,7 +506,7 @@ impl Tree {
             match component.as_slice() {
                 b"" | b"." => continue,
                 b".." => {
-                    // Above the root there is the root.
+                    // The parent of the root is the root.
                     passed.truncate((passed.len() - 1).max(1));
                     continue;
                 }
@@ -550,9 +549,9 @@ impl Tree {
         }
     }
 
-    // --- taking things away
+    // --- removing
 
-    /// Removes whatever has that name, to make room.
+    /// Removes the file or directory at that name, to make room.
     fn replace(&mut self, parent: &OwnedFd, name: &[u8]) -> Result<(), TreeRefusal> {
         self.last_parent = None;
         remove(parent.as_fd(), name).step("removing what it replaces")
@@ -580,7 +579,7 @@ impl Tree {
         before.put_back(directory.as_fd())
     }
 
-    /// A directory in which something of lower layers may be.
+    /// A directory that may hold files of lower layers.
     fn lower_directory(&mut self, path: &ImagePath) -> Result<Option<Arc<OwnedFd>>, TreeRefusal> {
         if self.first_layer {
             return Ok(None);
@@ -594,8 +593,7 @@ impl Tree {
         }
     }
 
-    /// Removes what lower layers brought, and leaves what this one did, in whatever order its archive has them.
-    /// Says whether the name is free now.
+    /// Removes the files of lower layers, and leaves those of this one, in any order of its archive. Returns whether the name is free now.
     fn remove_lower(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
         let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let ours = self.is_of_this_layer(stat.st_ino);
@@ -614,7 +612,7 @@ impl Tree {
         Ok(empty && !ours)
     }
 
-    /// The same for all that is in a directory.
+    /// The same for all entries of a directory.
     fn remove_all_lower(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
         let mut empty = true;
         for_each_name(parent, name, |directory, child| {
@@ -625,7 +623,7 @@ impl Tree {
     }
 }
 
-/// When a directory was changed last, according to the image.
+/// The time of a directory's last change, according to the image.
 struct Modified(Timestamps);
 
 impl Modified {
@@ -634,9 +632,9 @@ impl Modified {
         Ok(Modified(modified(&stat)))
     }
 
-    /// After a change to the directory that is none of the image's.
+    /// Restores the time after a change that is not one of the image.
     fn put_back(self, directory: BorrowedFd<'_>) -> Result<(), TreeRefusal> {
-        // By name, as the descriptor may be good for paths only.
+        // By name, as the descriptor may be a path-only one.
         utimensat(directory, ".", &self.0, AtFlags::empty()).step("setting its directory's time")
     }
 }
@@ -654,7 +652,7 @@ fn modified(stat: &Stat) -> Timestamps {
     }
 }
 
-/// How many names lead from the machine's root to a directory.
+/// Number of names between the machine's root and a directory.
 fn depth(directory: BorrowedFd<'_>) -> Result<usize, Errno> {
     let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let path = readlinkat(CWD, link, Vec::new())?;
@@ -682,7 +680,8 @@ fn is_directory(parent: impl AsFd, name: &[u8]) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Calls with each name of a directory, which may be removed meanwhile. They are not gathered: a directory may have half a million.
+/// Calls the function with each name of a directory, which may be removed meanwhile. Names are not collected: a directory may have half a
+/// million.
 fn for_each_name(
     parent: BorrowedFd<'_>,
     name: &[u8],

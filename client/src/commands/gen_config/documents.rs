@@ -4,14 +4,14 @@ use serde::Serialize;
 
 const VERSION: &str = "v1alpha1";
 
-/// What goes into a machine config.
+/// The values that go into a machine config.
 pub(super) struct Wanted {
     pub(super) token: String,
     /// Base64 of PEM.
     pub(super) ca_certificate: String,
     /// Base64 of PEM.
     pub(super) ca_key: String,
-    /// Of the node's certificate.
+    /// Names and addresses for the node's certificate.
     pub(super) names: Vec<String>,
     pub(super) hostname: Option<String>,
     /// Device path.
@@ -70,7 +70,7 @@ struct Machine<'a> {
     install: Option<Install<'a>>,
 }
 
-/// Of the older shape: the document that took its place is unknown to 1.13.
+/// In the older shape: 1.13 does not know the document that replaced it.
 #[derive(Serialize)]
 struct Install<'a> {
     disk: &'a str,

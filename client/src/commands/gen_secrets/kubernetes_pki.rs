@@ -1,5 +1,5 @@
-//! The secrets of a cluster that kubeadm made, from the directory in which its control plane nodes keep them. A cluster goes on
-//! with them while machines of Talos take the place of its nodes.
+//! The secrets of a cluster that kubeadm made, from the PKI directory of its control plane nodes. The cluster keeps them while machines of
+//! Talos replace its nodes.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use instar_pki::{AuthorityError, CertificateAuthority, PrivateKey, certificate_f
 
 use super::{Certs, Key, Kubernetes, Pair, Secrets, read};
 
-/// Below the directory, without `.crt` and `.key`.
+/// Paths of the authorities below the directory, without `.crt` and `.key`.
 const KUBERNETES: &str = "ca";
 const ETCD: &str = "etcd/ca";
 const AGGREGATOR: &str = "front-proxy-ca";
 const SERVICE_ACCOUNT: &str = "sa.key";
 
 impl Secrets {
-    /// What the directory has, and the token with which new nodes join the cluster.
+    /// The secrets in the directory, and the token with which new nodes join the cluster.
     pub(super) fn of_kubernetes_pki(
         directory: &Path,
         token: Option<&str>,
@@ -90,7 +90,7 @@ fn whole_directory(failure: Failure) -> Failure {
     )
 }
 
-/// A token as Kubernetes takes it. What was typed is not repeated: most of it may be a secret.
+/// Checks a token by Kubernetes' format. The error does not repeat it: most of it may be a secret.
 fn bootstrap_token(text: &str) -> Result<String, Failure> {
     let shape = |part: &str, length: usize| {
         let letters = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -120,7 +120,7 @@ mod tests {
 
     const TOKEN: &str = "znzio1.1ifu15frz7jd59pv";
 
-    /// A directory as kubeadm makes it, and each file's text.
+    /// A directory as kubeadm makes it, and the text of each file.
     fn pki() -> TempDir {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
@@ -140,7 +140,7 @@ mod tests {
         directory
     }
 
-    /// As kubeadm makes one unless told otherwise. The file of talosctl has one.
+    /// An RSA key, which is kubeadm's default. The file of talosctl has one.
     fn rsa_key() -> Vec<u8> {
         let file = format!(
             "{}/tests/data/secrets-1.13.yaml",
@@ -252,7 +252,7 @@ mod tests {
         );
     }
 
-    /// A certificate that may sign no other.
+    /// A certificate that may not sign others.
     fn leaf_certificate(place: &Path) -> String {
         let text = |name: &str| fs::read_to_string(place.join(name)).unwrap();
         let authority = CertificateAuthority::from_pem(&text("ca.crt"), &text("ca.key")).unwrap();

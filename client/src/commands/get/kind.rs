@@ -1,4 +1,4 @@
-//! Which type of resource a word means: the node says what its types are called.
+//! Finds the type of resource that a word means: the node knows the names of its types.
 
 use instar_api::cosi::resource::Resource;
 use instar_client::{Failure, FailureKind, Node};
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::content;
 
-/// Where the definitions of all types are.
+/// The namespace and type of the definitions of all types.
 const META: &str = "meta";
 const DEFINITIONS: &str = "ResourceDefinitions.meta.cosi.dev";
 
@@ -22,7 +22,7 @@ pub(super) struct Kind {
     all_aliases: Vec<String>,
     #[serde(default)]
     print_columns: Vec<Column>,
-    /// A word if it is for administrators alone.
+    /// Not empty if the type is for administrators alone.
     #[serde(default)]
     sensitivity: Option<String>,
 }
@@ -36,29 +36,29 @@ pub(super) struct Column {
 }
 
 impl Kind {
-    /// Its full name.
+    /// The full name of the type.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What one of them is called.
+    /// The name of one resource of the type.
     pub(super) fn singular(&self) -> &str {
         &self.display_type
     }
 
-    /// Where they are unless another namespace is asked for.
+    /// The namespace of the resources, unless another one is asked for.
     pub(super) fn namespace(&self) -> &str {
         &self.default_namespace
     }
 
-    /// Whether they hold secrets.
+    /// Whether the resources hold secrets.
     pub(super) fn is_sensitive(&self) -> bool {
         self.sensitivity
             .as_ref()
             .is_some_and(|word| !word.is_empty())
     }
 
-    /// What a table shows of them.
+    /// The columns of the type's table.
     pub(super) fn columns(&self) -> &[Column] {
         &self.print_columns
     }
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// The type that a node knows under this name.
+/// The type with this name or alias on a node.
 pub(super) async fn find(node: &Node, word: &str) -> Result<Kind, Failure> {
     choose(&definitions(node).await?, word)
 }

@@ -1,8 +1,8 @@
-//! What a column shows: the paths that definitions use, `{.a.b}`, `{.list[:]}` and `{@}`, out of the language that is JSONPath.
+//! The value of a column: the paths that definitions use, `{.a.b}`, `{.list[:]}` and `{@}`, a part of JSONPath.
 
 use serde_json::Value;
 
-/// The cell that a path points at; empty if there is nothing.
+/// The value at a path; empty if there is none.
 pub(super) fn cell(path: &str, content: &Value) -> String {
     let path = path.trim().trim_start_matches('{').trim_end_matches('}');
     let (keys, elements) = match path

@@ -1,4 +1,4 @@
-//! How a resource is shown.
+//! Shows a resource as a row of a table or as JSON.
 
 use instar_api::cosi::resource::Resource;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::kind::Kind;
 use super::{content, path};
 use crate::output::{table, time};
 
-/// What happened to a watched resource.
+/// The change of a watched resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Happened {
     Created,
@@ -16,7 +16,7 @@ pub(super) enum Happened {
 }
 
 impl Happened {
-    /// In one column.
+    /// The sign for the column of changes.
     fn sign(self) -> &'static str {
         match self {
             Happened::Created => "+",
@@ -58,7 +58,7 @@ pub(super) fn cells(
     sign.into_iter().chain(fixed).chain(columns).collect()
 }
 
-/// All that the node said.
+/// Everything that the node sent about the resource.
 pub(super) fn json(node: &str, happened: Option<Happened>, resource: &Resource) -> Value {
     let metadata = resource.metadata.clone().unwrap_or_default();
     let mut shown = json!({
@@ -84,7 +84,7 @@ pub(super) fn json(node: &str, happened: Option<Happened>, resource: &Resource) 
     shown
 }
 
-/// A table whose rows come one after the other: columns grow with them.
+/// A table whose rows come one after the other: columns grow with the rows.
 pub(super) struct Rows {
     header: Vec<String>,
     widths: Vec<usize>,
@@ -111,12 +111,12 @@ impl Rows {
         table(&header, rows)
     }
 
-    /// The first line.
+    /// The header line.
     pub(super) fn header(&mut self) -> String {
         self.line(&self.header.clone())
     }
 
-    /// Another line.
+    /// The line of a row.
     pub(super) fn line(&mut self, cells: &[String]) -> String {
         let padded = cells.iter().zip(&mut self.widths).map(|(cell, width)| {
             *width = (*width).max(cell.chars().count());

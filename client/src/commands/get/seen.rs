@@ -1,4 +1,4 @@
-//! What a watch has shown of each resource, so that one which begins again tells only what has changed meanwhile.
+//! The resources that a watch has shown, so that a restarted watch shows only the changes since then.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use super::row::Happened;
 #[derive(Default)]
 pub(super) struct Seen {
     shown: BTreeMap<String, Resource>,
-    /// Shown before the watch began again, and not told of since.
+    /// Resources that were shown before the watch restarted, and not reported since.
     before: BTreeMap<String, Resource>,
 }
 
 impl Seen {
-    /// The watch begins again: what there is is told once more.
+    /// The watch restarts: all resources are reported once more.
     pub(super) fn again(&mut self) {
         self.before.append(&mut self.shown);
     }
 
-    /// What is news of what the node tells, if anything is.
+    /// The change to show for a reported resource, if there is one.
     pub(super) fn news(&mut self, happened: Happened, resource: &Resource) -> Option<Happened> {
         let id = id(resource);
         let before = self.before.remove(id);
@@ -36,7 +36,7 @@ impl Seen {
         }
     }
 
-    /// Everything has been told that there is: what was shown before and is not among it.
+    /// All resources have been reported: returns the ones that are gone since the restart.
     pub(super) fn gone(&mut self) -> Vec<Resource> {
         std::mem::take(&mut self.before).into_values().collect()
     }
@@ -46,7 +46,7 @@ fn id(resource: &Resource) -> &str {
     resource.metadata.as_ref().map_or("", |known| &known.id)
 }
 
-/// Versions and times begin anew with each generation.
+/// Whether two resources have the same content. Versions and times begin anew with each generation.
 fn is_same(one: &Resource, other: &Resource) -> bool {
     let phase = |resource: &Resource| resource.metadata.as_ref().map(|known| known.phase.clone());
     one.spec == other.spec && phase(one) == phase(other)

@@ -1,4 +1,4 @@
-//! `upgrade --dry-run`: what the upgrade would do to the node and to its containers.
+//! `upgrade --dry-run`: the effects of the upgrade on the node and on its containers.
 
 use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
 use instar_api::instar::{ContainerPlan, UpgradePlanRequest, UpgradePlanResponse};

@@ -10,7 +10,7 @@ use crate::cli::Global;
 use crate::commands::image;
 use crate::progress::ProgressDisplay;
 
-/// The exit codes of an installer that says no before it does anything: bad input, unsupported, not in this environment.
+/// The exit codes of an installer that refuses before it does anything: bad input, unsupported, not in this environment.
 const REFUSALS: std::ops::RangeInclusive<i32> = 2..=4;
 
 pub(super) async fn run(global: &Global, node: &Node, name: &str) -> Result<(), Failure> {
@@ -25,7 +25,7 @@ pub(super) async fn run(global: &Global, node: &Node, name: &str) -> Result<(), 
     )
 }
 
-/// Shows what the node tells; gives the last of it.
+/// Shows the progress that the node reports; returns its last message.
 async fn prepare(node: &Node, name: &str, progress: &mut impl Progress) -> Result<String, Failure> {
     let explain = |status| node.explain("did not prepare the upgrade", status);
     let request = LifecycleServiceUpgradeRequest {
