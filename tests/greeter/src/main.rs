@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The first process of a container gets only signals that it waits for or handles.
+/// The first process of a container gets only the signals that it waits for or handles.
 fn end_when_asked(after: Duration) {
     let mut asked = SigSet::empty();
     asked.add(Signal::SIGTERM);
@@ -117,14 +117,14 @@ fn end_when_asked(after: Duration) {
                 std::process::exit(0);
             }
         });
-        // A bomb that comes last finds no thread left, and is to say so instead of dying of it.
+        // A bomb that starts last finds no thread left: it has to say that instead of dying of it.
         if let Err(error) = listening {
             println!("greeter: nobody hears SIGTERM: {error}");
         }
     }
 }
 
-/// Does not end, whatever becomes of the program.
+/// Runs the program and never ends, however the program ended.
 fn stay(mut command: impl Iterator<Item = String>) -> ExitCode {
     let program = command.next().unwrap_or_default();
     match Command::new(&program).args(command).status() {
@@ -136,7 +136,7 @@ fn stay(mut command: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Tells what the network looks like from here.
+/// Reports the network as this container sees it.
 fn look(others: impl Iterator<Item = String>) -> ExitCode {
     let links = names("/sys/class/net").unwrap_or_else(|error| format!("{error}"));
     println!("greeter: links: {}", links.trim_end().replace('\n', " "));
@@ -160,7 +160,7 @@ fn wait_for_ever() -> ! {
     }
 }
 
-/// Says more than anybody can hear.
+/// Writes more than any reader can take.
 fn flood() -> ! {
     let line = [b'y'; 4096];
     loop {
@@ -170,7 +170,7 @@ fn flood() -> ! {
     }
 }
 
-/// At any moment half a line is written.
+/// Keeps half a line written at any moment.
 fn count_in_halves(pause: Duration) -> Result<()> {
     let mut output = std::io::stdout();
     for number in 0_u64.. {
@@ -182,7 +182,7 @@ fn count_in_halves(pause: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Takes all numbers of processes that there are, and those that become free.
+/// Takes every process number, and each one that becomes free.
 fn bomb() -> ! {
     let mut threads = 0_u32;
     loop {
@@ -193,7 +193,7 @@ fn bomb() -> ! {
     }
 }
 
-/// Gives how many there were, and why there is no other.
+/// Returns the number of threads started, and the error of the next.
 fn take_all_threads() -> (u32, std::io::Error) {
     let mut threads = 0;
     loop {
@@ -226,7 +226,7 @@ fn serve(mut stream: TcpStream) -> Result<()> {
     )
 }
 
-/// What a path asks for, its rest behind the prefix, and the status where that fails.
+/// An act: the path's prefix, a function of the rest of the path, and the HTTP status when the function fails.
 type Act = (&'static str, fn(&str) -> Result<String>, &'static str);
 
 const NOT_FOUND: &str = "404 Not Found";
@@ -350,7 +350,7 @@ fn open_socket(family: u16) -> Result<()> {
     Ok(())
 }
 
-/// Makes a pipe, and the directories that lead to it.
+/// Makes a named pipe, and its parent directories.
 fn make_pipe(file: &str) -> Result<()> {
     if let Some(directory) = Path::new(file).parent() {
         fs::create_dir_all(directory)?;
@@ -363,7 +363,7 @@ fn fill(file: &str) -> Result<u64> {
     let mut file = fs::File::create(file)?;
     let block = vec![0; 1 << 20];
     let (mut written, mut synced) = (0, None);
-    // What the file system had only promised is claimed by a sync, which leaves room again.
+    // A sync claims the space that the file system had only reserved, and can leave room again.
     while synced != Some(written) {
         synced = Some(written);
         let mut length = block.len();
