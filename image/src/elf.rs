@@ -13,20 +13,20 @@ pub struct Dynamic {
     pub interpreter: Option<String>,
     /// Names of the libraries that must be loaded with it.
     pub needed: Vec<String>,
-    /// The name that a library goes by.
+    /// The library's own name.
     pub soname: Option<String>,
 }
 
 /// Why a file could not be read as ELF.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum Error {
-    /// Something else, such as a script.
+    /// Not ELF of 64 bits, e.g. a script.
     #[error("not an ELF file for 64-bit little-endian machines")]
     NotElf64,
-    /// An offset or a length points outside the file, or what is there makes no sense.
+    /// An offset or a length points outside the file, or a value is invalid.
     #[error("the ELF file is damaged")]
     Damaged(#[from] read::Error),
-    /// The names of libraries lie in no segment.
+    /// The names of libraries are in no segment.
     #[error("the ELF file is damaged: its string table lies outside the file")]
     NoStrings,
 }
@@ -47,10 +47,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Reads what the loader reads: segments, no sections. A file that is no ELF file is an error; a static program needs nothing.
+/// Reads a file as the loader does: by its segments, without its sections. A file that is not ELF is an error; a static
+/// program needs no libraries.
 ///
-/// # Errors
-/// See [`Error`].
+/// # Errors See [`Error`].
 pub fn read(file: &[u8]) -> Result<Dynamic, Error> {
     let segments = header(file)?.program_headers(ENDIAN, file)?;
     let mut dynamic = Dynamic::default();
@@ -89,7 +89,7 @@ pub fn read(file: &[u8]) -> Result<Dynamic, Error> {
     Ok(dynamic)
 }
 
-/// The bytes of the file that are loaded to an address in memory, of which the dynamic section speaks.
+/// Returns the bytes of the file from an address in memory on; the dynamic section speaks of memory.
 fn loaded<'file>(
     file: &'file [u8],
     segments: &[ProgramHeader64<LittleEndian>],
@@ -105,16 +105,15 @@ fn loaded<'file>(
 /// A function or variable that a program takes from a library.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Import {
-    /// Its name.
+    /// The symbol's name.
     pub name: String,
-    /// The version of it that the program was linked to, such as `LIBSYSTEMD_221`.
+    /// The version that the program was linked to, e.g. `LIBSYSTEMD_221`.
     pub version: String,
 }
 
-/// What the program takes from the library of this name, as far as it has a version there; in the order of its symbol table.
+/// Returns the program's imports from the library of this name that have a version, in the order of the symbol table.
 ///
-/// # Errors
-/// See [`Error`].
+/// # Errors See [`Error`].
 pub fn imports(file: &[u8], library: &str) -> Result<Vec<Import>, Error> {
     let sections = header(file)?.sections(ENDIAN, file)?;
     let Some(versions) = sections.versions(ENDIAN, file)? else {
@@ -138,10 +137,9 @@ pub fn imports(file: &[u8], library: &str) -> Result<Vec<Import>, Error> {
     Ok(imports)
 }
 
-/// The bytes of the first section of this name; none is no error.
+/// Returns the bytes of the first section of this name; `None` if there is none.
 ///
-/// # Errors
-/// See [`Error`].
+/// # Errors See [`Error`].
 pub fn section<'file>(file: &'file [u8], name: &str) -> Result<Option<&'file [u8]>, Error> {
     let sections = header(file)?.sections(ENDIAN, file)?;
     match sections.section_by_name(ENDIAN, name.as_bytes()) {
@@ -206,7 +204,7 @@ mod tests {
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] = 0xff;
-            // Any answer will do.
+            // Any result is right: only a panic would be wrong.
             let _ = read(&damaged);
             let _ = section(&damaged, ".modinfo");
             let _ = imports(&damaged, "liba.so.1");

@@ -726,8 +726,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// The kernel reports a failed background write at the next call on that file: this can be the next upgrade, before
-    /// its own write fails.
+    /// The kernel reports a failed background write to the next caller: that can be the next upgrade, before its own write
+    /// fails.
     fn is_told_late(&self, tried: &Tried) -> bool {
         self.has_just_failed && !tried.failed && !tried.succeeded()
     }

@@ -79,7 +79,7 @@ async fn nothing_was_started_anew(node: &Node, before: &Running) -> Outcome {
     Ok(())
 }
 
-/// Boot id and processes of the node; no call may restart them.
+/// Kernel boot, generation and apid's process; no call may restart them.
 #[derive(Debug, PartialEq, Eq)]
 struct Running {
     kernel: String,
@@ -291,7 +291,7 @@ fn with_usages(identity: &Identity, usages: &[ExtendedKeyUsagePurpose]) -> Resul
     let authority_key = KeyPair::from_pem(&identity.authority_key())?;
     let issuer = Issuer::from_ca_cert_pem(&identity.authority_certificate(), authority_key)?;
     let mut wish = CertificateParams::default();
-    // An empty name replaces rcgen's default common name.
+    // A new name, without rcgen's default common name.
     let mut subject = DistinguishedName::new();
     subject.push(DnType::OrganizationName, Role::Admin.as_str());
     wish.distinguished_name = subject;
