@@ -1,4 +1,4 @@
-//! Clients that stay attached while the versions change, and what they noticed of it.
+//! Clients that stay attached while the versions change, and the disturbances that they notice.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use crate::callers::{Callers, OVER_ONE};
 /// A container for a connection that is held.
 pub(super) const HELD: &str = "held";
 pub(super) const HELD_PORT: u16 = 8081;
-/// Of so many calls over tonic's one channel one may be lost.
+/// One call in this many over tonic's one channel may fail.
 const LOST: usize = 1000;
-/// What `events` shows at the end of each boot of a generation.
+/// The output of `events` at the end of each boot of a generation.
 const BOOTED: &str = "action=stop sequence=boot";
-/// What machined says first.
+/// machined's first message.
 const INTRODUCED: &str = "as generation ";
 
-/// From one reboot to the next.
+/// The clients of one stretch between two reboots.
 pub(super) struct Clients {
     callers: Callers,
     held: HeldConnection,
@@ -51,7 +51,7 @@ impl Clients {
         })
     }
 
-    /// After a change of generations each stream has told of the new one.
+    /// After a change of generations, checks that each stream has reached the new one.
     pub(super) fn have_heard_of(&mut self, node: &Node, turn: usize) -> Outcome {
         hear(&mut self.events, BOOTED)?;
         hear(&mut self.log_of_machined, INTRODUCED)?;
@@ -62,7 +62,7 @@ impl Clients {
         Ok(())
     }
 
-    /// No call failed, no connection was lost or refused, no line is missing or told twice.
+    /// Checks that no call failed, no connection was lost or refused, and no line is missing or doubled.
     pub(super) async fn detach(self) -> Outcome {
         for (client, calling) in self.callers.end().await? {
             judge(client, &calling)?;
@@ -79,8 +79,8 @@ impl Clients {
     }
 }
 
-/// On a host that is too busy for ten calls a second, a client of tonic is behind its pace, and may hand over a call just as it is told to
-/// ask elsewhere (`apid/src/in_flight.rs`).
+/// On a host that is too busy for ten calls a second, a client of tonic is behind its pace, and may hand over a call at
+/// the moment when it is told to connect anew (`apid/src/in_flight.rs`).
 fn judge(client: &str, calling: &Calling) -> Outcome {
     let may_fail = match client {
         OVER_ONE => calling.calls.div_ceil(LOST),
@@ -93,7 +93,7 @@ fn judge(client: &str, calling: &Calling) -> Outcome {
     Ok(())
 }
 
-/// What a log has of the words that the greeter was asked to print.
+/// Checks that the log has each word that the greeter was asked to print once.
 fn said_once_each(log: &[String], words: &[String]) -> Outcome {
     let said: Vec<_> = log
         .iter()
@@ -128,7 +128,7 @@ pub(super) async fn probe(node: &Node) -> anyhow::Result<OutageProbe> {
     Ok(probe)
 }
 
-/// How long the API was away in each upgrade, and each upgrade took to readiness, by the host's clock.
+/// The outage of the API in each upgrade, and the time of each upgrade to readiness, by the host's clock.
 #[derive(Default)]
 pub(super) struct Times {
     failures: u32,

@@ -1,34 +1,34 @@
-//! A service for containers in tests and in `make run`: greets over HTTP, and says what it sees of the machine.
+//! A service for containers in tests and in `make run`: greets over HTTP, and reports the machine as the container sees it.
 //!
-//! `greeter look ADDRESS…` says which links it sees, whether it reaches itself and whom of the others, then waits to be
-//! ended. `greeter has PATH` succeeds if there is such a file. `greeter stay PROGRAM ARGUMENT…` runs a program to its end, and stays
-//! for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as it is let, and goes on
-//! trying. `greeter slow SECONDS` ends so long after it was asked to. `greeter beat PORT` says how long it was kept from running
-//! (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two halves, with that pause between them and none
-//! before the next line. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its
-//! answers to a GET:
+//! `greeter look ADDRESS…` reports the links, whether the container reaches itself, and the addresses that it reaches, then
+//! waits to be ended. `greeter has PATH` succeeds if the file exists. `greeter stay PROGRAM ARGUMENT…` runs a program to its
+//! end, then stays for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as
+//! its limit allows, and goes on trying. `greeter slow SECONDS` ends this long after SIGTERM. `greeter beat PORT` reports how
+//! long it was kept from running (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
+//! halves, with that pause between them and none before the next line. `greeter [PORT [SECONDS]]` listens, on 8080 by
+//! default. Its answers to a GET:
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/` | a greeting with the host name and the kernel's release |
 //! | `/read/PATH` | the file `/PATH` as the container sees it, 404 with the reason when it cannot |
 //! | `/list/PATH` | the names in the directory `/PATH`, one per line |
-//! | `/owner/PATH` | whose `/PATH` is, as `UID:GID` |
+//! | `/owner/PATH` | the owner of `/PATH`, as `UID:GID` |
 //! | `/stat/PATH` | type and mode (octal), bytes and bytes on disk of `/PATH` itself, as `MODE SIZE DISK` |
-//! | `/write/PATH` | what came of writing a line to the file `/PATH`, or the text behind a `?` |
-//! | `/fill/PATH` | how many bytes the file `/PATH` could be given before the disk was full |
-//! | `/spread/PATH` | how many empty files the directory `/PATH` could be given before no more could be made |
-//! | `/remove/PATH` | what came of removing the file `/PATH` |
-//! | `/rename/PATH` | what came of giving the file `/PATH` the name behind a `?` |
-//! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
-//! | `/socket/FAMILY` | what came of opening a socket of the family of that number |
-//! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
-//! | `/sync/PATH` | the same as of `/write`, once it is on the disk |
-//! | `/watch/PATH` | how often the file `/PATH` was read since the first time, and how often it said something else (`watch.rs`) |
-//! | `/bomb` | how many threads it could start until it was let have no more; they stay |
+//! | `/write/PATH` | the result of writing a line to the file `/PATH`, or the text behind a `?` |
+//! | `/fill/PATH` | how many bytes fitted into the file `/PATH` before the disk was full |
+//! | `/spread/PATH` | how many empty files fitted into the directory `/PATH` |
+//! | `/remove/PATH` | the result of removing the file `/PATH` |
+//! | `/rename/PATH` | the result of giving the file `/PATH` the name behind a `?` |
+//! | `/link/PATH` | the result of making the symbolic link `/PATH` to the text behind a `?` |
+//! | `/socket/FAMILY` | the result of opening a socket of the family with this number |
+//! | `/pipe/PATH` | the result of making a named pipe `/PATH` |
+//! | `/sync/PATH` | as `/write`, once the text is on the disk |
+//! | `/watch/PATH` | how often the file `/PATH` was read since the first time, and how often its content had changed (`watch.rs`) |
+//! | `/bomb` | how many threads it could start until its limit; they stay |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
-//! SIGTERM ends it with 0, so many seconds later.
+//! SIGTERM ends it with 0, after SECONDS.
 
 mod beat;
 mod watch;

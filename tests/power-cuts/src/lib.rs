@@ -37,5 +37,5 @@ pub use recording::{Recording, RecordingError};
 pub use states::{DiskState, Fault, Kind, Side, Tears, states};
 pub use write_log::{Data, Entry, LogError, Write, WriteLog};
 
-/// The piece of a write that a disk writes whole or not at all, bytes. Everything here counts in it.
+/// The unit that a disk writes whole or not at all, bytes. Everything here counts in it.
 pub const SECTOR: u64 = 512;
