@@ -45,7 +45,7 @@ async fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     Ok(node)
 }
 
-/// A container named like machined does not get in the way of machined's own log.
+/// The full disk of the chapter before has not kept machined's log from its file.
 async fn the_machines_own_log_says_that_it_booted(node: &Node) -> Outcome {
     let own = node.read("/var/log/machined.log").await?;
     ensure!(own.contains("booted v0.1.0"), "{own}");

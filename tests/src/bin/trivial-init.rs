@@ -78,9 +78,9 @@ fn percpu_pages() -> u64 {
         .sum()
 }
 
-/// Nothing can be done when the console is gone.
+/// Prints a line. Nothing can be done when the console is gone.
 fn say(text: &str) {
-    // The machine's end shows all the same.
+    // The caller sees the machine's end in any case.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
@@ -112,7 +112,7 @@ mod sys {
         fn libc_reboot(command: c_int) -> c_int;
     }
 
-    /// Since the kernel started its clock.
+    /// Nanoseconds since the kernel started its clock.
     pub(super) fn boottime_ns() -> i64 {
         let mut time = Timespec {
             seconds: 0,
@@ -123,7 +123,7 @@ mod sys {
         time.seconds * 1_000_000_000 + time.nanoseconds
     }
 
-    /// Since reset; under `-icount shift=0` one instruction or nanosecond each.
+    /// Ticks since reset; under `-icount shift=0` one per instruction or nanosecond.
     pub(super) fn tsc() -> u64 {
         // SAFETY: reads a register that every x86-64 has and Linux lets programs read.
         unsafe { core::arch::x86_64::_rdtsc() }
