@@ -1,5 +1,5 @@
-//! Clients of two libraries that ask for the version ten times a second, each over one connection and over a new one for each call. They are
-//! used as their users use them, and try nothing again by themselves.
+//! Clients of two libraries that ask for the version ten times a second, each over one connection and over a new one
+//! for each call. They use the libraries' defaults, and retry nothing themselves.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use crate::PATIENCE;
 /// The client of tonic that keeps its connection.
 pub(crate) const OVER_ONE: &str = "tonic, one channel";
 
-/// They are at work until they are ended.
+/// The clients, until they are ended.
 pub(crate) struct Callers {
     over_one: SteadyCalls,
     anew: SteadyCalls,
     python: FollowedProgram,
-    /// Python's calls end when this file is there.
+    /// Python's calls end when this file exists.
     end: PathBuf,
 }
 
@@ -34,7 +34,7 @@ impl Callers {
         })
     }
 
-    /// Ends them, and says what came of their calls.
+    /// Ends the clients, and returns the results of their calls.
     pub(crate) async fn end(mut self) -> anyhow::Result<[(&'static str, Calling); 4]> {
         std::fs::write(&self.end, "")?;
         let said = self.told_by_python()?;

@@ -1,5 +1,5 @@
-//! Clients that ask all the time notice nothing of upgrades without a reboot but a slower answer: no call fails, no connection is
-//! refused. `soak` has the same clients over a hundred upgrades.
+//! Clients that call all the time see only a slower answer in an upgrade without a reboot: no call fails, no connection
+//! is refused. `soak` has the same clients over a hundred upgrades.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use instar_tests::{
 use crate::PATIENCE;
 use crate::callers::Callers;
 
-/// `INSTAR_UPGRADES=100` asks for more.
+/// Number of upgrades; `INSTAR_UPGRADES=100` sets another one.
 const UPGRADES: usize = 3;
-/// What `events` shows at the end of a boot.
+/// The output of `events` at the end of a boot.
 const BOOTED: &str = "action=stop sequence=boot";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -32,7 +32,7 @@ async fn over_upgrades(scratch: Scratch) -> Outcome {
     .await
 }
 
-/// The version on trial answers until it gives itself up, as its gate asks for something that nobody answers.
+/// The version on trial answers until it gives itself up, as its gate's probe fails.
 async fn over_a_rollback(scratch: Scratch) -> Outcome {
     let never_well = HttpServer::failing()?;
     let url = never_well.url_for_guest("/healthz");
@@ -43,7 +43,7 @@ async fn over_a_rollback(scratch: Scratch) -> Outcome {
     let callers = Callers::begin(&node, &scratch).await?;
     chapters![
         a_version_that_does_not_prove_itself_is_taken_back(&node, &registry),
-        // The old one, the one on trial, and the old one again.
+        // The old version, the one on trial, and the old one again.
         none_of_them_lost_a_call(callers, 3),
     ]
     .await
@@ -63,7 +63,7 @@ async fn boot(
 ) -> anyhow::Result<(Registry, Node)> {
     let registry = Registry::start(scratch)?;
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        // Kernel and initramfs are in the second layer: without a reboot nobody wants them.
+        // Kernel and initramfs are in the second layer: upgrades without a reboot do not need them.
         OciImage::read(&image.installer())?
             .first_layer_alone()
             .push(&registry, "instar/installer", image.version())?;
@@ -124,7 +124,7 @@ async fn none_of_them_lost_a_call(callers: Callers, versions: usize) -> Outcome 
     Ok(())
 }
 
-/// What a command of instarctl follows: the command, and words of the first generation and of the second.
+/// Commands of instarctl that follow a stream: the command, and words of the first generation and of the second.
 const STREAMS: [(&[&str], &str, &str); 4] = [
     (&["events", "--tail", "-1"], BOOTED, BOOTED),
     (
@@ -140,7 +140,7 @@ const STREAMS: [(&[&str], &str, &str); 4] = [
     (&["get", "versions", "-w"], "v0.1.0", "v0.2.0"),
 ];
 
-/// Each tells something that only the next generation knows, and nothing twice.
+/// Each stream goes on with an entry of the next generation, and repeats none.
 async fn streams_of_instarctl_go_on(scratch: Scratch) -> Outcome {
     let (registry, node) = boot(&scratch, |config| config).await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
