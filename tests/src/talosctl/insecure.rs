@@ -1,4 +1,4 @@
-//! TLS without certificates that count, as `--insecure` has it.
+//! TLS without authentication of either side, as with `--insecure`.
 
 use std::io;
 use std::pin::Pin;
