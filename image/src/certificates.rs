@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 
 /// Returns all certificates of the package `ca-certificates`, unpacked at `root`, in one text.
 ///
-/// # Errors The package has no certificates, or one cannot be read.
+/// # Errors
+/// The package has no certificates, or one cannot be read.
 pub fn bundle(root: &Path) -> Result<String> {
     let folder = root.join("usr/share/ca-certificates/mozilla");
     let entries =

@@ -11,7 +11,8 @@ use crate::{
 
 /// Returns an image with `program` at the absolute path `entrypoint`, and an empty `/tmp`.
 ///
-/// # Errors The path is not absolute and plain.
+/// # Errors
+/// The path is not absolute and plain.
 pub fn around(
     program: &[u8],
     entrypoint: &str,

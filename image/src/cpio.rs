@@ -12,7 +12,8 @@ const TRAILER: &str = "TRAILER!!!";
 
 /// Writes the archive of a tree: every owner root, every time 0. Archives can be concatenated.
 ///
-/// # Errors A file of 4 GiB or more, or a failing `out`.
+/// # Errors
+/// A file of 4 GiB or more, or a failing `out`.
 pub fn write(tree: &Tree, out: &mut impl Write) -> io::Result<()> {
     // Inode numbers only tie hard links together. There are no hard links, so each entry gets a number of its own.
     for (inode, (path, node)) in (1..).zip(tree.iter()) {

@@ -59,14 +59,16 @@ struct Kind {
 
 /// Returns the crates of the programs in the image, for the workspace in this folder.
 ///
-/// # Errors cargo fails, as it does when Cargo.lock is not up to date.
+/// # Errors
+/// cargo fails, as it does when Cargo.lock is not up to date.
 pub fn of_workspace(folder: &Path) -> Result<Vec<Crate>> {
     of_programs(folder, &PROGRAMS, PLATFORM)
 }
 
 /// Returns the crates of these packages of the workspace in this folder, built for this platform.
 ///
-/// # Errors cargo fails, as it does when Cargo.lock is not up to date.
+/// # Errors
+/// cargo fails, as it does when Cargo.lock is not up to date.
 pub fn of_programs(folder: &Path, programs: &[&str], platform: &str) -> Result<Vec<Crate>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

@@ -50,7 +50,8 @@ fn text(bytes: &[u8]) -> String {
 /// Reads a file as the loader does: by its segments, without its sections. A file that is not ELF is an error; a static
 /// program needs no libraries.
 ///
-/// # Errors See [`Error`].
+/// # Errors
+/// See [`Error`].
 pub fn read(file: &[u8]) -> Result<Dynamic, Error> {
     let segments = header(file)?.program_headers(ENDIAN, file)?;
     let mut dynamic = Dynamic::default();
@@ -113,7 +114,8 @@ pub struct Import {
 
 /// Returns the program's imports from the library of this name that have a version, in the order of the symbol table.
 ///
-/// # Errors See [`Error`].
+/// # Errors
+/// See [`Error`].
 pub fn imports(file: &[u8], library: &str) -> Result<Vec<Import>, Error> {
     let sections = header(file)?.sections(ENDIAN, file)?;
     let Some(versions) = sections.versions(ENDIAN, file)? else {
@@ -139,7 +141,8 @@ pub fn imports(file: &[u8], library: &str) -> Result<Vec<Import>, Error> {
 
 /// Returns the bytes of the first section of this name; `None` if there is none.
 ///
-/// # Errors See [`Error`].
+/// # Errors
+/// See [`Error`].
 pub fn section<'file>(file: &'file [u8], name: &str) -> Result<Option<&'file [u8]>, Error> {
     let sections = header(file)?.sections(ENDIAN, file)?;
     match sections.section_by_name(ENDIAN, name.as_bytes()) {

@@ -11,7 +11,8 @@ use crate::{
 
 /// Returns the archive with init and the modules that init loads, in the order of `names`.
 ///
-/// # Errors A module's dependencies run in a circle.
+/// # Errors
+/// A module's dependencies run in a circle.
 pub fn base(init: &[u8], modules: &Selection, names: &[&str]) -> Result<Vec<u8>> {
     let mut tree = Tree::new();
     tree.file("init", 0o755, init)?;
@@ -41,7 +42,8 @@ pub fn base(init: &[u8], modules: &Selection, names: &[&str]) -> Result<Vec<u8>>
 
 /// Returns the archive with a root filesystem and its digest.
 ///
-/// # Errors The file is too large for cpio.
+/// # Errors
+/// The file is too large for cpio.
 pub fn first_generation(rootfs: &[u8]) -> Result<Vec<u8>> {
     let mut tree = Tree::new();
     tree.file("rootfs.squashfs", 0o644, rootfs)?;

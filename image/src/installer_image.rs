@@ -59,7 +59,8 @@ impl File {
 
 /// Returns the image, not yet written: a test can still change it.
 ///
-/// # Errors The UKI does not hold the root filesystem.
+/// # Errors
+/// The UKI does not hold the root filesystem.
 pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     let rootfs = File::of(parts.rootfs);
     let labels = BTreeMap::from([

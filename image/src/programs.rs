@@ -70,7 +70,8 @@ impl<'a> Programs<'a> {
 
     /// Reads a file of a package that is no program.
     ///
-    /// # Errors The package is not there or has no such file.
+    /// # Errors
+    /// The package is not there or has no such file.
     pub fn read(&mut self, package: &str, path: &str) -> Result<Vec<u8>> {
         let found = self
             .packages

@@ -33,7 +33,8 @@ pub struct Identity<'a> {
 
 /// Adds directories, links, users and machined. Programs of Debian are added later.
 ///
-/// # Errors A path has another content already.
+/// # Errors
+/// A path has another content already.
 pub fn add_system(tree: &mut Tree, machined: &[u8]) -> Result<()> {
     for folder in ["bin", "sbin", "lib", "lib64"] {
         tree.directory(&format!("usr/{folder}"))?;
@@ -104,7 +105,8 @@ pub fn add_modules(
 
 /// Adds the only files that name the version.
 ///
-/// # Errors A path has another content already.
+/// # Errors
+/// A path has another content already.
 pub fn add_identity(
     tree: &mut Tree,
     version: &Version,

@@ -17,7 +17,8 @@ const BLOCK: u32 = 4096;
 
 /// Writes `tree` to `out`, compressed with zstd at the given level (1 to 22).
 ///
-/// # Errors mksquashfs is missing or fails; the error has its message.
+/// # Errors
+/// mksquashfs is missing or fails; the error has its message.
 pub fn write(tree: &Tree, level: u8, out: &Path) -> Result<()> {
     let part = out.with_extension("squashfs.part");
     // mksquashfs appends to an existing file.

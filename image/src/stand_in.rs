@@ -24,7 +24,8 @@ const SYMBOL_BYTES: u64 = 24;
 /// Returns the library `name` with these functions. It has no sections, which only linkers read, and is loaded
 /// unchanged: offsets in it are addresses too.
 ///
-/// # Errors Never in practice: a part is too large for the format.
+/// # Errors
+/// Never in practice: a part is too large for the format.
 pub fn library(name: &str, imports: &[Import]) -> Result<Vec<u8>, write::Error> {
     let versions: BTreeSet<&str> = imports
         .iter()

@@ -53,14 +53,16 @@ impl Tree {
 
     /// Adds a directory of mode 0755; one that exists already keeps its mode.
     ///
-    /// # Errors The path is malformed, or has another content.
+    /// # Errors
+    /// The path is malformed, or has another content.
     pub fn directory(&mut self, path: &str) -> Result<()> {
         self.directory_with_mode(path, 0o755)
     }
 
     /// Adds a directory with these permission bits; one that exists already keeps its mode.
     ///
-    /// # Errors The path is malformed, or has another content.
+    /// # Errors
+    /// The path is malformed, or has another content.
     pub fn directory_with_mode(&mut self, path: &str, mode: u32) -> Result<()> {
         self.insert(path, mode, Content::Directory)
     }

@@ -118,7 +118,8 @@ impl Vm {
 
     /// Waits for a line after the mark that contains the text.
     ///
-    /// # Errors The timeout expired, or the line cannot come any more: the machine ended, or its kernel panicked
+    /// # Errors
+    /// The timeout expired, or the line cannot come any more: the machine ended, or its kernel panicked
     /// without a plan for that.
     pub fn wait_for_line_after(
         &self,

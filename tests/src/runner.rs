@@ -88,7 +88,8 @@ macro_rules! chapters {
 
 /// Runs one chapter; use the macro [`chapters!`](crate::chapters).
 ///
-/// # Errors The chapter's own, behind its name.
+/// # Errors
+/// The chapter's own, behind its name.
 pub async fn chapter(name: &str, told: impl Future<Output = Outcome>) -> Outcome {
     told.await.with_context(|| format!("in the chapter {name}"))
 }

@@ -24,7 +24,8 @@ const REVISION_AND_KIND: [u8; 4] = [0x00, 0x02, 0x02, 0x00];
 
 /// Returns the program with a signature.
 ///
-/// # Errors It is no program, or is signed already.
+/// # Errors
+/// It is no program, or is signed already.
 pub fn sign(program: &[u8], signer: &Signer) -> Result<Vec<u8>> {
     let layout = Layout::read(program)?;
     let place = layout.certificates();

@@ -49,7 +49,8 @@ const VARIABLES: [(&str, Guid, &str); 3] = [
 
 /// Makes `PK`, `KEK` and `db` in the folder: each as `.key` and `.crt` in PEM, and as `.auth`, the signed variable.
 ///
-/// # Errors openssl is missing or fails, or the folder has these keys already: they may be in use.
+/// # Errors
+/// openssl is missing or fails, or the folder has these keys already: they may be in use.
 pub fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for (name, _, _) in VARIABLES {
@@ -68,7 +69,8 @@ pub fn make(folder: &Path) -> Result<()> {
 
 /// Returns the signed variables in a folder, by file name, for the loader to enrol.
 ///
-/// # Errors One of the three is missing.
+/// # Errors
+/// One of the three is missing.
 pub fn signed_variables(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let read = |(name, _, _): &(&str, Guid, &str)| {
         let name = format!("{name}.auth");

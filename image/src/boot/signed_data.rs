@@ -35,7 +35,8 @@ pub enum Signed<'a> {
 
 /// Returns the signature in a `ContentInfo`, in DER.
 ///
-/// # Errors The key cannot sign.
+/// # Errors
+/// The key cannot sign.
 pub fn sign(signed: &Signed<'_>, signer: &Signer) -> Result<Vec<u8>> {
     let inner = signed_data(signed, signer)?;
     Ok(sequence(&[&object_id(SIGNED_DATA), &explicit(0, &inner)]))
@@ -43,7 +44,8 @@ pub fn sign(signed: &Signed<'_>, signer: &Signer) -> Result<Vec<u8>> {
 
 /// Returns the signature without a `ContentInfo`, as in authenticated variables (UEFI specification 2.10, 8.2.2).
 ///
-/// # Errors The key cannot sign.
+/// # Errors
+/// The key cannot sign.
 pub fn signed_data(signed: &Signed<'_>, signer: &Signer) -> Result<Vec<u8>> {
     // Attributes tie the type to the signature of a structure inside; bytes outside are signed themselves.
     let (content_info, attributes, signature) = match signed {

@@ -29,7 +29,8 @@ impl Signer {
     /// Reads a key and its certificate from two files in PEM. The key must be RSA of 2048 bits or more: only RSA is
     /// sure to work with all firmware.
     ///
-    /// # Errors A file cannot be read or has another content, or the two do not belong together.
+    /// # Errors
+    /// A file cannot be read or has another content, or the two do not belong together.
     pub fn read(key: &Path, certificate: &Path) -> Result<Self> {
         let read =
             |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));

@@ -28,7 +28,8 @@ const CODE: u32 = 0x6000_0020;
 
 /// Builds the UKI, without a signature.
 ///
-/// # Errors The stub is no program, has no room for the sections' headers, or the whole is too large.
+/// # Errors
+/// The stub is no program, has no room for the sections' headers, or the whole is too large.
 pub fn build(parts: &Parts<'_>) -> Result<Vec<u8>, Error> {
     add_sections(
         parts.stub,

@@ -21,14 +21,16 @@ pub struct Mirror {
 impl Mirror {
     /// Returns the chosen mirror, else that of this machine.
     ///
-    /// # Errors See [`Self::of_this_machine`].
+    /// # Errors
+    /// See [`Self::of_this_machine`].
     pub fn chosen(chosen: Option<&Self>) -> Result<Self> {
         chosen.cloned().map_or_else(Self::of_this_machine, Ok)
     }
 
     /// Returns the mirror in the machine's apt sources.
     ///
-    /// # Errors The apt sources name no Debian archive (as on Ubuntu), or cannot be read.
+    /// # Errors
+    /// The apt sources name no Debian archive (as on Ubuntu), or cannot be read.
     pub fn of_this_machine() -> Result<Self> {
         let mut entries = Vec::new();
         let apt = Path::new("/etc/apt");

@@ -179,7 +179,8 @@ pub fn fetch(source: &Source, request: &Request<'_>) -> Result<Vec<Fetched>> {
 /// Writes the request's list anew, from the newest versions in the archive, and fetches them. Returns the changes, a
 /// line for each package.
 ///
-/// # Errors No mirror with security updates, no network, a signature or digest that is wrong, or a folder that cannot
+/// # Errors
+/// No mirror with security updates, no network, a signature or digest that is wrong, or a folder that cannot
 /// be written.
 pub fn renew(source: &Source, request: &Request<'_>) -> Result<String> {
     let cache = Cache::make(&source.cache)?;

@@ -31,7 +31,8 @@ pub struct Source {
 impl Source {
     /// Returns the archive.
     ///
-    /// # Errors This machine's apt names none.
+    /// # Errors
+    /// This machine's apt names none.
     pub fn mirror(&self) -> Result<Mirror> {
         Mirror::chosen(self.mirror.as_ref())
     }
@@ -39,7 +40,8 @@ impl Source {
     /// Returns the archive for new lists: it must come with the archive of security updates, or lists would name
     /// versions with known defects.
     ///
-    /// # Errors There is none, or it has no security updates.
+    /// # Errors
+    /// There is none, or it has no security updates.
     pub fn mirror_with_security(&self) -> Result<Mirror> {
         let mirror = self.mirror()?;
         ensure!(

@@ -111,7 +111,8 @@ pub fn wanted(section: &str) -> Result<Vec<&'static str>> {
 /// Returns `name` and its dependencies in the order of loading, `name` last. A dependency outside the selection is
 /// built in.
 ///
-/// # Errors The dependencies run in a circle.
+/// # Errors
+/// The dependencies run in a circle.
 pub fn load_order<'a>(selection: &'a Selection, name: &str) -> Result<Vec<&'a str>> {
     fn visit<'a>(
         selection: &'a Selection,
@@ -146,7 +147,8 @@ pub fn load_order<'a>(selection: &'a Selection, name: &str) -> Result<Vec<&'a st
 
 /// Returns the text of `modules.dep`: each module, then its dependencies, to be loaded from right to left.
 ///
-/// # Errors The dependencies run in a circle.
+/// # Errors
+/// The dependencies run in a circle.
 pub fn dependency_index(selection: &Selection) -> Result<String> {
     let mut lines = Vec::new();
     for (name, module) in selection {

@@ -67,7 +67,8 @@ struct Parts {
 
 /// Makes the media. Returns the files and their sizes in bytes.
 ///
-/// # Errors A file of the build, a package or a tool is missing, or the folder cannot be written.
+/// # Errors
+/// A file of the build, a package or a tool is missing, or the folder cannot be written.
 pub fn build(options: &Options) -> Result<Vec<(PathBuf, u64)>> {
     let folder = &options.folder;
     let parts = Parts::read(options)?;

@@ -14,7 +14,8 @@ pub struct FatVolume<Disk: Read + Seek>(fatfs::FileSystem<ReadOnly<Disk>>);
 impl<Disk: Read + Seek> FatVolume<Disk> {
     /// Reads the places of all files.
     ///
-    /// # Errors It is no FAT, or the disk fails.
+    /// # Errors
+    /// It is no FAT, or the disk fails.
     pub fn open(disk: Disk) -> io::Result<Self> {
         let options = fatfs::FsOptions::new().update_accessed_date(false);
         fatfs::FileSystem::new(ReadOnly(disk), options).map(Self)

@@ -90,7 +90,8 @@ pub struct Judge<'a> {
 impl<'a> Judge<'a> {
     /// Returns a judge of this recording; copies of partitions are made in `scratch`.
     ///
-    /// # Errors The disk at the recording's end is not a node's.
+    /// # Errors
+    /// The disk at the recording's end is not a node's.
     pub fn of(recording: &'a Recording, scratch: &Path) -> Result<Self, JudgeError> {
         let places =
             table::places(recording).map_err(|error| JudgeError::NoTable(error.to_string()))?;
@@ -115,7 +116,8 @@ impl<'a> Judge<'a> {
 
     /// Judges states.
     ///
-    /// # Errors A program that this needs cannot be run.
+    /// # Errors
+    /// A program that this needs cannot be run.
     pub fn judge(&self, states: &[DiskState], expected: &Expected) -> Result<Judged, JudgeError> {
         let tables = self.each(states, &[&self.table, &self.backup_table], |state| {
             Ok(table::is_whole(self.recording, state))

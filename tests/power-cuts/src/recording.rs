@@ -41,7 +41,8 @@ pub struct Recording {
 impl Recording {
     /// Reads a disk's former content, and the log of the writes to it.
     ///
-    /// # Errors One of them cannot be read, or they do not belong together.
+    /// # Errors
+    /// One of them cannot be read, or they do not belong together.
     pub fn read(base: &Path, log: &Path) -> Result<Self, RecordingError> {
         let content = Content::read(base).map_err(|source| RecordingError::Disk {
             path: base.to_owned(),
@@ -91,7 +92,8 @@ impl Recording {
 
     /// Compares the disk at the end with the recording's last state.
     ///
-    /// # Errors They differ: a write is not in the log.
+    /// # Errors
+    /// They differ: a write is not in the log.
     pub fn check_end(&self, disk: &Path) -> Result<(), RecordingError> {
         let found = Content::read(disk).map_err(|source| RecordingError::Disk {
             path: disk.to_owned(),

@@ -79,7 +79,8 @@ impl WriteLog {
     /// Reads the log of a machine that has ended. The superblock counts only entries before the last flush, so the log
     /// is read to the file's end.
     ///
-    /// # Errors The file cannot be read, is no log, or has a hole.
+    /// # Errors
+    /// The file cannot be read, is no log, or has a hole.
     pub fn read(path: &Path) -> Result<Self, LogError> {
         let failed = |source| LogError::Read {
             path: path.to_owned(),
