@@ -1,4 +1,5 @@
-//! What a program needs to start: the interpreter, the libraries and the imports of 64-bit little-endian ELF files (elf(5)).
+//! The needs of a program at its start: the interpreter, the libraries and the imports of 64-bit little-endian ELF
+//! files (elf(5)).
 
 use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::read::elf::{Dyn, FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _};
@@ -6,7 +7,7 @@ use object::read::{self, StringTable};
 use object::{LittleEndian, SymbolIndex};
 use thiserror::Error;
 
-/// What the dynamic loader reads of a file.
+/// The parts of a file that the dynamic loader reads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Dynamic {
     /// The loader, by absolute path; programs have one, libraries mostly don't.

@@ -38,7 +38,7 @@ pub fn write(tree: &Tree, level: u8, out: &Path) -> Result<()> {
             "-b",
             &BLOCK.to_string(),
         ])
-        // Reproducible: no times of this machine, nobody's user id, no extended attributes.
+        // Reproducible: no times or user ids of this machine, no extended attributes.
         .args([
             "-mkfs-time",
             "0",

@@ -3,12 +3,12 @@
 //! | file | what |
 //! | --- | --- |
 //! | `command` | QEMU's command line, one argument per line |
-//! | `console.log` | what the serial port got; those of earlier starts are `console.N.log` |
-//! | `qemu.log` | what QEMU wrote to its standard output and error |
+//! | `console.log` | output of the serial port; that of earlier starts is in `console.N.log` |
+//! | `qemu.log` | QEMU's standard output and error |
 //! | `pid` | QEMU's process number |
 //! | `forwards` | a line per forward: the guest's port, the host's port |
-//! | `owner.sock`, `control.sock` | QMP, for the owner and for anybody else |
-//! | `uefi-variables.fd` | the firmware's memory, kept over starts |
+//! | `owner.sock`, `control.sock` | QMP, for the owner and for all others |
+//! | `uefi-variables.fd` | the firmware's variables, kept over starts |
 //! | `lock` | locked while a machine runs here |
 
 use std::fs::{self, File, TryLockError};

@@ -24,7 +24,7 @@ use tonic::{Code, Streaming};
 use crate::PATIENCE;
 use crate::trust::methods_that_change;
 
-/// What was asked before has ten seconds; the rest is for a busy host.
+/// Earlier questions have ten seconds; the rest is for a busy host.
 const STAY: Duration = Duration::from_secs(30);
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -28,7 +28,7 @@ use self::messages::{
 use self::readers::{readers_come_and_go, readers_who_do_not_read_hold_nobody_up};
 use crate::PATIENCE;
 
-/// Memory in KiB that the node may use more after the test: allocators keep some of what they once had.
+/// Memory in KiB that the node may use more after the test: allocators keep some of their former memory.
 const TOLERANCE_KIB: u64 = 6 << 10;
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -32,7 +32,7 @@ async fn images_come_through_the_proxy_or_not_at_all(scratch: Scratch) -> Outcom
     .await
 }
 
-/// A node whose config has a wrong password for the proxy.
+/// A node whose config lacks the proxy's password.
 async fn behind(
     proxy: &HttpProxy,
     scratch: &Scratch,

@@ -1,9 +1,9 @@
 //! The floor: a boot of the same kernel with the smallest PID 1, counted in guest instructions.
 //!
-//! A deterministic machine counts one nanosecond per instruction, so clocks in the guest are instruction counts. They start
-//! at different moments: the processor's counter at reset, CLOCK_BOOTTIME and the kernel's log (10 ms apart) when the kernel
-//! has set up its time. What lies before is the same for every guest of the same kernel and machine, so one boot of
-//! `trivial-init` says what to add to either.
+//! A deterministic machine counts one nanosecond per instruction, so clocks in the guest are instruction counts. They
+//! start at different moments: the processor's counter at reset, CLOCK_BOOTTIME and the kernel's log (10 ms apart) when
+//! the kernel has set up its time. The time before is the same for every guest of the same kernel and machine, so one
+//! boot of `trivial-init` gives the number to add to either.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -19,7 +19,7 @@ pub struct Identity {
     trusted: String,
     /// The client's certificate, PEM.
     pub certificate: String,
-    /// The client's key, PEM under the standard label: what OpenSSL and tonic read.
+    /// The client's key, PEM under the standard label, which OpenSSL and tonic read.
     pub key: String,
 }
 

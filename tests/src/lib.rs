@@ -1,4 +1,4 @@
-//! The frame of the end-to-end tests: what a test needs around the machine that it boots.
+//! The frame of the end-to-end tests: all that a test needs around the machine that it boots.
 //!
 //! A test configures, boots, asks and asserts:
 //!

@@ -94,7 +94,7 @@ impl Available {
 /// The names in one section of the list of wanted modules, in its order.
 ///
 /// # Errors
-/// There is no such section.
+/// The section is missing.
 pub fn wanted(section: &str) -> Result<Vec<&'static str>> {
     let header = format!("[{section}]");
     ensure!(

@@ -4,8 +4,8 @@
 //!
 //! | order | does |
 //! | --- | --- |
-//! | `signal NAME NUMBER MILLISECONDS` | sends a signal to each process of a program; waits so long for the first one to appear |
-//! | `layers` | says `DEVICE UPPER-DIRECTORY` of each process whose root is an overlay |
+//! | `signal NAME NUMBER MILLISECONDS` | sends a signal to each process of a program; waits this long for the first one to appear |
+//! | `layers` | prints `DEVICE UPPER-DIRECTORY` of each process whose root is an overlay |
 //! | `clock SECONDS` | puts the clock forward, or back |
 //!
 //! One at a time: a second one on the same port ends at once.

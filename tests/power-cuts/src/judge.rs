@@ -170,10 +170,10 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// /var holds what can be made again; what is asked of it is that it can be mounted. It is looked at in every prefix, with
-    /// every last write torn, and for each write that may be lost once, where most has happened after it: pulling an image
-    /// writes hundreds of pieces between two flushes, and their pairs are tens of thousands. So are the sectors of long writes,
-    /// which are the image's: of those the first, half or all but one are there.
+    /// Reduces the states of /var, which holds replaceable data and only has to be mountable. They are: every prefix; every
+    /// prefix with a torn last write; and for each write that may be lost the one state with the most writes after it. Pulling
+    /// an image writes hundreds of pieces between two flushes, and their pairs are tens of thousands. So are the sectors of an
+    /// image's long writes: of those the first, half or all but one are there.
     fn for_var(&self, state: &DiskState) -> DiskState {
         let entries = &self.recording.log().entries;
         let is_looked_at = match state.fault {

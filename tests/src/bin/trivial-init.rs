@@ -1,4 +1,4 @@
-//! The smallest useful PID 1: what a boot costs before anything of ours runs.
+//! The smallest useful PID 1: it measures a boot before any program of ours runs.
 //!
 //! It says the time and ends the machine. Without the standard library's crates around it, so that `rustc` alone builds it
 //! for musl (see `bare_boot.rs`). Kernel arguments of the form `trivial-DO` choose what it does after that:

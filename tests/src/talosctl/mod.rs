@@ -1,11 +1,11 @@
-//! talosctl as it was recorded, in two releases: what each command sends, by field number, what it needs of the answers, and what it
-//! makes of them. Where that client crashes, this one says so and ends with exit code 2.
+//! talosctl as recorded from two releases: each command's requests, by field number, the parts of the answers that it
+//! needs, and its output. Where the recorded client crashes, this one reports that and ends with exit code 2.
 //!
 //! ```text
 //! talosctl.run("get members")  ─►  Version, State/List(definitions), State/List(members)  ─►  a table, an exit code
 //! ```
 //!
-//! Unlike that one it keeps its connection: shaking hands takes an emulated machine half a second.
+//! Unlike the recorded client it keeps its connection: a handshake takes an emulated machine half a second.
 
 mod commands;
 mod config;

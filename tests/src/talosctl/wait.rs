@@ -1,5 +1,5 @@
-//! How talosctl sees a reboot, an upgrade, a shutdown or a reset through (`--wait`, which is its default), quirks included: what
-//! satisfies this one satisfies that one.
+//! talosctl's wait for the end of a reboot, an upgrade, a shutdown or a reset (`--wait`, which is its default), quirks
+//! included: a node that satisfies this client satisfies talosctl.
 //!
 //! ```text
 //! Events, from now on ─ Read boot id ─ the action, which Events may come after
@@ -10,8 +10,8 @@
 //!    └ the goal ─ once a second: what is checked ─ holds ──────────► done
 //! ```
 //!
-//! The first message of every stream is passed over, whatever it is. What it does with each situation is tested against a server
-//! that keeps to a script (`wait/rows.rs`).
+//! The first message of every stream is passed over, whatever it is. The reaction to each situation is tested against a
+//! server that keeps to a script (`wait/rows.rs`).
 
 use std::time::Duration;
 
