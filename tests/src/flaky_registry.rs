@@ -23,7 +23,7 @@ const SLOW_PART: usize = 256;
 pub enum Trouble {
     /// No trouble.
     None,
-    /// [`SLOW_PART`] bytes arrive ten times a second.
+    /// A few bytes arrive ten times a second.
     Slow,
     /// No bytes arrive.
     Hang,
