@@ -1,4 +1,4 @@
-//! A layer of an image. Its first bytes say how it is packed.
+//! A layer of an image. Its first bytes select its compression.
 
 use std::fs;
 use std::path::Path;
@@ -7,23 +7,24 @@ use instar_oci::unpack::Unpacker;
 use instar_oci::{Layer, Limits, Ownership};
 use machined::values::Digest;
 
-/// A fraction of what a machine takes, so that thousands are tried in a second.
+/// A fraction of a machine's limits, so that thousands of layers are tried in a second.
 const LIMITS: Limits = Limits {
     unpacked_bytes: 1 << 20,
     entries: 200,
     ratio: 200,
     ratio_from: 1 << 16,
 };
-/// Beside the directory that is unpacked into.
+/// A file beside the directory that is unpacked into.
 const SENTINEL: &str = "sentinel";
 
-/// Unpacks it, and looks whether something outside of the directory has changed.
+/// Unpacks the layer, and checks that nothing outside of the directory has changed.
 pub(crate) fn decode(blob: &[u8]) {
     let digest = Digest::of(blob);
     let layer = Layer {
         digest,
         size: blob.len() as u64,
-        // Of what it unpacks to; that only an honest image has right, and it is compared at the end.
+        // Should be the digest of the unpacked layer; only an honest image has that right, and it is compared at the
+        // end.
         diff_id: digest,
     };
     let Ok(outside) = tempfile::tempdir() else {
@@ -33,7 +34,7 @@ pub(crate) fn decode(blob: &[u8]) {
     assert!(fs::create_dir(&root).is_ok());
     assert!(fs::write(outside.path().join(SENTINEL), SENTINEL).is_ok());
     if let Ok(mut unpacker) = Unpacker::new(&root, LIMITS, Ownership::Ignore) {
-        // It may be refused: what counts is what it leaves.
+        // The layer may be refused: the check is on the files that it leaves.
         let _ = unpacker.layer(&layer, blob);
         assert!(unpacker.bytes() <= LIMITS.unpacked_bytes + 1);
     }

@@ -12,18 +12,18 @@ mod seeds;
 
 use machined::decoders;
 
-/// A decoder and where to begin.
+/// A decoder and its seeds.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoder {
-    /// As `make fuzz` names it.
+    /// The decoder's name in `make fuzz`.
     pub name: &'static str,
-    /// Takes anything.
+    /// Decodes any bytes.
     pub decode: fn(&[u8]),
-    /// Bytes that it makes something of.
+    /// Bytes that the decoder accepts.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All decoders.
 pub const DECODERS: [Decoder; 12] = [
     decoder("api-request", decoders::api_request, seeds::api_requests),
     decoder(
@@ -71,19 +71,19 @@ const fn decoder(name: &'static str, decode: fn(&[u8]), seeds: fn() -> Vec<Vec<u
     }
 }
 
-/// The decoder of this name.
+/// Returns the decoder of this name.
 pub fn named(name: &str) -> Option<&'static Decoder> {
     DECODERS.iter().find(|decoder| decoder.name == name)
 }
 
-/// What apid reads of a certificate that TLS has let in.
+/// Decodes a client's certificate as apid does after TLS has accepted it.
 fn client_certificate(bytes: &[u8]) {
-    // Any answer will do.
+    // Any result is right: only a panic would be wrong.
     let _ = instar_pki::client_roles(bytes);
     let _ = instar_pki::public_key_fingerprint(bytes);
 }
 
-/// A UKI of an installer image.
+/// Decodes a UKI of an installer image.
 fn uki(bytes: &[u8]) {
     if let Ok(layout) = instar_pe::Layout::read(bytes) {
         for section in &layout.sections {
@@ -92,7 +92,7 @@ fn uki(bytes: &[u8]) {
     }
 }
 
-/// What clients read of a node: an event.
+/// Decodes a node's event as clients do.
 fn event(bytes: &[u8]) {
     use instar_api::events::EventPayload;
     use prost::Message as _;
@@ -112,10 +112,10 @@ mod tests {
 
     use super::*;
 
-    /// Steps from every seed.
+    /// Number of steps from every seed.
     const STEPS: usize = 400;
 
-    /// Changes, removes, repeats or cuts.
+    /// Changes, removes, repeats or cuts bytes.
     fn mutate(bytes: &mut Vec<u8>, dice: &mut Rng) {
         let at = dice.usize(..bytes.len().max(1));
         match dice.u8(..6) {
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn seeds_and_what_is_near_them_do_no_harm() {
         for decoder in DECODERS {
-            // The same each time.
+            // A constant seed, so that each run is the same.
             let mut dice = Rng::with_seed(0x1257_4a12);
             for seed in (decoder.seeds)() {
                 (decoder.decode)(&seed);
                 let mut bytes = seed.clone();
                 for step in 0..STEPS {
-                    // Back to the seed now and then: what is broken in many places is soon refused.
+                    // Start from the seed again now and then: bytes with many defects are refused early.
                     if step % 8 == 0 {
                         bytes.clone_from(&seed);
                     }

@@ -1,14 +1,15 @@
-//! `make fuzz`: lets libFuzzer look for bytes that break a decoder, one decoder after the other, and goes on from what it found
-//! before. `run-fuzzers FUZZER SECONDS [NAME…]`: for so long each; all of them unless some are named.
+//! `make fuzz`: lets libFuzzer look for bytes that break a decoder, one decoder after the other, starting from the
+//! inputs that earlier runs found. `run-fuzzers FUZZER SECONDS [NAME…]`: SECONDS for each decoder; all decoders unless
+//! some are named.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use instar_fuzz::{DECODERS, Decoder, named};
 
-/// Seconds for one input: more is a decoder that somebody can keep busy.
+/// Limit in seconds for one input: a decoder that takes longer could be kept busy by a hostile peer.
 const SLOWEST: u32 = 10;
-/// MiB for one input.
+/// Limit in MiB for one input.
 const LARGEST: u32 = 1024;
 
 fn main() -> ExitCode {

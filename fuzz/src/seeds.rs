@@ -1,4 +1,4 @@
-//! Where each decoder begins: small inputs that it takes, one for every thing that it tells apart.
+//! Seeds of each decoder: small valid inputs, one for every case that it distinguishes.
 
 use instar_api::machine as wire;
 use prost::Message;
@@ -52,7 +52,7 @@ pub(crate) fn api_requests() -> Vec<Vec<u8>> {
     seeds.map(numbered).to_vec()
 }
 
-/// Both shapes, every document that is served.
+/// Both shapes, and every document that is served.
 pub(crate) fn machine_configs() -> Vec<Vec<u8>> {
     vec![
         b"version: v1alpha1\nmachine:\n  type: worker\n  install: {disk: /dev/vda, wipe: false}\n  network:\n    hostname: n1\n    interfaces:\n    - {interface: eth0, addresses: [10.0.0.2/24], routes: [{network: 0.0.0.0/0, gateway: 10.0.0.1}]}\n  time: {servers: [time.example.org]}\n".to_vec(),
@@ -102,8 +102,8 @@ pub(crate) fn image_references() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// An archive of everything that an archive can hold, plain and in frames of zstd, sparse files in their forms, and three that
-/// would leave the directory.
+/// Archives with every kind of entry, plain and in frames of zstd, sparse files in their forms, and three that would
+/// leave the directory.
 pub(crate) fn image_layers() -> Vec<Vec<u8>> {
     use tar::EntryType;
     let everything = archive_of_everything();
@@ -157,7 +157,7 @@ fn archive_of_everything() -> Vec<u8> {
     ])
 }
 
-/// Each entry's name, kind, and what it leads to, as they are: also where a well-meaning library would refuse.
+/// Returns an archive with these names, kinds and link targets, unchanged: a library's own calls would refuse some.
 fn archive(entries: &[(&str, tar::EntryType, &str)]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for (path, kind, target) in entries {
@@ -185,7 +185,7 @@ fn archive(entries: &[(&str, tar::EntryType, &str)]) -> Vec<u8> {
     archive.into_inner().unwrap_or_default()
 }
 
-/// One file behind records of pax.
+/// Returns an archive of one file with records of pax before it.
 fn archive_with_records(records: &[(&str, &str)], content: &[u8]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     let records = records.iter().map(|(key, value)| (*key, value.as_bytes()));
@@ -193,12 +193,12 @@ fn archive_with_records(records: &[(&str, &str)], content: &[u8]) -> Vec<u8> {
     let _ = archive.append_pax_extensions(records);
     let mut header = tar::Header::new_ustar();
     header.set_size(content.len() as u64);
-    // Nor does this.
+    // Writing to memory does not fail.
     let _ = archive.append_data(&mut header, "file", content);
     archive.into_inner().unwrap_or_default()
 }
 
-/// A frame of one block that is not compressed, of 256 bytes to 64 KiB.
+/// Returns a frame with one uncompressed block, of 256 bytes to 64 KiB.
 fn stored_zstd(bytes: &[u8]) -> Vec<u8> {
     let length = bytes.len();
     let size = u16::try_from(length - 256).unwrap_or_default();
@@ -237,7 +237,7 @@ pub(crate) fn dhcp_offers() -> Vec<Vec<u8>> {
     vec![words.concat()]
 }
 
-/// Version 4, a server of stratum 2, now.
+/// Version 4, a server of stratum 2, the present time.
 pub(crate) fn time_answers() -> Vec<Vec<u8>> {
     let mut packet = vec![0; 48];
     packet[0] = (4 << 3) | 4;
@@ -281,7 +281,7 @@ pub(crate) fn events() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// A reply and a part of a stream, as they come from another node, in one piece and in many.
+/// A reply and a part of a stream, as another node sends them, in one piece and in many.
 pub(crate) fn forwarded_answers() -> Vec<Vec<u8>> {
     let framed = |how: u8, message: Vec<u8>| {
         let length = u32::try_from(message.len()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A tree as a tar stream: what image layers are made of, and what mksquashfs reads.
+//! A tree as a tar stream, for image layers and for mksquashfs.
 
 use std::io::{self, Write};
 

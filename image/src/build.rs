@@ -83,7 +83,7 @@ impl Flavour {
     }
 }
 
-/// What to build and from what.
+/// The inputs and output of a build.
 #[derive(Debug)]
 pub struct Options {
     /// The version that the image carries.
@@ -110,7 +110,7 @@ pub struct Options {
     pub signer: Option<Signer>,
 }
 
-/// What was built: also written as `manifest.json`.
+/// The results of a build, also written as `manifest.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The version of the image.
@@ -256,7 +256,7 @@ fn root_tree(
     Ok(tree)
 }
 
-/// Writes files into a folder, and says what is in them.
+/// Writes files into a folder; returns their sizes and digests.
 fn write_files(folder: &Path, contents: &[(&str, &Vec<u8>)]) -> Result<BTreeMap<String, File>> {
     let mut files = BTreeMap::new();
     for (name, bytes) in contents {
@@ -295,7 +295,7 @@ fn add_debian(tree: &mut Tree, programs: &mut Programs<'_>, packages: &[Fetched]
     for (package, path) in DEBIAN_PROGRAMS {
         programs.add(tree, package, path)?;
     }
-    // mke2fs reads what to make from the name that it is called by.
+    // mke2fs chooses the filesystem by the name that it is called by.
     tree.symlink("usr/sbin/mkfs.ext4", "mke2fs")?;
     tree.file(
         "etc/mke2fs.conf",
@@ -319,7 +319,7 @@ fn add_debian(tree: &mut Tree, programs: &mut Programs<'_>, packages: &[Fetched]
     )
 }
 
-/// What firmware starts, signed where there is a key.
+/// The programs that firmware starts, signed if there is a key.
 struct BootPrograms {
     uki: Vec<u8>,
     loader: Vec<u8>,
@@ -363,7 +363,7 @@ struct Kernel {
     package: String,
     image: Vec<u8>,
     banner: Banner,
-    /// What init needs before there is a root filesystem.
+    /// The modules that init needs before there is a root filesystem.
     init_modules: Selection,
     rootfs_modules: Selection,
     built_in: Vec<u8>,

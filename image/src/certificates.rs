@@ -4,10 +4,10 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 
-/// All certificates of the package `ca-certificates`, unpacked at `root`, in one text.
+/// Returns all certificates of the package `ca-certificates`, unpacked at `root`, in one text.
 ///
 /// # Errors
-/// The package has none, or one cannot be read.
+/// The package has no certificates, or one cannot be read.
 pub fn bundle(root: &Path) -> Result<String> {
     let folder = root.join("usr/share/ca-certificates/mozilla");
     let entries =

@@ -9,7 +9,7 @@ use crate::{
     tree::Tree,
 };
 
-/// An image with `program` at the absolute path `entrypoint`, and an empty `/tmp`.
+/// Returns an image with `program` at the absolute path `entrypoint`, and an empty `/tmp`.
 ///
 /// # Errors
 /// The path is not absolute and plain.

@@ -10,12 +10,12 @@ const SYMLINK: u32 = 0o120_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 const TRAILER: &str = "TRAILER!!!";
 
-/// The archive of a tree: every owner root, every time 0. Archives can be concatenated.
+/// Writes the archive of a tree: every owner root, every time 0. Archives can be concatenated.
 ///
 /// # Errors
 /// A file of 4 GiB or more, or a failing `out`.
 pub fn write(tree: &Tree, out: &mut impl Write) -> io::Result<()> {
-    // Inode numbers only tie hard links together; there are none, but each entry gets its own.
+    // Inode numbers only tie hard links together. There are no hard links, so each entry gets a number of its own.
     for (inode, (path, node)) in (1..).zip(tree.iter()) {
         write_entry(path, inode, node, out)?;
     }
@@ -67,7 +67,7 @@ fn write_header(
     pad(HEADER_BYTES + name_size, out)
 }
 
-/// Names and data each end on a multiple of four bytes.
+/// Pads to a multiple of four bytes, on which names and data end.
 fn pad(written: usize, out: &mut impl Write) -> io::Result<()> {
     out.write_all(&[0; 3][..written.next_multiple_of(4) - written])
 }

@@ -1,4 +1,4 @@
-//! The Rust crates that our programs are made of, by cargo's own word.
+//! The Rust crates in our programs, as cargo reports them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,17 +14,17 @@ const PROGRAMS: [&str; 3] = ["instar-init", "machined", "installer"];
 /// The platform of the programs in the image.
 const PLATFORM: &str = "x86_64-unknown-linux-musl";
 
-/// A crate that is linked into one of the programs, or that makes code for one while it is compiled.
+/// A crate that is linked into one of the programs, or that generates code for one during its build.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub struct Crate {
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// An SPDX licence expression, mostly.
+    /// An SPDX licence expression, in most crates.
     pub license: Option<String>,
     id: String,
-    /// Where it comes from; none for crates of this workspace.
+    /// The source of the crate; none for crates of this workspace.
     pub source: Option<String>,
 }
 
@@ -53,11 +53,11 @@ struct Dependency {
 
 #[derive(Deserialize)]
 struct Kind {
-    /// None for a normal dependency, else `dev` or `build`.
+    /// `None` for a normal dependency, else `dev` or `build`.
     kind: Option<String>,
 }
 
-/// The crates of the programs in the image, for the workspace in this folder.
+/// Returns the crates of the programs in the image, for the workspace in this folder.
 ///
 /// # Errors
 /// cargo fails, as it does when Cargo.lock is not up to date.
@@ -65,7 +65,7 @@ pub fn of_workspace(folder: &Path) -> Result<Vec<Crate>> {
     of_programs(folder, &PROGRAMS, PLATFORM)
 }
 
-/// The crates of these packages of the workspace in this folder, built for this platform.
+/// Returns the crates of these packages of the workspace in this folder, built for this platform.
 ///
 /// # Errors
 /// cargo fails, as it does when Cargo.lock is not up to date.

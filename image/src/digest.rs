@@ -1,4 +1,4 @@
-//! The two digests in use: BLAKE3 for what the machine verifies at boot, SHA-256 where OCI and Debian ask for it.
+//! The two digests in use: BLAKE3 for files that the machine verifies at boot, SHA-256 where OCI and Debian ask for it.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use sha2::Digest;
 pub struct Blake3(blake3::Hash);
 
 impl Blake3 {
-    /// The digest of these bytes.
+    /// Returns the digest of these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(blake3::hash(bytes))
@@ -34,7 +34,7 @@ impl Serialize for Blake3 {
 pub struct Sha256([u8; 32]);
 
 impl Sha256 {
-    /// The digest of these bytes.
+    /// Returns the digest of these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())

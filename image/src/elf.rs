@@ -1,4 +1,5 @@
-//! What a program needs to start: the interpreter, the libraries and the imports of 64-bit little-endian ELF files (elf(5)).
+//! The needs of a program at its start: the interpreter, the libraries and the imports of 64-bit little-endian ELF
+//! files (elf(5)).
 
 use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::read::elf::{Dyn, FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _};
@@ -6,27 +7,27 @@ use object::read::{self, StringTable};
 use object::{LittleEndian, SymbolIndex};
 use thiserror::Error;
 
-/// What the dynamic loader reads of a file.
+/// The parts of a file that the dynamic loader reads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Dynamic {
     /// The loader, by absolute path; programs have one, libraries mostly don't.
     pub interpreter: Option<String>,
     /// Names of the libraries that must be loaded with it.
     pub needed: Vec<String>,
-    /// The name that a library goes by.
+    /// The library's own name.
     pub soname: Option<String>,
 }
 
 /// Why a file could not be read as ELF.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum Error {
-    /// Something else, such as a script.
+    /// Not ELF of 64 bits, e.g. a script.
     #[error("not an ELF file for 64-bit little-endian machines")]
     NotElf64,
-    /// An offset or a length points outside the file, or what is there makes no sense.
+    /// An offset or a length points outside the file, or a value is invalid.
     #[error("the ELF file is damaged")]
     Damaged(#[from] read::Error),
-    /// The names of libraries lie in no segment.
+    /// The names of libraries are in no segment.
     #[error("the ELF file is damaged: its string table lies outside the file")]
     NoStrings,
 }
@@ -47,7 +48,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Reads what the loader reads: segments, no sections. A file that is no ELF file is an error; a static program needs nothing.
+/// Reads a file as the loader does: by its segments, without its sections. A file that is not ELF is an error; a static
+/// program needs no libraries.
 ///
 /// # Errors
 /// See [`Error`].
@@ -89,7 +91,7 @@ pub fn read(file: &[u8]) -> Result<Dynamic, Error> {
     Ok(dynamic)
 }
 
-/// The bytes of the file that are loaded to an address in memory, of which the dynamic section speaks.
+/// Returns the bytes of the file from an address in memory on; the dynamic section speaks of memory.
 fn loaded<'file>(
     file: &'file [u8],
     segments: &[ProgramHeader64<LittleEndian>],
@@ -105,13 +107,13 @@ fn loaded<'file>(
 /// A function or variable that a program takes from a library.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Import {
-    /// Its name.
+    /// The symbol's name.
     pub name: String,
-    /// The version of it that the program was linked to, such as `LIBSYSTEMD_221`.
+    /// The version that the program was linked to, e.g. `LIBSYSTEMD_221`.
     pub version: String,
 }
 
-/// What the program takes from the library of this name, as far as it has a version there; in the order of its symbol table.
+/// Returns the program's imports from the library of this name that have a version, in the order of the symbol table.
 ///
 /// # Errors
 /// See [`Error`].
@@ -138,7 +140,7 @@ pub fn imports(file: &[u8], library: &str) -> Result<Vec<Import>, Error> {
     Ok(imports)
 }
 
-/// The bytes of the first section of this name; none is no error.
+/// Returns the bytes of the first section of this name; `None` if there is none.
 ///
 /// # Errors
 /// See [`Error`].
@@ -206,7 +208,7 @@ mod tests {
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] = 0xff;
-            // Any answer will do.
+            // Any result is right: only a panic would be wrong.
             let _ = read(&damaged);
             let _ = section(&damaged, ".modinfo");
             let _ = imports(&damaged, "liba.so.1");

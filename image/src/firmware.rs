@@ -1,5 +1,5 @@
-//! UEFI firmware for virtual machines: OVMF of the suite that images are made from. A machine's own package may be years older,
-//! and takes twice as long to start.
+//! UEFI firmware for virtual machines: OVMF of the suite that images are made from. The build machine's own package may
+//! be years older, and takes twice as long to start.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use crate::{
     debian::{self, Request},
 };
 
-/// In the package.
+/// The firmware's folder in the package.
 const FOLDER: &str = "usr/share/OVMF";
 /// Code without Secure Boot and with it, and the variables of a new machine.
 const FILES: [&str; 3] = [
@@ -22,12 +22,12 @@ const FILES: [&str; 3] = [
     "OVMF_VARS_4M.fd",
 ];
 
-/// Where to put it and what from.
+/// Inputs and output of the firmware's download.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The folder to write.
     pub out: PathBuf,
-    /// Where packages come from.
+    /// Source of the packages.
     pub packages: debian::Source,
 }
 

@@ -9,14 +9,14 @@ use crate::{
     tree::Tree,
 };
 
-/// The archive with init and the modules that it loads by itself, in the order of `names`.
+/// Returns the archive with init and the modules that init loads, in the order of `names`.
 ///
 /// # Errors
 /// A module's dependencies run in a circle.
 pub fn base(init: &[u8], modules: &Selection, names: &[&str]) -> Result<Vec<u8>> {
     let mut tree = Tree::new();
     tree.file("init", 0o755, init)?;
-    // The kernel opens it for init before anything is mounted.
+    // The kernel opens the console for init before anything is mounted.
     tree.character_device("dev/console", 0o600, 5, 1)?;
     let mut order: Vec<&str> = Vec::new();
     for name in names {
@@ -40,7 +40,7 @@ pub fn base(init: &[u8], modules: &Selection, names: &[&str]) -> Result<Vec<u8>>
     archive(&tree)
 }
 
-/// The archive with a root filesystem and its digest.
+/// Returns the archive with a root filesystem and its digest.
 ///
 /// # Errors
 /// The file is too large for cpio.

@@ -1,4 +1,4 @@
-//! The installer as an OCI image: what an upgrade pulls (docs/contracts.md).
+//! The installer as an OCI image, which upgrades pull (docs/contracts.md).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
     version::Version,
 };
 
-/// The version of the protocol with init that the root filesystem speaks.
+/// The version of the protocol between init and machined in the root filesystem.
 const PROTOCOL: &str = "1";
 
 /// The parts of an installer image.
@@ -57,7 +57,7 @@ impl File {
     }
 }
 
-/// The image, not yet written: a test can still change it.
+/// Returns the image, not yet written: a test can still change it.
 ///
 /// # Errors
 /// The UKI does not hold the root filesystem.
@@ -95,7 +95,7 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     boot.file("usr/install/amd64/systemd-bootx64.efi", 0o644, parts.loader)?;
 
     Ok(Image {
-        // Everything large is compressed inside; uncompressed layers are unpacked fastest.
+        // All large files are compressed already; uncompressed layers are unpacked fastest.
         layers: [soft, boot]
             .map(|tree| Layer {
                 tree,
@@ -112,7 +112,7 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     })
 }
 
-/// What comes before `part` in `whole`, and what comes after it.
+/// Returns the parts of `whole` before and after `part`.
 fn around<'a>(whole: &'a [u8], part: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     // A full comparison only where the first bytes agree: a squashfs begins with its magic and its figures.
     let first = part

@@ -1,4 +1,4 @@
-//! Programs of Debian packages in an image: each with the libraries that it needs, and what those need, and the loader.
+//! Programs of Debian packages in an image, each with all libraries that it needs, directly or not, and the loader.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{debian::Fetched, elf, stand_in, tree::Tree};
 
-/// Where Debian's dynamic loader looks without a cache file.
+/// The folder in which Debian's dynamic loader looks without a cache file.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// Where packages have libraries; Debian moved from the first to the second.
+/// The folders with libraries in packages; Debian moved from the first to the second.
 const PLACES: [&str; 3] = ["lib/x86_64-linux-gnu", LIBRARIES, "usr/lib64"];
 
 /// Puts programs of the packages into a tree.
@@ -20,7 +20,7 @@ pub struct Programs<'a> {
 }
 
 impl<'a> Programs<'a> {
-    /// Programs and libraries are looked for in these packages.
+    /// Returns an empty set; programs and libraries come from these packages.
     #[must_use]
     pub fn new(packages: &'a [Fetched]) -> Self {
         Self {
@@ -30,14 +30,14 @@ impl<'a> Programs<'a> {
         }
     }
 
-    /// Puts a stand-in ([`stand_in`]) in the place of this library when a program needs it.
+    /// Replaces this library by a stand-in ([`stand_in`]) when a program needs it.
     #[must_use]
     pub fn standing_in_for(mut self, library: &'a str) -> Self {
         self.stand_ins.insert(library);
         self
     }
 
-    /// The packages that something was taken from.
+    /// The packages with a file in the tree.
     #[must_use]
     pub fn used(&self) -> &BTreeSet<&'a str> {
         &self.used
@@ -68,7 +68,7 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// A file of a package that is no program.
+    /// Reads a file of a package that is no program.
     ///
     /// # Errors
     /// The package is not there or has no such file.
@@ -84,7 +84,7 @@ impl<'a> Programs<'a> {
             .with_context(|| format!("cannot read {path} of {package} {}", found.package.version))
     }
 
-    /// The loader lies among the libraries, which may name it too; its well-known path is a link.
+    /// Adds the loader among the libraries, as they may name it too; its well-known path is a link.
     fn add_interpreter(&mut self, tree: &mut Tree, path: &str) -> Result<()> {
         let name = path.rsplit('/').next().unwrap_or(path);
         self.add_library(tree, name)?;
@@ -132,7 +132,8 @@ impl<'a> Programs<'a> {
     }
 }
 
-/// The stand-in knows only what this program takes from the library: another one that needs it cannot have it.
+/// Adds a stand-in. It has only this program's imports from the library: no other program that needs the library can
+/// have it.
 fn add_stand_in(tree: &mut Tree, library: &str, program: &[u8]) -> Result<()> {
     let imports = elf::imports(program, library).context("cannot read what it takes from it")?;
     ensure!(

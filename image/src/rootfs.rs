@@ -1,4 +1,5 @@
-//! The root filesystem as a tree: our programs, those of Debian, kernel modules, and the few files that make it a system (docs/contracts.md).
+//! The root filesystem as a tree: our programs, those of Debian, kernel modules, and a few files that name the system
+//! (docs/contracts.md).
 
 use anyhow::Result;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use crate::{
     version::Version,
 };
 
-/// What `/usr/lib/instar/image.json` says.
+/// The content of `/usr/lib/instar/image.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Identity<'a> {
     /// The version of this image.
@@ -24,16 +25,16 @@ pub struct Identity<'a> {
     pub kernel_release: &'a str,
     /// The kernel's banner.
     pub kernel_banner: &'a str,
-    /// Of the kernel's file.
+    /// BLAKE3 digest of the kernel's file.
     pub kernel_blake3: Blake3,
-    /// Of the program init.
+    /// BLAKE3 digest of the program init.
     pub init_blake3: Blake3,
 }
 
-/// Adds directories, links, users and machined. Programs of Debian come on top.
+/// Adds directories, links, users and machined. Programs of Debian are added later.
 ///
 /// # Errors
-/// Something else is in the way.
+/// A path has another content already.
 pub fn add_system(tree: &mut Tree, machined: &[u8]) -> Result<()> {
     for folder in ["bin", "sbin", "lib", "lib64"] {
         tree.directory(&format!("usr/{folder}"))?;
@@ -105,7 +106,7 @@ pub fn add_modules(
 /// Adds the only files that name the version.
 ///
 /// # Errors
-/// Something else is in the way.
+/// A path has another content already.
 pub fn add_identity(
     tree: &mut Tree,
     version: &Version,
@@ -132,7 +133,7 @@ pub fn add_identity(
     tree.symlink("etc/os-release", "../usr/lib/os-release")
 }
 
-/// What the system calls itself (os-release(5)).
+/// Returns the text of the os-release file (os-release(5)).
 #[must_use]
 pub fn os_release(version: &Version) -> String {
     format!("NAME=Instar\nID=instar\nVERSION_ID={version}\nPRETTY_NAME=\"Instar {version}\"\n")

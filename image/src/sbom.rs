@@ -1,4 +1,4 @@
-//! What is inside, as an SPDX 2.3 document (<https://spdx.github.io/spdx-spec/v2.3/>).
+//! The SBOM, as an SPDX 2.3 document (<https://spdx.github.io/spdx-spec/v2.3/>).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{
     version::Version,
 };
 
-/// Debian's short names of licences and SPDX's for the same.
+/// Debian's short names of licences, and SPDX's names of the same.
 const LICENCES: [(&str, &str); 17] = [
     ("Apache-2.0", "Apache-2.0"),
     ("BSD-2-clause", "BSD-2-Clause"),
@@ -33,7 +33,7 @@ const LICENCES: [(&str, &str); 17] = [
     ("MPL-2.0", "MPL-2.0"),
 ];
 
-/// The document for an image of this version with this root filesystem.
+/// Returns the document for an image of this version with this root filesystem.
 #[must_use]
 pub fn document(
     version: &Version,
@@ -49,7 +49,8 @@ pub fn document(
     compose(&subject, rootfs, parts.collect())
 }
 
-/// The document for the media of this version, around this UKI: what is in them beside the image, whose own document goes on.
+/// Returns the document for the media of this version around this UKI: their content beside the image, which has a
+/// document of its own.
 #[must_use]
 pub fn of_media(version: &Version, uki: Blake3, packages: &[&Fetched]) -> Value {
     let image = Subject::of_machines("instar", version).package();
@@ -58,7 +59,7 @@ pub fn of_media(version: &Version, uki: Blake3, packages: &[&Fetched]) -> Value 
     compose(&Subject::of_machines("instar-media", version), uki, parts)
 }
 
-/// The document for a program that users run, such as instarctl, of this version for this architecture.
+/// Returns the document for a program that users run, e.g. instarctl, of this version for this architecture.
 #[must_use]
 pub fn of_program(
     name: &str,
@@ -76,17 +77,17 @@ pub fn of_program(
     compose(&subject, program, crates.iter().map(rust_crate).collect())
 }
 
-/// What a document is about.
+/// The subject of a document.
 struct Subject<'a> {
     name: &'a str,
     version: &'a Version,
     architecture: &'a str,
-    /// One of SPDX's words.
+    /// The purpose, one of SPDX's words.
     purpose: &'a str,
 }
 
 impl<'a> Subject<'a> {
-    /// Something that machines run.
+    /// A subject that machines run.
     fn of_machines(name: &'a str, version: &'a Version) -> Self {
         Self {
             name,
@@ -100,7 +101,7 @@ impl<'a> Subject<'a> {
         format!("SPDXRef-{}", self.name)
     }
 
-    /// As a package of Instar's own.
+    /// Returns the subject as a package of Instar's own.
     fn package(&self) -> Value {
         json!({
             "SPDXID": self.id(),
@@ -116,7 +117,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The subject as the sum of these parts. The digest is that of something that is only in this one.
+/// Returns the document of a subject with these parts. The digest is of a content that is only in this subject.
 fn compose(subject: &Subject<'_>, digest: Blake3, parts: Vec<Value>) -> Value {
     let Subject {
         name,
@@ -137,7 +138,7 @@ fn compose(subject: &Subject<'_>, digest: Blake3, parts: Vec<Value>) -> Value {
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": format!("{name}-{version}-{architecture}"),
         "documentNamespace": format!("https://instar.dev/spdx/{name}/{version}/{digest}"),
-        // Not the time of the build: the same inputs give the same document.
+        // A constant instead of the time of the build: the same inputs give the same document.
         "creationInfo": { "created": "1970-01-01T00:00:00Z", "creators": ["Tool: instar-image"] },
         "packages": std::iter::once(root).chain(parts).collect::<Vec<_>>(),
         "relationships": relationships,
@@ -205,7 +206,7 @@ fn purl(locator: &str) -> Value {
     json!({ "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator })
 }
 
-/// An identifier may hold letters, digits, dots and dashes.
+/// Returns an identifier, which may hold letters, digits, dots and dashes.
 fn id(kind: &str, name: &str, version: &str) -> String {
     let plain = |text: &str| -> String {
         text.chars()
@@ -221,7 +222,7 @@ fn id(kind: &str, name: &str, version: &str) -> String {
     format!("SPDXRef-{kind}-{}-{}", plain(name), plain(version))
 }
 
-/// What a package URL escapes: all but letters, digits and a few others.
+/// Characters that a package URL escapes: all but letters, digits and a few others.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'-')
@@ -232,7 +233,7 @@ fn percent(text: &str) -> PercentEncode<'_> {
     utf8_percent_encode(text, ESCAPED)
 }
 
-/// All of the licences in one expression; none when one of them has no SPDX name here.
+/// Joins the licences to one expression; none when one of them has no SPDX name here.
 fn spdx_expression(licences: &BTreeSet<String>) -> Option<String> {
     let known = |name: &String| {
         LICENCES

@@ -10,18 +10,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::{archive, tree::Tree};
 
-/// Bytes that are compressed together. A page that a program needs comes with all of its block, which then stays in memory:
-/// small blocks make a larger file, but less is in memory beside it, in the page cache and in the kernel's buffers
-/// (docs/architecture.md).
+/// Block size, bytes: that many are compressed together. A page that a program needs is read with all of its block,
+/// which then stays in memory: small blocks make a larger file, but less is in memory beside the page, in the page
+/// cache and in the kernel's buffers (docs/architecture.md).
 const BLOCK: u32 = 4096;
 
 /// Writes `tree` to `out`, compressed with zstd at the given level (1 to 22).
 ///
 /// # Errors
-/// mksquashfs is missing or fails; its own words are in the error.
+/// mksquashfs is missing or fails; the error has its message.
 pub fn write(tree: &Tree, level: u8, out: &Path) -> Result<()> {
     let part = out.with_extension("squashfs.part");
-    // mksquashfs appends to what it finds.
+    // mksquashfs appends to an existing file.
     if part.exists() {
         fs::remove_file(&part)
             .with_context(|| format!("cannot remove the leftover {}", part.display()))?;
@@ -38,7 +38,7 @@ pub fn write(tree: &Tree, level: u8, out: &Path) -> Result<()> {
             "-b",
             &BLOCK.to_string(),
         ])
-        // Reproducible: no times of this machine, nobody's user id, no extended attributes.
+        // Reproducible: no times or user ids of this machine, no extended attributes.
         .args([
             "-mkfs-time",
             "0",
@@ -49,7 +49,7 @@ pub fn write(tree: &Tree, level: u8, out: &Path) -> Result<()> {
         ])
         .args(["-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"])
         .args(["-no-exports", "-noappend", "-no-progress", "-quiet"])
-        // It refuses to run when this says the same as the options above.
+        // mksquashfs refuses to run with this variable beside the options above.
         .env_remove("SOURCE_DATE_EPOCH")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

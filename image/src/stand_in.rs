@@ -1,9 +1,9 @@
-//! A library that takes the place of one that a program names but is never meant to use: all that the program takes from
-//! it is there, and fails with `ENOSYS` when it is called.
+//! A stand-in for a library that a program names but is never meant to use: it has all symbols that the program
+//! imports, and each returns `ENOSYS`.
 //!
-//! Every byte of a library is RAM on every node: a program that is linked to a large one for a single feature would cost
-//! more than the program itself. The file is made here, so that it is the same wherever it is built (elf(5); Linux
-//! Standard Base, "Symbol Versioning").
+//! Every byte of a library is RAM on every node: a program that is linked to a large one for a single feature would
+//! cost more than the program itself. The file is made here, so that it is the same on every build machine (elf(5);
+//! Linux Standard Base, "Symbol Versioning").
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use object::{Endianness, elf};
 
 use crate::elf::Import;
 
-/// `endbr64; mov $-38, %rax; ret`: `-ENOSYS`, which is how such a library tells that it cannot do something.
+/// `endbr64; mov $-38, %rax; ret`: returns `-ENOSYS`, with which the replaced library reports an unsupported feature.
 const CODE: [u8; 12] = [
     0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0xc7, 0xc0, 0xda, 0xff, 0xff, 0xff, 0xc3,
 ];
@@ -21,8 +21,8 @@ const CODE: [u8; 12] = [
 const PROGRAM_HEADERS: u32 = 3;
 const SYMBOL_BYTES: u64 = 24;
 
-/// The library `name` with these functions. It has no sections, which only linkers read, and is loaded as it is: offsets in it are
-/// addresses too.
+/// Returns the library `name` with these functions. It has no sections, which only linkers read, and is loaded
+/// unchanged: offsets in it are addresses too.
 ///
 /// # Errors
 /// Never in practice: a part is too large for the format.
@@ -58,7 +58,7 @@ pub fn library(name: &str, imports: &[Import]) -> Result<Vec<u8>, write::Error> 
         Some(elf::hash(import.name.as_bytes()))
     });
 
-    // Of each symbol the number of its version.
+    // For each symbol the number of its version.
     let indices = writer.write_null_gnu_versym();
     for import in imports {
         let position = versions.iter().position(|it| *it == import.version);
@@ -95,19 +95,19 @@ pub fn library(name: &str, imports: &[Import]) -> Result<Vec<u8>, write::Error> 
     let end = writer.len();
     let load = segment(elf::PT_LOAD, elf::PF_R | elf::PF_X, 0, end, 4096);
     let dynamic = segment(elf::PT_DYNAMIC, elf::PF_R, dynamic, end - dynamic, 8);
-    // Without this one the program's stack would become executable.
+    // Without this segment the program's stack would become executable.
     let stack = segment(elf::PT_GNU_STACK, elf::PF_R | elf::PF_W, 0, 0, 16);
     writer.write_headers_to(&mut head, &[load, dynamic, stack])?;
     file[..head.len()].copy_from_slice(&head);
     Ok(file)
 }
 
-/// The number of a version. The first one is the library's own name.
+/// Returns the number of a version. The first number is the library's own name.
 fn number(position: usize) -> elf::VersionIndex {
     elf::VER_NDX_GLOBAL + position as u16
 }
 
-/// The definition of the version whose name is the string `id`.
+/// Returns the definition of the version whose name is the string `id`.
 fn version(name: &str, id: u32, position: usize) -> Verdef {
     Verdef {
         version: elf::VER_DEF_CURRENT,
@@ -128,7 +128,7 @@ fn function(name: u32, code: u64) -> Sym {
         st_name: name,
         st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
         st_other: elf::SymbolOther::default(),
-        // Any number but 0, which is for what is taken from elsewhere: there are no sections.
+        // Any number but 0, which marks an undefined symbol: there are no sections.
         st_shndx: elf::SymbolSection(1),
         st_value: code,
         st_size: CODE.len() as u64,
@@ -220,7 +220,7 @@ mod tests {
         fs::write(folder.path().join("lib/liblarge.so.1"), stand_in).unwrap();
         let output = run();
         assert_eq!(output.status.code(), Some(7));
-        // The loader complains of versions that it misses.
+        // The loader complains about missing versions.
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     }
 }

@@ -1,4 +1,4 @@
-//! A directory tree as a value: what will be in a filesystem, an archive or an image layer, before any of them exists.
+//! A directory tree as a value: the future content of a filesystem, an archive or an image layer.
 //!
 //! Owner (root), times (none) and order (by path) are not part of it, so two equal trees always become the same bytes.
 
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What one path of a tree holds.
+/// The content at one path of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A directory.
@@ -32,9 +32,9 @@ pub enum Content {
 /// One path's content and permission bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Permission bits, such as `0o755`.
+    /// Permission bits, e.g. `0o755`.
     pub mode: u32,
-    /// What is there.
+    /// The content.
     pub content: Content,
 }
 
@@ -54,7 +54,7 @@ impl Tree {
     /// Adds a directory of mode 0755; one that exists already keeps its mode.
     ///
     /// # Errors
-    /// The path is malformed, or something else is there.
+    /// The path is malformed, or has another content.
     pub fn directory(&mut self, path: &str) -> Result<()> {
         self.directory_with_mode(path, 0o755)
     }
@@ -62,7 +62,7 @@ impl Tree {
     /// Adds a directory with these permission bits; one that exists already keeps its mode.
     ///
     /// # Errors
-    /// The path is malformed, or something else is there.
+    /// The path is malformed, or has another content.
     pub fn directory_with_mode(&mut self, path: &str, mode: u32) -> Result<()> {
         self.insert(path, mode, Content::Directory)
     }

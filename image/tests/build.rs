@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const RELEASE: &str = "6.12.1-cloud-amd64";
 const BANNER: &str = "6.12.1-cloud-amd64 (builder@example) #1 SMP";
 
-/// A program as far as the builder looks: an ELF header without segments, so nothing is needed to start it.
+/// Returns a program that satisfies the builder: an ELF header without segments, which needs no libraries.
 fn program(name: &str) -> Vec<u8> {
     let mut file = vec![0; 64];
     file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -31,7 +31,7 @@ fn kernel() -> Vec<u8> {
     file
 }
 
-/// A UEFI program without code: headers, and one section after them.
+/// Returns a UEFI program without code: headers, and one section after them.
 fn uefi_program() -> Vec<u8> {
     let mut file = vec![0; 0x600];
     let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -53,7 +53,7 @@ fn uefi_program() -> Vec<u8> {
     file
 }
 
-/// Everything that a build reads.
+/// All inputs of a build.
 struct Site {
     folder: tempfile::TempDir,
 }
@@ -130,7 +130,7 @@ impl Site {
         )
     }
 
-    /// All modules that the list wants are built into this kernel.
+    /// Returns a kernel with all wanted modules built in.
     fn linux(&self) -> Value {
         let wanted = ["init", "all"]
             .map(|section| image::kernel::modules::wanted(section).unwrap())
@@ -237,7 +237,7 @@ fn files_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 fn the_same_inputs_give_the_same_bytes() {
     let (one, other) = (Site::new(), Site::new());
     succeeds(&one.build("v0.1.0", &one.path("out"), "022", "UTC"));
-    // Over an old build, with another umask, zone, folder and time.
+    // Over an old build, with another umask, time zone, folder and time.
     succeeds(&other.build("v0.2.0", &other.path("elsewhere"), "022", "UTC"));
     std::thread::sleep(std::time::Duration::from_millis(1100));
     succeeds(&other.build("v0.1.0", &other.path("elsewhere"), "077", "Asia/Tokyo"));
@@ -292,7 +292,7 @@ fn the_root_filesystem_has_its_files_and_links(out: &Path) {
         "-rw-r--r-- 0/0 squashfs-root/usr/lib/modules/6.12.1-cloud-amd64/modules.dep",
     ] {
         let found = listing.lines().any(|entry| {
-            // Between owner and path are size and time.
+            // Size and time are between owner and path.
             let words: Vec<_> = entry.split_whitespace().collect();
             words.len() > 5 && [&words[..2], &words[5..]].concat().join(" ") == line
         });

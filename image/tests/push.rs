@@ -57,7 +57,7 @@ impl Registry {
         }
     }
 
-    /// The answer to a GET of this path, head and body.
+    /// Returns the answer to a GET of this path, head and body.
     fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let accept = "application/vnd.oci.image.manifest.v1+json";
@@ -78,7 +78,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -106,7 +106,7 @@ async fn a_pushed_image_can_be_pulled_by_tag() {
         "{answer}"
     );
     assert!(answer.contains(&digest), "{answer}");
-    // Again, with every blob there already.
+    // Once more, with every blob stored already.
     assert_eq!(
         push(folder.path(), &reference, Transport::PlainHttp)
             .await

@@ -6,7 +6,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use image::boot::{authenticode, keys, signer::Signer};
 
-/// A UEFI program of this machine's toolchain: whatever objcopy makes of a small one.
+/// Makes a UEFI program with this machine's toolchain: objcopy converts a small program.
 fn program(folder: &Path) -> Vec<u8> {
     let source = folder.join("p.c");
     fs::write(&source, "int _start(void) { return 0; }\n").unwrap();
@@ -71,7 +71,7 @@ fn a_signed_program_is_verified_and_an_altered_one_is_not() {
     assert!(!verify("KEK.crt", "signed.efi").status.success());
 
     let mut altered = signed;
-    // In the code.
+    // A byte of the code.
     altered[0x400] ^= 1;
     fs::write(at("altered.efi"), &altered).unwrap();
     assert!(!verify("db.crt", "altered.efi").status.success());
@@ -102,7 +102,7 @@ fn keys_are_private_belong_together_and_are_not_replaced() {
         .collect();
     assert_eq!(names, ["PK.auth", "KEK.auth", "db.auth"]);
 
-    // The signature of the variable KEK, over its name, where it lives, attributes, time and value, by PK.
+    // PK's signature of the variable KEK, over its name, vendor GUID, attributes, time and value.
     let auth = fs::read(at("KEK.auth")).unwrap();
     let length = u32::from_le_bytes(auth[16..20].try_into().unwrap()) as usize;
     let (signature, value) = (&auth[40..16 + length], &auth[16 + length..]);
@@ -114,7 +114,7 @@ fn keys_are_private_belong_together_and_are_not_replaced() {
     signed.extend(0x27_u32.to_le_bytes());
     signed.extend(&auth[..16]);
     signed.extend(value);
-    // openssl wants the ContentInfo that variables leave out.
+    // openssl needs the ContentInfo that variables leave out.
     let header = |tag: u8, length: usize| {
         [
             &[tag, 0x82][..],

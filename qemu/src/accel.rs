@@ -1,4 +1,4 @@
-//! Which QEMU this is and how it runs guest code here.
+//! QEMU's version on this host, and the accelerator for guest code.
 
 use std::fmt;
 use std::path::Path;
@@ -12,7 +12,7 @@ const ACCEL_VARIABLE: &str = "INSTAR_ACCEL";
 const PROGRAM_VARIABLE: &str = "INSTAR_QEMU";
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// How guest code runs.
+/// The accelerator for guest code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accel {
     /// QEMU translates it.
@@ -22,7 +22,7 @@ pub enum Accel {
 }
 
 impl Accel {
-    /// KVM where it works, else TCG; `INSTAR_ACCEL` overrides.
+    /// Returns KVM where it works, else TCG; `INSTAR_ACCEL` overrides.
     pub fn detect() -> Result<Self> {
         let choice = std::env::var(ACCEL_VARIABLE).unwrap_or_default();
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -68,7 +68,7 @@ pub struct QemuVersion {
 }
 
 impl QemuVersion {
-    /// From what `--version` prints: `QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)`.
+    /// Parses the output of `--version`: `QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)`.
     fn parse(text: &str) -> Option<Self> {
         let numbers = text.split_once("version ")?.1;
         let mut parts = numbers.split(|c: char| !c.is_ascii_digit());
@@ -91,7 +91,7 @@ impl fmt::Display for QemuVersion {
     }
 }
 
-/// The QEMU program to run.
+/// Returns the QEMU program to run.
 pub(crate) fn program() -> String {
     std::env::var(PROGRAM_VARIABLE).unwrap_or_else(|_| PROGRAM.to_owned())
 }

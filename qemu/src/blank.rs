@@ -1,4 +1,4 @@
-//! Blank disks. Written here, because `qemu-img` is in a package of its own that a bare machine lacks.
+//! Blank disks. Written here, as `qemu-img` is in a package of its own that a bare machine lacks.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::spec::DiskFormat;
 
-/// Makes a blank disk of so many bytes, sparse; replaces what the file was.
+/// Makes a blank, sparse disk of `bytes` bytes; replaces the file.
 pub fn create_blank_disk(path: &Path, format: DiskFormat, bytes: u64) -> Result<()> {
     let create = || -> std::io::Result<()> {
         let file = File::create(path)?;
@@ -24,10 +24,10 @@ pub fn create_blank_disk(path: &Path, format: DiskFormat, bytes: u64) -> Result<
 
 const CLUSTER_BITS: u32 = 16;
 const CLUSTER: u64 = 1 << CLUSTER_BITS;
-/// What one entry of the first-level table covers: a cluster full of 8-byte entries, each a cluster.
+/// The bytes that one entry of the first-level table covers: a cluster full of 8-byte entries, each for a cluster.
 const PER_L1_ENTRY: u64 = CLUSTER / 8 * CLUSTER;
 
-/// The metadata of an empty qcow2 file, version 3, as `docs/interop/qcow2.txt` of QEMU describes it.
+/// Returns the metadata of an empty qcow2 file, version 3 (QEMU's `docs/interop/qcow2.txt`).
 ///
 /// Clusters: 0 header, 1 refcount table, 2 refcount block, 3 and on the first-level table.
 fn blank_qcow2(bytes: u64) -> Vec<u8> {

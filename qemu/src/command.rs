@@ -12,17 +12,17 @@ use crate::spec::{
     Boot, Bus, Content, DiskFormat, Drive, OnPanic, Tap, Timing, VmSpec, WatchdogAction,
 };
 
-/// What the command line depends on besides the plan.
+/// The properties of the host that the command line depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Host {
-    /// Of the QEMU that will run.
+    /// Version of the QEMU that will run.
     pub version: QemuVersion,
-    /// How guest code runs; [`Timing::Instructions`] needs TCG whatever this says.
+    /// The accelerator of guest code; [`Timing::Instructions`] always uses TCG.
     pub accel: Accel,
 }
 
-/// QEMU's arguments. Every forward has its host port and every entry of the firmware configuration its file by now; QEMU
-/// runs in the machine's directory, to which its own files are relative.
+/// Returns QEMU's arguments. The caller has chosen every forward's host port and written every entry of the firmware
+/// configuration to a file; QEMU runs in the machine's directory, and its own files are relative to that.
 pub fn command_line(spec: &VmSpec, host: Host) -> Result<Vec<OsString>> {
     check(spec)?;
     let mut line = Line::default();
@@ -88,8 +88,8 @@ fn machine(line: &mut Line, spec: &VmSpec, host: Host) {
     match host.accel {
         Accel::Kvm if spec.timing == Timing::Host => line.add(["-accel", "kvm", "-cpu", "host"]),
         Accel::Kvm | Accel::Tcg => {
-            // TCG does what Linux fills and copies pages with where there is ERMS one byte at a time, and where code was,
-            // each byte is checked for that: without it a generation starts in a third of the time.
+            // With ERMS, Linux fills and copies pages with instructions that TCG executes one byte at a time, and over
+            // former code it checks each byte: without ERMS a generation starts in a third of the time.
             let mut cpu = "max,-erms".to_owned();
             if host.version.miscomputes_cx16() {
                 cpu += ",-cx16";
@@ -102,15 +102,16 @@ fn machine(line: &mut Line, spec: &VmSpec, host: Host) {
 fn machine_type(boot: &Boot) -> &'static str {
     match boot {
         Boot::Kernel { .. } => "q35",
-        // SeaBIOS and what it starts then talk to the serial port.
+        // SeaBIOS and the program that it starts then use the serial port.
         Boot::Firmware { uefi: None } => "q35,graphics=off",
         Boot::Firmware { uefi: Some(uefi) } if uefi.secure_boot => "q35,smm=on",
         Boot::Firmware { uefi: Some(_) } => "q35,smm=off",
     }
 }
 
-/// With a fixed seed, a fixed date and instructions for a clock, two runs are the same to the last cycle. A machine with
-/// peers on the host starts with the host's date instead, or certificates would not be valid on one side.
+/// Adds the clock. With a fixed seed, a fixed date and a clock of instructions, two runs are the same to the last
+/// cycle. A machine with peers on the host starts with the host's date instead, as certificates would not be valid on
+/// one side.
 fn timing(line: &mut Line, timing: Timing) {
     let (icount, date) = match timing {
         Timing::Host => return,
@@ -212,7 +213,8 @@ fn drives(line: &mut Line, spec: &VmSpec) {
     }
 }
 
-/// With one request for each write of the guest: QEMU 7.2 loses log entries of merged ones, and the guest then sees errors.
+/// Adds a recorded disk. Each write of the guest is one request: QEMU 7.2 loses the log entries of merged ones, and the
+/// guest then sees errors.
 fn recorded_drive(line: &mut Line, number: usize, file: &Path, log: &Path) {
     line.property(
         "-blockdev",
@@ -236,7 +238,8 @@ fn recorded_drive(line: &mut Line, number: usize, file: &Path, log: &Path) {
     ]);
 }
 
-/// The guest gets to see errors, which without `werror` would stop the machine where the host is out of room.
+/// Adds a disk whose writes can fail. The guest sees the errors; without `werror` a host without room would stop the
+/// machine.
 fn failing_drive(line: &mut Line, number: usize, bus: Bus) {
     let controller = match bus {
         Bus::Scsi => "scsi-hd",
@@ -267,7 +270,7 @@ fn network(line: &mut Line, spec: &VmSpec) -> Result<()> {
     }
     let mut card = "virtio-net-pci,netdev=net0".to_owned();
     if spec.network_boot.is_none() || spec.boot != (Boot::Firmware { uefi: None }) {
-        // Without its ROM the firmware does not try to boot from the card. UEFI has a driver of its own.
+        // Without a ROM BIOS does not try to boot from the card. UEFI has a driver of its own.
         card.push_str(",romfile=");
     }
     match &spec.network_boot {
@@ -341,7 +344,7 @@ impl Line {
         self.arguments.push(path.into());
     }
 
-    /// A path inside a list of properties: QEMU wants its commas twice.
+    /// Adds a path inside a list of properties: QEMU wants its commas doubled.
     fn property(&mut self, option: &str, before: &str, path: &Path, after: &str) {
         let mut value = before.as_bytes().to_vec();
         for byte in path.as_os_str().as_bytes() {

@@ -1,4 +1,4 @@
-//! What the machine writes to its serial port: a log file that QEMU appends to.
+//! The machine's serial port: a log file that QEMU appends to.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,15 +12,15 @@ pub struct ConsoleMark(u64);
 /// A line of the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsoleLine {
-    /// Its text, without its end.
+    /// The line's text, without its end.
     pub text: String,
-    /// The place after it.
+    /// The place after the line.
     pub end: ConsoleMark,
 }
 
 impl ConsoleLine {
-    /// The kernel's time stamp (`[    1.234567] `), where the line has one: guest time since the kernel started its clock.
-    /// Lines that a program writes to `/dev/kmsg` have it as well.
+    /// Returns the kernel's time stamp (`[ 1.234567] `), if the line has one: guest time since the kernel started its
+    /// clock. Lines that a program writes to `/dev/kmsg` have one as well.
     pub fn kernel_time(&self) -> Option<Duration> {
         let (stamp, _) = self.text.strip_prefix('[')?.split_once(']')?;
         let (seconds, micros) = stamp.trim_start().split_once('.')?;
@@ -34,7 +34,7 @@ impl ConsoleLine {
     }
 }
 
-/// How the kernel begins its last line.
+/// The beginning of the line of a panic.
 const PANIC: &str = "Kernel panic - not syncing";
 
 pub(crate) fn is_panic(line: &ConsoleLine) -> bool {
@@ -51,7 +51,7 @@ impl Console {
         Self { path }
     }
 
-    /// The complete lines after the mark. A line that is still being written is left for the next call.
+    /// Returns the complete lines after the mark. A line that is still being written is left for the next call.
     pub(crate) fn lines_after(&self, mark: ConsoleMark) -> io::Result<Vec<ConsoleLine>> {
         let mut at = mark.0;
         let bytes = read_from(&self.path, at)?;
@@ -72,7 +72,7 @@ impl Console {
         Ok(lines)
     }
 
-    /// The place after the last complete line.
+    /// Returns the place after the last complete line.
     pub(crate) fn mark(&self) -> io::Result<ConsoleMark> {
         let bytes = read_from(&self.path, 0)?;
         let end = bytes
@@ -82,13 +82,13 @@ impl Console {
         Ok(ConsoleMark(end as u64))
     }
 
-    /// All of it.
+    /// Returns the whole log.
     pub(crate) fn text(&self) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&read_from(&self.path, 0)?).replace('\r', ""))
     }
 }
 
-/// A console that nobody wrote to yet may have no file.
+/// Reads the log from an offset. Before the first byte of output there may be no file.
 fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -100,7 +100,7 @@ fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The last lines of a text, without control characters that would play with the reader's terminal.
+/// Returns the last lines of a text, without control characters that would change the reader's terminal.
 pub(crate) fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     let last = all[all.len().saturating_sub(lines)..].join("\n");

@@ -1,4 +1,4 @@
-//! Control of a machine that somebody else owns, by its directory.
+//! Control of another process's machine, by its directory.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::error::{Error, Evidence, Result};
 use crate::guest_clock;
 use crate::qmp::{Qmp, QmpError};
 
-/// How long QEMU may take to end when told to.
+/// Timeout for QEMU's end after `quit`.
 const QUIT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whether a machine runs in this directory.
@@ -19,7 +19,7 @@ pub fn is_running(directory: &Path) -> bool {
     Directory::is_in_use(directory)
 }
 
-/// The port on the host's 127.0.0.1 that leads to a port of the guest.
+/// Returns the port on the host's 127.0.0.1 that is forwarded to a port of the guest.
 pub fn host_port(directory: &Path, guest: u16) -> Result<u16> {
     forwards(directory)?
         .into_iter()
@@ -27,7 +27,7 @@ pub fn host_port(directory: &Path, guest: u16) -> Result<u16> {
         .ok_or(Error::NotForwarded(guest))
 }
 
-/// All forwards: ports of the guest, and of the host.
+/// Returns all forwards: port of the guest, port of the host.
 pub fn forwards(directory: &Path) -> Result<Vec<(u16, u16)>> {
     let path = directory.join(FORWARDS);
     let text = std::fs::read_to_string(&path).map_err(Error::directory("read", &path))?;
@@ -38,7 +38,7 @@ pub fn forwards(directory: &Path) -> Result<Vec<(u16, u16)>> {
     Ok(text.lines().filter_map(pair).collect())
 }
 
-/// Runs a QMP command without arguments, such as `system_reset` or `system_powerdown`.
+/// Runs a QMP command without arguments, e.g. `system_reset` or `system_powerdown`.
 pub fn command(directory: &Path, name: &str) -> Result<()> {
     match with_qmp(directory, |qmp| qmp.execute(name, json!({}))) {
         Ok(_) => Ok(()),
@@ -50,7 +50,7 @@ pub fn command(directory: &Path, name: &str) -> Result<()> {
     }
 }
 
-/// The guest's own time since QEMU started: see [`crate::Vm::guest_clock`].
+/// Returns the guest's own time since QEMU started: see [`crate::Vm::guest_clock`].
 pub fn guest_clock(directory: &Path) -> Result<Duration> {
     with_qmp(directory, guest_clock::read)
 }
@@ -68,7 +68,7 @@ fn with_qmp<T>(
         })
 }
 
-/// Somebody else owns the machine and shows its console.
+/// Returns no evidence: the machine's owner shows its console.
 fn no_evidence(directory: &Path) -> Evidence {
     Evidence {
         directory: directory.to_owned(),
@@ -77,7 +77,7 @@ fn no_evidence(directory: &Path) -> Evidence {
     }
 }
 
-/// Ends the machine, disks flushed, and waits until its owner is gone too. None running is fine.
+/// Ends the machine with disks flushed, and waits until its owner is gone too. Succeeds if none runs.
 pub fn quit(directory: &Path) -> Result<()> {
     if !is_running(directory) {
         return Ok(());

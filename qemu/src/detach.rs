@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use instar_qemu::control;
 
-/// How long the machine may take to answer on its control socket.
+/// Timeout for the machine's answer on its control socket.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Runs this very command line again as `run --detached` and returns when its machine answers.
@@ -29,7 +29,7 @@ pub(crate) fn start(directory: &Path) -> Result<()> {
         .arg("run")
         .args(std::env::args_os().skip(2))
         .arg("--detached")
-        // Held open, our output would keep whoever reads it waiting for the machine's end.
+        // Held open, this output would keep its reader waiting until the machine's end.
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
@@ -57,7 +57,7 @@ pub(crate) fn start(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes this process one that neither Ctrl-C nor the end of the terminal reaches.
+/// Takes this process out of reach of Ctrl-C and of the terminal's end.
 pub(crate) fn leave_terminal() -> Result<()> {
     rustix::process::setsid().context("cannot leave the terminal's session")?;
     Ok(())

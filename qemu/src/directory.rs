@@ -3,12 +3,12 @@
 //! | file | what |
 //! | --- | --- |
 //! | `command` | QEMU's command line, one argument per line |
-//! | `console.log` | what the serial port got; those of earlier starts are `console.N.log` |
-//! | `qemu.log` | what QEMU wrote to its standard output and error |
+//! | `console.log` | output of the serial port; that of earlier starts is in `console.N.log` |
+//! | `qemu.log` | QEMU's standard output and error |
 //! | `pid` | QEMU's process number |
 //! | `forwards` | a line per forward: the guest's port, the host's port |
-//! | `owner.sock`, `control.sock` | QMP, for the owner and for anybody else |
-//! | `uefi-variables.fd` | the firmware's memory, kept over starts |
+//! | `owner.sock`, `control.sock` | QMP, for the owner and for all others |
+//! | `uefi-variables.fd` | the firmware's variables, kept over starts |
 //! | `lock` | locked while a machine runs here |
 
 use std::fs::{self, File, TryLockError};
@@ -29,7 +29,7 @@ const UEFI_VARIABLES: &str = "uefi-variables.fd";
 pub(crate) const OWNER_SOCKET: &str = "owner.sock";
 pub(crate) const CONTROL_SOCKET: &str = "control.sock";
 
-/// How much of a console an error shows.
+/// Number of a console's last lines that an error shows.
 const TAIL_LINES: usize = 30;
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Makes it, or takes it over from a machine that ended.
+    /// Makes the directory, or takes it over from a machine that has ended.
     pub(crate) fn claim(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).map_err(Error::directory("make", path))?;
         let path = path
@@ -65,7 +65,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Whether a machine runs here.
+    /// Whether a machine runs in this directory.
     pub(crate) fn is_in_use(path: &Path) -> bool {
         File::open(path.join("lock")).is_ok_and(|lock| lock.try_lock().is_err())
     }
@@ -98,18 +98,18 @@ impl Directory {
         Ok(path)
     }
 
-    /// The machine's own UEFI variables: those of its last start, or a copy of these.
+    /// Returns the machine's own UEFI variables: those of its last start, or a copy of `new`.
     pub(crate) fn own_variables(&self, new: &Path) -> Result<PathBuf> {
         let own = self.path.join(UEFI_VARIABLES);
         if !own.exists() {
-            // The original may be read only, which is copied too.
+            // Not `fs::copy`, which copies the mode too: the original may be read only.
             let content = fs::read(new).map_err(Error::directory("read", new))?;
             fs::write(&own, content).map_err(Error::directory("write", &own))?;
         }
         Ok(own)
     }
 
-    /// The file that gets QEMU's own output.
+    /// Makes the file for QEMU's own output.
     pub(crate) fn qemu_log(&self) -> Result<File> {
         let path = self.path.join(QEMU_LOG);
         File::create(&path).map_err(Error::directory("make", &path))
@@ -119,7 +119,8 @@ impl Directory {
         fs::read_to_string(self.path.join(QEMU_LOG)).unwrap_or_default()
     }
 
-    /// A name of a socket in here that is never too long: the kernel allows 107 bytes, a directory may have more.
+    /// Returns a short path to a socket in here: the kernel allows 107 bytes, and the directory's own path may be
+    /// longer.
     pub(crate) fn socket(&self, name: &str) -> PathBuf {
         short_path(&self.handle, name)
     }
@@ -132,7 +133,7 @@ impl Directory {
         }
     }
 
-    /// Removes it, unless the user wants to keep such.
+    /// Removes the directory, unless `INSTAR_KEEP` is set.
     pub(crate) fn remove(self) -> Result<()> {
         if std::env::var_os(KEEP_VARIABLE).is_some_and(|value| !value.is_empty()) {
             return Ok(());
@@ -141,7 +142,7 @@ impl Directory {
     }
 }
 
-/// Somebody who only asks whether a machine runs here holds the lock for a moment.
+/// Takes the lock, with retries: a caller of [`Self::is_in_use`] holds it for a moment.
 fn lock_patiently(lock: &File) -> std::result::Result<(), TryLockError> {
     for _ in 0..10 {
         if lock.try_lock().is_ok() {

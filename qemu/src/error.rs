@@ -1,4 +1,4 @@
-//! What can go wrong with a machine, always with what it last said.
+//! The errors of a machine, each with the machine's last output.
 
 use std::fmt;
 use std::io;
@@ -11,50 +11,50 @@ use crate::qmp::QmpError;
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failure. `Display` says the step and the machine's last words; the cause is the source.
+/// A failure. `Display` says the step and the machine's last output; the cause is the source.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// `INSTAR_ACCEL` holds something else than it may.
+    /// `INSTAR_ACCEL` has an unknown value.
     #[error("INSTAR_ACCEL is {0:?}: set it to tcg or kvm, or leave it out")]
     UnknownAccel(String),
     /// The program did not start.
     #[error("cannot run {}: install the package qemu-system-x86, or set INSTAR_QEMU", .program.display())]
     NoQemu {
-        /// What was run.
+        /// The program.
         program: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The program is not QEMU.
     #[error("cannot tell the version of {}: it says {text:?}", .program.display())]
     UnknownVersion {
-        /// What was run.
+        /// The program.
         program: PathBuf,
-        /// What it printed.
+        /// The program's output.
         text: String,
     },
     /// The plan contradicts itself.
     #[error("this machine cannot be: {0}")]
     Impossible(String),
-    /// A file that the plan names is not there.
+    /// A file of the plan is not there.
     #[error("cannot read the {what} {}", .path.display())]
     NoInput {
-        /// Kernel, disk, ...
+        /// The file's purpose: kernel, disk, ...
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The machine's directory or a file in it.
+    /// An operation on the machine's directory, or on a file in it, failed.
     #[error("cannot {action} {}", .path.display())]
     Directory {
-        /// A verb.
+        /// The operation, a verb.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// Every port of the range is taken.
@@ -67,45 +67,45 @@ pub enum Error {
         /// The last one tried.
         last: u16,
     },
-    /// A guest port that nobody asked for.
+    /// A guest port that is not forwarded.
     #[error("port {0} of the guest is not forwarded: add it to the plan")]
     NotForwarded(u16),
-    /// QEMU's control socket.
+    /// QEMU's control socket failed.
     #[error("cannot control the machine{evidence}")]
     Qmp {
-        /// Its last words.
+        /// The machine's last output.
         evidence: Evidence,
-        /// Why not.
+        /// The cause.
         source: QmpError,
     },
-    /// It ended while somebody waited for something.
+    /// The machine ended during a wait.
     #[error("the machine ended ({ended}) while waiting for {wanted}{evidence}")]
     EndedEarly {
-        /// How.
+        /// How it ended.
         ended: Ended,
-        /// What was waited for.
+        /// The event that the wait was for.
         wanted: String,
-        /// Its last words.
+        /// The machine's last output.
         evidence: Evidence,
     },
-    /// It did not do it in time.
+    /// The timeout of a wait expired.
     #[error("no {wanted} within {} s{evidence}", .within.as_secs())]
     TooLate {
-        /// What was waited for.
+        /// The event that the wait was for.
         wanted: String,
-        /// How long.
+        /// The timeout.
         within: Duration,
-        /// Its last words.
+        /// The machine's last output.
         evidence: Evidence,
     },
-    /// The guest's kernel gave up.
+    /// The guest's kernel panicked.
     #[error("the guest's kernel panicked while waiting for {wanted}: {line}{evidence}")]
     Panicked {
-        /// What was waited for.
+        /// The event that the wait was for.
         wanted: String,
-        /// The line that says so.
+        /// The console's line with the panic.
         line: String,
-        /// Its last words.
+        /// The machine's last output.
         evidence: Evidence,
     },
 }
@@ -124,16 +124,16 @@ impl Error {
 /// How a machine ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// QEMU ended by itself: power-off, or a reboot where that ends it, is status 0.
+    /// QEMU ended by itself: status 0 after a power-off, or after a reboot where that ends QEMU.
     Exited(ExitStatus),
-    /// It was killed by us.
+    /// [`crate::Vm`] killed it.
     PowerCut,
-    /// It was killed at its deadline.
+    /// The deadline killed it.
     Deadline,
 }
 
 impl Ended {
-    /// Whether the guest ended it in an orderly way.
+    /// Whether the guest ended the machine in an orderly way.
     pub fn is_clean(self) -> bool {
         matches!(self, Self::Exited(status) if status.success())
     }
@@ -149,7 +149,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What a machine last said, and where the rest is.
+/// The machine's last output, and the directory with the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     /// The machine's directory.

@@ -4,35 +4,36 @@ use serde_json::{Value, json};
 
 use crate::qmp::{Qmp, QmpError};
 
-/// How a write fails.
+/// The way in which a write fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFailure {
-    /// As on a broken disk. Nothing of it is written.
+    /// As on a broken disk. The write has no effect.
     Io,
-    /// As where the host has no room for it. Nothing of it is written. A SCSI disk says so; a virtio disk tells its guest the same as of
-    /// [`Self::Io`].
+    /// As on a host without room. The write has no effect. A SCSI disk reports that; a virtio disk reports the same as
+    /// for [`Self::Io`].
     NoRoom,
 }
 
-/// Which write fails.
+/// The write that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFault {
     /// No write.
     None,
-    /// The write of this number from now on, from 1, and no other.
+    /// The write with this number, counted from now on and from 1, and no other.
     Nth(u32, WriteFailure),
-    /// The next write of this sector of 512 bytes: what the same write has before it is on the disk, the rest is not.
+    /// The next write of this sector of 512 bytes: the part of the write before the sector is on the disk, the rest is
+    /// not.
     Torn(u64),
-    /// Every write of this sector of 512 bytes: what the same write has before it is on the disk.
+    /// Every write of this sector of 512 bytes: the part of the write before the sector is on the disk.
     BadSector(u64),
 }
 
-/// The name of the disk's file in QEMU.
+/// QEMU's name of the disk's file.
 pub(crate) fn whole_node(drive: usize) -> String {
     format!("whole{drive}")
 }
 
-/// The name of the disk in QEMU.
+/// QEMU's name of the disk.
 pub(crate) fn device(drive: usize) -> String {
     format!("disk{drive}")
 }
@@ -45,7 +46,7 @@ pub(crate) fn set(qmp: &mut Qmp, drive: usize, fault: &WriteFault) -> Result<(),
         qmp.execute("qom-set", arguments).map(drop)
     };
     let (whole, faulty) = (whole_node(drive), format!("faulty{drive}"));
-    // QEMU 7.2 dies of being told what is so already.
+    // QEMU 7.2 crashes if the disk is attached to the same file again.
     let attached = qmp.execute("qom-get", json!({ "path": path, "property": "drive" }))?;
     if attached == faulty.as_str() {
         attach(qmp, &whole)?;
@@ -62,7 +63,7 @@ pub(crate) fn set(qmp: &mut Qmp, drive: usize, fault: &WriteFault) -> Result<(),
     attach(qmp, &faulty)
 }
 
-/// What blkdebug is told. It counts writes by its state, which begins with 1.
+/// Returns blkdebug's rules. It counts writes by its state, which begins with 1.
 fn rules(fault: WriteFault) -> Option<Value> {
     // The smallest piece of a write that a disk writes whole.
     const SECTOR: u32 = 512;
@@ -81,7 +82,7 @@ fn rules(fault: WriteFault) -> Option<Value> {
                 "errno": errno.raw_os_error(), "once": true,
             });
             let mut rules = json!({ "inject-error": [inject] });
-            // QEMU refuses a list of none.
+            // QEMU refuses an empty list.
             if !counted.is_empty() {
                 rules["set-state"] = json!(counted);
             }

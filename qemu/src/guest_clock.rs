@@ -1,9 +1,9 @@
-//! The guest's time as the host sees it.
+//! The guest's time, read by the host.
 //!
-//! QEMU tells nobody its virtual clock, but it has two devices that count it, and its human monitor reads both without a
-//! guest instruction. The ACPI power management timer starts with the machine, has 24 bits and so wraps every 4.7 s; the
-//! HPET counts in steps of 10 ns with 64 bits, from when the guest's kernel enables it. Linux does so within the first
-//! second, so together they give the time since the start.
+//! QEMU does not report its virtual clock, but it has two devices that count it, and its human monitor reads both
+//! without a guest instruction. The ACPI power management timer starts with the machine, has 24 bits and so wraps every
+//! 4.7 s; the HPET counts in steps of 10 ns with 64 bits, from when the guest's kernel enables it. Linux does so within
+//! the first second, so together they give the time since the start.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::qmp::{Qmp, QmpError};
 
 /// Reads the HPET's main counter.
 const READ_HPET: &str = "xp /1gx 0xfed000f0";
-/// 100 MHz in QEMU.
+/// The HPET counts at 100 MHz in QEMU.
 const HPET_STEP_NS: u64 = 10;
 
 /// Reads the power management timer, where the firmware puts it on q35.
 const READ_PM_TIMER: &str = "i /w 0x608";
 const PM_TIMER_HZ: u64 = 3_579_545;
 const PM_TIMER_RANGE: u64 = 1 << 24;
-/// What a port reads before the firmware has put a device there.
+/// The value of a port before the firmware has put a device there.
 const NOTHING_THERE: u64 = 0xffff_ffff;
 
-/// Pauses the guest for the moment, as both timers must tell the same time.
+/// Reads both timers. Pauses the guest for the moment, so that they show the same time.
 pub(crate) fn read(qmp: &mut Qmp) -> Result<Duration, QmpError> {
     let status = qmp.execute("query-status", json!({}))?;
     let running = status
@@ -48,12 +48,12 @@ pub(crate) fn read(qmp: &mut Qmp) -> Result<Duration, QmpError> {
     Ok(time(hpet, pm_timer))
 }
 
-/// From what the monitor prints: `00000000fed000f0: 0x000000000bebc200`, `portl[0x0608] = 0x00340781`.
+/// Parses the monitor's output: `00000000fed000f0: 0x000000000bebc200`, `portl[0x0608] = 0x00340781`.
 fn number_in(text: &str) -> Option<u64> {
     u64::from_str_radix(text.trim().rsplit_once("0x")?.1, 16).ok()
 }
 
-/// Since the start, from both counters at one moment.
+/// Returns the time since the start, from both counters at one moment.
 fn time(hpet: u64, pm_timer: u64) -> Duration {
     if pm_timer == NOTHING_THERE {
         return Duration::ZERO;
@@ -74,7 +74,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Both counters at some time, when the HPET was enabled 0.7 s after the start.
+    /// Returns both counters at some time, for an HPET that was enabled 0.7 s after the start.
     fn counters(at: Duration) -> (u64, u64) {
         let nanoseconds = u128::from(u64::try_from(at.as_nanos()).unwrap());
         let pm_timer =

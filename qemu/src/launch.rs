@@ -1,4 +1,4 @@
-//! From the plan to a running QEMU.
+//! Starts QEMU from a plan.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,14 +13,14 @@ use crate::process::OwnedProcess;
 use crate::qmp::{Qmp, QmpError};
 use crate::spec::{Boot, Content, Forward, Tap, VmSpec};
 
-/// How long QEMU may take to open its control socket. A busy host needs seconds to load it.
+/// Timeout for QEMU's control socket. A busy host needs seconds to load QEMU.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How often other ports are tried when somebody took ours between the lease and QEMU's start.
+/// Number of tries with other ports, if another process takes a leased one before QEMU starts.
 const PORT_TRIES: u32 = 3;
-/// What QEMU says then.
+/// QEMU's message about a taken port.
 const PORT_TAKEN: &str = "Could not set up host forwarding rule";
 
-/// A machine that was just started.
+/// A machine that has just been started.
 #[derive(Debug)]
 pub(crate) struct Launched {
     pub(crate) owner: OwnedProcess,
@@ -119,7 +119,7 @@ fn settle_files(spec: &VmSpec, directory: &Directory) -> Result<VmSpec> {
     Ok(settled)
 }
 
-/// QEMU runs in another directory than we do.
+/// Makes a path absolute: QEMU runs in another directory.
 fn settle(what: &'static str, path: &mut PathBuf) -> Result<()> {
     *path = path.canonicalize().map_err(|source| Error::NoInput {
         what,
@@ -162,7 +162,7 @@ fn connect(owner: &OwnedProcess, directory: &Directory) -> Result<Qmp> {
         if let Some(ended) = owner.wait(Duration::from_millis(10)) {
             return Err(ended_at_once(ended, directory));
         }
-        // Not there yet, or there and not listening yet.
+        // The socket is not there yet, or QEMU does not listen yet.
         if !matches!(source, QmpError::Socket(_)) || Instant::now() >= until {
             return Err(Error::Qmp {
                 evidence: directory.evidence(),

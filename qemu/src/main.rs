@@ -1,4 +1,4 @@
-//! `instar-qemu`: the VM harness as a command. See the library for what a machine is.
+//! `instar-qemu`: the VM harness as a command. See the library for the idea of a machine.
 
 mod arguments;
 mod detach;

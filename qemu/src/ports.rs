@@ -1,7 +1,7 @@
 //! Free TCP ports of 127.0.0.1, leased so that machines that start at the same time don't pick the same.
 //!
-//! All lie below Linux's ephemeral range (32768 and on). Inside it a client that redials a server which is down sooner or
-//! later connects to itself, and the server cannot bind its port.
+//! All lie below Linux's ephemeral range (32768 and on). Inside it a client that redials a server which is down sooner
+//! or later connects to itself, and the server cannot bind its port.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,11 +12,11 @@ use crate::error::{Error, Result};
 const FIRST: u16 = 20_000;
 const LAST: u16 = 29_999;
 
-/// A port that nobody else of us takes while this value lives.
+/// A lease of a port: no other caller of [`lease_port`] gets it while this value lives.
 #[derive(Debug)]
 pub struct PortLease {
     port: u16,
-    /// Locked; the kernel unlocks it however we end.
+    /// The locked file; the kernel unlocks it however this process ends.
     _lock: File,
 }
 
@@ -27,11 +27,11 @@ impl PortLease {
     }
 }
 
-/// Leases a free port. Somebody who doesn't ask here can still take it before it is used: then take the next.
+/// Leases a free port. A program without a lease can still take it before it is used: then lease the next.
 pub fn lease_port() -> Result<PortLease> {
     let directory = lock_directory();
     std::fs::create_dir_all(&directory).map_err(Error::directory("make", &directory))?;
-    // Two runs begin at different places, so that they seldom meet.
+    // Different processes start at different places, so that they seldom meet.
     let count = LAST - FIRST + 1;
     let start = u16::try_from(std::process::id() % u32::from(count)).unwrap_or(0);
     for step in 0..count {
@@ -48,7 +48,7 @@ pub fn lease_port() -> Result<PortLease> {
     })
 }
 
-/// One per user: another user's lock files cannot be opened.
+/// Returns the directory of the locks, one per user: another user's lock files cannot be opened.
 fn lock_directory() -> PathBuf {
     std::env::temp_dir().join(format!(
         "instar-ports-{}",

@@ -1,7 +1,8 @@
-//! A process that never outlives us: started, watched and killed by one thread of its own.
+//! A process that never outlives this one: started, watched and killed by one thread of its own.
 //!
-//! The thread lives exactly as long as the process, because the kernel ends the process with the *thread* that started it
-//! (see [`die_with_starter`]). Signals go through a pidfd, so they can only ever reach the process that we started.
+//! The thread lives exactly as long as the process, because the kernel ends the process with the *thread* that started
+//! it (see [`die_with_starter`]). Signals go through a pidfd, so they can only ever reach the process that was started
+//! here.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::error::Ended;
 use crate::sys::die_with_starter;
 
-/// A process that dies with this value, and with our process at the latest.
+/// A process that is killed when this value is dropped, and with this process at the latest.
 #[derive(Debug)]
 pub struct OwnedProcess {
     pid: u32,
@@ -37,7 +38,7 @@ struct State {
 }
 
 impl Shared {
-    /// Nobody panics while holding the lock, and if so the state is still whole.
+    /// The lock's holders do not panic; even after a panic the state is consistent.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,12 +57,12 @@ impl OwnedProcess {
                 let (mut child, pidfd) = match spawn(&mut command) {
                     Ok(pair) => pair,
                     Err(error) => {
-                        // Whoever starts a machine waits for this.
+                        // The receiver, `start`, waits for this message.
                         let _ = report.send(Err(error));
                         return;
                     }
                 };
-                // Whoever starts a machine waits for this.
+                // The receiver, `start`, waits for this message.
                 let _ = report.send(Ok((child.id(), Arc::clone(&pidfd))));
                 let ended = watch(&mut child, &pidfd, deadline, &watched);
                 watched.lock().ended = Some(ended);
@@ -73,17 +74,17 @@ impl OwnedProcess {
         Ok(Self { pid, pidfd, shared })
     }
 
-    /// Its number.
+    /// The process's number.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// How it ended, if it has.
+    /// How the process ended, if it has.
     pub fn ended(&self) -> Option<Ended> {
         self.shared.lock().ended
     }
 
-    /// Waits for its end.
+    /// Waits for the process's end.
     pub fn wait(&self, within: Duration) -> Option<Ended> {
         let running = |state: &mut State| state.ended.is_none();
         let waited = self
@@ -93,10 +94,10 @@ impl OwnedProcess {
         waited.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
-    /// Kills it at once and waits until it is gone.
+    /// Kills the process at once and waits until it is gone.
     pub fn kill(&self) -> Ended {
         self.shared.lock().cut = true;
-        // It may have ended by itself: then the pidfd refuses, which is fine.
+        // The process may have ended by itself: then the pidfd refuses, which is fine.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         let running = |state: &mut State| state.ended.is_none();
         let state = self.shared.changed.wait_while(self.shared.lock(), running);
@@ -119,7 +120,7 @@ fn spawn(command: &mut Command) -> io::Result<(Child, Arc<OwnedFd>)> {
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(pidfd) => Ok((child, Arc::new(pidfd))),
         Err(error) => {
-            // It may have ended.
+            // The process may have ended.
             let _ = child.kill();
             let _ = child.wait();
             Err(error.into())
@@ -127,7 +128,7 @@ fn spawn(command: &mut Command) -> io::Result<(Child, Arc<OwnedFd>)> {
     }
 }
 
-/// Returns when the process has ended, which is at the deadline at the latest.
+/// Returns when the process has ended, at its deadline at the latest.
 fn watch(child: &mut Child, pidfd: &OwnedFd, deadline: Option<Instant>, shared: &Shared) -> Ended {
     let mut late = false;
     loop {
@@ -140,14 +141,14 @@ fn watch(child: &mut Child, pidfd: &OwnedFd, deadline: Option<Instant>, shared: 
             }
             Ok(_) => break,
             Err(rustix::io::Errno::INTR) => {}
-            // Without poll there is no deadline to keep; waiting still works.
+            // Without poll there is no deadline; waiting still works.
             Err(_) => break,
         }
     }
     if late {
-        // Whoever talks to the machine sees no more than a connection that ends.
+        // A client of the machine only sees its connection end, without this reason.
         eprintln!("process {}: killed at its deadline", child.id());
-        // It may have ended.
+        // The process may have ended.
         let _ = child.kill();
     }
     let status = child.wait();

@@ -8,49 +8,49 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// How long a command may take. Generous: a busy host starves the thread that answers.
+/// Timeout for a command. Generous, as a busy host starves the thread that answers.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QmpError {
-    /// The socket.
+    /// The socket failed.
     #[error("QMP socket: {0}")]
     Socket(#[from] io::Error),
-    /// QEMU closed it, which it does when it ends.
+    /// QEMU closed the socket, as it does when it ends.
     #[error("QEMU closed the QMP socket")]
     Closed,
-    /// No answer.
+    /// The timeout expired.
     #[error("no {what} from QEMU within {} s", .within.as_secs())]
     TooLate {
-        /// What was waited for.
+        /// The answer or event that the wait was for.
         what: String,
-        /// How long.
+        /// The timeout.
         within: Duration,
     },
-    /// It is not JSON.
+    /// The peer does not send JSON.
     #[error("QEMU sent something that is not QMP: {text}")]
     NotQmp {
-        /// What it sent.
+        /// The line.
         text: String,
     },
-    /// QEMU says no.
+    /// QEMU refused a command.
     #[error("QEMU refuses {command}: {text}")]
     Refused {
         /// The command.
         command: String,
-        /// QEMU's words.
+        /// QEMU's message.
         text: String,
     },
 }
 
-/// Something that happened in the machine, such as `GUEST_PANICKED`, `RESET`, `SHUTDOWN`, `WATCHDOG`.
+/// An event of the machine, e.g. `GUEST_PANICKED`, `RESET`, `SHUTDOWN`, `WATCHDOG`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Its name.
+    /// The event's name.
     pub name: String,
-    /// What QEMU says about it.
+    /// The event's data.
     pub data: Value,
 }
 
@@ -86,7 +86,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Runs a command and returns what it returns.
+    /// Runs a command and returns its result.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         let mut line = json!({ "execute": command, "arguments": arguments }).to_string();
         line.push('\n');
@@ -122,7 +122,7 @@ impl Qmp {
         Ok(answer.as_str().unwrap_or_default().to_owned())
     }
 
-    /// Waits for an event, those seen before included; events of other names stay for later calls.
+    /// Waits for an event; earlier ones count as well. Events of other names stay for later calls.
     pub fn wait_event(&mut self, name: &str, within: Duration) -> Result<Event, QmpError> {
         let until = Instant::now() + within;
         loop {
@@ -137,7 +137,7 @@ impl Qmp {
         }
     }
 
-    /// The next line. The time-out may strike in its middle: what came is kept for the next call.
+    /// Reads the next message. The timeout may expire in the middle of a line: its bytes are kept for the next call.
     fn read_message(&mut self, what: &str, within: Duration) -> Result<Value, QmpError> {
         let until = Instant::now() + within;
         loop {
@@ -168,7 +168,7 @@ impl Qmp {
     }
 }
 
-/// A peer that is gone is one thing, however the kernel words it.
+/// Turns each of the kernel's errors for a lost peer into [`QmpError::Closed`].
 fn closed(error: io::Error) -> QmpError {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => QmpError::Closed,
@@ -191,7 +191,7 @@ mod tests {
 
     const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
 
-    /// Speaks QEMU's part: the greeting, then for each line received the next of the answers.
+    /// Plays QEMU: sends the greeting, then for each line received the next of the answers.
     fn qemu(answers: &'static [&'static str]) -> Result<Qmp, QmpError> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::spawn(move || {

@@ -1,12 +1,12 @@
-//! What a machine shall be: the plan, as a value.
+//! The plan of a machine, as a value.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A machine before it runs. Paths are the host's and are made absolute when it starts.
+/// A machine before it runs. Paths are the host's and become absolute when the machine starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmSpec {
-    /// What the machine starts from.
+    /// The source of the boot.
     pub boot: Boot,
     /// Main memory in MiB.
     pub memory_mib: u32,
@@ -16,30 +16,31 @@ pub struct VmSpec {
     pub drives: Vec<Drive>,
     /// TCP ports of the guest that the host can reach on 127.0.0.1.
     pub forwards: Vec<Forward>,
-    /// Whether there is a network card; the host's 127.0.0.1 is 10.0.2.2 for the guest.
+    /// Adds a network card; the host's 127.0.0.1 is 10.0.2.2 for the guest.
     pub network: bool,
-    /// What the firmware starts from the network, before it looks at the drives.
+    /// The file that the firmware starts from the network, before it looks at the drives.
     pub network_boot: Option<NetworkBoot>,
-    /// Whether the firmware's own order decides whether the network or a disk comes first, as a machine's NVRAM keeps it; else it is
-    /// the network at every start.
+    /// Leaves the choice between network and disk to the firmware's own order, as the machine's NVRAM keeps it; else
+    /// every start is from the network.
     pub order_of_firmware: bool,
     /// Files that the guest reads from QEMU's firmware configuration device.
     pub fw_cfg: Vec<FwCfg>,
-    /// How time passes in the guest.
+    /// The guest's clock.
     pub timing: Timing,
-    /// An i6300esb watchdog, and what it does when nobody feeds it.
+    /// The action of an i6300esb watchdog when nobody feeds it; `None` for no watchdog.
     pub watchdog: Option<WatchdogAction>,
-    /// What a panic of the guest's kernel means.
+    /// Decides whether a panic of the guest's kernel is a failure.
     pub on_panic: OnPanic,
-    /// Whether a reboot of the guest ends QEMU instead.
+    /// Ends QEMU when the guest reboots.
     pub end_on_reboot: bool,
-    /// After this long the machine is killed and every wait on it fails; `None` for a machine that people use.
+    /// Limit on the machine's life: it is killed then, and every wait on it fails. `None` for a machine that people
+    /// use.
     pub deadline: Option<Duration>,
     /// Further arguments for QEMU, at the end of its command line.
     pub extra_arguments: Vec<String>,
 }
 
-/// What a machine starts from.
+/// The source of a machine's boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Boot {
     /// A kernel that QEMU loads itself.
@@ -51,7 +52,7 @@ pub enum Boot {
         /// The kernel's command line.
         command_line: String,
     },
-    /// What the firmware finds on drives and the network: SeaBIOS when there is no UEFI.
+    /// The firmware, which looks on drives and the network; SeaBIOS where there is no UEFI.
     Firmware {
         /// UEFI firmware.
         uefi: Option<Uefi>,
@@ -63,16 +64,16 @@ pub enum Boot {
 pub struct Uefi {
     /// The code, read only.
     pub code: PathBuf,
-    /// The variables of a new machine. Each machine works on a copy in its directory, with which it goes on when it is
-    /// started there again.
+    /// The variables of a new machine. Each machine works on a copy in its directory, and keeps it when it is started
+    /// there again.
     pub variables: PathBuf,
-    /// Whether the code has Secure Boot, whose variables only System Management Mode may write. Without keys in them it lets
-    /// everything pass and waits for some: that is its setup mode.
+    /// Whether the code has Secure Boot, whose variables only System Management Mode may write. Without keys in the
+    /// variables the firmware is in setup mode: it starts any program and accepts new keys.
     pub secure_boot: bool,
 }
 
 impl Uefi {
-    /// The firmware in a folder with the names of the package `ovmf`, such as `/usr/share/OVMF`.
+    /// Returns the firmware in a folder with the file names of the package `ovmf`, e.g. `/usr/share/OVMF`.
     pub fn in_folder(folder: impl AsRef<Path>) -> Self {
         let folder = folder.as_ref();
         Self {
@@ -82,7 +83,7 @@ impl Uefi {
         }
     }
 
-    /// The same with Secure Boot.
+    /// As [`Self::in_folder`], with Secure Boot.
     pub fn secure_in_folder(folder: impl AsRef<Path>) -> Self {
         let folder = folder.as_ref();
         Self {
@@ -92,7 +93,7 @@ impl Uefi {
         }
     }
 
-    /// With these variables to begin with.
+    /// Replaces the variables that a new machine begins with.
     pub fn variables(self, variables: impl Into<PathBuf>) -> Self {
         Self {
             variables: variables.into(),
@@ -101,39 +102,39 @@ impl Uefi {
     }
 }
 
-/// What the firmware gets from the network: with BIOS by the card's ROM, which is iPXE, with UEFI by the firmware itself.
+/// A file from the network: with BIOS the card's ROM, which is iPXE, loads it; with UEFI the firmware itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkBoot {
-    /// What QEMU's TFTP server offers; nothing needs to be there when the file is a URL.
+    /// The folder that QEMU's TFTP server offers; `None` when the file is a URL.
     pub folder: Option<PathBuf>,
-    /// What DHCP names: a file of the folder, or a URL, which iPXE understands.
+    /// The name that DHCP announces: a file of the folder, or a URL, which iPXE understands.
     pub file: String,
 }
 
 /// A disk of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drive {
-    /// The file that holds it.
+    /// The file on the host that holds the disk.
     pub file: PathBuf,
-    /// How the file holds it.
+    /// The format of the file.
     pub format: DiskFormat,
-    /// What the guest sees it as.
+    /// The bus, which decides the guest's name for the disk.
     pub bus: Bus,
     /// Writes go to a temporary file and are gone when the machine ends.
     pub snapshot: bool,
-    /// What stands between the machine and the file.
+    /// A layer between the machine and the file.
     pub tap: Tap,
 }
 
-/// What stands between the machine and the file that holds its disk. All kinds are for raw disks.
+/// A layer between the machine and the file that holds its disk. All kinds but `None` are for raw disks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Tap {
-    /// Nothing.
+    /// No layer.
     #[default]
     None,
-    /// Every write and every flush is noted in this file, which is made: the format is that of Linux's dm-log-writes.
+    /// Notes every write and every flush in this file, which is made. Its format is that of Linux's dm-log-writes.
     WriteLog(PathBuf),
-    /// Writes can be made to fail while the machine runs: [`crate::Vm::fail_write`].
+    /// Can fail writes while the machine runs: [`crate::Vm::fail_write`].
     Faults,
     /// Another program, which serves the file by NBD on this port of 127.0.0.1.
     Server(u16),
@@ -159,12 +160,12 @@ impl Drive {
         }
     }
 
-    /// The same disk on another bus.
+    /// Puts the disk on another bus.
     pub fn on(self, bus: Bus) -> Self {
         Self { bus, ..self }
     }
 
-    /// The same disk, its writes noted in a file.
+    /// Notes the disk's writes in a file.
     pub fn recorded(self, log: impl Into<PathBuf>) -> Self {
         Self {
             tap: Tap::WriteLog(log.into()),
@@ -172,7 +173,7 @@ impl Drive {
         }
     }
 
-    /// The same disk, whose writes can be made to fail.
+    /// Allows the disk's writes to be failed: [`crate::Vm::fail_write`].
     pub fn breakable(self) -> Self {
         Self {
             tap: Tap::Faults,
@@ -180,7 +181,7 @@ impl Drive {
         }
     }
 
-    /// The same disk, which a program serves by NBD on a port of 127.0.0.1.
+    /// Has a program serve the disk by NBD on a port of 127.0.0.1.
     pub fn served(self, port: u16) -> Self {
         Self {
             tap: Tap::Server(port),
@@ -189,7 +190,7 @@ impl Drive {
     }
 }
 
-/// How a file holds a disk.
+/// The format of a file that holds a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFormat {
     /// Byte by byte.
@@ -199,7 +200,7 @@ pub enum DiskFormat {
 }
 
 impl DiskFormat {
-    /// The name by which QEMU knows it.
+    /// QEMU's name of the format.
     pub fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -208,7 +209,7 @@ impl DiskFormat {
     }
 }
 
-/// What the guest sees a disk as.
+/// The bus that the guest finds a disk on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bus {
     /// `/dev/vdX`
@@ -235,13 +236,13 @@ pub struct Forward {
 /// An entry of QEMU's firmware configuration device (`/sys/firmware/qemu_fw_cfg/by_name/` in the guest).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FwCfg {
-    /// Its name, by QEMU's rules below `opt/` and with a domain of one's own.
+    /// The entry's name, by QEMU's rules below `opt/` and with a domain of one's own.
     pub name: String,
-    /// What it holds.
+    /// The entry's content.
     pub content: Content,
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// The bytes of this file when the machine starts.
@@ -250,7 +251,7 @@ pub enum Content {
     Bytes(Vec<u8>),
 }
 
-/// How time passes in the guest.
+/// The guest's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timing {
     /// As on the host.
@@ -263,7 +264,7 @@ pub enum Timing {
     InstructionsIdleOnHost,
 }
 
-/// What the watchdog does when nobody feeds it.
+/// The watchdog's action when nobody feeds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchdogAction {
     /// Resets the machine.
@@ -272,18 +273,18 @@ pub enum WatchdogAction {
     PowerOff,
 }
 
-/// What a panic of the guest's kernel means.
+/// The meaning of a panic of the guest's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnPanic {
-    /// A failure of whoever waits for this machine.
+    /// A failure of every wait on this machine.
     #[default]
     Fail,
     /// Part of the plan: the machine goes on, by the kernel's `panic=` argument.
     Allow,
 }
 
-/// Long enough for all that a test does with a machine under TCG on a busy host. A hang is noticed sooner, by whoever waits for the
-/// machine.
+/// Default limit on a machine's life: enough for all that a test does with it under TCG on a busy host. The waits have
+/// shorter timeouts and notice a hang sooner.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(900);
 
 impl VmSpec {
@@ -316,17 +317,17 @@ impl VmSpec {
         })
     }
 
-    /// A machine that starts what BIOS finds.
+    /// Returns a machine that BIOS starts.
     pub fn bios() -> Self {
         Self::new(Boot::Firmware { uefi: None })
     }
 
-    /// A machine that starts what UEFI finds.
+    /// Returns a machine that UEFI starts.
     pub fn uefi(uefi: Uefi) -> Self {
         Self::new(Boot::Firmware { uefi: Some(uefi) })
     }
 
-    /// Replaces the kernel's command line; without effect where firmware finds what to start.
+    /// Replaces the kernel's command line; without effect on a machine that firmware starts.
     pub fn command_line(mut self, text: impl Into<String>) -> Self {
         if let Boot::Kernel { command_line, .. } = &mut self.boot {
             *command_line = text.into();
@@ -334,7 +335,7 @@ impl VmSpec {
         self
     }
 
-    /// Adds arguments to the kernel's command line; without effect where firmware finds what to start.
+    /// Adds arguments to the kernel's command line; without effect on a machine that firmware starts.
     pub fn append(mut self, arguments: &str) -> Self {
         if let Boot::Kernel { command_line, .. } = &mut self.boot {
             if !command_line.is_empty() {
@@ -345,13 +346,13 @@ impl VmSpec {
         self
     }
 
-    /// Main memory in MiB.
+    /// Sets the main memory, in MiB.
     pub fn memory_mib(mut self, mib: u32) -> Self {
         self.memory_mib = mib;
         self
     }
 
-    /// Virtual processors.
+    /// Sets the number of virtual processors.
     pub fn processors(mut self, count: u32) -> Self {
         self.processors = count;
         self
@@ -387,7 +388,7 @@ impl VmSpec {
         self.network()
     }
 
-    /// Leaves it to the firmware's own order what is started first.
+    /// Leaves the choice of the first boot device to the firmware's own order.
     pub fn order_of_firmware(mut self) -> Self {
         self.order_of_firmware = true;
         self
@@ -426,7 +427,7 @@ impl VmSpec {
         self
     }
 
-    /// How time passes in the guest.
+    /// Sets the guest's clock.
     pub fn timing(mut self, timing: Timing) -> Self {
         self.timing = timing;
         self
@@ -438,25 +439,25 @@ impl VmSpec {
         self
     }
 
-    /// A panic of the guest's kernel is part of the plan.
+    /// Makes a panic of the guest's kernel part of the plan.
     pub fn allow_panic(mut self) -> Self {
         self.on_panic = OnPanic::Allow;
         self
     }
 
-    /// A reboot of the guest ends QEMU.
+    /// Ends QEMU when the guest reboots.
     pub fn end_on_reboot(mut self) -> Self {
         self.end_on_reboot = true;
         self
     }
 
-    /// The machine is killed after this long.
+    /// Sets the limit on the machine's life, after which it is killed.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// The machine runs until somebody ends it.
+    /// Removes the limit on the machine's life.
     pub fn without_deadline(mut self) -> Self {
         self.deadline = None;
         self

@@ -1,4 +1,4 @@
-//! The one thing here that Rust cannot check.
+//! The one unsafe part of this crate.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,12 +7,12 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// The program dies when the thread that starts it does, so with our process at the latest, however that ends.
+/// Kills the program when the thread that starts it ends, so at the latest with this process, however that ends.
 pub(crate) fn die_with_starter(command: &mut Command) {
     let starter = getpid();
     let prepare = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Our process may have died before the call above: then nobody will send that signal.
+        // This process may have died before the call above: then the kernel will not send the signal.
         if getppid() != Some(starter) {
             return Err(io::Error::from_raw_os_error(
                 rustix::io::Errno::SRCH.raw_os_error(),

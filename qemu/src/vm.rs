@@ -1,4 +1,4 @@
-//! A machine that runs.
+//! A running machine.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,15 +17,15 @@ use crate::process::OwnedProcess;
 use crate::qmp::{Qmp, QmpError};
 use crate::spec::{Forward, OnPanic, VmSpec};
 
-/// How often the console is looked at: far below what a person notices, and cheap.
+/// Interval between two reads of the console: far below what a person notices, and cheap.
 const POLL: Duration = Duration::from_millis(20);
-/// How long QEMU may take to end when told to.
+/// Timeout for QEMU's end after `quit`.
 const QUIT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running machine. It is killed when this value goes; its directory stays unless [`Vm::discard`] removes it.
+/// A running machine. Dropping it kills the machine; its directory stays unless [`Vm::discard`] removes it.
 #[derive(Debug)]
 pub struct Vm {
-    // The order matters: the process ends before its ports and its directory are free again.
+    // Fields are dropped in this order: the process ends before its ports and its directory are free again.
     owner: OwnedProcess,
     qmp: Mutex<Qmp>,
     ports: Vec<Forward>,
@@ -36,8 +36,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Starts a machine in a directory of its own, which is made. One that ended there before leaves its console as
-    /// `console.N.log`.
+    /// Starts a machine in a directory of its own, which is made. The console of a machine that ended there before is
+    /// kept as `console.N.log`.
     pub fn start(spec: &VmSpec, directory: &Path) -> Result<Self> {
         let directory = Directory::claim(directory)?;
         let Launched {
@@ -57,8 +57,8 @@ impl Vm {
         })
     }
 
-    /// Cuts the power and starts a machine of this plan in the same directory. The host's ports are the same, which nobody else could take
-    /// meanwhile: who talked to the machine goes on.
+    /// Cuts the power and starts a machine of this plan in the same directory. The host's ports are the same, and stay
+    /// taken meanwhile, so that clients of the machine can go on.
     pub fn power_cycle(self, spec: &VmSpec) -> Result<Self> {
         self.cut_power();
         let Self {
@@ -93,12 +93,12 @@ impl Vm {
             .ok_or(Error::NotForwarded(guest))
     }
 
-    /// All that the console got so far.
+    /// Returns the console's text so far.
     pub fn console(&self) -> String {
         self.console.text().unwrap_or_default()
     }
 
-    /// The end of the console at this moment, to wait for what comes after it.
+    /// Marks the console's present end, for a wait on later lines.
     pub fn console_mark(&self) -> Result<ConsoleMark> {
         self.console.mark().map_err(Error::directory(
             "read the console in",
@@ -106,19 +106,21 @@ impl Vm {
         ))
     }
 
-    /// The last lines of the console and of QEMU's own output.
+    /// Returns the last lines of the console and of QEMU's own output.
     pub fn evidence(&self) -> Evidence {
         self.directory.evidence()
     }
 
-    /// Waits for a line of the console that contains the text, those already there included.
+    /// Waits for a line of the console that contains the text; earlier lines count as well.
     pub fn wait_for_line(&self, text: &str, within: Duration) -> Result<ConsoleLine> {
         self.wait_for_line_after(ConsoleMark::default(), text, within)
     }
 
     /// Waits for a line after the mark that contains the text.
     ///
-    /// Fails as soon as it cannot come any more: the machine ended, or its kernel panicked where that is not planned.
+    /// # Errors
+    /// The timeout expired, or the line cannot come any more: the machine ended, or its kernel panicked
+    /// without a plan for that.
     pub fn wait_for_line_after(
         &self,
         mut mark: ConsoleMark,
@@ -128,7 +130,7 @@ impl Vm {
         let until = Instant::now() + within;
         let wanted = || format!("console line with {text:?}");
         loop {
-            // Asked before the console is read: what it wrote last must not be missed.
+            // Checked before the console is read, so that the machine's last output is not missed.
             let ended = self.owner.ended();
             let late = Instant::now() >= until;
             let read = self.console.lines_after(mark);
@@ -166,7 +168,7 @@ impl Vm {
         }
     }
 
-    /// How the machine ended, if it has.
+    /// Returns how the machine ended, if it has.
     pub fn ended(&self) -> Option<Ended> {
         self.owner.ended()
     }
@@ -180,16 +182,16 @@ impl Vm {
         })
     }
 
-    /// Cuts the power: the process is killed at once. What the guest did not flush may be lost, except that the host's
-    /// page cache survives.
+    /// Cuts the power: kills the process at once. Writes that the guest did not flush may be lost, except that the
+    /// host's page cache survives.
     pub fn cut_power(&self) -> Ended {
         self.owner.kill()
     }
 
-    /// Ends QEMU in order, disks flushed; the guest does not notice.
+    /// Ends QEMU in order, with disks flushed; the guest does not notice.
     pub fn quit(&self) -> Result<Ended> {
         match self.qmp().execute("quit", json!({})) {
-            // It may close the socket before it answers.
+            // QEMU may close the socket before it answers.
             Ok(_) | Err(QmpError::Closed) => {}
             Err(source) => return Err(self.qmp_failed(source)),
         }
@@ -201,7 +203,7 @@ impl Vm {
         self.command("system_reset")
     }
 
-    /// Presses the power button, by which the guest is asked to shut down.
+    /// Presses the power button, which asks the guest to shut down.
     pub fn press_power_button(&self) -> Result<()> {
         self.command("system_powerdown")
     }
@@ -211,13 +213,13 @@ impl Vm {
         self.command("stop")
     }
 
-    /// Lets it go on.
+    /// Resumes a paused guest.
     pub fn resume(&self) -> Result<()> {
         self.command("cont")
     }
 
-    /// Has a write to a disk fail that was made [`crate::Drive::breakable`]; `drive` is its place in the plan, from 0. It takes
-    /// the place of a fault that was asked for before.
+    /// Fails a write to a disk that was made [`crate::Drive::breakable`]. `drive` is the disk's index in the plan, from
+    /// 0. The fault replaces an earlier one.
     pub fn fail_write(&self, drive: usize, what: &WriteFault) -> Result<()> {
         fault::set(&mut self.qmp(), drive, what).map_err(|source| self.qmp_failed(source))
     }
@@ -229,18 +231,18 @@ impl Vm {
             .map_err(|source| self.qmp_failed(source))
     }
 
-    /// The guest's own time since QEMU started, to the microsecond: see [`crate::Timing`] for what it counts. Reading it
-    /// takes the guest no time.
+    /// Returns the guest's own time since QEMU started, in steps of a microsecond: see [`crate::Timing`] for its unit.
+    /// Reading it takes the guest no time.
     ///
-    /// Until the guest's kernel has enabled its HPET it wraps every 4.7 s. After a reset of a machine older than that only
-    /// differences mean something.
+    /// The clock wraps every 4.7 s until the guest's kernel has enabled its HPET. After a reset of a machine older than
+    /// that only differences are meaningful.
     pub fn guest_clock(&self) -> Result<Duration> {
         guest_clock::read(&mut self.qmp()).map_err(|source| self.qmp_failed(source))
     }
 
-    /// The control connection, for what has no method here.
+    /// Returns the control connection, for commands without a method here.
     pub fn qmp(&self) -> MutexGuard<'_, Qmp> {
-        // Each call leaves the connection whole, a panicking caller too.
+        // Each call leaves the connection consistent, even if the caller panics.
         self.qmp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! What the API bears: measured on the host, since an emulated machine's processor says nothing of a real one's.
+//! The API's capacity: measured on the host, since an emulated machine's processor says nothing about a real one's.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::table::{Limit, Table};
 
-/// In the order of the table, with the promise and the goal.
+/// The numbers in the order of the table, with the promise and the goal.
 const NUMBERS: [(&str, Limit, Limit); 10] = [
     (
         "version_requests_per_second",
@@ -40,7 +40,7 @@ const NUMBERS: [(&str, Limit, Limit); 10] = [
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let program = guest_program_file("instar-api-load")?;
-    // machined's parts are in it: as root of nothing they could not change this host's network if they wanted to.
+    // The program contains parts of machined: in a user namespace they cannot change this host's network.
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user"])
         .arg(program)

@@ -1,4 +1,4 @@
-//! From reset to an API that answers, against the same kernel with the smallest PID 1.
+//! The boot, from reset to an API that answers, compared with the same kernel and the smallest PID 1.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use instar_tests::{BareBoot, ImageUnderTest, Node, Scratch};
 use crate::table::{Limit, Table};
 use crate::{COMMAND_LINE, MEMORY_MIB};
 
-/// Real time for a boot that is counted.
+/// Real time for a counted boot.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One counted boot, in instructions since reset.
@@ -77,14 +77,15 @@ fn count(scratch: &Scratch, image: &ImageUnderTest) -> Result<Counted> {
     })
 }
 
-/// When a client far away would get an answer: the node has called its own API over mutual TLS, and has its address.
+/// Returns the time at which a remote client would get an answer: the node has called its own API over mutual TLS, and
+/// has its address.
 pub(crate) fn reachable(vm: &Vm) -> Result<Duration> {
     let answers = stamp(vm, "machined: the API answers on port")?;
     let address = stamp(vm, "machined: DHCP lease")?;
     Ok(answers.max(address))
 }
 
-/// The kernel's time of the first line with a text.
+/// Returns the kernel's time of the first line with a text.
 fn stamp(vm: &Vm, text: &str) -> Result<Duration> {
     let line = vm.wait_for_line(text, PATIENCE)?;
     line.kernel_time()

@@ -1,7 +1,7 @@
-//! A machine that boots from its disk: how long its installation takes, and how long an upgrade by a reboot keeps it away.
+//! A machine that boots from its disk: the time of its installation, and the outage of an upgrade by a reboot.
 //!
-//! Firmware is part of it all, and no clock of the guest runs through a reset, so these times are the host's. Each is held against
-//! a boot of the same machine on the same host right after it.
+//! Both include the firmware, and no clock of the guest runs through a reset, so these times are the host's. Each is
+//! compared with a boot of the same machine on the same host right after it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use instar_tests::{ImageUnderTest, Node, OutageProbe, Registry, Scratch, uefi};
 use crate::table::{Limit, Table};
 
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Has the version on the CD installed, and booted from the disk.
+/// A document that installs the version on the CD, and boots it from the disk.
 const INSTALL: &str = "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nreboot: true\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"/dev/vda\"\n";
 
 pub(crate) async fn measure(
@@ -66,7 +66,7 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-/// From power-on with a CD and a blank disk to a machine that was booted from the disk and is ready.
+/// Installs, from power-on with a CD and a blank disk to a ready machine that was booted from its disk.
 async fn install(scratch: &Scratch, image: &ImageUnderTest, registry: &Registry) -> Result<Node> {
     let cd = Drive::raw(image.iso()).on(Bus::Cd);
     let host = registry.host_for_guest();
@@ -79,10 +79,10 @@ async fn install(scratch: &Scratch, image: &ImageUnderTest, registry: &Registry)
     Ok(node)
 }
 
-/// For one answer, with a new connection.
+/// Timeout for one answer, with a new connection.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// How many seconds pass from the last answer of the kernel that runs to the first of the next one.
+/// Returns the seconds from the last answer of the running kernel to the first of the next one.
 async fn away(
     node: &Arc<Node>,
     act: impl Future<Output = Result<(), tonic::Status>>,
@@ -91,7 +91,7 @@ async fn away(
     let mut probe = OutageProbe::start(
         move || {
             let node = asked.clone();
-            // A connection to the kernel before may never hear that it is gone.
+            // A connection to the former kernel may never get an error.
             async move { tokio::time::timeout(ANSWER, node.kernel_boot_id()).await? }
         },
         move || Ok(began.elapsed()),

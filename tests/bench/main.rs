@@ -1,8 +1,9 @@
-//! `make bench`: what Instar promises in numbers (docs/promises.md), each beside its limit.
+//! `make bench`: measures the numbers that Instar promises (docs/promises.md), each beside its limit.
 //!
-//! Times are guest instructions, one per nanosecond of the guest's clock, so that a busy host changes nothing; but for those in
-//! `installed`, where firmware takes part, and in `api`, which is measured on the host. The table goes to standard output, the same numbers to `target/bench.json`. It fails
-//! when a limit is broken; a goal that is not reached yet is printed as such. `bench memory outage` measures only these parts, and leaves that file as it is.
+//! Times are guest instructions, one per nanosecond of the guest's clock, so that a busy host changes nothing; except
+//! those of `installed`, where firmware takes part, and of `api`, which is measured on the host. The table goes to
+//! standard output, the same numbers to `target/bench.json`. It fails when a limit is broken; a goal that is not
+//! reached yet is printed as such. `bench memory outage` measures only these parts, and leaves that file as it is.
 
 mod api;
 mod boot;
@@ -21,26 +22,26 @@ use instar_tests::{ImageUnderTest, Scratch, target_directory};
 
 use crate::table::Table;
 
-/// The kernel's arguments, as in `docs/contracts.md`: the same for Instar and for what it is compared with.
+/// The kernel's arguments, as in `docs/contracts.md`: the same for Instar and for the systems beside it.
 const COMMAND_LINE: &str =
     "console=ttyS0 panic=10 printk.devkmsg=on cryptomgr.notests transparent_hugepage=never";
-/// Memory of the machines that are compared.
+/// Memory of the machines that are compared, in MiB.
 const MEMORY_MIB: u32 = 256;
 
-/// What can be measured alone.
+/// A part that can be measured alone.
 #[derive(Debug, Clone, Copy)]
 enum Part {
-    /// Of files, and lines of init.
+    /// Sizes of files, and init's number of lines.
     Sizes,
-    /// Of requests and connections.
+    /// Rates of requests and connections.
     Api,
-    /// Counted in instructions.
+    /// Boot, counted in instructions.
     Boot,
-    /// Of an idle machine.
+    /// Memory of an idle machine.
     Memory,
-    /// Of an upgrade and of a reboot.
+    /// Outage of an upgrade and of a reboot.
     Outage,
-    /// Phases of a boot, of an upgrade and of a reboot, and what containers notice of them.
+    /// Phases of a boot, of an upgrade and of a reboot, and the pauses of containers in them.
     Swap,
     /// An installation from a CD, and an upgrade by a reboot.
     Installed,
@@ -107,7 +108,7 @@ fn measure() -> Result<Table> {
             }
         }
     }
-    // Whoever reads the file wants all of it.
+    // The file is written only with all parts, as its readers expect.
     if !chosen.is_empty() {
         return Ok(table);
     }

@@ -1,4 +1,4 @@
-//! What an idle machine holds, against the same machine with nothing but a static service as PID 1.
+//! Memory of an idle machine, compared with the same machine with only a static service as PID 1.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::table::{Limit, Table};
 use crate::{COMMAND_LINE, MEMORY_MIB};
 
 const PATIENCE: Duration = Duration::from_secs(240);
-/// By the guest's clock, which a busy host slows down: by then the code of the boot is let go. The bare machine waits as long before
-/// it looks.
+/// Pause before the measurement, by the guest's clock, which a busy host slows down: after it the kernel has freed the
+/// memory of the boot. The bare machine waits as long.
 const SETTLING: Duration = Duration::from_secs(5);
 
 pub(crate) async fn measure(
@@ -67,7 +67,7 @@ pub(crate) async fn measure(
 async fn settle(node: &Node) -> Result<()> {
     let until = node.uptime().await? + SETTLING;
     node.wait_until("the machine has settled", PATIENCE, async || {
-        // Between two looks it is idle.
+        // The machine is idle between two questions.
         tokio::time::sleep(SETTLING).await;
         let now = node.uptime().await?;
         ensure!(now >= until, "{now:?} of {until:?}");
@@ -76,7 +76,7 @@ async fn settle(node: &Node) -> Result<()> {
     .await
 }
 
-/// Where the rest of the memory is: the file system in memory, and what the kernel holds.
+/// Adds the other parts of memory in use: the file system in memory, and the kernel's own.
 async fn add_parts(node: &Node, image: &ImageUnderTest, table: &mut Table) -> Result<()> {
     let image = std::fs::metadata(image.rootfs())?.len() / 1024;
     table.add("idle_rootfs_image_kib", image as f64, Limit::None);
@@ -100,7 +100,7 @@ async fn add_parts(node: &Node, image: &ImageUnderTest, table: &mut Table) -> Re
     Ok(())
 }
 
-/// Everything but what is free, pages on per-CPU lists included in that.
+/// Returns all memory that is not free, pages on per-CPU lists counting as free.
 async fn used_kib(node: &Node) -> Result<f64> {
     let meminfo = node.read("/proc/meminfo").await?;
     let zoneinfo = node.read("/proc/zoneinfo").await?;
@@ -112,7 +112,7 @@ async fn used_kib(node: &Node) -> Result<f64> {
     Ok(field(&meminfo, "MemTotal:")? - field(&meminfo, "MemFree:")? - per_cpu_pages * 4.0)
 }
 
-/// A number of KiB after a key.
+/// Returns the KiB after a key.
 fn field(text: &str, key: &str) -> Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     let number = line.and_then(|rest| rest.split_whitespace().next());

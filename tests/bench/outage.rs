@@ -1,4 +1,4 @@
-//! How long the API is away over a soft upgrade, and over a reboot of the same machine.
+//! The outage of the API over a soft upgrade, and over a reboot of the same machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,10 +79,10 @@ fn probe(node: &Arc<Node>) -> OutageProbe {
     )
 }
 
-/// From the last answer before a reboot to the moment at which a client would get the next one.
+/// Returns the time from the last answer before a reboot to the moment at which a client would get the next one.
 ///
-/// The guest's clock begins anew with the reset, so the two halves are measured apart: up to the kernel's last words, and from
-/// the reset on. The time to the last words counts from the answer to the call, the last that the machine gave for sure.
+/// The guest's clock restarts with the reset, so the two halves are measured apart: up to the kernel's last line, and
+/// from the reset on. The first half begins with the answer to the call, the last that the machine gave for sure.
 async fn reboot(node: &Node, bare: &BareBoot) -> Result<Duration> {
     let mark = node.vm().console_mark()?;
     node.machine()
@@ -99,7 +99,7 @@ async fn reboot(node: &Node, bare: &BareBoot) -> Result<Duration> {
     Ok(down + up)
 }
 
-/// A line of the console and when the kernel took it.
+/// A line of the console, with the kernel's time of it.
 struct Stamp {
     time: Duration,
     end: ConsoleMark,

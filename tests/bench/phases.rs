@@ -1,23 +1,24 @@
-//! Where the time of a boot, an upgrade without a reboot and a reboot goes: from the console's text to phases in guest time.
+//! The phases of a boot, an upgrade without a reboot, and a reboot: from the console's text to times of the guest.
 //!
-//! Each phase runs from one line to another, by the kernel's time stamps. init and machined write to the kernel's log, so all lines are
-//! on one time line. Some phases run beside each other: they do not add up. The kernel's clock starts after the firmware.
+//! Each phase runs from one line to another, by the kernel's time stamps. init and machined write to the kernel's log,
+//! so all lines are on one time line. Some phases overlap: they do not add up. The kernel's clock starts after the
+//! firmware.
 //!
-//! init says nothing between its mount of the next root filesystem and the start of the next generation: what it does there, teardown
-//! included, is one phase.
+//! init prints nothing between its mount of the next root filesystem and the start of the next generation: its work in
+//! between, teardown included, is one phase.
 
 use std::time::Duration;
 
 use instar_qemu::ConsoleLine;
 
-/// A phase: its name, the text of the line that it begins with (none: the kernel's zero), and of the first one after that which ends it.
+/// A phase: its name, the text of its first line (none: the kernel's zero), and of the next line that ends it.
 pub(crate) type Phase = (&'static str, Option<&'static str>, &'static str);
 
 const MACHINED: &str = "machined: v";
 const FIRST_ANSWER: &str = "machined: the API answers on port";
 const GENERATION: &str = "init: generation ";
 
-/// Of a boot.
+/// Phases of a boot.
 pub(crate) const BOOT: [Phase; 10] = [
     ("kernel", None, "Run /init as init process"),
     ("init", Some("Run /init as init process"), GENERATION),
@@ -51,7 +52,8 @@ pub(crate) const BOOT: [Phase; 10] = [
     ),
 ];
 
-/// Of an upgrade without a reboot, in the order in which they end; the answer is followed by a pause of half a second.
+/// Phases of an upgrade without a reboot, in the order of their ends; the answer is followed by a pause of half a
+/// second.
 pub(crate) const SOFT: [Phase; 13] = [
     ("answer", Some(" asked for by "), ": without a reboot"),
     (
@@ -104,7 +106,7 @@ pub(crate) const SOFT: [Phase; 13] = [
     ),
 ];
 
-/// Of a reboot, down to the kernel's last words.
+/// Phases of a reboot, down to the kernel's last line.
 pub(crate) const DOWN: [Phase; 5] = [
     ("answer", Some(" asked for by "), "machined: reboot: start"),
     (
@@ -129,7 +131,7 @@ pub(crate) const DOWN: [Phase; 5] = [
     ),
 ];
 
-/// The milliseconds of each phase; none for one without both of its lines.
+/// Returns the milliseconds of each phase; none for a phase without both of its lines.
 pub(crate) fn milliseconds(console: &str, phases: &[Phase]) -> Vec<(&'static str, Option<f64>)> {
     let phases = phases.iter();
     phases
@@ -140,7 +142,7 @@ pub(crate) fn milliseconds(console: &str, phases: &[Phase]) -> Vec<(&'static str
         .collect()
 }
 
-/// The time from the first line with a text to the next line with another.
+/// Returns the time from the first line with one text to the next line with another.
 pub(crate) fn between(console: &str, from: Option<&str>, to: &str) -> Option<Duration> {
     let mut lines = console.lines();
     let begin = match from {
@@ -151,7 +153,7 @@ pub(crate) fn between(console: &str, from: Option<&str>, to: &str) -> Option<Dur
     end.checked_sub(begin)
 }
 
-/// What the console shows from the first line with a text on; nothing where there is none.
+/// Returns the console from the first line with a text on; empty if there is none.
 pub(crate) fn from_line<'a>(console: &'a str, text: &str) -> &'a str {
     let at = console
         .find(text)
@@ -236,7 +238,7 @@ SeaBIOS (version 1.16)
                 .iter()
                 .all(|(_, time)| time.is_none())
         );
-        // A clock that began anew in between is no time.
+        // A clock that started anew between the lines gives no time.
         let reset = "[    9.0] odd\n[    9.000000] one\n[    0.500000] two\n";
         assert_eq!(between(reset, Some("one"), "two"), None);
         assert_eq!(between(reset, Some("odd"), "one"), None);

@@ -1,5 +1,5 @@
-//! A machine with a disk and containers: the phases of its boot, of an upgrade without a reboot, and of a reboot; and what its containers
-//! notice of the upgrade.
+//! A machine with a disk and containers: the phases of its boot, of an upgrade without a reboot, and of a reboot; and
+//! the upgrade's effect on its containers.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::phases::{BOOT, DOWN, Phase, SOFT, between, from_line, milliseconds};
 use crate::table::{Goal, Limit, Table};
 
 const PATIENCE: Duration = Duration::from_secs(240);
-/// The port of the container that lives on.
+/// The port of the container that is kept.
 const PORT: u16 = 8081;
-/// It makes a container end with its generation.
+/// A mount that makes a container end with its generation.
 const BOUND: &str = "mounts:\n  - hostPath: {source: /etc/os-release, destination: /os-release}\n";
 
 pub(crate) async fn measure(
@@ -97,7 +97,7 @@ async fn start(scratch: &Scratch, image: &ImageUnderTest, registry: &Registry) -
     Ok(node)
 }
 
-/// The config with the container that lives on.
+/// Returns the config with the container that is kept.
 fn with_kept(config: MachineConfig, registry: &str) -> MachineConfig {
     let beat = format!("args: [\"beat\", \"{PORT}\"]\nnetwork: {{mode: host}}\n");
     config
@@ -136,7 +136,7 @@ fn add_phases(table: &mut Table, what: &str, console: &str, phases: &[Phase]) {
     }
 }
 
-/// What containers noticed of an upgrade, and how long it took as a whole.
+/// Adds the pauses of containers in an upgrade, and the upgrade's whole time.
 fn add_containers(table: &mut Table, console: &str, held: Held) -> Result<()> {
     let pause = held.pause.as_secs_f64() * 1000.0;
     let goal = Goal(Limit::AtMost(10.0));

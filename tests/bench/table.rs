@@ -1,20 +1,20 @@
-//! The numbers, their limits, and the two forms in which they are shown.
+//! The numbers, their limits, and the two forms of their output.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// What a number may be.
+/// The limit of a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Limit {
     AtMost(f64),
     AtLeast(f64),
-    /// Reported only.
+    /// No limit: the number is only reported.
     None,
 }
 
 impl Limit {
-    /// A promise, and a stricter goal.
+    /// Returns a promise with a stricter goal.
     pub(crate) fn with_goal(self, goal: Limit) -> Bounds {
         Bounds {
             promise: self,
@@ -30,7 +30,7 @@ impl Limit {
         }
     }
 
-    /// How a number stands to a limit that it does not keep.
+    /// Describes a broken limit.
     fn missed(self) -> &'static str {
         match self {
             Limit::AtLeast(_) => "below the limit",
@@ -49,11 +49,11 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A limit that is wanted and not promised: nothing fails where it is not kept.
+/// A limit that is wanted and not promised: missing it is no failure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Goal(pub(crate) Limit);
 
-/// What is promised of a number, and what is wanted of it.
+/// A number's promise, and its goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Bounds {
     promise: Limit,
@@ -85,7 +85,7 @@ impl Row {
     }
 }
 
-/// All of them, in the order in which they were measured.
+/// All numbers, in the order of their measurement.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Table {
     rows: Vec<Row>,
@@ -106,10 +106,10 @@ impl Table {
         self.rows.iter().all(Row::holds)
     }
 
-    /// One flat object of numbers.
+    /// Returns one flat object of numbers.
     pub(crate) fn to_json(&self) -> Value {
         let numbers = self.rows.iter().map(|row| {
-            // Whole numbers without a fraction, as they were counted.
+            // Whole numbers are written without a fraction.
             let value = match row.value.fract() == 0.0 {
                 true => Value::from(row.value as i64),
                 false => Value::from((row.value * 1000.0).round() / 1000.0),

@@ -1,4 +1,4 @@
-//! The methods that look at a node: by instarctl, by plain calls, and by a client that learns them from the node.
+//! The methods that only read: by instarctl, by plain calls, and by a client that learns them from the node.
 
 mod apid;
 mod clients;
@@ -33,7 +33,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![methods_that_look_show_the_node_and_none_of_its_secrets]
 }
 
-/// One boot for all: nothing here changes what another chapter looks at.
+/// One boot serves all chapters: none changes the objects of another.
 async fn methods_that_look_show_the_node_and_none_of_its_secrets(scratch: Scratch) -> Outcome {
     let grpcio = Grpcio::ready(&scratch)?;
     let asked = AskedNode::boot(scratch).await?;
@@ -52,7 +52,7 @@ async fn methods_that_look_show_the_node_and_none_of_its_secrets(scratch: Scratc
     .await
 }
 
-/// A node with a greeter, and those around it.
+/// A node with a greeter, and its clients.
 struct AskedNode {
     scratch: Scratch,
     registry: Registry,
@@ -78,7 +78,7 @@ impl AskedNode {
         })
     }
 
-    /// The JSON of a command of instarctl, one value per line.
+    /// Runs a command of instarctl; returns its JSON, one value per line.
     async fn lines(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let in_json = [&["--output", "json"], arguments].concat();
         let said = self.instarctl.run(&in_json).await?;
@@ -89,21 +89,21 @@ impl AskedNode {
             .collect()
     }
 
-    /// The JSON of a command that answers with one value.
+    /// Runs a command; returns the one value of its JSON.
     async fn one(&self, arguments: &[&str]) -> Result<Value> {
         let mut lines = self.lines(arguments).await?;
         ensure!(lines.len() == 1, "{arguments:?}: {lines:?}");
         Ok(lines.remove(0))
     }
 
-    /// Names that `ls` gives.
+    /// Returns the names in the output of `ls`.
     async fn names(&self, arguments: &[&str]) -> Result<Vec<String>> {
         let lines = self.lines(arguments).await?;
         let name = |line: &Value| text(&line["relative_name"]).to_owned();
         Ok(lines.iter().map(name).collect())
     }
 
-    /// A command is refused with these words.
+    /// Checks that a command is refused with these words.
     async fn refuses(&self, arguments: &[&str], words: &str) -> Outcome {
         let said = self.instarctl.run(arguments).await?;
         ensure!(said.code != Some(0), "{arguments:?}: {said:?}");
@@ -113,17 +113,17 @@ impl AskedNode {
     }
 }
 
-/// A JSON string, or nothing.
+/// Returns a JSON string, or an empty text.
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The members of a JSON array, or none.
+/// Returns the members of a JSON array, or none.
 fn members(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The member of an array whose field says this.
+/// Returns the member of an array whose field has this value.
 fn member<'a>(array: &'a Value, field: &str, says: &str) -> Result<&'a Value> {
     let found = members(array).iter().find(|one| one[field] == says);
     found.with_context(|| format!("none has the {field} {says}: {array}"))

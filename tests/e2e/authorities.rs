@@ -1,4 +1,4 @@
-//! A new certificate authority for a machine that runs, step by step, and who is let in at each.
+//! A new certificate authority for a running machine, step by step, and the clients that are let in at each step.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use tonic::{Code, Streaming};
 use crate::PATIENCE;
 use crate::trust::methods_that_change;
 
-/// What was asked before has ten seconds; the rest is for a busy host.
+/// Earlier questions have ten seconds; the rest is for a busy host.
 const STAY: Duration = Duration::from_secs(30);
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -34,7 +34,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// What runs; nothing of it starts anew.
+/// Processes of the node; none may be restarted.
 #[derive(Debug, PartialEq, Eq)]
 struct Running {
     generation: String,
@@ -55,7 +55,7 @@ impl Running {
     }
 }
 
-/// The number that the last that happened to a service ends with.
+/// Returns the number at the end of the service's last event.
 fn pid(id: &str, services: &[ServiceInfo]) -> Result<u32> {
     let service = services.iter().find(|service| service.id == id);
     let events = service.and_then(|it| it.events.as_ref());
@@ -77,8 +77,8 @@ const VERSION: &str = "/machine.MachineService/Version";
 const APPLY: &str = "/machine.MachineService/ApplyConfiguration";
 const UPGRADE: &str = "/machine.MachineService/Upgrade";
 
-/// Begins one call of each method that is not for whoever only looks, each with a message that would do something, and some more that
-/// apply this config.
+/// Begins one call of each method that the reader role may not call, each with a message that would take effect, and
+/// some calls that apply this config.
 async fn park_all(parked: &mut Parked, config: &str) -> Outcome {
     for (mode, dry_run) in [(Mode::Auto, true), (Mode::Try, false)] {
         parked.park(APPLY, &apply(config, mode, dry_run))?;
@@ -86,7 +86,7 @@ async fn park_all(parked: &mut Parked, config: &str) -> Outcome {
     for method in methods_that_change()? {
         parked.park(&method, &message_that_would_do_something(&method, config))?;
     }
-    // All of them have come when an answer to the next has.
+    // An answer to this call means that the node has all calls before it.
     parked.call(VERSION, &[]).await?.ok();
     Ok(())
 }
@@ -99,7 +99,7 @@ fn message_that_would_do_something(method: &str, config: &str) -> Vec<u8> {
         "MetaWrite" => value_of_a_key(),
         "ServiceRestart" | "ServiceStop" => ServiceRestartRequest { id }.encode_to_vec(),
         "Upgrade" if method == UPGRADE => upgrade_to_another_image(),
-        // Nothing is a good message for Reboot, Shutdown, Reset, Rollback.
+        // For Reboot, Shutdown, Reset and Rollback an empty message is valid.
         _ => Vec::new(),
     }
 }
@@ -138,7 +138,7 @@ fn upgrade_to_another_image() -> Vec<u8> {
     request.encode_to_vec()
 }
 
-/// Finishes calls that were parked: none may be carried out.
+/// Finishes the parked calls: none may be carried out.
 async fn none_is_carried_out(what: &str, parked: &mut Parked) -> Outcome {
     let answers = parked.finish().await?;
     ensure!(answers.len() > 20, "{} calls", answers.len());
@@ -146,7 +146,7 @@ async fn none_is_carried_out(what: &str, parked: &mut Parked) -> Outcome {
         let status = answer.as_ref().ok().and_then(|answer| answer.status);
         let is_refused = matches!(
             status,
-            // A method that there is not is answered before the request is whole.
+            // The node answers an unknown method before the request is whole.
             None | Some(Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented)
         );
         ensure!(is_refused, "{what}: {method}: {answer:?}");
@@ -155,7 +155,7 @@ async fn none_is_carried_out(what: &str, parked: &mut Parked) -> Outcome {
     Ok(())
 }
 
-/// Waits until whoever has this connection is told to be nobody any more.
+/// Waits until the node refuses the caller of this connection.
 async fn lost_its_standing(node: &Node, parked: &Parked) -> Outcome {
     node.wait_until("the connection's caller is refused", PATIENCE, async || {
         let said = parked.call(VERSION, &[]).await?;
@@ -169,14 +169,14 @@ async fn lost_its_standing(node: &Node, parked: &Parked) -> Outcome {
     .await
 }
 
-/// Whether somebody is let in, at once, on a connection of his own.
+/// Checks that the node lets this identity in, at once, on a new connection.
 async fn is_let_in(node: &Node, who: &Identity) -> Outcome {
     let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
     machine.version(()).await?;
     Ok(())
 }
 
-/// The config in force, for a client that is shown all of it.
+/// A request for the config in force, whole.
 fn in_force() -> GetRequest {
     GetRequest {
         namespace: "config".to_owned(),
@@ -234,7 +234,7 @@ struct Story {
     rest: String,
     old: Identity,
     new: Identity,
-    /// Before anything changed.
+    /// The node's processes before any change.
     running: Running,
 }
 
@@ -262,7 +262,7 @@ impl Story {
     }
 }
 
-/// Administrators of the first authority and of another.
+/// Returns administrators of the first authority and of another, each trusting both.
 fn two_who_trust_each_other(first: &Identity) -> Result<(Identity, Identity)> {
     let old = first.with_role(Role::Admin)?;
     let new = Identity::administrator()?.trusting(&old);
@@ -292,7 +292,7 @@ async fn a_new_authority_is_accepted(story: &Story) -> Outcome {
     shows(node, old, old).await
 }
 
-/// Which is still accepted.
+/// The old authority is still accepted.
 async fn a_new_authority_takes_the_place_of_the_old_one(story: &Story) -> Outcome {
     let Story { node, old, new, .. } = story;
     let both = MachineConfig::new(new).accepting(old);
@@ -301,7 +301,7 @@ async fn a_new_authority_takes_the_place_of_the_old_one(story: &Story) -> Outcom
     is_let_in(node, old).await
 }
 
-/// Somebody's client, and the events that it is told.
+/// A client, and the events that it gets.
 type Events = (MachineServiceClient<Channel>, Streaming<Event>);
 
 async fn events_as(node: &Node, who: &Identity) -> Result<Events> {
@@ -310,10 +310,10 @@ async fn events_as(node: &Node, who: &Identity) -> Result<Events> {
     Ok((client, events))
 }
 
-/// Somebody's client, and the configs that it is told.
+/// A client, and the configs that it gets.
 type Configs = (StateClient<Channel>, Streaming<WatchResponse>);
 
-/// What was begun before the old authority goes.
+/// Calls and streams that begin before the old authority goes.
 struct Begun {
     parked: [Parked; 2],
     configs: Configs,
@@ -359,7 +359,7 @@ async fn configs_as(node: &Node, who: &Identity) -> Result<Configs> {
     Ok((client, configs))
 }
 
-/// Whether they are finished at once or a little later.
+/// Checks calls that are finished at once and calls that are finished a little later.
 async fn calls_that_were_begun_are_not_carried_out(
     node: &Node,
     [at_once, later]: &mut [Parked; 2],
@@ -419,14 +419,14 @@ async fn events_for_the_new_authority_go_on((_, events): &mut Events) -> Outcome
     Ok(())
 }
 
-/// The node finds its own way in with each authority, so apid is not taken to be broken.
+/// The node's own checks pass with each authority, so it does not take apid to be broken.
 async fn everything_has_run_on_since_the_beginning(story: &Story, who: &Identity) -> Outcome {
     let (before, after) = (&story.running, Running::of(&story.node, who).await?);
     ensure!(*before == after, "{before:?} became {after:?}");
     story.greeter.greets()
 }
 
-/// It decodes and encodes the whole config each time.
+/// talosctl decodes and encodes the whole config at each step.
 async fn talosctl_rotates_to_a_third_authority(story: &Story, third: &Identity) -> Outcome {
     let Story { node, new, .. } = story;
     rotate_ca(node, new, third, Release::V1_14).await?;
@@ -446,7 +446,7 @@ async fn no_document_of_the_config_was_lost(story: &Story, who: &Identity) -> Ou
     Ok(())
 }
 
-/// In maintenance mode everybody may bring a config. Once there is one, nobody who connected before may.
+/// In maintenance mode anybody may apply a config. Once there is one, no client that connected before may.
 async fn who_came_before_the_config_does_not_stay(scratch: Scratch) -> Outcome {
     let waiting = WaitingNode::start(&scratch)?;
     let node = &waiting.node;
@@ -465,7 +465,7 @@ async fn who_came_before_the_config_does_not_stay(scratch: Scratch) -> Outcome {
     .await
 }
 
-/// A node that waits for its config, and somebody without a certificate.
+/// A node that waits for its config, and a client without a certificate.
 struct WaitingNode {
     node: Node,
     stranger: Instarctl,
@@ -490,12 +490,12 @@ impl WaitingNode {
         })
     }
 
-    /// A command without a certificate.
+    /// The arguments of a command without a certificate.
     fn insecure<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
         [&["--insecure", "-n", &self.address], arguments].concat()
     }
 
-    /// Followed by the stranger, who has seen its beginning.
+    /// Follows the kernel log as the client without a certificate, which has seen the log's beginning.
     fn kernel_log(&self) -> Result<FollowedProgram> {
         let follow = self.insecure(&["dmesg", "--follow"]);
         let mut told = self.stranger.follow(&follow)?;
@@ -510,7 +510,7 @@ impl WaitingNode {
     }
 }
 
-/// Somebody has begun to bring a config of his own, and all else that there is.
+/// A client without a certificate has begun to apply a config of its own, and to make every other call.
 async fn calls_of_a_stranger(node: &Node) -> Result<Parked> {
     let hostile = MachineConfig::new(&Identity::administrator()?).hostname("hostile");
     let nobody = TlsClient::of(node.identity()).without_certificate();
@@ -537,7 +537,7 @@ async fn who_followed_the_log_does_not_stay(stays: FollowedProgram) -> Outcome {
     stays.wait_for_end(STAY)
 }
 
-/// Nobody comes in without a certificate from here on.
+/// The node lets nobody in without a certificate from here on.
 async fn strangers_bring_no_other_config(waiting: &WaitingNode) -> Outcome {
     let refused = waiting.apply().await?;
     ensure!(refused.code != Some(0), "{refused:?}");

@@ -59,7 +59,7 @@ fn arguments_with_url(server: &HttpServer) -> String {
     format!("console=ttyS0 panic=10 cryptomgr.notests instar.config={url}")
 }
 
-/// Where the config is.
+/// The path of the config on its server.
 const CONFIG: &str = "/node.yaml";
 
 async fn a_node_asks_again_until_there_is_a_config(
@@ -93,7 +93,7 @@ async fn a_node_asks_by_its_name_and_card(node: &Node, server: &HttpServer) -> O
 
 const TOKEN: &str = "0n1y-for-admins";
 
-/// What the kernel was told is in its log and among the resources, but for where the config is.
+/// The kernel's command line is in its log and among the resources, without the config's URL.
 async fn the_urls_token_is_for_administrators(node: &Node) -> Outcome {
     for role in [Role::Reader, Role::Operator] {
         for text in told(node, role).await? {
@@ -107,7 +107,7 @@ async fn the_urls_token_is_for_administrators(node: &Node) -> Outcome {
     the_command_lines_file_is_for_administrators(node).await
 }
 
-/// The kernel's log and machined's, and the resource of the command line.
+/// Returns the kernel's log, machined's log, and the resource of the command line.
 async fn told(node: &Node, role: Role) -> anyhow::Result<[String; 2]> {
     let channel = node.channel_as(&node.identity().with_role(role)?).await?;
     let mut machine = MachineServiceClient::new(channel.clone());
@@ -130,7 +130,7 @@ async fn text_of(mut stream: Streaming<Data>) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// In both encodings of the resource.
+/// Checks both encodings of the resource.
 async fn command_line(channel: Channel) -> anyhow::Result<String> {
     let asked = GetRequest {
         namespace: "runtime".to_owned(),

@@ -1,7 +1,7 @@
-//! A node on which everything goes wrong that can, one after the other, while its versions change all the time: nothing needs hands.
+//! A node with one fault after another while its versions change all the time: it recovers without help.
 //!
-//! Each fault is done to the node, and ends; then the node has to become well by itself, with all that it had. What the API showed of
-//! it and how long it took is printed as a table.
+//! Each fault is caused, and ends; then the node has to become well by itself, with all that it had. The API's view of
+//! it and the time of the recovery are printed as a table.
 
 mod changes;
 mod faults;
@@ -27,11 +27,11 @@ use faults::Fault;
 use shown::Shown;
 use wellness::Belongings;
 
-/// So long, unless `INSTAR_CHAOS` says how many seconds.
+/// Duration, unless `INSTAR_CHAOS` sets another one in seconds.
 const TIME: Duration = Duration::from_secs(90);
-/// Everything is small, so that little is enough to fill it.
+/// Memory and disk are small, so that little is enough to fill them.
 const MEMORY_MIB: u32 = 512;
-/// A container without a network, and two that take all memory: what they may, and what there is.
+/// A container without a network, and two that take all memory: all of their limit, and all of the machine's.
 const ALONE: &str = "alone";
 const HUNGRY: &str = "hungry";
 const HUNGRY_PORT: u16 = 8081;
@@ -53,7 +53,7 @@ fn time() -> anyhow::Result<Duration> {
     }
 }
 
-/// The node, and who does harm to it.
+/// The node, and the means to disturb it.
 struct Chaos {
     node: Arc<Node>,
     registry: FlakyRegistry,
@@ -61,7 +61,7 @@ struct Chaos {
     greeter: Greeter,
     client: Instarctl,
     scratch: Scratch,
-    /// Who changes the version, and nobody else meanwhile.
+    /// Held by the test that changes the version, so that no other change begins meanwhile.
     changing: Mutex<()>,
     _registry: Registry,
 }
@@ -98,7 +98,7 @@ async fn can_still_be_upgraded_and_go_back(chaos: &Chaos, belongings: &Belonging
     Ok(())
 }
 
-/// Does one thing to the node and waits until it is well again.
+/// Causes one fault and waits until the node is well again.
 async fn row(chaos: &Arc<Chaos>, belongings: &Belongings, fault: &Fault) -> anyhow::Result<String> {
     let shown = Shown::begin(&chaos.node).await?;
     let said = fault.strike(chaos).await.context(fault.to_string())?;
@@ -151,7 +151,7 @@ async fn boot(
     plan.boot_until_ready(PATIENCE).await
 }
 
-/// Containers that harm is done to, or through.
+/// Adds the containers that faults are done to, or through.
 fn with_victims(config: MachineConfig, host: &str) -> MachineConfig {
     let image = format!("{host}/greeter:v1");
     let little = "resources: {limits: {memory: 32MiB}}\n";
@@ -165,7 +165,7 @@ fn with_victims(config: MachineConfig, host: &str) -> MachineConfig {
         .greeter_at(STARVING, &image, STARVING_PORT, starving)
 }
 
-/// Two good versions with the saboteur in them, and one that fails. Gives the initramfs of the first.
+/// Pushes two good versions with the saboteur in them, and one that fails. Returns the initramfs of the first.
 fn push_versions(scratch: &Scratch, registry: &Registry) -> anyhow::Result<PathBuf> {
     let first = ImageUnderTest::first()?;
     let mut initramfs = None;
@@ -179,7 +179,7 @@ fn push_versions(scratch: &Scratch, registry: &Registry) -> anyhow::Result<PathB
     scratch.write("initramfs", initramfs.context("no initramfs")?)
 }
 
-/// Without the kernel, which nobody wants without a reboot.
+/// Pushes a version without its kernel, which changes without a reboot do not need.
 fn push(registry: &Registry, version: &str, rootfs: &[u8]) -> Outcome {
     OciImage::read(&ImageUnderTest::second()?.installer())?
         .installing(version, rootfs)?

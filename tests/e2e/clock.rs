@@ -1,4 +1,4 @@
-//! The clock: right soon after the start, however wrong the hardware's is.
+//! The clock: right soon after the start, however wrong the hardware's clock is.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,9 +10,9 @@ use instar_tests::{
 
 use crate::PATIENCE;
 
-/// Waits for the clock, and then for an image that nobody has.
+/// A container that waits for the clock, and then for an image that does not exist.
 const WAITS: &str = "waits-for-the-clock";
-/// /proc tells whole seconds of the boot's time and hundredths since then.
+/// Tolerance: /proc has the boot's time in whole seconds, and hundredths since then.
 const CLOSE: Duration = Duration::from_secs(3);
 const LONG_AGO: &str = "2000-01-01T00:00:00";
 
@@ -32,8 +32,8 @@ async fn a_clock_that_is_ahead_goes_back(scratch: Scratch) -> Outcome {
     starts_at(scratch, "2036-02-29T12:00:00").await
 }
 
-/// No clock and no time server: the time of its authority is what it goes by, or else the certificates that come from it are those of
-/// a time that has not come.
+/// Without a clock and a time server the node goes by the time of its authority: otherwise the authority's certificates
+/// would not be valid yet.
 async fn without_a_clock_its_administrator_is_let_in(scratch: Scratch) -> Outcome {
     let without = "apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n";
     let node = plan_at(&scratch, LONG_AGO)?
@@ -46,7 +46,7 @@ async fn without_a_clock_its_administrator_is_let_in(scratch: Scratch) -> Outcom
     Ok(())
 }
 
-/// A machine whose hardware's clock says this.
+/// Plans a machine whose hardware clock shows this time.
 fn plan_at(scratch: &Scratch, hardware: &str) -> Result<NodePlan> {
     let base = format!("base={hardware}");
     Ok(Node::plan(scratch, &ImageUnderTest::first()?)
@@ -77,7 +77,8 @@ fn with_time_server(config: MachineConfig, address: &str) -> MachineConfig {
         .container(WAITS, "nowhere.example/image:v1", waits)
 }
 
-/// The API may answer before the time server does: the node then goes by the time of its authority, which the client believes.
+/// The API may answer before the time server does: the node then goes by the time of its authority, which the client
+/// accepts.
 async fn the_time_server_sets_the_clock(node: &Node) -> Outcome {
     node.wait_until("the time server sets the clock", PATIENCE, async || {
         let log = node.log("machined").await?;
@@ -87,7 +88,7 @@ async fn the_time_server_sets_the_clock(node: &Node) -> Outcome {
     .await
 }
 
-/// On a busy host the answer takes seconds: it is right if it was at any moment of the call.
+/// On a busy host the answer takes seconds: it is right if it was right at any moment of the call.
 async fn the_clock_is_right(node: &Node) -> Outcome {
     let (asked, clock, answered) = (SystemTime::now(), node.clock().await?, SystemTime::now());
     let early = asked.duration_since(clock).unwrap_or_default();

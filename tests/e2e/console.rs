@@ -8,7 +8,7 @@ use instar_tests::{
 
 use crate::PATIENCE;
 
-/// Where a VGA card keeps the text that it shows, and how much of it there is; a character and its colour are two bytes.
+/// Place and size of a VGA card's text memory; a character and its colour are two bytes.
 const TEXT_MEMORY: u64 = 0xb8000;
 const TEXT_BYTES: u64 = 0x8000;
 const COLUMNS: usize = 80;
@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The same node with a graphics card and a keyboard, as the usual command line has it.
+/// Adds a graphics card and a keyboard, and the usual command line for them.
 fn with_screen(plan: NodePlan, arguments: &str) -> NodePlan {
     let arguments = format!("console=tty0 {arguments}");
     plan.spec(move |spec| {
@@ -32,7 +32,7 @@ fn with_screen(plan: NodePlan, arguments: &str) -> NodePlan {
     })
 }
 
-/// What the card shows, line by line.
+/// Returns the card's text, line by line.
 fn screen(node: &Node) -> anyhow::Result<String> {
     let file = node.vm().directory().join("text-memory");
     node.vm().qmp().execute(
@@ -47,7 +47,7 @@ fn screen(node: &Node) -> anyhow::Result<String> {
     Ok(lines.collect::<Vec<_>>().join("\n").trim_end().to_owned())
 }
 
-/// The first lines: the dashboard draws there, messages that scrolled may be anywhere.
+/// Returns the first lines: the dashboard draws there, and scrolled messages may be anywhere.
 fn front(screen: &str) -> String {
     screen.lines().take(ROWS).collect::<Vec<_>>().join("\n")
 }
@@ -96,7 +96,7 @@ async fn the_summary_is_in_front(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Nor does anything of the kernel's land on it.
+/// None of the kernel's messages appear on the page either.
 async fn keys_change_the_page_and_none_ends_it(node: &Node) -> Outcome {
     let pid = node.service_pid("dashboard").await?;
     node.vm().qmp().human("sendkey 2")?;
@@ -145,7 +145,7 @@ async fn the_next_generation_has_a_dashboard_of_its_own(
     Ok(())
 }
 
-/// What the kernel says of a process with a user of its own, no capabilities and few system calls (proc_pid_status(5)).
+/// The lines of a process with a user of its own, no capabilities and few system calls in proc_pid_status(5).
 const LOCKED_UP: [(&str, &str); 10] = [
     ("Uid:", "51 51 51 51"),
     ("Gid:", "51 51 51 51"),

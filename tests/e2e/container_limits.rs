@@ -1,4 +1,4 @@
-//! Containers that mean harm, to the machine or to its end: they get what the config gives them and no more.
+//! Hostile containers: they get what the config gives them and no more, and do no harm to the machine or its shutdown.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -14,30 +14,31 @@ use tonic::Code;
 
 use crate::PATIENCE;
 
-/// Sees the node's /var and may write to it.
+/// A container that sees the node's /var and may write to it.
 const WRITER: &str = "writer";
 const WRITER_PORT: u16 = 8080;
 const RESTRICTED: &str = "restricted";
 const RESTRICTED_PORT: u16 = 8081;
 const PRIVILEGED: &str = "privileged";
 const PRIVILEGED_PORT: u16 = 8082;
-/// Its health check says more than anybody can hear.
+/// A container whose health check prints more than any reader can take.
 const FLOODED: &str = "flooded";
-/// Mounts what the writer makes.
+/// A container that mounts the writer's link.
 const MOUNTS_A_LINK: &str = "mounts-a-link";
-/// Its image's user is -1.
+/// A container whose image has the user -1.
 const MINUS_ONE: &str = "minus-one";
-/// Takes eight seconds to end.
+/// A container that takes eight seconds to end.
 const SLOW: &str = "slow";
-/// Prints as fast as it can, once there is this file.
+/// A container that prints as fast as it can, once this file exists.
 const PRINTER: &str = "printer";
 const PRINT: &str = "data/print";
-/// How long it does, by its own clock.
+/// How long the printer prints, by its own clock.
 const PRINTING: Duration = Duration::from_secs(10);
-/// What the disk may take of it each second, journal and other logs included: the log itself has half of that.
+/// Limit on the bytes per second that the printer costs the disk, journal and other logs included; half of it is the
+/// log's.
 const WRITTEN: u64 = 2 << 20;
 const BOMBS: usize = 8;
-/// Bombs wait for it.
+/// The file that bombs wait for.
 const GO: &str = "data/go";
 const WAITS_FOR_GO: &str = "args: [bomb]\ndependsOn: {paths: [/var/go]}\n";
 /// The writer's mount.
@@ -93,7 +94,7 @@ async fn start(scratch: &Scratch, registry: &Registry) -> Result<Node> {
     push_minus_one(registry)?;
     let host = registry.host_for_guest();
     Node::plan(scratch, &ImageUnderTest::first()?)
-        // The number of threads that a machine lets all of them have goes by its memory: bombs go off soon where there is little.
+        // The limit on threads of all containers depends on memory: bombs reach it soon on a small machine.
         .memory_mib(384)
         .blank_disk()?
         .forward(WRITER_PORT)
@@ -158,7 +159,7 @@ async fn greeters_answer(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// The pid of the node's process whose arguments hold this.
+/// The pid on the node of the process with these words among its arguments.
 async fn process_with(node: &Node, words: &str) -> Result<u32> {
     let listed = node.machine().await?.processes(()).await?.into_inner();
     let mut processes = listed.messages.into_iter().flat_map(|list| list.processes);
@@ -172,7 +173,7 @@ async fn machined(node: &Node) -> Result<u32> {
     process_with(node, "/sbin/machined").await
 }
 
-/// In KiB.
+/// A process's memory, in KiB.
 async fn memory_of(node: &Node, pid: u32) -> Result<u64> {
     let status = node.read(&format!("/proc/{pid}/status")).await?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -180,7 +181,7 @@ async fn memory_of(node: &Node, pid: u32) -> Result<u64> {
     Ok(kib.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// A check that says more than machined can hold fails by its time, and machined stays as it is.
+/// A health check that prints more than machined can hold fails by its timeout, and machined goes on.
 async fn machined_is_not_flooded_by_a_health_check(node: &Node) -> Outcome {
     let pid = machined(node).await?;
     let before = memory_of(node, pid).await?;
@@ -210,7 +211,7 @@ async fn most_memory_until_the_check_fails(node: &Node, pid: u32) -> Result<u64>
     Ok(most.get())
 }
 
-/// A container that prints without an end costs the disk what a log may.
+/// A container that prints without an end costs the disk no more than a log's limit.
 async fn a_container_that_prints_does_not_wear_the_disk_out(
     node: &Node,
     writer: &Greeter,
@@ -219,7 +220,7 @@ async fn a_container_that_prints_does_not_wear_the_disk_out(
     writer.get(&format!("/write/{PRINT}"))?;
     is_in_state(node, PRINTER, "Running").await?;
     the_disk_takes_what_a_log_may(node).await?;
-    // It printed more than that, and that is said.
+    // The container printed more than the limit, and the log says so.
     let log = node.read(&format!("/var/log/{PRINTER}.log")).await?;
     ensure!(
         log.contains("older lines were dropped]"),
@@ -258,7 +259,7 @@ async fn the_disk_takes_what_a_log_may(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Bytes that the disk has taken.
+/// Bytes written to the disk.
 async fn written(node: &Node) -> Result<u64> {
     let figures = node.machine().await?.disk_stats(()).await?.into_inner();
     let disks = figures.messages.into_iter().flat_map(|list| list.devices);
@@ -285,7 +286,7 @@ async fn oom_score(node: &Node, pid: u32) -> Result<i32> {
     Ok(text.trim().parse()?)
 }
 
-/// Neither crun, nor what crun starts.
+/// Neither crun nor its children inherit machined's OOM score.
 async fn what_machined_starts_does_not_inherit_its_place(node: &Node) -> Outcome {
     for words in ["/usr/bin/crun", "/greeter flood"] {
         node.wait_until("a check runs", PATIENCE, async || {
@@ -302,7 +303,7 @@ async fn a_container_opens_no_socket_past_the_network(greeter: &Greeter) -> Outc
     for (family, name) in [(38, "AF_ALG"), (40, "AF_VSOCK")] {
         let said = greeter.get(&format!("/socket/{family}"));
         let said = said.err().with_context(|| format!("{name} is opened"))?;
-        // The filter's answer: a kernel without the family has another one.
+        // The filter answers EPERM; a kernel without the family answers otherwise.
         ensure!(said.to_string().contains("os error 1)"), "{name}: {said}");
     }
     // AF_UNIX
@@ -310,7 +311,7 @@ async fn a_container_opens_no_socket_past_the_network(greeter: &Greeter) -> Outc
     Ok(())
 }
 
-/// `restricted` and `privileged` as in Talos; what says nothing has what programs usually need.
+/// `restricted` and `privileged` as in Talos; the default is what programs usually need.
 async fn profiles_are_those_of_talos(node: &Node) -> Outcome {
     let profiles = Profiles {
         usual: Greeter::at(node, WRITER_PORT)?,
@@ -382,7 +383,7 @@ async fn a_privileged_container_alone_sets_the_kernel(profiles: &Profiles) -> Ou
     profiles.privileged.get(switch).map(drop)
 }
 
-/// To setresuid(2) -1 means "as it is", and that is root.
+/// To setresuid(2) -1 means "unchanged", and that would be root.
 async fn a_container_is_not_root_by_a_number(node: &Node) -> Outcome {
     says(node, MINUS_ONE, "4294967295").await?;
     has_never_run(node, MINUS_ONE).await
@@ -397,7 +398,7 @@ async fn has_never_run(node: &Node, service: &str) -> Outcome {
     Ok(())
 }
 
-/// Waits until something has happened to a service that was told in these words.
+/// Waits until the service's events contain these words.
 async fn says(node: &Node, service: &str, words: &str) -> Outcome {
     node.wait_until("the service says why", PATIENCE, async || {
         let events = node.service(service).await?.events.unwrap_or_default();
@@ -410,7 +411,7 @@ async fn says(node: &Node, service: &str, words: &str) -> Outcome {
     .await
 }
 
-/// A container makes a link in its volume to where the machine's secrets are, and another mounts what is there.
+/// One container puts a link to the machine's secrets into its volume, and another is to mount it.
 async fn a_container_mounts_no_link(node: &Node, writer: &Greeter) -> Outcome {
     writer.get("/link/data/escape?/system/state")?;
     says(node, MOUNTS_A_LINK, "symbolic link").await?;
@@ -423,7 +424,7 @@ async fn a_container_mounts_no_link(node: &Node, writer: &Greeter) -> Outcome {
     Ok(())
 }
 
-/// Eight containers take all the threads that they are let.
+/// Eight containers take all the threads that their limit allows.
 async fn bombs_go_off(node: &Node, writer: &Greeter) -> Outcome {
     writer.get(&format!("/write/{GO}"))?;
     let most = number_in(node, "/sys/fs/cgroup/workloads/pids.max").await?;
@@ -431,7 +432,7 @@ async fn bombs_go_off(node: &Node, writer: &Greeter) -> Outcome {
     ensure!(most <= threads_max / 2, "{most} of {threads_max}");
     node.wait_until("the bombs have gone off", PATIENCE, async || {
         let now = number_in(node, "/sys/fs/cgroup/workloads/pids.current").await?;
-        // Who joins from outside, as a check does, is not held up.
+        // The limit does not hold up processes that join the container from outside, e.g. a health check.
         ensure!(now >= most, "{now} of {most}");
         Ok(())
     })
@@ -457,7 +458,7 @@ async fn has_gone_off(node: &Node, bomb: &str) -> Outcome {
     .await
 }
 
-/// It starts processes and threads of its own, and answers as before.
+/// The machine starts processes and threads of its own, and answers as before.
 async fn the_machine_works_beside_bombs(node: &Node) -> Outcome {
     let console = node.vm().console();
     let restarts = console.matches("starting machined again").count();
@@ -494,7 +495,7 @@ async fn stop(machine: &mut Machine, id: &str) -> Outcome {
     Ok(())
 }
 
-/// An operator who starts a service while the machine goes down is refused, and the machine goes down.
+/// Starting a service during a shutdown is refused, and the shutdown goes on.
 async fn a_reboot_goes_on_beside_a_start(node: &Node, scratch: &Scratch) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
     let mut machine = node.machine().await?;
@@ -511,7 +512,7 @@ async fn a_reboot_goes_on_beside_a_start(node: &Node, scratch: &Scratch) -> Outc
     Ok(())
 }
 
-/// Waits for another kernel than this one.
+/// Waits until another kernel runs.
 async fn has_rebooted(node: &Node, kernel: &str) -> Outcome {
     node.wait_until("it has rebooted", PATIENCE, async || {
         ensure!(node.kernel_boot_id().await? != kernel);

@@ -1,4 +1,4 @@
-//! Containers of the config: pulled, kept running, heard, and kept to themselves.
+//! Containers of the config: pulled, kept running, logged, and isolated.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use instar_tests::{
 
 use crate::PATIENCE;
 
-/// A second greeter listens here; it sees nothing of the node.
+/// The port of a second greeter, which sees nothing of the node.
 const ENCLOSED_PORT: u16 = 8081;
 const ENCLOSED: &str = "enclosed";
 
@@ -19,14 +19,14 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![containers_run_alone_and_are_started_again]
 }
 
-/// A third comes by HTTPS, a fourth from there without its authority being known.
+/// A third greeter is pulled by HTTPS, a fourth by HTTPS from a registry whose authority the node does not know.
 const BY_HTTPS: &str = "by-https";
 const BY_HTTPS_PORT: u16 = 8082;
 const NOT_BELIEVED: &str = "not-believed";
-/// A fifth has no network.
+/// A fifth greeter has no network.
 const ALONE: &str = "alone";
 
-/// Where images come from, as a guest names it: the second registry is known by its authority, the third is not.
+/// Registries as a guest names them: the node knows the second one's authority, and not the third one's.
 struct Sources {
     host: String,
     by_digest: String,
@@ -67,12 +67,12 @@ impl Sources {
     }
 }
 
-/// A container of the host's network that listens on this port.
+/// The config of a container in the host's network that listens on this port.
 fn listening(port: u16) -> String {
     format!("args: [\"{port}\"]\nnetwork: {{mode: host}}\n")
 }
 
-/// One boot for all: the chapters don't touch each other's containers.
+/// One boot serves all chapters, as they don't touch each other's containers.
 async fn containers_run_alone_and_are_started_again(scratch: Scratch) -> Outcome {
     let registries = Registries::start(&scratch)?;
     let sources = registries.sources();
@@ -90,10 +90,10 @@ async fn containers_run_alone_and_are_started_again(scratch: Scratch) -> Outcome
     .await
 }
 
-/// The same images at a registry by HTTP, and at two by HTTPS.
+/// The same images at one registry by HTTP, and at two by HTTPS.
 struct Registries {
     usual: Registry,
-    /// Of the greeter's image.
+    /// The digest of the greeter's image.
     digest: String,
     https: HttpsRegistry,
     impostor: HttpsRegistry,
@@ -163,7 +163,7 @@ async fn are_started_again(node: &Node, scratch: &Scratch, enclosed: &Greeter) -
     .await
 }
 
-/// By tag and by digest.
+/// The greeters were pulled by tag and by digest.
 async fn come_by_http(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
     for greeter in greeters {
         node.wait_until("the greeter answers", PATIENCE, async || greeter.greets())
@@ -193,7 +193,7 @@ async fn a_service_is_no_container_to_restart(client: &Instarctl) -> Outcome {
     Ok(())
 }
 
-/// Without a network there is itself, and nobody else: neither the node's own services nor anybody beyond.
+/// A container without a network reaches itself, and neither the node's own services nor any other machine.
 async fn reaches_nobody(node: &Node) -> Outcome {
     let seen = node.wait_until("it has looked around", PATIENCE, async || {
         let log = node.log(ALONE).await?;
@@ -209,7 +209,8 @@ async fn reaches_nobody(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// The greeter of the node's network would answer a check from there, as this one would find out if it were in it.
+/// The greeter in the node's network would answer the check from there, so a container in that network would be
+/// noticed.
 async fn is_checked_by_a_command_of_its_own(node: &Node) -> Outcome {
     node.wait_until("its check by a command passes", PATIENCE, async || {
         let health = node.service(ALONE).await?.health.unwrap_or_default();
@@ -241,7 +242,7 @@ async fn do_not_come_from_a_registry_of_another_authority(node: &Node) -> Outcom
     .await
 }
 
-/// The node's files are out of sight and out of reach, but for what the config mounts.
+/// The container sees and reaches none of the node's files, except the config's mounts.
 async fn sees_its_own_files_alone(node: &Node, with_var: &Greeter, enclosed: &Greeter) -> Outcome {
     with_var.write_to_var("secret")?;
     ensure!(node.read("/var/secret").await? == "written by greeter\n");
@@ -257,7 +258,7 @@ async fn sees_its_own_files_alone(node: &Node, with_var: &Greeter, enclosed: &Gr
     Ok(())
 }
 
-/// Files of the node, and whether callers of the API are given them.
+/// Files of the node, and whether the API gives them out.
 const OUT_OF_SIGHT: [(&str, bool); 5] = [
     ("/var/secret", true),
     ("/usr/lib/instar/image.json", true),
@@ -269,7 +270,7 @@ const OUT_OF_SIGHT: [(&str, bool); 5] = [
     ("/proc/1/root/usr/lib/instar/image.json", false),
 ];
 
-/// The node has the files, or the container could not fail to see them.
+/// The node has these files: otherwise their absence in the container would prove nothing.
 async fn reads_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcome {
     for (path, given_out) in OUT_OF_SIGHT {
         match node.read(path).await {
@@ -288,7 +289,7 @@ async fn reads_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcome 
     Ok(())
 }
 
-/// This one is the first of them.
+/// The greeter is the first of the processes that it sees.
 async fn sees_its_own_processes_alone(enclosed: &Greeter) -> Outcome {
     let processes = enclosed.get("/list/proc")?;
     let numbers = processes.lines().filter(|name| name.parse::<u32>().is_ok());
@@ -317,7 +318,7 @@ async fn changes_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcom
     Ok(())
 }
 
-/// A name that is not there, such as `/dev/kmsg`, is made in the container's own memory, and the node does not see that.
+/// A new name, e.g. `/dev/kmsg`, is made in the container's own memory, and the node does not see it.
 async fn writes_into_its_own_memory_alone(
     node: &Node,
     with_var: &Greeter,
@@ -332,9 +333,9 @@ async fn writes_into_its_own_memory_alone(
     Ok(())
 }
 
-/// Its output is in its log.
+/// The container's output is in its log.
 async fn is_heard(node: &Node, enclosed: &Greeter) -> Outcome {
-    // There is no such file: what counts is that it was asked for.
+    // The file does not exist: the request alone makes the greeter print it.
     let _ = enclosed.get("/read/a-word-for-the-log");
     node.wait_until("its words are in its log", PATIENCE, async || {
         let log = node.log(ENCLOSED).await?;
@@ -347,7 +348,7 @@ async fn is_heard(node: &Node, enclosed: &Greeter) -> Outcome {
     .await
 }
 
-/// Each end makes the next start wait twice as long.
+/// Each end doubles the pause before the next start.
 async fn starts_again_later_each_time(node: &Node, enclosed: &Greeter) -> Outcome {
     let first = node.service_pid(ENCLOSED).await?;
     let mut pauses = Vec::new();
@@ -355,7 +356,7 @@ async fn starts_again_later_each_time(node: &Node, enclosed: &Greeter) -> Outcom
         pauses.push(pause_after_an_end(node, enclosed, code).await?);
     }
     ensure!(node.service_pid(ENCLOSED).await? != first);
-    // What came off its file system in its last life is gone.
+    // The file that the container made in its last life is gone.
     ensure!(enclosed.get("/read/own").is_err(), "its files outlive it");
     each_end_is_told_with_the_pause_after_it(node).await?;
     ensure!(
@@ -365,7 +366,7 @@ async fn starts_again_later_each_time(node: &Node, enclosed: &Greeter) -> Outcom
     Ok(())
 }
 
-/// What it exits with, and after how many seconds it starts again.
+/// Exit codes, and the seconds until the next start.
 const ENDS: [(u8, &str); 3] = [(3, "0.5"), (4, "1.0"), (5, "2.0")];
 
 async fn pause_after_an_end(node: &Node, enclosed: &Greeter, code: u8) -> anyhow::Result<Duration> {
@@ -391,7 +392,7 @@ async fn each_end_is_told_with_the_pause_after_it(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// What a node has pulled runs whether the registry is there or not.
+/// A pulled image runs without its registry.
 async fn starts_without_its_registry(node: &Node, registry: Registry, by_tag: &Greeter) -> Outcome {
     let before = node.service_pid(GREETER).await?;
     drop(registry);

@@ -11,9 +11,9 @@ use instar_tests::{
 use crate::PATIENCE;
 use crate::installed::INSTALLER;
 
-/// The smallest terminal, and what serial lines have.
+/// The smallest terminal, which is the size of serial lines.
 const SMALL: (u16, u16) = (80, 24);
-/// A serial line does not know how large the terminal at its end is.
+/// The size on a serial line, which does not know the terminal's.
 const UNKNOWN: (u16, u16) = (0, 0);
 const UTF8: &[(&str, &str)] = &[("TERM", "xterm-256color"), ("LANG", "C.UTF-8")];
 const SERIAL: &[(&str, &str)] = &[("TERM", "vt220"), ("LANG", "C")];
@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![the_dashboard_shows_a_node_through_an_upgrade_and_gives_the_terminal_back]
 }
 
-/// Waits until the screen shows it.
+/// Waits until the screen shows this text.
 async fn shows(node: &Node, terminal: &Terminal, text: &str) -> Outcome {
     let what = format!("the dashboard shows {text:?}");
     node.wait_until(&what, PATIENCE, async || terminal.shows(text))
@@ -162,7 +162,7 @@ async fn the_dashboard_has_three_columns_on_a_larger_terminal(
     terminal.resize(80, 24)
 }
 
-/// Without a word of anybody.
+/// Without a message from the node.
 async fn the_dashboard_tells_that_a_node_is_away_and_back(
     node: &Node,
     terminal: &Terminal,
@@ -178,7 +178,7 @@ async fn the_dashboard_tells_that_a_node_is_away_and_back(
     .await
 }
 
-/// Without a reboot: the same kernel boot, another generation and version.
+/// The upgrade is without a reboot: the same kernel boot, another generation and version.
 async fn the_dashboard_goes_on_through_an_upgrade(
     node: &Node,
     registry: &Registry,
@@ -206,7 +206,7 @@ async fn the_dashboard_gives_the_terminal_back_at_a_key(
     terminal.is_restored()
 }
 
-/// What comes at the same moment counts, both of it.
+/// A key and a new size at the same moment both take effect.
 async fn the_dashboard_takes_a_key_that_comes_with_a_new_size(
     node: &Node,
     terminal: &mut Terminal,
@@ -222,7 +222,7 @@ async fn the_dashboard_takes_a_key_that_comes_with_a_new_size(
     Ok(())
 }
 
-/// Ten seconds of a node that idles are far less than a painted screen each.
+/// Ten seconds of an idle node send far less than a whole screen each.
 async fn only_what_changes_is_sent(node: &Node, terminal: &mut Terminal) -> Outcome {
     shows(node, terminal, "running, ready").await?;
     let painted = bytes_of_a_whole_screen(node, terminal).await?;
@@ -234,7 +234,7 @@ async fn only_what_changes_is_sent(node: &Node, terminal: &mut Terminal) -> Outc
     Ok(())
 }
 
-/// Which is painted anew at a key.
+/// A key paints the screen anew.
 async fn bytes_of_a_whole_screen(node: &Node, terminal: &mut Terminal) -> Result<u64> {
     let before = terminal.bytes();
     terminal.press("\u{c}")?;

@@ -1,5 +1,5 @@
-//! A machine that has a config on its disk serves its API within a minute of its own time, whatever is dead around it; and one that has
-//! none can be asked meanwhile.
+//! A machine with a config on its disk serves its API within a minute of its own time, even if everything around it is
+//! dead; a machine without one can be asked meanwhile.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use serde_json::json;
 
 use crate::PATIENCE;
 
-/// From the machine's start to an API that answers.
+/// Limit on the time from the machine's start to an API that answers.
 const PROMISED: Duration = Duration::from_secs(60);
-/// A container whose image is in a registry that nobody reaches.
+/// A container whose image is in an unreachable registry.
 const WEB: &str = "web";
 const DISK_BYTES: u64 = 1 << 30;
 
@@ -37,7 +37,7 @@ async fn a_config_server_that_refuses_delays_the_api_by_less_than_a_minute(
     scratch: Scratch,
 ) -> Outcome {
     let machine = Installed::new(&scratch).await?;
-    // Nobody else listens there as long as it is ours.
+    // The lease keeps other processes from this port.
     let nobody = lease_port()?;
     let url = format!("http://{HOST_FOR_GUEST}:{}/node.yaml", nobody.port());
     let node = machine.plan()?.config_at(&url).boot().await?;
@@ -127,8 +127,8 @@ async fn wait_until_asked(node: &Node, network: &DeadNetwork, asked: Asked) -> O
     .await
 }
 
-/// A machine with a config on STATE. It is reached at the first card; the second one gets its address from a server, and what the config
-/// names is behind that.
+/// A machine with a config on STATE. Clients reach it at the first card; the second card gets its address from a
+/// server, and the config's servers are behind that card.
 struct Installed {
     scratch: Scratch,
     disk: PathBuf,
@@ -154,9 +154,9 @@ impl Installed {
         })
     }
 
-    /// The machine once more, in another place.
+    /// Plans the machine once more, with other surroundings.
     fn plan(&self) -> anyhow::Result<NodePlan> {
-        // Its clock counts its instructions, and so does not tell how busy the host is.
+        // The machine's clock counts instructions, so the host's load does not matter.
         Ok(Node::plan(&self.scratch, &ImageUnderTest::first()?)
             .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
             .name("elsewhere")
@@ -172,7 +172,8 @@ fn blank_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
 }
 
 trait Neighbours {
-    /// An address for the first card; for the second, one of a DHCP server, behind it a registry and a time server.
+    /// Adds an address for the first card; for the second, one of a DHCP server, and behind it a registry and a time
+    /// server.
     fn behind_the_second_card(self) -> Self;
 }
 
@@ -183,7 +184,7 @@ impl Neighbours for MachineConfig {
             .container(WEB, &format!("{dead}/web:v1"), "")
             .document("apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\naddresses:\n  - address: 10.0.2.15/24\n")
             .document("apiVersion: v1alpha1\nkind: DHCPv4Config\nname: eth1\n")
-            // By its address: a name would be asked for, of a resolver that is as dead.
+            // By its address: a name would need a resolver, which is as dead.
             .document(&format!(
                 "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [\"{}\"]\n",
                 dead.split(':').next().unwrap_or_default()
@@ -191,7 +192,7 @@ impl Neighbours for MachineConfig {
     }
 }
 
-/// It answers whom its config on STATE lets in, by the name in it, in time.
+/// The node answers the administrator of its config on STATE, under the config's hostname, in time.
 async fn serves_its_own_config(node: &Node, beside: &str) -> Outcome {
     let hostname = node.hostname().await?;
     let since_start = node.vm().guest_clock()?;
@@ -207,7 +208,7 @@ async fn serves_its_own_config(node: &Node, beside: &str) -> Outcome {
     Ok(())
 }
 
-/// The same for a machine that nobody reaches at first, so that it has the dead network alone.
+/// As above, for a machine whose first cable is cut, so that it has the dead network alone.
 async fn serves_behind_its_cut_cable(node: &Node, beside: &str) -> Outcome {
     node.wait_for_line("the API answers on port", PATIENCE)?;
     set_first_card(node, true)?;
@@ -223,10 +224,10 @@ fn set_first_card(node: &Node, up: bool) -> Outcome {
 }
 
 trait Place: Sized {
-    /// The kernel's command line names a server for the config.
+    /// Names a server for the config in the kernel's command line.
     fn config_at(self, url: &str) -> Self;
     fn on(self, network: &DeadNetwork) -> Self;
-    /// Starts it with the cable of the first card cut.
+    /// Starts the machine with the cable of the first card cut.
     fn start_apart(self) -> anyhow::Result<Node>;
 }
 
@@ -247,7 +248,7 @@ impl Place for NodePlan {
     }
 }
 
-/// It is in the same generation long after init's deadline, which is shorter here than usual.
+/// The machine is in the same generation long after init's deadline, which is shorter here than usual.
 async fn a_config_server_that_comes_late_finds_the_machine_in_maintenance_mode(
     scratch: Scratch,
 ) -> Outcome {

@@ -1,4 +1,4 @@
-//! A DHCP server that is out of its mind.
+//! A hostile DHCP server.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -14,7 +14,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn any_answer_of_a_dhcp_server_is_survived(scratch: Scratch) -> Outcome {
     let cable = UdpSocket::bind("127.0.0.1:0").context("cannot bind a UDP port")?;
-    // For UDP the same number is ours as well: nobody else was given it.
+    // The lease of the TCP port keeps the UDP port free as well: no other process gets the same number.
     let card = lease_port()?;
     let spec = on_cable(cable.local_addr()?, card.port())?;
     let server = HostileDhcpServer::start(cable, card.port())?;
@@ -22,14 +22,14 @@ async fn any_answer_of_a_dhcp_server_is_survived(scratch: Scratch) -> Outcome {
     let lease = vm.wait_for_line("DHCP lease", PATIENCE)?.text;
     println!("{lease}, after {} damaged answers", server.damaged());
     ensure!(lease.contains(HostileDhcpServer::OFFERED), "{lease}");
-    // Those before the offer and those before the acknowledgement.
+    // The damaged offers and the damaged acknowledgements.
     ensure!(server.damaged() > 3000, "{} were sent", server.damaged());
     let has_died = vm.console().contains("starting machined again");
     ensure!(!has_died, "machined died of one");
     Ok(())
 }
 
-/// A machine whose card is at the other end of the server's cable.
+/// Plans a machine whose card is on the server's cable.
 fn on_cable(server: SocketAddr, card: u16) -> Result<VmSpec> {
     let image = ImageUnderTest::first()?;
     let cable = format!("socket,id=cable,udp={server},localaddr=127.0.0.1:{card}");

@@ -1,4 +1,5 @@
-//! The owned disk over boots: made once, reused, and grown when the disk has grown; chosen by the config, and wiped by a reset.
+//! The node's disk over several boots: made once, reused, and grown when the disk has grown; chosen by the config, and
+//! wiped by a reset.
 
 mod choice;
 mod reset;
@@ -51,14 +52,15 @@ async fn the_disk_is_made_then_reused_and_grown(scratch: Scratch) -> Outcome {
     chapters![the_partition_is_reused_and_grown(&node)].await
 }
 
-/// A machine that still boots refuses to be shut down.
+/// Waits until the machine is ready: during the boot it refuses a shutdown.
 async fn a_partition_is_made(node: &Node) -> Outcome {
     let made = node.wait_for_line("/var is the partition /dev/vda3", PATIENCE)?;
     ensure!(made.contains("new)"), "{made}");
     node.wait_until_ready(PATIENCE).await
 }
 
-/// Also to who subscribes after the call. Whoever follows a log hears of the end, and does not come back.
+/// Events reach a client that subscribes after the call, too. A client that follows a log sees the stream end, and does
+/// not reconnect.
 async fn a_shutdown_tells_its_end_to_whoever_listens(node: &Node) -> Outcome {
     let talosctl = Talosctl::of(node, Release::V1_14).await?;
     let (said, followed) = tokio::join!(
@@ -75,7 +77,7 @@ async fn a_shutdown_tells_its_end_to_whoever_listens(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// The kernel's own word: 4096 bytes a block, and all of the disk but EFI and STATE before it is the filesystem's.
+/// The kernel's message counts blocks of 4096 bytes; the filesystem has all of the disk but EFI and STATE before it.
 async fn the_partition_is_reused_and_grown(node: &Node) -> Outcome {
     let reused = node.wait_for_line("/var is the partition /dev/vda3", PATIENCE)?;
     ensure!(
@@ -89,12 +91,12 @@ async fn the_partition_is_reused_and_grown(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// What a machine was once told is enough for it to come back, and to be the same machine.
+/// The config is applied once; from its disk the machine comes back as the same machine.
 async fn the_disk_holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
     create_blank_disk(&scratch.join("disk.img"), DiskFormat::Raw, GIB)?;
     let node = plan(&scratch)?.name("first").boot().await?;
     node.wait_until_ready(PATIENCE).await?;
-    // What was written is on the disk, whatever happens next.
+    // The config is on the disk before the power is cut.
     let identity = node.end();
     let plan = plan(&scratch)?.name("second").without_config(identity);
     let node = plan.boot().await?;
@@ -115,7 +117,7 @@ async fn the_machine_comes_back_as_it_was(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Without `--reboot` it is off afterwards, and a blank machine.
+/// Without `--reboot` the machine is off after a reset, and blank.
 async fn a_reset_without_a_reboot_turns_the_machine_off(node: &Node) -> Outcome {
     let talosctl = Talosctl::of(node, Release::V1_13).await?;
     let said = talosctl.run("reset").await;

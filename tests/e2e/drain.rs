@@ -1,4 +1,4 @@
-//! Clients that never finish what they asked for do not hold up an upgrade without a reboot, and the calls of others do not fail for them.
+//! Clients that never finish their calls do not delay an upgrade without a reboot, and the calls of others do not fail.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use tonic::Streaming;
 
 use crate::PATIENCE;
 
-/// apid waits so long for last answers.
+/// apid's timeout for last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// What a change of generations may take longer because of those who do not finish: machined waits so long for apid, which waits for
-/// less.
+/// Limit on the delay of a change of generations by calls that do not finish: machined waits this long for apid, whose
+/// own timeout is shorter.
 const BOUND: Duration = Duration::from_millis(1500);
-/// The same upgrade takes longer or shorter by this on a host that has other things to do.
+/// The difference between two runs of the same upgrade on a busy host.
 const NOISE: Duration = Duration::from_millis(1500);
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -51,7 +51,7 @@ fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
     Ok(registry)
 }
 
-/// By the name of their client.
+/// The results of the other clients, by name.
 type CallsOfOthers = [(&'static str, Calling); 2];
 
 async fn upgrade_beside_calls_that_never_end(
@@ -96,7 +96,7 @@ async fn last_answers_are_waited_for_and_not_for_long(
     Ok(())
 }
 
-/// Upgrades. Gives the time in the guest between the last step before apid is told to end and the start of the next generation.
+/// Upgrades. Returns the time in the guest from the last step before apid's end to the start of the next generation.
 async fn upgrade(node: &Node, registry: &Registry, version: &str) -> anyhow::Result<Duration> {
     let mark = node.vm().console_mark()?;
     let image = registry.installer_for_guest(version);
@@ -114,7 +114,7 @@ async fn upgrade(node: &Node, registry: &Registry, version: &str) -> anyhow::Res
     end.checked_sub(begin).context("it began after its end")
 }
 
-/// One who uploads and does not come to an end, and one who takes an answer and stops reading.
+/// A client with an upload that does not end, and one that stops reading its answer.
 struct Stubborn {
     uploads: Parked,
     unread: Streaming<Data>,
@@ -149,7 +149,7 @@ impl Stubborn {
         })
     }
 
-    /// Neither came to its end.
+    /// Checks that neither call came to its end.
     async fn were_cut_off(mut self) -> Outcome {
         for (method, answer) in self.uploads.finish().await? {
             let status = answer.as_ref().ok().and_then(|answer| answer.status);

@@ -1,4 +1,4 @@
-//! `instarctl patch` and `edit`: parts of a machine config changed, the rest as it was written.
+//! `instarctl patch` and `edit`: parts of a machine config change, and the rest keeps its text.
 
 use std::cell::RefCell;
 
@@ -12,12 +12,12 @@ use crate::PATIENCE;
 
 const SIZE: (u16, u16) = (160, 50);
 
-/// With comments, which stay.
+/// A document with comments, which stay.
 const TIME: &str = "# of the cellar\napiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false # no server there\n";
 /// A patch of one document.
 const HOSTNAME: &str = "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: patched\n";
 
-/// Of a kind that Talos does not have.
+/// A document of a kind that Talos does not have.
 const GATE: &str =
     "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 90s # long enough\n";
 
@@ -71,7 +71,7 @@ async fn edits_change_what_the_editor_changes(editor: &Editor<'_>) -> Outcome {
     .await
 }
 
-/// Talos's own client. It edits and patches the node's name, which then is another one.
+/// talosctl edits and patches the node's name, and keeps the documents that it is not shown.
 async fn talosctl_leaves_what_it_is_not_shown(
     story: &Story<'_>,
     release: Release,
@@ -110,7 +110,7 @@ impl<'a> Story<'a> {
         })
     }
 
-    /// The config as it is now.
+    /// The config in force.
     async fn config(&self) -> Result<String> {
         let get = ["get", "mc", "v1alpha1", "-o", "json"];
         let said = self.client.run(&get).await?;
@@ -122,7 +122,7 @@ impl<'a> Story<'a> {
         self.client.run(&["patch", "mc", "-p", patch]).await
     }
 
-    /// Names are changed by whoever has the network, after the config was taken.
+    /// Waits for this host name: machined's network applies it a moment after the config.
     async fn is_called(&self, name: &str) -> Outcome {
         self.node
             .wait_until("it has another name", PATIENCE, async || {
@@ -145,7 +145,7 @@ async fn a_dry_run_shows_the_change_and_makes_none(story: &Story<'_>, patch: &[&
     Ok(())
 }
 
-/// One from a file.
+/// One of the patches is from a file.
 async fn two_patches_at_once_change_two_documents(story: &Story<'_>, patch: &[&str]) -> Outcome {
     let before = story.config().await?;
     let said = story.client.run(patch).await?;
@@ -159,7 +159,7 @@ async fn two_patches_at_once_change_two_documents(story: &Story<'_>, patch: &[&s
     Ok(())
 }
 
-/// Of a value: a list would grow again.
+/// The patch sets a value: a list would grow again.
 async fn a_patch_of_what_is_there_applies_nothing(story: &Story<'_>) -> Outcome {
     let before = story.config().await?;
     let said = story.patch(HOSTNAME).await?;
@@ -170,7 +170,7 @@ async fn a_patch_of_what_is_there_applies_nothing(story: &Story<'_>) -> Outcome 
     Ok(())
 }
 
-/// Two operations that succeed, and this one.
+/// Returns a patch of two operations that succeed, and this last one.
 fn operations(last: &str) -> String {
     format!(
         "[{{op: test, path: /machine/certSANs/1, value: lamp.example}}, {{op: replace, path: /machine/certSANs/1, value: fan.example}}, {last}]"
@@ -203,7 +203,7 @@ async fn operations_on_a_list_change_that_list(story: &Story<'_>) -> Outcome {
     Ok(())
 }
 
-/// The refusal is the node's: the client does not check the config.
+/// The node refuses the config: the client does not check it.
 async fn a_key_that_the_node_does_not_know_changes_nothing(story: &Story<'_>) -> Outcome {
     let before = story.config().await?;
     let said = story.patch("machine: {nonsense: 1}").await?;
@@ -214,7 +214,7 @@ async fn a_key_that_the_node_does_not_know_changes_nothing(story: &Story<'_>) ->
     Ok(())
 }
 
-/// `instarctl edit` on a terminal, with a folder of its own for what it writes.
+/// `instarctl edit` on a terminal, with a folder of its own for its files.
 struct Editor<'a> {
     story: &'a Story<'a>,
     files: Scratch,
@@ -228,7 +228,7 @@ impl<'a> Editor<'a> {
         })
     }
 
-    /// Has this program edit the config; its exit code, and what was on the screen at its end.
+    /// Edits the config with this program as the editor; returns the exit code, and the screen at the end.
     async fn edit(&self, program: &str) -> Result<(u32, String)> {
         let files = self.files.path().display().to_string();
         let usual = [("PATH", "/usr/bin:/bin"), ("TERM", "xterm")];
@@ -290,7 +290,7 @@ async fn an_edit_that_is_refused_is_not_lost(editor: &Editor<'_>) -> Outcome {
     Ok(())
 }
 
-/// The config without the document of a kind that Talos does not have.
+/// Returns the config without the document of a kind that Talos does not have.
 fn as_shown(whole: &str) -> String {
     whole.replace(&format!("---\n{GATE}"), "")
 }
@@ -309,7 +309,7 @@ async fn talosctl_is_shown_no_document_of_ours(
     Ok(())
 }
 
-/// And back.
+/// Renames the node, and renames it back.
 async fn talosctl_renames_and_keeps_the_rest(
     story: &Story<'_>,
     talosctl: &Talosctl<'_>,
@@ -338,7 +338,7 @@ async fn a_name_is_patched_once_more(story: &Story<'_>, name: &str) -> Outcome {
     story.is_called(name).await
 }
 
-/// And so no disk either.
+/// Nothing applies these settings yet, so they need neither a reboot nor a disk.
 async fn settings_that_nothing_applies_yet_need_no_reboot(story: &Story<'_>) -> Outcome {
     for (mode, value) in [("no-reboot", "1"), ("auto", "2")] {
         let token = format!("machine: {{token: abcde{value}.0123456789abcdef}}");

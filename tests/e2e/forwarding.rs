@@ -21,14 +21,15 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![one_node_answers_for_another]
 }
 
-/// The nodes' addresses on the network that they share, and one that nobody has.
+/// The nodes' addresses on the network that they share, and one without a node.
 const ONE: &str = "10.77.0.1";
 const OTHER: &str = "10.77.0.2";
 const NOBODY: &str = "10.77.0.9";
 
-/// Names that are in the one node's /etc/hosts: of the other one, as its certificate has it and as it does not, and of the one itself.
+/// Names in the first node's /etc/hosts: two of the other node, one in its certificate and one not, and one of the
+/// first node itself.
 const NAMES: &str = "apiVersion: v1alpha1\nkind: StaticHostConfig\nname: 10.77.0.2\nhostnames: [other, stranger.example]\n---\napiVersion: v1alpha1\nkind: StaticHostConfig\nname: 10.77.0.1\nhostnames: [lamp.example, not-mine.example]\n";
-/// The name in the one's certificate that is not its hostname.
+/// The name in the first node's certificate that is not its hostname.
 const EXTRA_NAME: &str = "lamp.example";
 
 /// Metadata of a call.
@@ -45,7 +46,7 @@ fn with<T>(message: T, keys: Keys<'_>) -> Result<Request<T>> {
     Ok(request)
 }
 
-/// A node with a second card, on a cable between the two.
+/// Plans a node with a second card, on a cable between the two nodes.
 fn plan(
     scratch: &Scratch,
     authority: &Identity,
@@ -129,11 +130,11 @@ async fn each_node_is_found_by_its_addresses_and_names(node: &Node) -> Outcome {
         (&[("node", OTHER)][..], "other"),
         (&[("node", ONE)], "one"),
         (&[], "one"),
-        // By names that are looked up.
+        // Names that are resolved.
         (&[("node", "other")], "other"),
         (&[("node", "OTHER")], "other"),
         (&[("node", EXTRA_NAME)], "one"),
-        // It was passed on before.
+        // A call that was forwarded before.
         (&[("node", OTHER), ("proxyfrom", "10.77.0.3")], "one"),
     ] {
         let rows = hostname(node, keys).await?;
@@ -143,7 +144,7 @@ async fn each_node_is_found_by_its_addresses_and_names(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Who asks for something of the other one.
+/// Metadata of a call for the other node.
 const TO_OTHER: Keys<'_> = &[("node", OTHER)];
 
 fn file(path: &str) -> ReadRequest {
@@ -206,7 +207,8 @@ async fn services_without_metadata_are_those_of_the_other(node: &Node) -> Outcom
     Ok(())
 }
 
-/// Whom nobody has, what is neither address nor name, and names that lead to nodes whose certificates do not have them.
+/// Refused are an address without a node, a text that is neither address nor name, and names of nodes whose
+/// certificates lack them.
 async fn who_cannot_be_reached_or_proved_is_refused(node: &Node) -> Outcome {
     let mut machine = node.machine().await?;
     for (name, code, words) in UNREACHABLE {
@@ -237,7 +239,7 @@ async fn calls_for_several_become_one(one: &Node) -> Outcome {
     .await
 }
 
-/// Names in one call, who answers to them, and the status of those that nobody answers to.
+/// Names in one call, each with the node that answers, and the status if no node answers.
 const SEVERAL: [(&str, &str, Option<Code>); 7] = [
     (OTHER, "other", None),
     (ONE, "one", None),
@@ -314,7 +316,7 @@ fn told_by<'a>(name: &'a str, told: &'a [Data]) -> impl Iterator<Item = &'a Data
     })
 }
 
-/// The code with which this identity's call of Read ends; none when it is answered.
+/// Returns the code with which this identity's call of Read ends; none when it is answered.
 async fn read_as(node: &Node, who: &Identity, keys: Keys<'_>) -> Result<Option<Code>> {
     let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
     let read = with(file("/etc/os-release"), keys)?;
@@ -382,7 +384,7 @@ async fn reading_ends_with(
     Ok(())
 }
 
-/// He is of another authority.
+/// The client's certificate is of another authority.
 async fn a_stranger_is_nobody_whatever_he_claims(one: &Node, other: &Node) -> Outcome {
     let stranger = Identity::administrator()?.with_role(Role::Impersonator)?;
     let stranger = stranger.trusting(one.identity());

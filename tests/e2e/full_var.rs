@@ -1,4 +1,4 @@
-//! A full /var, by bytes and by inodes, is in nobody's way but that of those who filled it.
+//! A full /var, by bytes and by inodes, disturbs only the containers that filled it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::installed::{INSTALLER, ROLLED_BACK, push_installers};
 /// Small, so that it is full soon.
 const DISK_BYTES: u64 = 288 << 20;
 const LIFETIME: Duration = Duration::from_secs(900);
-/// Not much more than the smallest machine that is promised.
+/// Not much more than the smallest supported machine has, in MiB.
 const MEMORY_MIB: u32 = 512;
 const BALLAST: &str = "ballast";
 
@@ -23,11 +23,11 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![a_full_var_hinders_neither_upgrade_nor_rollback]
 }
 
-/// One machine, installed on a small disk, and whoever fills that.
+/// A machine that is installed on a small disk, and the means to fill it.
 struct Crammed {
     node: Node,
     registry: Registry,
-    /// Its `/healthz` is what an upgrade is measured by.
+    /// The server of `/healthz`, which the upgrade's gate asks for.
     web: HttpServer,
     greeter: Greeter,
     client: Instarctl,
@@ -107,7 +107,7 @@ async fn an_upgrade_works_while_var_has_no_bytes_left(crammed: &Crammed) -> Outc
     works(&crammed.node, &crammed.greeter, "v0.2.0").await
 }
 
-/// The ballast's inode is kept, to be filled once there is no other.
+/// The ballast's inode is allocated before, so that the file can be filled when there are no inodes left.
 async fn a_version_fails_its_gate_while_var_has_no_inodes_left(crammed: &Crammed) -> Outcome {
     let greeter = &crammed.greeter;
     greeter.get(&format!("/write/data/{BALLAST}"))?;
@@ -139,7 +139,7 @@ async fn a_rollback_works_while_var_has_neither(crammed: &Crammed) -> Outcome {
     Ok(())
 }
 
-/// The greeter has lived through the upgrade. One that starts has no room for its own files on /var.
+/// The greeter has lived through the upgrade; after a restart it has no room for its own files on /var.
 async fn a_container_starts_again_in_memory(
     node: &Node,
     client: &Instarctl,
@@ -147,7 +147,7 @@ async fn a_container_starts_again_in_memory(
 ) -> Outcome {
     let said = client.run(&["restart", GREETER]).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    // The call has stopped it; its start goes on.
+    // The call has stopped the container; its start goes on.
     node.wait_until("its files are in memory", PATIENCE, async || {
         let log = node.log("machined").await?;
         ensure!(log.contains("memory takes them"), "{log}");

@@ -1,4 +1,4 @@
-//! Calls that change the machine, whose callers hang up: the machine is as it was before the call, or as it is after it.
+//! Calls that change the machine, whose callers hang up: the machine is as before the call, or as after it.
 
 mod calls;
 mod methods;
@@ -26,13 +26,14 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Disconnects in the walk.
+/// Number of disconnects in the walk.
 const HANG_UPS: usize = 100;
-/// Of these, for calls that take long.
+/// Number of disconnects from calls that take long.
 const OF_LONG_CALLS: usize = 22;
-/// Until nothing runs any more, whatever was hung up on. An upgrade with a boot is the longest, on a host that runs three others.
+/// Timeout for the end of all operations. An upgrade with a boot takes longest, on a host that runs three other
+/// machines.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The second container's port, and how many seconds it takes to stop.
+/// The second container's port, and its name.
 const SLOW_PORT: u16 = 8086;
 pub(crate) const SLOW: &str = "slow";
 
@@ -62,7 +63,7 @@ async fn leave_the_machine_as_before_or_as_after(scratch: Scratch) -> Outcome {
     .await
 }
 
-/// Until so many callers have hung up in all.
+/// Repeats small calls until this many callers have hung up in all.
 async fn a_small_call_is_made_or_not(walk: &mut Walk, hung_up: usize) -> Outcome {
     while walk.hung_up < hung_up {
         let call = walk.small_call();
@@ -112,7 +113,7 @@ async fn a_reboot_happens_or_not(walk: &mut Walk) -> Outcome {
     walk.settle().await
 }
 
-/// Into another generation, or by a boot.
+/// The upgrade is to another generation, or by a boot.
 async fn an_upgrade_happens_or_not(walk: &mut Walk) -> Outcome {
     for within in [2000, 5000] {
         let call = walk.upgrade(false, within);
@@ -135,7 +136,7 @@ async fn a_reset_happens_or_not(walk: &mut Walk) -> Outcome {
     walk.settle().await
 }
 
-/// The last: it is off, or goes on.
+/// The last call: the machine is off, or goes on.
 async fn a_shutdown_happens_or_not(walk: &mut Walk) -> Outcome {
     println!("{} callers hung up", walk.hung_up);
     let call = walk.shutdown();

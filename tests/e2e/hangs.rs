@@ -1,5 +1,5 @@
-//! What is there and does nothing. Processes of the node: noticed, ended and started again, while containers go on. A disk: does not
-//! keep the machine from starting again.
+//! Hung processes and disks. A hung process of the node is noticed, ended and started again, while containers go on; a
+//! hung disk does not keep the machine from starting again.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use instar_tests::{
 use crate::PATIENCE;
 use crate::installed::OTHER_PORT;
 
-/// A greeter that sees the node's cgroups, and is started again to make machined look at its images.
+/// A greeter that sees the node's cgroups; its restart makes machined look at its images.
 const OTHER: &str = "other";
 /// machined's store of images, as a container sees it.
 const IMAGES: &str = "/data/lib/instar/images";
@@ -41,13 +41,13 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The driver waits for the disk, and the boot for the driver: for longer than init's deadline, which is no reason to end a machine that
-/// can be asked. A reboot by force takes the boot's place, and the kernel would wait for the driver before it ended.
+/// The driver waits for the disk and the boot waits for the driver, for longer than init's deadline: no reason for init
+/// to end a machine that answers. A forced reboot replaces the boot; the kernel alone would wait for the driver first.
 async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
     scratch: Scratch,
 ) -> Outcome {
     let (disk, node) = on_a_served_disk(&scratch)?;
-    // Whatever reads it before has read it.
+    // Reads of the disk by firmware or loader are over.
     let mark = node.vm().console_mark()?;
     let begun = "Run /init as init process";
     let begun = node.vm().wait_for_line_after(mark, begun, PATIENCE)?;
@@ -73,7 +73,7 @@ fn on_a_served_disk(scratch: &Scratch) -> anyhow::Result<(ServedDisk, Node)> {
 }
 
 async fn a_machine_that_can_be_asked_outlives_inits_deadline(node: &Node) -> Outcome {
-    // QEMU itself cannot be asked for the time while it waits for the disk.
+    // QEMU itself does not report the time while it waits for the disk.
     node.wait_until("init's deadline is over", PATIENCE, async || {
         let uptime = node.uptime().await?;
         ensure!(uptime.as_secs() > 60, "{uptime:?}");
@@ -85,7 +85,7 @@ async fn a_machine_that_can_be_asked_outlives_inits_deadline(node: &Node) -> Out
     Ok(())
 }
 
-/// From the call to the next power-on, after what the console says before.
+/// The time from the call to the next power-on, after the console's message.
 async fn a_reboot_by_force_starts_the_machine_again(
     node: &Node,
     disk: &ServedDisk,
@@ -111,7 +111,7 @@ const STEPS_OF_A_REBOOT: [&str; 4] = [
     "sysrq: Resetting",
 ];
 
-/// One boot for both.
+/// One boot serves both tests.
 async fn processes_that_hang_are_ended_and_started_again(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let node = with_other_greeters(&scratch, &registry).await?;
@@ -136,7 +136,7 @@ async fn with_other_greeters(scratch: &Scratch, registry: &Registry) -> anyhow::
     plan.boot_until_ready(PATIENCE).await
 }
 
-/// What keeps a container's output over machined's end is kept under the container's name.
+/// The keeper of a container's output during machined's restart files it under the container's name.
 async fn a_frozen_machined_is_ended_and_containers_are_heard_on(
     node: &Node,
     other: &Greeter,
@@ -150,12 +150,12 @@ async fn a_frozen_machined_is_ended_and_containers_are_heard_on(
     each_twin_is_heard(node).await
 }
 
-/// Has each twin print a word of its own. Gives their processes.
+/// Has each twin print a word of its own. Returns their processes.
 async fn twins_speak(node: &Node, when: &str) -> anyhow::Result<Vec<u32>> {
     let mut pids = Vec::new();
     for (name, port) in TWINS {
         let twin = Greeter::at(node, port)?;
-        // There is no such file: what counts is that it was asked for.
+        // The file does not exist: the request alone makes the twin print the word.
         let _ = twin.get(&format!("/read/{}", word(port, when)));
         twin.greets()?;
         pids.push(node.service_pid(name).await?);
@@ -192,7 +192,7 @@ async fn a_frozen_apid_is_ended_and_started_again(node: &Node, other: &Greeter) 
     does_not_answer(node).await?;
     machined_ends_apid(node).await?;
     println!("apid was ended after {:.1} s", held.elapsed().as_secs_f64());
-    // The next one is in the same cgroup.
+    // The next apid runs in the same cgroup.
     other.get(&format!("{freeze}?0"))?;
     let after = node.wait_until("apid answers again", PATIENCE, || node.service_pid("apid"));
     ensure!(after.await? != before, "it is still {before}");
@@ -207,7 +207,7 @@ async fn does_not_answer(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// The API cannot be asked, but what machined says is on its disk.
+/// The API does not answer, but machined's log is on the disk.
 async fn machined_ends_apid(node: &Node) -> Outcome {
     let greeter = Greeter::of(node)?;
     node.wait_until("machined ends it", PATIENCE, async || {
@@ -232,7 +232,7 @@ async fn the_end_is_an_event_with_its_reason(node: &Node) -> Outcome {
 
 async fn a_frozen_machined_is_ended_and_started_again(node: &Node, other: &Greeter) -> Outcome {
     let greeter = Greeter::of(node)?;
-    // There is no such file: what counts is that it was asked for.
+    // The file does not exist: the request alone makes the greeter print it.
     let _ = greeter.get("/read/said-before-machined-froze");
     let before = Running::on(node).await?;
     let trap = Trap::set(&greeter)?;
@@ -260,7 +260,7 @@ impl Running {
     }
 }
 
-/// The record of the image that a container is started from is a pipe: whoever opens it waits for somebody to write to it.
+/// The record of a container's image is a pipe: opening it blocks until another process opens it for writing.
 struct Trap {
     record: String,
 }
@@ -278,7 +278,7 @@ impl Trap {
         Ok(Self { record })
     }
 
-    /// Who is in it stays, as it has opened the pipe; the next one does not step into it.
+    /// Removes the trap. The hung machined stays in it, as it has opened the pipe; the next one does not enter it.
     fn remove(&self, greeter: &Greeter) -> Outcome {
         let record = &self.record;
         greeter.get(&format!("/rename{record}.away?{record}"))?;
@@ -322,7 +322,7 @@ async fn earlier_words_are_in_the_log(node: &Node) -> Outcome {
     .await
 }
 
-/// As the node numbers it; the API answers from its own /proc.
+/// machined's process number on the node; the API answers from machined's own /proc.
 async fn pid_of_machined(node: &Node) -> anyhow::Result<u32> {
     let stat = node.read("/proc/self/stat").await?;
     let pid = stat.split(' ').next().unwrap_or_default();

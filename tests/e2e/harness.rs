@@ -8,7 +8,7 @@ use instar_tests::{
     BareBoot, BareMemory, Outcome, Scratch, Test, chapters, kernel_under_test, tests, trivial_boot,
 };
 
-/// A boot under TCG on a host that runs others too.
+/// Timeout for a boot under TCG, on a host that runs others too.
 const PATIENCE: Duration = Duration::from_secs(240);
 const COMMAND_LINE: &str = "console=ttyS0 panic=10 cryptomgr.notests";
 

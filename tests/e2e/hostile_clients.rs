@@ -1,4 +1,4 @@
-//! Clients that mean harm or are broken: whoever has a certificate is served all the while, and nothing stays behind.
+//! Clients that are hostile or broken: clients with a certificate are served throughout, and nothing stays behind.
 
 mod connections;
 mod greed;
@@ -28,7 +28,7 @@ use self::messages::{
 use self::readers::{readers_come_and_go, readers_who_do_not_read_hold_nobody_up};
 use crate::PATIENCE;
 
-/// What a node may hold more after all of it: allocators keep some of what they once had.
+/// Memory in KiB that the node may use more after the test: allocators keep some of their former memory.
 const TOLERANCE_KIB: u64 = 6 << 10;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -43,7 +43,7 @@ async fn hostile_clients_do_not_disturb_those_with_a_certificate(scratch: Scratc
     let node = small_plan(&scratch)?.boot().await?;
     node.wait_until_ready(PATIENCE).await?;
     let apid = node.service_pid("apid").await?;
-    // Once before it counts: what everything needs the first time stays.
+    // Run once before the measurement: memory for first uses stays.
     everything_harmful(&node).await?;
     let before = available_kib(&node).await?;
     everything_harmful(&node).await?;
@@ -105,7 +105,7 @@ async fn newcomers_are_served(node: &Node, when: &'static str) -> Outcome {
     served.map(drop).context(when)
 }
 
-/// Whoever may only look takes all that there is of descriptors, memory, streams, threads and lookups, and holds it.
+/// A reader takes all that it can of descriptors, memory, streams, threads and lookups, and holds it.
 async fn readers_who_take_all_they_can_leave_enough_to_administrators(scratch: Scratch) -> Outcome {
     let plan = small_plan(&scratch)?.spec(|spec| spec.timing(Timing::InstructionsIdleOnHost));
     let node = plan.boot().await?;
@@ -136,7 +136,7 @@ fn hostnames() -> WatchRequest {
     }
 }
 
-/// So many walks through everything.
+/// A request that walks through the whole tree this many times.
 fn usage_of_everything(walks: usize) -> DiskUsageRequest {
     DiskUsageRequest {
         paths: vec!["/".to_owned(); walks],
@@ -160,7 +160,7 @@ fn kernel_log_on_and_on() -> DmesgRequest {
     }
 }
 
-/// Without a config nobody has a certificate, and still a crowd keeps nobody out.
+/// Without a config no client has a certificate, and still a crowd keeps nobody out.
 async fn hostile_clients_do_not_disturb_the_one_who_brings_a_config(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .without_config(Identity::administrator()?)

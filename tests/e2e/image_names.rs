@@ -1,4 +1,4 @@
-//! What a container runs is a digest: its image's name is looked up when somebody asks for that, and at no other time.
+//! A container runs a digest: the image's name is looked up on request, and at no other time.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,15 @@ use instar_tests::{
 use crate::PATIENCE;
 use crate::installed::{INSTALLER, push_installers};
 
-/// A start that asks nobody takes a second or two, on a busy host some more; a registry that does not answer, forty.
+/// A start without a registry takes a second or two, on a busy host some more; a registry that does not answer delays
+/// it by forty.
 const SOON: Duration = Duration::from_secs(15);
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![image_names_mean_what_they_meant_until_an_operator_asks]
 }
 
-/// A node, its greeter, and the means to ask.
+/// A node, its greeter, and its clients.
 struct Subject {
     node: Node,
     greeter: Greeter,
@@ -42,7 +43,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Returns how long it took until it answered again.
+    /// Kills the greeter; returns the time until it answers again.
     async fn crash(&self) -> Result<Duration> {
         let before = self.node.service_pid(GREETER).await?;
         let begun = Instant::now();
@@ -63,7 +64,7 @@ impl Subject {
         Ok(())
     }
 
-    /// The image is there as long as it takes, and it is told for whom.
+    /// Checks that the image is kept, and that the API names the container that needs it.
     async fn keeps(&self, digest: &str) -> Outcome {
         let said = self
             .client
@@ -174,7 +175,7 @@ async fn a_restart_asks_for_the_name(subject: &Subject, one: &str, two: &str) ->
     subject.collects(one).await
 }
 
-/// To an image that is older.
+/// The name means an older image now.
 async fn a_restart_goes_back_with_the_name(
     subject: &Subject,
     registry: &Registry,
@@ -225,7 +226,7 @@ async fn a_crash_asks_no_registry(subject: &Subject) -> Outcome {
     Ok(())
 }
 
-/// What a registry says is an error, unless it says nothing at all.
+/// An error from the registry fails the restart; a silent registry does not.
 async fn a_restart_does_without_a_registry_that_is_silent(subject: &Subject) -> Outcome {
     let begun = Instant::now();
     subject.restart().await?;

@@ -1,7 +1,7 @@
 //! init's next step after every kind of failure, with the real init and a machined that fails on order.
 //!
-//! A test says what the stand-in for machined does (`tests/double`) and what init, the stand-in and the kernel have to say
-//! from the first generation to the end of the machine: every line of theirs, in order.
+//! A test has a script for machined's stand-in (`tests/double`), and every line of init, the stand-in and the kernel
+//! from the first generation to the end of the machine, in order.
 
 mod first_image;
 mod keeping;
@@ -24,20 +24,20 @@ pub(crate) fn tests() -> Vec<Test> {
     areas.into_iter().flatten().collect()
 }
 
-/// A double's script or a part of it, and the lines that are said while it runs.
+/// A double's script or a part of it, and the lines that are printed while it runs.
 struct Chapter {
     does: &'static str,
     says: &'static str,
 }
 
 impl Chapter {
-    /// By a machine whose double has this script and no other.
+    /// Runs a machine whose double has this script alone, and compares its lines.
     fn is_told(&self, scratch: &Scratch) -> Outcome {
         ScriptedInit::boot(scratch, "", self.does)?.says_until_its_end(self.says)
     }
 }
 
-/// The whole script, and all lines.
+/// Returns the whole script, and all lines.
 fn told(chapters: &[Chapter]) -> (String, String) {
     let does = chapters.iter().map(|chapter| chapter.does);
     let says = chapters.iter().map(|chapter| chapter.says);

@@ -13,11 +13,11 @@ pub(crate) use instar_tests::INSTALLER;
 
 use crate::PATIENCE;
 
-/// Where a service of a test's own may listen.
+/// A free port for a test's own service.
 pub(crate) const OTHER_PORT: u16 = 8085;
-/// Many boots of one machine, all through its firmware, on a host that runs others too.
+/// Limit on the test: many boots of one machine, all through its firmware, on a host that runs others too.
 const LIFETIME: Duration = Duration::from_secs(1200);
-/// What instarctl ends with when a version was given up (its help).
+/// instarctl's exit code when a version was given up (its help).
 pub(crate) const ROLLED_BACK: Option<i32> = Some(6);
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -27,12 +27,12 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Boots the ISO with a blank disk beside it, and a config that has version v0.1.0 installed on that.
+/// Boots the ISO with a blank disk beside it, and a config that installs version v0.1.0 on that disk.
 async fn install(scratch: &Scratch, registry: &Registry) -> Result<Node> {
     install_with(scratch, registry, |config| config).await
 }
 
-/// The same with more in the config.
+/// As [`install`], with additions to the config.
 pub(crate) async fn install_with(
     scratch: &Scratch,
     registry: &Registry,
@@ -41,7 +41,7 @@ pub(crate) async fn install_with(
     install_planned(scratch, registry, |plan| plan, more).await
 }
 
-/// The same on a machine that is planned otherwise.
+/// As [`install`], on a machine with another plan.
 pub(crate) async fn install_planned(
     scratch: &Scratch,
     registry: &Registry,
@@ -62,7 +62,7 @@ pub(crate) async fn install_planned(
     Ok(node)
 }
 
-/// Both versions' installer images.
+/// Pushes both versions' installer images.
 pub(crate) fn push_installers(registry: &Registry) -> Outcome {
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), INSTALLER, image.version())?;
@@ -181,14 +181,15 @@ async fn a_broken_version_is_remembered_over_reboots(
     Ok(())
 }
 
-/// An installer's image in whose UKI init expects another root filesystem than it finds.
+/// Returns an installer's image in whose UKI init expects another root filesystem than it finds.
 fn broken(image: &ImageUnderTest) -> Result<OciImage> {
     let digest = blake3::hash(&std::fs::read(image.rootfs())?).to_hex();
     let first = if digest.starts_with('0') { "1" } else { "0" };
     with_uki_text(image, &digest, &format!("{first}{}", &digest[1..]))
 }
 
-/// An installer's image in whose UKI one text, which is not in the root filesystem, is another one of the same length.
+/// Returns an installer's image with one text in its UKI, outside of the root filesystem, replaced by another one of
+/// the same length.
 pub(crate) fn with_uki_text(image: &ImageUnderTest, from: &str, to: &str) -> Result<OciImage> {
     const HEAD: &str = "usr/install/amd64/uki.head";
     const TAIL: &str = "usr/install/amd64/uki.tail";
@@ -202,7 +203,7 @@ pub(crate) fn with_uki_text(image: &ImageUnderTest, from: &str, to: &str) -> Res
     with_release_of(&uki, installer)
 }
 
-/// Whether the text was there.
+/// Replaces a text; returns whether it was there.
 fn replace(content: &mut [u8], from: &str, to: &str) -> Result<bool> {
     ensure!(from.len() == to.len(), "{from:?} and {to:?}");
     let mut windows = content.windows(from.len());
@@ -213,7 +214,7 @@ fn replace(content: &mut [u8], from: &str, to: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// The image with the digest of another UKI.
+/// Returns the image with the digest of another UKI.
 fn with_release_of(uki: &[u8], installer: OciImage) -> Result<OciImage> {
     const RELEASE: &str = "usr/install/amd64/release.json";
     let mut release: serde_json::Value = serde_json::from_slice(&installer.file(RELEASE)?)?;

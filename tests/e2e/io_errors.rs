@@ -1,4 +1,5 @@
-//! A disk that fails while it is written to: an upgrade says so, and what runs goes on, boots again, and can be upgraded later.
+//! A disk that fails while it is written to: an upgrade reports the failure, the running version goes on, boots again,
+//! and can be upgraded later.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,20 +28,20 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Where an upgrade's writes fail.
+/// The place on the disk where an upgrade's writes fail.
 #[derive(Debug, Clone, Copy)]
 enum Place {
-    /// So many bytes into the new UKI.
+    /// This many bytes into the new UKI.
     Uki(u64),
-    /// The FAT's entry of what is so many bytes into the new UKI.
+    /// The FAT's entry for the cluster that is this many bytes into the new UKI.
     Table(u64),
-    /// The folder of the slots.
+    /// The folder with the slots.
     Slots,
-    /// The folder of the entries.
+    /// The folder with the entries.
     Entries,
 }
 
-/// How they do.
+/// The way in which the writes fail.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
     BadSector(Place),
@@ -57,7 +58,7 @@ const TROUBLES: [Trouble; 6] = [
 ];
 
 impl Trouble {
-    /// As the disk is now.
+    /// Returns the fault for the disk as it is now.
     fn fault(self, disk: &Path) -> Result<WriteFault> {
         Ok(match self {
             Self::BadSector(place) => WriteFault::BadSector(place.sector(&Fat::read(disk)?)?),
@@ -125,7 +126,7 @@ async fn on_a_breakable_disk(scratch: &Scratch, registry: &Registry, disk: &Path
         .await
 }
 
-/// A node, its disk, and the image to which it is upgraded.
+/// A node, its disk, and the image that it is upgraded to.
 struct Upgraded {
     node: Node,
     client: Instarctl,
@@ -173,7 +174,7 @@ async fn an_upgrade_says_that_the_disk_fails(upgraded: &Upgraded, trouble: Troub
     Ok(())
 }
 
-/// With a disk that works again.
+/// Checks the node after the disk works again.
 async fn the_version_that_runs_goes_on(upgraded: &Upgraded, kernel: &str) -> Outcome {
     let node = &upgraded.node;
     node.vm().fail_write(0, &WriteFault::None)?;
@@ -188,7 +189,7 @@ async fn an_upgrade_is_staged_on_a_disk_that_works_again(upgraded: &Upgraded) ->
     Ok(())
 }
 
-/// The disk fails from the start of the new version on, until that has told of it.
+/// The disk fails from the start of the new version until that version has reported it.
 async fn a_version_that_cannot_be_blessed_tries_until_it_can(upgraded: &Upgraded) -> Outcome {
     let vm = upgraded.node.vm();
     let before = vm.console().len();
@@ -243,7 +244,7 @@ async fn the_new_version_is_blessed_and_boots_next(disk: &Path) -> Outcome {
     Ok(())
 }
 
-/// What the loader would start is the whole UKI of this version.
+/// Checks that the loader would start this version, and that its UKI is whole.
 fn boots(disk: &Path, version: &ImageUnderTest) -> Result<()> {
     let esp = EspImage::of_disk(disk);
     let state = State::read(&esp)?;
@@ -259,28 +260,29 @@ fn boots(disk: &Path, version: &ImageUnderTest) -> Result<()> {
     Ok(())
 }
 
-/// Which of an upgrade's writes fail, each in an upgrade of its own: how many, `all` of them, or `FIRST-LAST`.
+/// The numbers of the writes that fail, one per upgrade: a count, `all`, or `FIRST-LAST`.
 const WRITES: &str = "INSTAR_WRITES";
-/// Where nothing else is said.
+/// Number of failing writes without `INSTAR_WRITES`.
 const USUAL_WRITES: u64 = 3;
-/// All writes take hours; each upgrade is waited for by [`PATIENCE`].
+/// Limit on the whole test: all writes take hours. Each single upgrade has the limit [`PATIENCE`].
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// What refuses an upgrade because of a write that failed: itself, the filesystem that gave up, or the version that found it so.
+/// Reasons for refusing an upgrade after a failed write: the write itself, the filesystem that gave up, or the version
+/// that found the filesystem so.
 const REASONS: [&str; 4] = [
     "I/O error",
     "No space left on device",
     "Read-only file system",
     "was given up",
 ];
-/// An upgrade that ends when its version waits for the next start.
+/// Arguments for an upgrade that ends when its version waits for the next start.
 const STAGED: [&str; 1] = ["--stage"];
-/// One that goes on to that.
+/// Arguments for an upgrade that starts its version at once.
 const AT_ONCE: [&str; 2] = ["--reboot-mode", "powercycle"];
 /// How long a container goes on writing after the upgrade.
 const AFTER: Duration = Duration::from_secs(5);
-/// Each so many that were staged are started, too.
+/// One in this many staged versions is also started.
 const STARTED: usize = 10;
-/// What the kernel says of a filesystem that takes no more writes, until it is mounted anew.
+/// The kernel's message about a filesystem that takes no more writes until it is mounted anew.
 const GIVEN_UP: &str = "EXT4-fs error";
 
 async fn an_io_error_at_any_write_of_an_upgrade_leaves_a_version_that_boots(
@@ -299,12 +301,12 @@ async fn a_torn_write_of_an_upgrade_leaves_a_version_that_boots(scratch: Scratch
     fail_each_write_in_turn(scratch, Defect::Tearing).await
 }
 
-/// What machined says when the installer is done, and the change of generations begins.
+/// machined's message when the installer is done and the change of generations begins.
 const INSTALLED: &str = "machined: upgrade: upgrade: done";
 
-/// A write fails while the operating system changes under a container that writes all the time, or right after: one in each of some
-/// upgrades without a reboot. Whatever becomes of the upgrade, the machine starts again by itself from a whole version, and the container
-/// writes.
+/// A write fails during the change of generations, or right after it, under a container that writes all the time: one
+/// write in each of several upgrades without a reboot. Whether the upgrade succeeds or not, the machine starts again by
+/// itself from a whole version, and the container writes.
 async fn an_io_error_under_a_container_that_lives_on_leaves_a_version_that_boots(
     scratch: Scratch,
 ) -> Outcome {
@@ -325,7 +327,7 @@ async fn an_io_error_under_a_container_that_lives_on_leaves_a_version_that_boots
     Ok(())
 }
 
-/// How often the disk is written to in an upgrade under a writer.
+/// Counts the disk's writes in an upgrade under a writing container.
 async fn an_undisturbed_upgrade_is_counted(story: &mut Story<'_>) -> Result<u64> {
     let (said, all) = an_upgrade_under_a_writer(story, None).await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -361,8 +363,8 @@ async fn a_whole_version_starts_again<'a>(mut story: Story<'a>) -> Result<Story<
     Ok(story)
 }
 
-/// An upgrade without a reboot under a container that writes. From the change on, the write of this number fails. Gives how often the
-/// disk was written to from then until a while after the upgrade's end.
+/// Upgrades without a reboot under a container that writes. The write with this number, counted from the change of
+/// generations, fails. Returns the number of writes from then until a while after the upgrade's end.
 async fn an_upgrade_under_a_writer(story: &Story<'_>, write: Option<u64>) -> Result<(Said, u64)> {
     let node = &story.node;
     let writer = ContainerWriter::start(Greeter::of(node)?);
@@ -379,7 +381,7 @@ async fn an_upgrade_under_a_writer(story: &Story<'_>, write: Option<u64>) -> Res
     Ok((said, all))
 }
 
-/// Waits for the installer's end; how often the disk was written to by then.
+/// Waits for the installer's end; returns the number of writes by then.
 async fn fail_from_the_change_on(story: &Story<'_>, write: Option<u64>) -> Result<u64> {
     let node = &story.node;
     let said_before = node.vm().console().len();
@@ -394,18 +396,18 @@ async fn fail_from_the_change_on(story: &Story<'_>, write: Option<u64>) -> Resul
     writes(node)
 }
 
-/// What is the matter with a disk.
+/// The defect of a disk.
 #[derive(Debug, Clone, Copy)]
 enum Defect {
-    /// Nothing of a write is written. A SCSI disk would be asked to try again, and virtio-blk's is not.
+    /// The write has no effect. A SCSI disk would be asked to try again; a virtio disk is not.
     Broken,
-    /// There is no room. A virtio disk has no word for that.
+    /// The disk has no room. A virtio disk cannot report that.
     Full,
-    /// Half of a write is written.
+    /// Half of the write takes effect.
     Tearing,
 }
 
-/// A disk of which one write fails.
+/// A disk with one failing write.
 enum FailingDisk {
     OfQemu(Bus, WriteFailure),
     Tearing(ServedDisk),
@@ -427,7 +429,7 @@ impl FailingDisk {
         }
     }
 
-    /// Where the node finds it.
+    /// The node's name for the disk.
     fn device(&self) -> &'static str {
         match self {
             Self::OfQemu(Bus::Scsi, _) => "/dev/sda",
@@ -435,7 +437,7 @@ impl FailingDisk {
         }
     }
 
-    /// Has the write of this number from now on fail, from 1; with none it is as if it had never been asked to.
+    /// Fails the write with this number, counted from now on and from 1; `None` takes back an earlier request.
     fn fail(&self, vm: &Vm, number: Option<u64>) -> Outcome {
         match self {
             Self::OfQemu(_, failure) => {
@@ -448,8 +450,8 @@ impl FailingDisk {
     }
 }
 
-/// One write of an upgrade fails, somewhere from the first of the image in /var to the last of the new version's start. What comes
-/// before that start is the same in an upgrade that is staged, which is over sooner.
+/// Fails one write of an upgrade, somewhere from the first of the image in /var to the last of the new version's start.
+/// A staged upgrade writes the same up to that start and is over sooner.
 async fn fail_each_write_in_turn(scratch: Scratch, defect: Defect) -> Outcome {
     let registry = Registry::with_both_installers(&scratch)?;
     let mut story = Story::begin(&scratch, &registry, defect, false).await?;
@@ -466,7 +468,7 @@ async fn fail_each_write_in_turn(scratch: Scratch, defect: Defect) -> Outcome {
     Ok(())
 }
 
-/// In an upgrade, or in the one after it where the kernel told late of the write before.
+/// The lost write belongs to this upgrade, or to the one before it if the kernel reported it late.
 async fn a_write_is_lost<'a>(
     mut story: Story<'a>,
     counted: &Counted,
@@ -488,7 +490,7 @@ async fn a_write_is_lost<'a>(
     }
 }
 
-/// At the end of the upgrades, too.
+/// Starts a staged version, at the end of the upgrades.
 async fn what_waits_starts(story: Story<'_>) -> Outcome {
     if !story.waits {
         return Ok(());
@@ -497,7 +499,7 @@ async fn what_waits_starts(story: Story<'_>) -> Outcome {
     story.is_ready_with_what_it_should_run().await
 }
 
-/// Runs on, or starts where the filesystem was given up or the version that waits is to start.
+/// The machine runs on; it is restarted if the filesystem was given up, or if the staged version is to start.
 async fn the_machine_goes_on<'a>(
     mut story: Story<'a>,
     tried: &Tried,
@@ -511,7 +513,7 @@ async fn the_machine_goes_on<'a>(
     Ok(story)
 }
 
-/// A node with a disk of which one write fails, and two versions that take turns on it.
+/// A node with a disk on which one write fails, and two versions that take turns on it.
 struct Story<'a> {
     scratch: &'a Scratch,
     registry: &'a Registry,
@@ -519,9 +521,9 @@ struct Story<'a> {
     images: [ImageUnderTest; 2],
     disk: PathBuf,
     failing: FailingDisk,
-    /// Which of the images.
+    /// Index of the image that runs.
     runs: usize,
-    /// Whether the other one starts next.
+    /// Whether the other image starts next.
     waits: bool,
 }
 
@@ -570,7 +572,7 @@ impl<'a> Story<'a> {
         })
     }
 
-    /// To the version that does not run.
+    /// Upgrades to the version that does not run.
     async fn upgrade(&self, how: &[&str]) -> Result<Said> {
         let to = self.images[1 - self.runs].version();
         let image = self.registry.installer_for_guest(to);
@@ -579,7 +581,7 @@ impl<'a> Story<'a> {
         client.run(&upgrade).await
     }
 
-    /// Which of the images starts when the machine does.
+    /// Index of the image that the next start uses.
     fn next(&self) -> usize {
         if self.waits { 1 - self.runs } else { self.runs }
     }
@@ -595,7 +597,7 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// Whether the filesystem takes no more writes since this upgrade began.
+    /// Whether the filesystem has stopped taking writes since this upgrade began.
     fn is_given_up(&self, tried: &Tried) -> Result<bool> {
         let console = self.node.vm().console();
         let since = console.get(tried.said_before..);
@@ -612,14 +614,14 @@ impl<'a> Story<'a> {
     }
 }
 
-/// The writes of an upgrade.
+/// The numbers of an upgrade's writes.
 struct Counted {
     all: u64,
     before_the_start: u64,
 }
 
 impl Counted {
-    /// The quickest upgrade that has this write.
+    /// Returns the arguments of the quickest upgrade that reaches this write.
     fn how_to_come_to(&self, write: u64) -> &'static [&'static str] {
         if write <= self.before_the_start {
             &STAGED
@@ -647,13 +649,13 @@ async fn undisturbed_upgrades_are_counted(story: &mut Story<'_>) -> Result<Count
     })
 }
 
-/// An upgrade of which one write was to fail.
+/// An upgrade with one failing write.
 struct Tried {
     how: &'static [&'static str],
-    /// The length of the console at its beginning.
+    /// Length of the console when the upgrade began.
     said_before: usize,
     said: Said,
-    /// How often the machine had to be reset at the firmware's prompt.
+    /// Number of resets at the firmware's prompt.
     resets: usize,
     /// Whether the write has failed.
     failed: bool,
@@ -707,14 +709,14 @@ async fn what_starts_next_is_whole(story: &mut Story<'_>, tried: &Tried) -> Outc
         story.waits = false;
     }
     story.runs_what_it_should().await?;
-    // What waited before may be gone when the next one could not take its place.
+    // A version that was staged before may be gone if the next one could not take its place.
     let staged = tried.succeeded() && tried.how == STAGED;
     let running = &story.images[story.runs];
     story.waits = staged || (story.waits && boots(&story.disk, running).is_err());
     boots(&story.disk, &story.images[story.next()])
 }
 
-/// What came of the upgrades so far.
+/// The results of the upgrades so far.
 #[derive(Default)]
 struct Tally {
     refused: u64,
@@ -724,7 +726,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// The kernel tells of a write in the background when somebody asks next: that may be the next upgrade, before its own.
+    /// The kernel reports a failed background write to the next caller: that can be the next upgrade, before its own write
+    /// fails.
     fn is_told_late(&self, tried: &Tried) -> bool {
         self.has_just_failed && !tried.failed && !tried.succeeded()
     }
@@ -750,7 +753,7 @@ impl Tally {
     }
 }
 
-/// By their numbers.
+/// Returns the numbers of the writes to fail.
 fn which_writes(all: u64) -> Result<Vec<u64>> {
     let wanted = std::env::var(WRITES).unwrap_or_else(|_| USUAL_WRITES.to_string());
     if wanted == "all" {
@@ -764,8 +767,8 @@ fn which_writes(all: u64) -> Result<Vec<u64>> {
     Ok((1..=many).map(|number| number * all / many).collect())
 }
 
-/// Resets a machine that has come to the firmware's prompt, as a person would, for as long as the work takes; how often that was.
-/// Where the loader cannot write that it tries a version, EDK II's driver for FAT reads nothing more until the next reset.
+/// Resets a machine at the firmware's prompt, as a person would, until the work is done; returns the number of resets.
+/// If the loader cannot write that it tries a version, EDK II's driver for FAT reads nothing more until the next reset.
 async fn reset_at_the_prompt<T>(
     node: &Node,
     said_before: usize,
@@ -788,12 +791,12 @@ async fn reset_at_the_prompt<T>(
     }
 }
 
-/// How often the node's disk was written to so far.
+/// Number of writes to the node's disk so far.
 fn writes(node: &Node) -> Result<u64> {
     count(node, "wr_operations")
 }
 
-/// How many writes have failed.
+/// Number of failed writes so far.
 fn failures(node: &Node) -> Result<u64> {
     count(node, "failed_wr_operations")
 }

@@ -1,4 +1,5 @@
-//! What the API shows of containers that live through a change of generations, from its first answer on; and what their logs have of it.
+//! The API's view of containers that live through a change of generations, from its first answer on, and their logs of
+//! that time.
 
 use std::time::Duration;
 
@@ -21,11 +22,11 @@ use tonic::{Status, Streaming};
 
 use crate::PATIENCE;
 
-/// Writes half a line, waits, and writes the rest and half of the next one.
+/// A container that writes half a line, waits, and writes the rest and half of the next one.
 const COUNTER: &str = "counter";
-/// Its pause in milliseconds.
+/// The counter's pause in milliseconds.
 const HALF: &str = "25";
-/// Between two questions, so that the node has time for more than answers.
+/// Pause between two questions, so that the node has time for more than answers.
 const PAUSE: Duration = Duration::from_millis(10);
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -48,7 +49,7 @@ async fn are_shown_as_running_by_every_answer(scratch: Scratch) -> Outcome {
     .await
 }
 
-/// A node that keeps logs.
+/// A node with a disk, which keeps logs.
 async fn with_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     let image = registry.image_for_guest("greeter:v1");
     plan_with_greeter(scratch, registry, move |config| {
@@ -83,7 +84,7 @@ async fn no_line_of_a_log_is_lost(node: &Node, before: u64) -> Outcome {
     Ok(())
 }
 
-/// It stayed in use over the upgrade, so that nobody could.
+/// /var stayed in use over the upgrade, so that it could not be checked.
 async fn var_is_checked_at_the_next_boot(node: Node, scratch: &Scratch) -> Outcome {
     the_check_waits_for_a_boot(&node, scratch).await?;
     let node = node.power_cycle().await?;
@@ -103,7 +104,7 @@ async fn the_check_waits_for_a_boot(node: &Node, scratch: &Scratch) -> Outcome {
     let console = node.vm().console();
     let why = "containers that live on use the filesystem: it is checked at the next boot";
     ensure!(console.contains(why), "{console}");
-    // It was made by this boot, and not looked at since.
+    // This boot made the filesystem, and has not checked it since.
     ensure!(checks_of_var(&console) == 0, "{console}");
     let shown = volumes(node, scratch).await?;
     let why = "at the next boot: containers that live on";
@@ -171,18 +172,18 @@ async fn upgrade(node: &Node, registry: &Registry) -> Outcome {
     Ok(())
 }
 
-/// What was shown of containers that run all the time.
+/// The API's answers about containers that run all the time.
 #[derive(Debug, Default)]
 struct Shown {
     answers: usize,
-    /// Of a new generation that has not taken them over yet.
+    /// Answers of a new generation that has not taken the containers over yet.
     in_between: usize,
     wrong: Vec<String>,
-    /// The processor time of each, which only grows.
+    /// The processor time of each container, which only grows.
     cpu: [u64; 2],
 }
 
-/// Asks for services, containers and their figures until told to stop.
+/// Asks for services, containers and their figures until it is stopped.
 async fn ask_on_and_on(
     way_in: Endpoint,
     pids: [(&'static str, u32); 2],
@@ -190,7 +191,7 @@ async fn ask_on_and_on(
 ) -> Shown {
     let mut shown = Shown::default();
     while !*stopped.borrow() {
-        // Whether calls fail is another test's question.
+        // Another test checks that no call fails.
         let Ok(channel) = way_in.connect().await else {
             continue;
         };
@@ -202,7 +203,7 @@ async fn ask_on_and_on(
     shown
 }
 
-/// One question to each of the calls that show containers, and what is wrong in the answers.
+/// Makes each of the calls that show containers once; returns the faults in the answers.
 async fn ask(
     machine: &mut Machine,
     pids: [(&str, u32); 2],
@@ -238,7 +239,7 @@ fn all_stats() -> StatsRequest {
     }
 }
 
-/// What the calls that show containers answer.
+/// The answers of the calls that show containers.
 struct Answers {
     services: Vec<ServiceInfo>,
     containers: Vec<ContainerInfo>,
@@ -270,7 +271,7 @@ impl Answers {
     }
 }
 
-/// What they answer about one container.
+/// The parts of the answers about one container.
 #[derive(Debug)]
 struct AboutContainer<'a> {
     service: Option<&'a ServiceInfo>,
@@ -279,21 +280,21 @@ struct AboutContainer<'a> {
 }
 
 impl AboutContainer<'_> {
-    /// As this process, which has used at least as much of the processor as before.
+    /// Whether the container runs as this process, with at least as much processor time as before.
     fn runs(&self, pid: u32, cpu: u64) -> bool {
         self.service.is_some_and(|it| it.state == "Running")
             && (self.container).is_some_and(|it| it.status == "RUNNING" && it.pid == pid)
             && (self.figures).is_some_and(|it| it.memory_usage > 0 && it.cpu_usage >= cpu)
     }
 
-    /// The greeter's check has passed before, and nobody has found anything else since.
+    /// Whether the greeter's check counts as passed: it has passed before, and no later check says otherwise.
     fn is_well(&self) -> bool {
         let has_check = self.service.is_none_or(|it| it.id == GREETER);
         let health = self.service.and_then(|it| it.health.as_ref());
         !has_check || health.is_some_and(|it| it.healthy && !it.unknown)
     }
 
-    /// Nobody has taken it over yet.
+    /// Whether the container runs and has not been taken over yet.
     fn lives_on(&self, pid: u32) -> bool {
         let events = self.service.and_then(|it| it.events.as_ref());
         let last = events.and_then(|it| it.events.last());
@@ -301,7 +302,7 @@ impl AboutContainer<'_> {
     }
 }
 
-/// Whoever follows the events sees them run, and nothing else.
+/// A follower of the events sees the containers run, and nothing else.
 async fn events_tell_that_they_live_on(node: &Node) -> Outcome {
     for name in [GREETER, COUNTER] {
         let events = states_of(node, name).await?;
@@ -317,7 +318,7 @@ async fn events_tell_that_they_live_on(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// What the node has told of a service in this generation until it was taken over.
+/// The events of a service in this generation, until it was taken over.
 async fn states_of(node: &Node, service: &str) -> anyhow::Result<Vec<ServiceStateEvent>> {
     let request = EventsRequest {
         tail_events: -1,
@@ -349,14 +350,14 @@ async fn until_taken_over(
     Ok(states)
 }
 
-/// The numbers of the lines of a log.
+/// The line numbers of a log.
 #[derive(Debug)]
 struct Counted {
     first: u64,
     last: u64,
 }
 
-/// Every line is whole, and follows the one before it.
+/// Checks that every line is whole and follows the one before it.
 fn counted(log: &str) -> anyhow::Result<Counted> {
     let mut numbers: Option<Counted> = None;
     for line in log.lines() {
@@ -381,7 +382,7 @@ fn number_of(line: &str) -> anyhow::Result<u64> {
     number.context("this is not what was written")
 }
 
-/// The log of the counter once it has gone on for a while.
+/// Returns the counter's log after it has gone on for a while.
 async fn whole_log(node: &Node, before: u64) -> anyhow::Result<Counted> {
     node.wait_until("it counts on", PATIENCE, async || {
         let now = counted(&node.log(COUNTER).await?)?;

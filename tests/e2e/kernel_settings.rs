@@ -1,5 +1,5 @@
-//! What a config asks of the kernel, of /etc and of its services' environment: live, undone when the config drops it, and gone with the
-//! generation.
+//! A config's settings of the kernel, of /etc and of the services' environment: applied at once, undone when the config
+//! drops them, and gone with the generation.
 
 use anyhow::{Context, Result, ensure};
 use instar_tests::{
@@ -12,11 +12,11 @@ use crate::PATIENCE;
 use crate::installed::{INSTALLER, OTHER_PORT, push_installers};
 use crate::one_at_a_time::start;
 
-/// A parameter of the kernel's memory, which init restores as well.
+/// A parameter of the kernel's memory, which init restores as well as machined.
 const MAPS: &str = "/proc/sys/vm/max_map_count";
-/// One of the network, which only machined does.
+/// A parameter of the network, which only machined restores.
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
-/// One below /sys, shown as a choice.
+/// A parameter below /sys, shown as a choice.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// A version that does not stay.
@@ -54,14 +54,14 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![kernel_settings_are_in_force_at_once_and_end_with_the_config]
 }
 
-/// A node, its registry, and the two configs that it has in turn.
+/// A node, its registry, and two configs that are applied in turn.
 struct Story {
     scratch: Scratch,
     registry: Registry,
     node: Node,
     plain: String,
     with_settings: String,
-    /// The kernel's parameters as they are without the settings.
+    /// The kernel's parameters without the settings.
     before: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl Story {
         push_images(&scratch, &registry)?;
         let identity = Identity::administrator()?;
         let plain = plain_config(&identity, &registry).to_yaml();
-        // Its config is in no firmware, which would come before the one that is staged.
+        // The node's config is not in the firmware, whose config would win over the staged one.
         let node = start(&scratch, identity, &plain).await?;
         let before = values(&node).await?;
         ensure!(!before.join(" ").contains("262155"), "{before:?}");
@@ -103,7 +103,7 @@ fn plain_config(identity: &Identity, registry: &Registry) -> MachineConfig {
         .greeter_at("killer", &image, OTHER_PORT, WITH_CGROUPS)
 }
 
-/// One boot for all: each chapter begins where the one before ended.
+/// One boot serves all chapters: each begins where the one before ended.
 async fn kernel_settings_are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outcome {
     let story = Story::begin(scratch).await?;
     chapters![
@@ -135,7 +135,7 @@ async fn run_apply(story: &Story, yaml: &str, mode: &str) -> Result<Said> {
     client.run(&command).await
 }
 
-/// The kernel's parameters as they are.
+/// Returns the kernel's present parameters.
 async fn values(node: &Node) -> Result<Vec<String>> {
     let mut values = Vec::new();
     for path in [MAPS, FORWARD, HUGE_PAGES] {
@@ -183,7 +183,7 @@ async fn settings_come_while_the_machine_runs(story: &Story) -> Outcome {
     Ok(())
 }
 
-/// The image's and the container's own variables count more.
+/// The image's and the container's own variables win.
 async fn the_greeter_has_the_machines_variables(story: &Story) -> Outcome {
     ensure!(!story.plain.contains("harbour"));
     story
@@ -214,7 +214,7 @@ async fn a_name_that_leads_elsewhere_is_refused_before_anything_is_done(story: &
     story.node.wait_until_ready(PATIENCE).await
 }
 
-/// With this name of a parameter in the place of a good one.
+/// The config is refused with this name instead of a good parameter's.
 async fn is_refused(story: &Story, name: &str, words: &str) -> Outcome {
     let wrong = story.with_settings.replace("vm/max_map_count", name);
     let said = run_apply(story, &wrong, "auto").await?;
@@ -223,7 +223,7 @@ async fn is_refused(story: &Story, name: &str, words: &str) -> Outcome {
     Ok(())
 }
 
-/// The same config in the next generation, without a reboot.
+/// The same config applies in the next generation, without a reboot.
 async fn an_upgrade_takes_the_settings_along(story: &Story, version: &str) -> Outcome {
     let Story { node, registry, .. } = story;
     let kernel = node.kernel_boot_id().await?;
@@ -236,7 +236,7 @@ async fn an_upgrade_takes_the_settings_along(story: &Story, version: &str) -> Ou
     Ok(())
 }
 
-/// The one that comes next knows from init's record what was there before: the chapter after this one has it all back.
+/// The next machined learns the former values from init's record; the chapter after this one restores them.
 async fn settings_stay_when_machined_is_killed(Story { node, .. }: &Story) -> Outcome {
     let mark = node.vm().console_mark()?;
     let generation = node.read("/run/generation").await?;
@@ -254,7 +254,7 @@ async fn settings_go_with_the_config(story: &Story) -> Outcome {
     are_set(&story.node).await?;
     apply(story, &story.plain, "no-reboot").await?;
     are_undone(story).await?;
-    // Tried, and taken back.
+    // The config is tried, and taken back.
     apply(story, &story.with_settings, "try").await?;
     are_set(&story.node).await?;
     apply(story, &story.plain, "no-reboot").await?;
@@ -269,14 +269,14 @@ fn push_one_that_gives_up(scratch: &Scratch, registry: &Registry) -> Outcome {
         .map(drop)
 }
 
-/// The config that the next generation has leaves all of them out.
+/// The config of the next generation drops all settings.
 async fn are_set_and_dropped_by_the_next_config(story: &Story) -> Outcome {
     apply(story, &story.with_settings, "no-reboot").await?;
     apply(story, &story.plain, "staged").await?;
     are_set(&story.node).await
 }
 
-/// The version that comes back has another config, and takes back what that drops.
+/// The version that comes back has another config, and undoes the settings that it drops.
 async fn a_rollback_leaves_no_settings(story: &Story) -> Outcome {
     are_set_and_dropped_by_the_next_config(story).await?;
     let image = story
@@ -298,7 +298,7 @@ async fn settings_end_with_the_generation(story: &Story) -> Outcome {
     are_undone(story).await
 }
 
-/// How often the greeter, which looks a thousand times a second, has seen a parameter change since it was first asked.
+/// Returns how often the greeter, which reads a thousand times a second, has read a parameter and seen it change.
 async fn changes(node: &Node, parameter: &str) -> Result<(u64, u64)> {
     let told = Greeter::of(node)?.get(&format!("/watch{parameter}"))?;
     let (readings, changes) = told.trim().split_once(' ').context("two numbers")?;
@@ -328,7 +328,7 @@ async fn the_greeter_is_kept_over_an_upgrade(story: &Story, version: &str) -> Ou
     Ok(())
 }
 
-/// The next config leaves one of the parameters out: that goes back, once, and the other one stays.
+/// The next config drops one of two parameters: that one goes back, once, and the other one stays.
 async fn a_kept_container_sees_what_the_next_generation_does_not_set(story: &Story) -> Outcome {
     let line = "  vm/max_map_count: 262155\n";
     ensure!(story.with_settings.contains(line));

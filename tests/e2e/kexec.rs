@@ -1,4 +1,5 @@
-//! Reboots past firmware and boot loader: into the version that runs, and into a new one, which is judged as ever.
+//! Reboots past firmware and boot loader: into the running version, and into a new one, which is on trial as in any
+//! upgrade.
 
 use anyhow::{Context, ensure};
 use instar_tests::{
@@ -8,7 +9,7 @@ use instar_tests::{
 use crate::PATIENCE;
 use crate::installed::{INSTALLER, install_with};
 
-/// What the firmware says when it starts a loader.
+/// The firmware's message when it starts a loader.
 const FIRMWARE: &str = "BdsDxe: starting";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -18,7 +19,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Does something that ends with another kernel, and without the firmware.
+/// Runs a command that ends with another kernel, and without the firmware.
 async fn past_the_firmware(node: &Node, client: &Instarctl, arguments: &[&str]) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
     let said_before = node.vm().console().len();
@@ -66,12 +67,12 @@ async fn an_upgrade_goes_past_the_firmware(
     Ok(())
 }
 
-/// Which is what ran, not what the loader had started.
+/// The blessed version is the one that ran, not the one that the loader had started.
 async fn what_was_blessed_starts_after_a_power_cut(node: Node, scratch: &Scratch) -> Outcome {
     let node = node.power_cycle().await?;
     ensure!(node.version().await?.tag == "v0.2.0");
     node.wait_until_ready(PATIENCE).await?;
-    // The machine may have another port on the host since it was turned on.
+    // The machine may have another port on the host after the power cycle.
     let client = Instarctl::of(&node, scratch)?;
     chapters![a_rollback_leaves_kexec_aside(&node, &client)].await
 }
@@ -91,7 +92,7 @@ async fn kexec_needs_a_disk(scratch: Scratch) -> Outcome {
         &["reboot", "--mode", "kexec"][..],
         &["upgrade", "--image", "10.0.2.2:1/i", "--stage"],
     ] {
-        // It goes on after a wish that it refused.
+        // The machine goes on after a refused request.
         node.wait_until_ready(PATIENCE).await?;
         let said = client.run(wish).await?;
         ensure!(said.code != Some(0), "{wish:?}: {said:?}");

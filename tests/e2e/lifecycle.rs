@@ -1,5 +1,5 @@
-//! Upgrades in two steps, as newer clients ask for them: a version is prepared while everything runs, and a reboot starts it, which is
-//! none where it need not be one.
+//! Upgrades in two steps, with newer clients: the node prepares a version while everything runs, and a reboot starts
+//! it, without a boot if the kernel is the same.
 
 use anyhow::{Context, ensure};
 use instar_api::machine::LifecycleServiceInstallRequest;
@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// What must not change while a version is prepared, and when none could be.
+/// State that must not change while a version is prepared, or when its preparation fails.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     version: String,
@@ -40,7 +40,7 @@ impl Seen {
     }
 }
 
-/// Has a version prepared, while everything stays as it is.
+/// Prepares a version, and checks that everything stays as it is.
 async fn prepare(node: &Node, registry: &Registry, tag: &str) -> anyhow::Result<Prepared> {
     let before = Seen::of(node).await?;
     let image = registry.installer_for_guest(tag);
@@ -56,7 +56,7 @@ async fn prepare(node: &Node, registry: &Registry, tag: &str) -> anyhow::Result<
     Ok(prepared)
 }
 
-/// Has the node reboot; the version that was prepared runs then, in a generation of its own under the same kernel.
+/// Reboots the node; the prepared version then runs, in a generation of its own under the same kernel.
 async fn starts_softly(node: &Node, version: &str) -> Outcome {
     let before = Seen::of(node).await?;
     let followed = reboot_and_follow(node, PATIENCE).await?;
@@ -118,7 +118,7 @@ async fn the_container_has_its_data(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// And nothing has happened.
+/// A version that cannot be prepared changes nothing.
 async fn what_cannot_be_prepared_ends_with_an_exit_code(
     node: &Node,
     registry: &Registry,
@@ -158,7 +158,7 @@ async fn what_is_prepared_starts_although_machined_was_killed(
     starts_softly(node, "v0.2.0").await
 }
 
-/// By a version that gives itself up.
+/// The prepared version gives itself up.
 async fn who_asked_for_a_reboot_is_told_why_it_failed(node: &Node, registry: &Registry) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     ensure!(prepare(node, registry, "v0.3.4").await?.exit_code == 0);
@@ -209,7 +209,7 @@ async fn instarctl_tells_why_nothing_can_be_prepared(
     Ok(())
 }
 
-/// A config that came after an upgrade is not lost for the one that the upgrade handed over.
+/// A config that was applied after an upgrade is not replaced by the one that the upgrade handed over.
 async fn the_config_in_force_outlives_machined(
     scratch: &Scratch,
     client: &Instarctl,
@@ -229,7 +229,7 @@ async fn the_config_in_force_outlives_machined(
     Ok(())
 }
 
-/// All but machined goes on, and it is started again.
+/// Kills machined; it is started again, and everything else goes on.
 async fn machined_is_killed(node: &Node, generation: u32) -> Outcome {
     let before = Seen::of(node).await?;
     let mark = node.vm().console_mark()?;
@@ -245,7 +245,7 @@ async fn machined_is_killed(node: &Node, generation: u32) -> Outcome {
     Ok(())
 }
 
-/// Images that are refused in the one or the other step.
+/// Pushes images that are refused in the one or the other step.
 fn push_bad_ones(scratch: &Scratch, registry: &Registry, good: &OciImage) -> Outcome {
     let other = "0".repeat(64);
     for (tag, label, value) in [
@@ -321,7 +321,7 @@ async fn what_needs_a_reboot_is_given_one(node: &Node, registry: &Registry) -> O
     Ok(())
 }
 
-/// When machined dies, though the loader counted its start.
+/// The death of machined does not start the trial again, though the loader counted its start.
 async fn what_was_kept_is_not_on_trial_once_more(node: &Node) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let counted = "the boot loader counts this start";
@@ -358,7 +358,7 @@ async fn a_reboot_that_is_to_be_one_tries_what_was_prepared(
     Ok(())
 }
 
-/// A machine without a config in its firmware, and configs that differ by its name.
+/// A machine without a config in its firmware, and configs with other names for it.
 struct Renamed<'a> {
     scratch: &'a Scratch,
     node: Node,
@@ -385,7 +385,7 @@ impl<'a> Renamed<'a> {
         })
     }
 
-    /// The file of a config that gives the machine this name.
+    /// Writes a config that gives the machine this name; returns the file.
     fn named(&self, name: &str) -> anyhow::Result<String> {
         let config = self.config.clone().hostname(name).to_yaml();
         let file = self.scratch.write(&format!("{name}.yaml"), &config)?;
@@ -430,7 +430,7 @@ async fn the_first_config_is_taken(renamed: &Renamed<'_>) -> Outcome {
     renamed.is_called("first").await
 }
 
-/// To its caller that reboot is one, so the next generation begins with what was kept for a boot.
+/// For its caller this reboot is a boot, so the next generation begins with the staged config.
 async fn a_reboot_into_a_prepared_version_takes_the_staged_config(
     renamed: &Renamed<'_>,
 ) -> Outcome {

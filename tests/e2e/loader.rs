@@ -1,4 +1,4 @@
-//! A new boot loader: it takes the old one's place when it has started the machine, and costs nothing when it cannot.
+//! A new boot loader: it replaces the old one after it has started the machine, and does no harm if it cannot.
 
 use anyhow::{Result, ensure};
 use instar_esp::{State, Volume as _, paths};
@@ -13,7 +13,7 @@ use crate::installed::{INSTALLER, install_with};
 const IN_IMAGE: &str = "usr/install/amd64/systemd-bootx64.efi";
 const MARK: &str = "#### LoaderInfo: systemd-boot ";
 
-/// What machined says of a new loader that the firmware did not start.
+/// machined's message about a new loader that the firmware did not start.
 pub(crate) const OLD_ONE_STAYS: &str =
     "the new boot loader has not started this machine; the old one stays";
 
@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![a_new_loader_stays_when_it_has_started_the_machine]
 }
 
-/// An installer's image with another loader in it.
+/// Returns an installer's image with another loader.
 pub(crate) fn with_loader(image: &ImageUnderTest, loader: &[u8]) -> Result<OciImage> {
     let installer = OciImage::read(&image.installer())?;
     let release = installer.file("usr/install/amd64/release.json")?;
@@ -36,7 +36,7 @@ pub(crate) fn with_loader(image: &ImageUnderTest, loader: &[u8]) -> Result<OciIm
     )
 }
 
-/// The loader of the image, which says that it is of version 999.
+/// Returns the image's loader with the version 999.
 pub(crate) fn newer(image: &ImageUnderTest) -> Result<Vec<u8>> {
     let mut loader = std::fs::read(image.loader())?;
     let mut places = loader.windows(MARK.len());
@@ -62,7 +62,7 @@ async fn a_new_loader_stays_when_it_has_started_the_machine(scratch: Scratch) ->
     .await
 }
 
-/// A newer loader, and one that no firmware loads.
+/// Pushes a newer loader, and one that no firmware loads.
 fn push_loaders(registry: &Registry) -> Outcome {
     let image = ImageUnderTest::second()?;
     let broken = format!("no program, {MARK}1000 ####").into_bytes();
@@ -72,7 +72,7 @@ fn push_loaders(registry: &Registry) -> Outcome {
     Ok(())
 }
 
-/// It comes with a version that could start without the kernel.
+/// The loader comes with a version that could start without the kernel.
 async fn a_loader_that_starts_the_machine_stays(
     node: &Node,
     client: &Instarctl,
@@ -91,7 +91,7 @@ async fn a_loader_that_starts_the_machine_stays(
     node.wait_until_ready(PATIENCE).await
 }
 
-/// It comes with a version that reboots at once.
+/// The loader comes with a version that reboots at once.
 async fn the_old_loader_stays_where_the_new_one_does_not_start(
     node: &Node,
     client: &Instarctl,
@@ -106,7 +106,7 @@ async fn the_old_loader_stays_where_the_new_one_does_not_start(
     node.wait_until_ready(PATIENCE).await
 }
 
-/// By itself.
+/// The new loader starts the machine after a power cycle.
 async fn what_was_put_in_place_starts_the_machine(node: Node) -> Outcome {
     let node = node.power_cycle().await?;
     node.wait_until_ready(PATIENCE).await?;

@@ -1,4 +1,4 @@
-//! Logs: read again after every kind of start, and no burden on the node when the disk is.
+//! Logs can be read after every kind of start, and a full disk does not make them a burden on the node.
 
 use anyhow::ensure;
 use instar_qemu::{DiskFormat, create_blank_disk};
@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![logs_are_kept_over_upgrades_and_reboots]
 }
 
-/// One boot for all.
+/// One boot serves all chapters.
 async fn logs_are_kept_over_upgrades_and_reboots(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let node = start(&scratch, &registry).await?;
@@ -45,7 +45,7 @@ async fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     Ok(node)
 }
 
-/// Not even that is in the way of its files.
+/// The full disk of the chapter before has not kept machined's log from its file.
 async fn the_machines_own_log_says_that_it_booted(node: &Node) -> Outcome {
     let own = node.read("/var/log/machined.log").await?;
     ensure!(own.contains("booted v0.1.0"), "{own}");
@@ -97,9 +97,9 @@ async fn instarctl_shows_as_many_lines_as_it_is_asked_for(
     Ok(())
 }
 
-/// Has a word in the greeter's log.
+/// Has the greeter print a word into its log.
 async fn say(node: &Node, greeter: &Greeter, word: &str) -> Outcome {
-    // There is no such file: what counts is that it was asked for.
+    // The file does not exist: the request alone makes the greeter print the word.
     let _ = greeter.get(&format!("/read/{word}"));
     node.wait_until("its words are in its log", PATIENCE, async || {
         let log = node.log(GREETER).await?;
@@ -119,7 +119,7 @@ async fn told(node: &Node, line: &str) -> Outcome {
     .await
 }
 
-/// Each word once, in this order.
+/// Checks that the log has each word once, in this order.
 async fn heard_in_order(node: &Node, words: &[&str]) -> Outcome {
     let log = node.log(GREETER).await?;
     let places: Vec<usize> = words.iter().filter_map(|word| log.find(word)).collect();
@@ -136,13 +136,13 @@ async fn heard_in_order(node: &Node, words: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// A full disk keeps logs from the disk, not from memory, and not the node from its work.
+/// A full disk stops the writing of logs to the disk; logs stay in memory, and the node works on.
 async fn logs_fill_up_and_make_room(node: &Node, greeter: &Greeter) -> Outcome {
     let filled: u64 = greeter.get("/fill/data/ballast")?.parse()?;
     ensure!(filled > DISK_BYTES / 4, "only {filled} bytes fitted");
-    // More than what is left of the log's last block.
+    // More lines than fit the rest of the log's last block.
     for number in 0..200 {
-        // There is no such file: what counts is that it was asked for.
+        // The file does not exist: the request alone makes the greeter print a line.
         let _ = greeter.get(&format!("/read/while-the-disk-is-full-{number}"));
     }
     say(node, greeter, "said-in-memory").await?;

@@ -1,4 +1,5 @@
-//! A machine whose config is damaged or gone: it finds what can be found, and listens to nobody whom it did not listen to before.
+//! A machine whose config is damaged or gone: it restores the rest from the disk, and obeys no client that it did not
+//! obey before.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +16,7 @@ use instar_tests::{
 use crate::PATIENCE;
 
 const MIB: u64 = 1 << 20;
-/// Where the partitions of a disk begin that a node made: EFI from the first MiB, then STATE, then EPHEMERAL.
+/// Offsets of the partitions on a disk that a node made: EFI starts at the first MiB, then STATE, then EPHEMERAL.
 const STATE: u64 = 129 * MIB;
 const EPHEMERAL: u64 = 153 * MIB;
 
@@ -26,7 +27,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A disk of a node, and its config as a file.
+/// A node's disk, and its config as a file.
 struct Machine {
     scratch: Scratch,
     disk: PathBuf,
@@ -54,12 +55,12 @@ impl Machine {
             .disk(&self.disk))
     }
 
-    /// Boots it with nothing but what its disk holds.
+    /// Boots the machine with only its disk.
     fn start(&self, name: &str, identity: Identity) -> Result<Node> {
         self.plan(name)?.without_config(identity).start()
     }
 
-    /// Boots it for the first time, with its config.
+    /// Boots the machine for the first time, with its config.
     async fn begin(&self, identity: Identity) -> Result<Node> {
         let yaml = std::fs::read_to_string(&self.config)?;
         let node = self.plan("begin")?.config(yaml, identity).boot().await?;
@@ -67,20 +68,20 @@ impl Machine {
         Ok(node)
     }
 
-    /// Removes what STATE holds of its config, and of who may bring one.
+    /// Removes the config from STATE, and the record of the clients that may apply one.
     fn forget_state(&self) -> Outcome {
         self.remove(STATE, "/config.yaml")?;
         self.remove(STATE, "/trust.json")
     }
 
-    /// Removes a file from a partition of the machine that is off.
+    /// Removes a file from a partition of the machine, which is off.
     fn remove(&self, partition: u64, file: &str) -> Outcome {
         let done = Command::new("debugfs")
             .args(["-w", "-R", &format!("rm {file}")])
             .arg(format!("{}?offset={partition}", self.disk.display()))
             .output()
             .context("cannot run debugfs")?;
-        // It ends with 0 whatever happened.
+        // debugfs ends with 0 even after a failure.
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         ensure!(
             done.status.success() && !said.contains("not found") && !said.contains("while"),
@@ -90,7 +91,7 @@ impl Machine {
     }
 }
 
-/// Turns it off; everything is on its disk.
+/// Turns the machine off, in order: everything is on its disk.
 async fn turn_off(node: Node, client: &Instarctl) -> Result<Identity> {
     let said = client.run(&["shutdown", "--no-wait"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -98,7 +99,7 @@ async fn turn_off(node: Node, client: &Instarctl) -> Result<Identity> {
     Ok(node.end())
 }
 
-/// Somebody who has no certificate brings a config of his own.
+/// A client without a certificate applies a config of its own.
 async fn strangers_config(node: &Node, machine: &Machine, client: &Instarctl) -> Result<Said> {
     let config = MachineConfig::new(&Identity::administrator()?).install_disk("/dev/vda");
     let file = machine.scratch.write("strangers.yaml", config.to_yaml())?;
@@ -111,7 +112,7 @@ async fn strangers_config(node: &Node, machine: &Machine, client: &Instarctl) ->
 async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> Outcome {
     let identity = Identity::administrator()?;
     let machine = Machine::new(&scratch, &identity)?;
-    // The power goes, and with it the first sectors of STATE.
+    // The power is cut, and the first sectors of STATE are lost.
     let identity = machine.begin(identity).await?.end();
     let disk = File::options().write(true).open(&machine.disk)?;
     disk.write_all_at(&[0; 4096], STATE)?;
@@ -154,7 +155,7 @@ async fn without_a_config_the_machine_listens_to_its_administrator_alone(
     .await
 }
 
-/// With a filesystem that nobody here has made.
+/// Makes a disk with a filesystem that no node made.
 fn foreign_disk(scratch: &Scratch) -> Result<PathBuf> {
     let disk = scratch.join("other.img");
     create_blank_disk(&disk, DiskFormat::Raw, 256 * MIB)?;
@@ -163,7 +164,7 @@ fn foreign_disk(scratch: &Scratch) -> Result<PathBuf> {
     Ok(disk)
 }
 
-/// With two partitions, of which the second has a name.
+/// Makes a disk with two partitions, the second with a name.
 fn parted_disk(scratch: &Scratch) -> Result<PathBuf> {
     let disk = scratch.join("parted.img");
     create_blank_disk(&disk, DiskFormat::Raw, 64 * MIB)?;
@@ -225,7 +226,7 @@ async fn the_machine_wipes_nothing_of_its_own(client: &Instarctl) -> Outcome {
     Ok(())
 }
 
-/// A disk of somebody else's.
+/// Wipes a disk with foreign data.
 async fn the_machine_wipes_a_disk_that_it_does_not_use(
     client: &Instarctl,
     other: &Path,
@@ -243,7 +244,7 @@ async fn the_machine_wipes_a_disk_that_it_does_not_use(
     Ok(())
 }
 
-/// What gdisk says of a disk, or does to it.
+/// Runs sgdisk on a disk; returns its output.
 fn sgdisk(arguments: &[&str], disk: &Path) -> Result<String> {
     let output = Command::new("sgdisk").args(arguments).arg(disk).output();
     let output = output.context("cannot run sgdisk")?;
@@ -294,10 +295,10 @@ async fn after_a_reset_a_machine_is_open_again_and_without_a_memory_it_is_closed
     let node = machine.begin(identity).await?;
     let client = Instarctl::of(&node, &scratch)?;
     let identity = turn_off(node, &client).await?;
-    // Nothing on STATE says who may come; EPHEMERAL does, and nobody can sign for the machine.
+    // STATE does not name the permitted clients; EPHEMERAL does, and has no key to sign for the machine.
     machine.forget_state()?;
     let identity = by_ephemeral_the_machine_knows_its_administrator(&machine, identity).await?;
-    // Nor does EPHEMERAL, which holds data.
+    // Nor does EPHEMERAL name them any more, but it holds data.
     machine.forget_state()?;
     machine.remove(EPHEMERAL, "/lib/instar/trust.json")?;
     let node = machine.start("closed", identity)?;

@@ -1,4 +1,5 @@
-//! Another machine config for a machine that runs: what is taken over live, what waits, what is taken back.
+//! A new machine config for a running machine: parts that apply at once, parts that wait, and a config that is taken
+//! back.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![the_config_is_changed_while_the_machine_runs]
 }
 
-/// One boot for all: each chapter begins where the one before ended.
+/// One boot serves all chapters: each begins where the one before ended.
 async fn the_config_is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let story = Story::begin(&scratch, &registry).await?;
@@ -35,12 +36,12 @@ async fn the_config_is_changed_while_the_machine_runs(scratch: Scratch) -> Outco
     .await
 }
 
-/// A node and the config that it began with.
+/// A node and its first config.
 struct Story<'a> {
     scratch: &'a Scratch,
     node: Node,
     client: Instarctl,
-    /// The registry, as the node reaches it.
+    /// The registry's address in the guest.
     host: String,
     image: String,
     config: String,
@@ -75,7 +76,7 @@ impl<'a> Story<'a> {
         self.config.replace("hostname: node", "hostname: renamed")
     }
 
-    /// With a second greeter.
+    /// The config with a second greeter.
     fn with_another(&self) -> String {
         format!(
             "{}---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: second\nimage: {}\nargs: [\"{SECOND_PORT}\"]\nnetwork: {{mode: host}}\n",
@@ -84,7 +85,7 @@ impl<'a> Story<'a> {
         )
     }
 
-    /// With images of another registry from this endpoint.
+    /// The config with this endpoint as the mirror of another registry.
     fn mirrored(&self, endpoint: &str) -> String {
         format!(
             "{}---\napiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: mirrored.example\nendpoints:\n  - url: http://{endpoint}\nskipFallback: true\n",

@@ -3,7 +3,7 @@
 //! `cargo test -p instar-tests --test e2e -- --list`, `-- upgrade`, `-- --test-threads 1`. The image under test comes from
 //! `make image`. With `INSTAR_KEEP=1` every test leaves its directory under `target/e2e/`.
 
-// A test's failure is what it asserts.
+// A panic is how a test fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod api_methods;
@@ -72,10 +72,10 @@ use std::time::Duration;
 
 use instar_tests::Test;
 
-/// For anything that a node does, on a host that runs others too: an upgrade takes some 15 s, a boot 10.
+/// Timeout for any action of a node, on a host that runs others too: an upgrade takes some 15 s, a boot 10.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whether all tests run: `make test-all`, as CI does. `make test` is for between two changes.
+/// Whether all tests run: `make test-all`, as CI does. `make test` is quick, for use between two changes.
 fn is_long_run() -> bool {
     std::env::var_os("INSTAR_ALL").is_some()
 }
@@ -96,11 +96,11 @@ fn main() -> ExitCode {
     instar_tests::run(areas.into_iter().flat_map(|area| area()).collect())
 }
 
-/// Gives the tests of one file.
+/// Returns the tests of one file.
 type Area = fn() -> Vec<Test>;
 
-/// Areas whose machines boot again and again, or wait for limits to pass: three quarters of the time. The longest first: short ones fill
-/// the gaps that they leave at the end.
+/// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
+/// first, so that short ones fill the gaps at the end.
 const OF_LONG_RUNS: [Area; 30] = [
     soak::tests,
     power_cuts::tests,
@@ -134,7 +134,7 @@ const OF_LONG_RUNS: [Area; 30] = [
     ways_in::tests,
 ];
 
-/// Each way in and out of the machine once: boots, the API, both clients, an upgrade, a rollback.
+/// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.
 const OF_EVERY_RUN: [Area; 29] = [
     rollback::tests,
     upgrade::tests,

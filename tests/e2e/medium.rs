@@ -1,4 +1,4 @@
-//! Installations without a registry: the version that runs is copied from the medium that carries it.
+//! Installations without a registry: the running version is copied from its medium.
 
 use anyhow::ensure;
 use instar_esp::{State, Volume as _, paths};
@@ -20,13 +20,13 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Has what runs installed on the blank disk.
+/// A document that installs the running version on the blank disk.
 const INSTALL: &str = "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nreboot: true\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"/dev/vda\"\n";
 const CD: &str = "/dev/sr0";
 /// A sector in the middle of the first UKI: the partition begins at 1 MiB, the UKI has 19.
 const IN_THE_UKI: u64 = (8 << 20) / 512;
 
-/// The ISO in the drive, and a blank disk beside it.
+/// Plans a machine with the ISO in its drive and a blank disk beside it.
 fn with_cd(scratch: &Scratch) -> anyhow::Result<NodePlan> {
     let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
     Ok(Node::plan_from(scratch, VmSpec::uefi(uefi()?))
@@ -34,7 +34,7 @@ fn with_cd(scratch: &Scratch) -> anyhow::Result<NodePlan> {
         .spec(|spec| spec.drive(iso)))
 }
 
-/// Waits until the machine has installed itself from there and was started from its disk.
+/// Waits until the machine has installed itself from this device and was started from its disk.
 fn installs_itself_from(device: &str, node: &Node) -> Outcome {
     node.wait_for_line(&format!("installing the version on {device}"), PATIENCE)?;
     node.wait_for_line("installed; the machine reboots into it", PATIENCE)?;
@@ -46,7 +46,8 @@ fn installs_itself_from(device: &str, node: &Node) -> Outcome {
     Ok(())
 }
 
-/// The disk holds what the medium held: the version, blessed and whole, the loader, and keys for a machine in setup mode.
+/// Checks that the disk has the medium's content: the version, blessed and whole, the loader, and keys for a machine in
+/// setup mode.
 fn is_on_disk(scratch: &Scratch, image: &ImageUnderTest) -> Outcome {
     let esp = EspImage::of_disk(&scratch.join("node.disk0.img"));
     let state = State::read(&esp)?;
@@ -74,9 +75,9 @@ async fn a_config_without_an_image_installs_what_the_cd_carries(scratch: Scratch
     is_on_disk(&scratch, &ImageUnderTest::first()?)
 }
 
-/// The config finds its way to the installed machine later.
+/// The config reaches the installed machine later.
 async fn an_argument_installs_what_the_cd_carries_without_a_config(scratch: Scratch) -> Outcome {
-    // As somebody has it who cannot change the medium: systemd's stub takes further arguments from the firmware's tables.
+    // As for a user who cannot change the medium: systemd's stub takes further arguments from the firmware's tables.
     let arguments =
         "type=11,value=io.systemd.stub.kernel-cmdline-extra=instar.install.disk=/dev/vda";
     let node = with_cd(&scratch)?
@@ -91,7 +92,8 @@ async fn an_argument_installs_what_the_cd_carries_without_a_config(scratch: Scra
     is_on_disk(&scratch, &ImageUnderTest::first()?)
 }
 
-/// The machine goes on from the CD, says what is wrong with its disk, and installs itself at the next start, when that works.
+/// The machine goes on from the CD, reports its disk's fault, and installs itself at the next start, when the disk
+/// works.
 async fn a_disk_that_fails_is_told_of_and_another_start_installs(scratch: Scratch) -> Outcome {
     let node = with_cd_and_breakable_disk(&scratch)?.start()?;
     node.vm()
@@ -115,7 +117,7 @@ fn with_cd_and_breakable_disk(scratch: &Scratch) -> anyhow::Result<NodePlan> {
     Ok(Node::plan_from(scratch, spec).configure(|config| config.document(INSTALL)))
 }
 
-/// On the console, and to who asks.
+/// The failure is on the console, and in the API's answers.
 async fn the_failure_is_told(node: &Node, scratch: &Scratch) -> Outcome {
     let said = node.wait_for_line("is not installed: ", PATIENCE)?;
     ensure!(said.contains("I/O error"), "{said}");
@@ -142,7 +144,8 @@ async fn a_stick_installs_with_a_kernel_that_reads_sticks(scratch: Scratch) -> O
     is_on_disk(&scratch, &image)
 }
 
-/// Debian's kernel for clouds has no drivers for USB: such a node runs from memory, and says why.
+/// Debian's kernel for clouds has no drivers for USB: with the ISO on a stick the node runs from memory, and reports
+/// why.
 async fn a_stick_that_the_kernel_cannot_read_is_told_of(scratch: Scratch) -> Outcome {
     let node = with_stick(&scratch, &ImageUnderTest::first()?)?.start()?;
     node.wait_for_line(
@@ -153,7 +156,7 @@ async fn a_stick_that_the_kernel_cannot_read_is_told_of(scratch: Scratch) -> Out
     node.wait_until_ready(PATIENCE).await
 }
 
-/// The ISO on a stick, a blank disk beside it, and the wish to be installed there.
+/// Plans a machine with the ISO on a stick, a blank disk beside it, and an argument to be installed there.
 fn with_stick(scratch: &Scratch, image: &ImageUnderTest) -> anyhow::Result<NodePlan> {
     let mut stick = Drive::raw(image.iso()).on(Bus::Usb);
     stick.snapshot = true;

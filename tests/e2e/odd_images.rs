@@ -1,4 +1,4 @@
-//! Images that are well formed in ways that few are, and registries that send a node elsewhere.
+//! Images that are well formed in rare ways, and registries that redirect a node.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -16,11 +16,11 @@ use crate::PATIENCE;
 
 const ODD: &str = "odd";
 const ODD_PORT: u16 = 8081;
-/// From a registry that redirects to somebody who asks for its password.
+/// The image's registry redirects to a server that asks for its password.
 const TRAPPED: &str = "trapped";
-/// From one that redirects to the node itself.
+/// The image's registry redirects to the node itself.
 const HOMEWARD: &str = "homeward";
-/// From one that sends a byte now and then.
+/// The image's registry sends a byte now and then.
 const DRIPPING: &str = "dripping";
 const PASSWORD: &str = "hunter2";
 
@@ -28,7 +28,7 @@ const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 /// A file of zeros: more than two hundred times its packed size.
 const PREALLOCATED: usize = 40 << 20;
-/// What is at the end of a sparse file.
+/// Offset of the data at the end of a sparse file.
 const AT_THE_END: u64 = 3_000_000;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -72,7 +72,7 @@ async fn odd_registries_get_nothing(node: &Node, thief: &ScriptedRegistry) -> Ou
     .await
 }
 
-/// One that has the odd image, one that sends elsewhere, and who waits there.
+/// A registry with the odd image, one that redirects, and the server that it redirects to.
 struct Registries {
     good: Registry,
     front: ScriptedRegistry,
@@ -97,7 +97,7 @@ impl Registries {
     }
 }
 
-/// One blob is elsewhere, where a password is asked for; one is at the node itself; one manifest never ends.
+/// One blob is on a server that asks for a password, one is on the node itself, and one manifest never ends.
 fn set_traps(front: &ScriptedRegistry, thief: &ScriptedRegistry) {
     let to_thief = format!("http://{}/v2", thief.host_for_guest());
     let blob = front.image(TRAPPED, |_| {});
@@ -109,7 +109,7 @@ fn set_traps(front: &ScriptedRegistry, thief: &ScriptedRegistry) {
     front.reply(&format!("{DRIPPING}/manifests/v1"), Reply::Drip);
 }
 
-/// Registries as the node names them.
+/// The registries' addresses in the guest.
 struct Hosts {
     good: String,
     front: String,
@@ -170,7 +170,7 @@ async fn nobody_was_told_the_password(thief: &ScriptedRegistry) -> Outcome {
     Ok(())
 }
 
-/// The container's start fails for that reason.
+/// Checks that the container's start fails for this reason.
 async fn fails_with(node: &Node, name: &str, reason: &str) -> Outcome {
     let patience = PATIENCE + Duration::from_secs(60);
     node.wait_until("the pull has failed", patience, async || {
@@ -239,7 +239,7 @@ fn odd_image(scratch: &Scratch) -> anyhow::Result<OciImage> {
         .gzipped(&zeros()?)?;
     for (name, format) in SPARSE_FORMATS {
         let archive = sparse(scratch, name, format)?;
-        // Packed again on its way, under the media type of before.
+        // Compressed anew, under the former media type.
         image = image.packed(&archive, GZIP, zstd(&archive)?);
     }
     Ok(image)
@@ -284,7 +284,7 @@ const FILES_AT_LINKS: [(&str, &str); 5] = [
     ("real/sub/where", "here"),
 ];
 
-/// An archive in the making.
+/// An archive under construction.
 struct Archive(tar::Builder<Vec<u8>>);
 
 impl Archive {
@@ -310,7 +310,7 @@ impl Archive {
         self.0.append_data(&mut header, name, std::io::empty())
     }
 
-    /// Only the pax header before its own says how long it is.
+    /// Adds a file whose size only the pax header before its own has.
     fn file_without_a_size(&mut self, name: &str, content: &str) -> std::io::Result<()> {
         let size = content.len().to_string();
         (self.0).append_pax_extensions([("size", size.as_bytes())])?;
@@ -343,7 +343,7 @@ fn zeros() -> anyhow::Result<Vec<u8>> {
     Ok(archive.into_inner()?)
 }
 
-/// A file with a hole, as tar itself packs it.
+/// Returns an archive by tar itself with a sparse file.
 fn sparse(scratch: &Scratch, name: &str, format: &[&str]) -> anyhow::Result<Vec<u8>> {
     let directory = scratch.below(&format!("sparse-{name}"))?;
     std::fs::create_dir_all(directory.join(name))?;
@@ -358,7 +358,8 @@ fn sparse(scratch: &Scratch, name: &str, format: &[&str]) -> anyhow::Result<Vec<
     )
 }
 
-/// Frames as parallel packers write them: a skippable one in front of each, and, as chunked layers have it, one at the end.
+/// Returns frames as parallel packers write them: a skippable one before each, and, as in chunked layers, one at the
+/// end.
 fn frames(pieces: &[&[u8]]) -> anyhow::Result<Vec<u8>> {
     let skippable = b"\x50\x2a\x4d\x18\x04\x00\x00\x00size";
     let mut frames = Vec::new();
@@ -374,7 +375,7 @@ fn zstd(bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
     piped("zstd", &["-q"], bytes)
 }
 
-/// What a program makes of its input.
+/// Returns a program's output for this input.
 fn piped(program: &str, arguments: &[&str], input: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new(program);
     command.args(arguments);

@@ -1,4 +1,5 @@
-//! Calls that change the machine go one at a time: the one that comes next is told which one runs, waits, or takes its place.
+//! Calls that change the machine run one at a time: a second one is refused with the name of the first, waits, or
+//! replaces it.
 
 use std::time::Duration;
 
@@ -22,16 +23,17 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![calls_that_change_the_machine_go_one_at_a_time]
 }
 
-/// Configs by the names of their machines. From one to another the slow container is stopped, which takes it seconds, and started again.
+/// Configs by the names of their machines. A change from one to another stops the slow container, which takes seconds,
+/// and starts it again.
 struct Configs {
     one: String,
     two: String,
     three: String,
-    /// None of these can be carried out.
+    /// Configs that cannot be applied.
     unusable: [String; 2],
 }
 
-/// One boot, without its config in the firmware: what is kept shows after the power was cut.
+/// One boot serves all chapters. The config is not in the firmware, so that a power cut shows which config was kept.
 async fn calls_that_change_the_machine_go_one_at_a_time(scratch: Scratch) -> Outcome {
     let registry = registry(&scratch)?;
     let identity = Identity::administrator()?;
@@ -78,7 +80,7 @@ impl Configs {
     }
 }
 
-/// Starts a node with a disk and the greeter's port in maintenance mode, and brings it its config.
+/// Starts a node with a disk and the greeter's port in maintenance mode, and applies its config.
 pub(crate) async fn start(
     scratch: &Scratch,
     identity: Identity,
@@ -102,7 +104,7 @@ fn plan(scratch: &Scratch) -> anyhow::Result<NodePlan> {
         .forward(OTHER_PORT))
 }
 
-/// The caller goes while the old container is being stopped.
+/// The caller hangs up while the old container is being stopped.
 async fn a_config_is_carried_out_for_who_has_hung_up(node: &Node, configs: &Configs) -> Outcome {
     let pid = node.service_pid(SLOW).await?;
     a_caller_hangs_up_while_a_config_is_applied(node, &configs.two).await?;
@@ -153,7 +155,7 @@ fn apply(config: &str, mode: Mode) -> wire::ApplyConfigurationRequest {
     }
 }
 
-/// A greeter and a slow container, which takes so many seconds to stop.
+/// A config with a greeter and a slow container, which takes this many seconds to stop.
 fn named(name: &str, seconds: u8, identity: &Identity, host: &str) -> MachineConfig {
     let config = MachineConfig::new(identity)
         .hostname(name)
@@ -163,7 +165,7 @@ fn named(name: &str, seconds: u8, identity: &Identity, host: &str) -> MachineCon
     slow(config, host, SLOW, seconds)
 }
 
-/// The authority's key does not belong to its certificate.
+/// Returns the config with an authority's key that does not belong to its certificate.
 fn with_a_key_of_another(identity: &Identity, config: &str) -> anyhow::Result<String> {
     let other = Identity::administrator()?;
     let (own, others) = (identity.authority_key(), other.authority_key());
@@ -177,7 +179,7 @@ fn base64_of(pem: &str) -> String {
     base64::prelude::BASE64_STANDARD.encode(pem)
 }
 
-/// A config is applied to stay while the trial of another one ends: that one stays.
+/// A config is applied to stay while the trial of another one ends: the applied one stays.
 async fn a_trial_ends_while_the_next_config_comes(node: &Node, configs: &Configs) -> Outcome {
     let mut machine = node.machine().await?;
     for (config, mode) in [(&configs.one, Mode::Try), (&configs.two, Mode::NoReboot)] {
@@ -186,7 +188,7 @@ async fn a_trial_ends_while_the_next_config_comes(node: &Node, configs: &Configs
     settles_on(node, "two").await
 }
 
-/// The return to the config before a trial is an operation like others.
+/// The return to the config before a trial is an operation like any other.
 async fn a_config_waits_for_the_return_from_a_trial(node: &Node, configs: &Configs) -> Outcome {
     a_trial_is_over(node, &configs.one).await?;
     who_comes_before_the_return_is_told_of_it(node, &configs.three).await?;
@@ -220,7 +222,7 @@ async fn who_comes_before_the_return_is_told_of_it(node: &Node, config: &str) ->
     Ok(())
 }
 
-/// Waits until nothing changes the machine, with this config in force and on STATE.
+/// Waits until no operation runs, with this config in force and on STATE.
 async fn settles_on(node: &Node, name: &str) -> Outcome {
     let channel = node.channel().await?;
     node.wait_until("the trial is over", PATIENCE, async || {
@@ -235,7 +237,7 @@ async fn settles_on(node: &Node, name: &str) -> Outcome {
     Ok(())
 }
 
-/// What cannot be carried out is refused, in every mode, and not kept.
+/// Configs that cannot be applied are refused in every mode, and not kept.
 async fn configs_that_cannot_be_used_are_refused(node: &Node, unusable: &[String]) -> Outcome {
     let mut machine = node.machine().await?;
     for mode in [Mode::Staged, Mode::Reboot, Mode::NoReboot, Mode::Try] {
@@ -249,7 +251,7 @@ async fn configs_that_cannot_be_used_are_refused(node: &Node, unusable: &[String
     Ok(())
 }
 
-/// Its program delivers as it should, and stays.
+/// An installer whose program delivers as it should, and does not end.
 fn lingering_installer() -> anyhow::Result<OciImage> {
     let program = guest_program("greeter")?;
     let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
@@ -275,7 +277,7 @@ async fn an_installer_that_stays_is_ended(node: &Node, registry: &Registry) -> O
     Ok(())
 }
 
-/// As soon as the installer has delivered, nothing takes its place.
+/// After the installer has delivered, no other operation replaces the upgrade.
 async fn a_forced_reboot_is_told_of_the_upgrade(node: &Node) -> Outcome {
     node.wait_until("the installer has delivered", PATIENCE, async || {
         let busy = reboot(node, wire::reboot_request::Mode::Force).await?;
@@ -297,7 +299,7 @@ async fn reboot(node: &Node, mode: wire::reboot_request::Mode) -> anyhow::Result
     Ok(machine.reboot(request).await)
 }
 
-/// From a registry that takes connections and says nothing.
+/// The pull is from a registry that accepts connections and sends nothing.
 async fn a_pull_gives_way_to_a_forced_reboot(node: &Node) -> Outcome {
     let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
     let port = silent.local_addr()?.port();

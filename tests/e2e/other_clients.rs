@@ -1,4 +1,4 @@
-//! Clients that others wrote, with stubs that others generated.
+//! Other projects' clients, with generated stubs of their own.
 
 use anyhow::ensure;
 use instar_tests::{Grpcio, ImageUnderTest, Node, Outcome, Scratch, Test, chapters, tests};
@@ -43,7 +43,7 @@ async fn grpcio_reads_a_stream(grpcio: &Grpcio, node: &Node) -> Outcome {
     Ok(())
 }
 
-/// A method, what it is asked, the code of its refusal, and words in that.
+/// A method, its request, the code of its refusal, and words of the message.
 type Refusal = (&'static str, &'static str, &'static str, &'static str);
 
 const REFUSALS: [Refusal; 5] = [

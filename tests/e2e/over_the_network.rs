@@ -1,4 +1,4 @@
-//! A machine with a blank disk and nothing else: iPXE starts it, and it installs itself.
+//! A machine with only a blank disk: iPXE starts it, and it installs itself.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ async fn the_machine_has_its_config_on_its_disk(node: &Node, web: &HttpServer) -
     Ok(())
 }
 
-/// A machine with a blank disk, started by iPXE with a config that this server has.
+/// Plans a machine with a blank disk, started by iPXE with a config on this server.
 fn start_over_the_network(
     scratch: &Scratch,
     web: &HttpServer,
@@ -88,7 +88,7 @@ fn start_over_the_network(
         .start()
 }
 
-/// What an administrator keeps beside the files of the release: a script of their own that names the config.
+/// Makes the folder of an administrator: the release's files, and a script that names the config.
 fn network_folder(scratch: &Scratch, config: &str) -> Result<PathBuf> {
     let folder = scratch.join("pxe");
     std::fs::create_dir(&folder)?;

@@ -43,24 +43,24 @@ const API_TRAFFIC: &str = "\
 { 0x6, 0, 0, 0x00040000 },
 { 0x6, 0, 0, 0x00000000 },
 ";
-/// Enough for the headers, and little of what is in the packets.
+/// Enough for the headers, and little of the packets' content.
 const SNAP_LEN: usize = 96;
-/// Captures that a node allows at a time.
+/// Limit on the captures of a node at a time.
 const CAPTURES: usize = 4;
-/// Protocols of IP, and a port of the one.
+/// Protocol numbers of IP, and a port of UDP.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const NTP_PORT: u16 = 123;
 /// LINKTYPE_ETHERNET
 const ETHERNET: u32 = 1;
-/// The host, as a guest knows it.
+/// The host's address in the guest.
 const HOST: &str = "10.0.2.2";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![a_capture_is_a_file_of_what_passes_a_link]
 }
 
-/// One boot for all.
+/// One boot serves all captures.
 async fn a_capture_is_a_file_of_what_passes_a_link(scratch: Scratch) -> Outcome {
     let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
     let node = plan.boot().await?;
@@ -78,7 +78,7 @@ async fn a_capture_is_a_file_of_what_passes_a_link(scratch: Scratch) -> Outcome 
     .await
 }
 
-/// Runs a capture to its end while things happen on the node's links.
+/// Runs a capture to its end while the node's links carry traffic.
 async fn capture(node: &Node, instarctl: &Instarctl, arguments: &[&str]) -> Outcome {
     let said = tokio::select! {
         said = instarctl.run(arguments) => said?,
@@ -91,16 +91,16 @@ async fn capture(node: &Node, instarctl: &Instarctl, arguments: &[&str]) -> Outc
     Ok(())
 }
 
-/// Has the node say things, on each of its links.
+/// Makes the node send packets on each of its links.
 async fn keep_busy(node: &Node) -> anyhow::Result<Infallible> {
     loop {
-        // A connection of its own.
+        // Opens a connection of its own.
         node.version_for_newcomers().await?;
         let mut time = TimeServiceClient::new(node.channel().await?);
         for server in [HOST, "127.0.0.1"] {
             let server = server.to_owned();
             let asked = time.time_check(TimeRequest { server });
-            // There is no time server at either: the question is what matters.
+            // No time server is at either address: the query alone makes packets.
             let _ = tokio::time::timeout(Duration::from_millis(300), asked).await;
         }
     }
@@ -124,7 +124,7 @@ async fn only_what_the_filter_lets_through(
     a_file_is_not_overwritten(instarctl, &arguments).await
 }
 
-/// A capture of what [`API_TRAFFIC`] lets through.
+/// The arguments of a capture with the filter [`API_TRAFFIC`].
 const API_PACKETS: [&str; 8] = [
     "pcap",
     "--interface",
@@ -161,7 +161,7 @@ fn packets_are_cut_and_open_a_connection(captured: &Captured) -> Outcome {
     Ok(())
 }
 
-/// By the node's clock, which is the host's.
+/// Checks the packets' times against the node's clock, which is the host's.
 fn packets_have_the_hosts_time(captured: &Captured) -> Outcome {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     for packet in &captured.packets {
@@ -205,7 +205,7 @@ async fn goes_to_whoever_reads_it_and_to_no_terminal(
     let said = instarctl
         .run(&["pcap", "-i", "lo", "--duration", "1s"])
         .await?;
-    // The version, in a header of which not all bytes are text.
+    // The version, in a header with bytes that are not text.
     ensure!(
         said.code == Some(0) && said.output.contains("\u{2}\0\u{4}\0") && said.complaint.is_empty(),
         "{said:?}"
@@ -223,7 +223,7 @@ async fn is_whole_when_it_is_interrupted(
 ) -> Outcome {
     let file = scratch.join("interrupted.pcap");
     let path = file.display().to_string();
-    // What it is of is itself: whole packets would become more and more.
+    // The capture sees its own packets: without the limit on their length they would grow and grow.
     let arguments = ["pcap", "-O", &path, "-s", &SNAP_LEN.to_string()];
     let mut terminal = instarctl.on_terminal(&arguments, &[], (80, 24))?;
     node.wait_until("packets are in the file", PATIENCE, async || {
@@ -239,7 +239,7 @@ async fn is_whole_when_it_is_interrupted(
     terminal.shows(&format!("wrote {} packets", captured.packets.len()))
 }
 
-/// The exit status of what runs on a terminal, when it has ended.
+/// Waits for a program on a terminal to end; returns its exit status.
 async fn ends(node: &Node, terminal: &mut Terminal) -> anyhow::Result<u32> {
     let terminal = RefCell::new(terminal);
     node.wait_until("it ends", PATIENCE, async || terminal.borrow_mut().ended())
@@ -261,11 +261,11 @@ async fn what_cannot_be_is_refused(instarctl: &Instarctl, scratch: &Scratch) -> 
     Ok(())
 }
 
-/// Arguments, the exit code, and what is said.
+/// Arguments, the exit code, and words of the message.
 const REFUSED: [([&str; 2], i32, &[&str]); 4] = [
     (["--interface", "eth7"], 1, &["\"eth7\"", "eth0", "lo"]),
     (["--snaplen", "262145"], 5, &["up to 262144"]),
-    // A program that never returns.
+    // A filter program that never returns.
     (
         ["--bpf-filter", "{ 0x0, 0, 0, 0x00000000 },"],
         5,
@@ -297,7 +297,7 @@ async fn no_more_than_are_allowed_are_begun(node: &Node) -> Outcome {
     let mut under_way = Vec::new();
     for _ in 0..CAPTURES {
         let mut stream = start(&mut machine, None).await?;
-        // At once, whether there are packets or not.
+        // The header comes at once, whether there are packets or not.
         let header = stream.message().await?.context("no header")?;
         Captured::parse(&header.bytes)?;
         under_way.push(stream);
@@ -308,7 +308,8 @@ async fn no_more_than_are_allowed_are_begun(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Each of the places is free again, and not by the callers' merit: these go by their deadline, and are read to their end.
+/// Readers that leave free their places. The callers do nothing for that: their calls end by the deadline, and are read
+/// to the end.
 async fn readers_that_go_leave_nothing_behind(node: &Node) -> Outcome {
     for _ in 0..=CAPTURES {
         let stream = node.wait_until("there is a place again", PATIENCE, async || {
@@ -324,7 +325,7 @@ async fn readers_that_go_leave_nothing_behind(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// The status that a stream ends with, if it is an error.
+/// Returns the error that a stream ends with, if any.
 async fn end_of(mut stream: Streaming<Data>) -> Option<Status> {
     loop {
         match stream.message().await {
@@ -353,7 +354,7 @@ struct Captured {
     packets: Vec<Packet>,
 }
 
-/// One of its records.
+/// A record of a pcap file.
 #[derive(Debug)]
 struct Packet {
     seconds: u32,
@@ -366,7 +367,7 @@ impl Captured {
         Self::parse(&std::fs::read(file)?)
     }
 
-    /// Fails unless it is whole.
+    /// Parses a file; fails unless it is whole.
     fn parse(file: &[u8]) -> anyhow::Result<Self> {
         let (header, mut rest) = file.split_at_checked(24).context("no header")?;
         // The first number says that times are in microseconds; then the version, 2.4.
@@ -388,7 +389,7 @@ fn number(bytes: &[u8]) -> anyhow::Result<u32> {
 }
 
 impl Packet {
-    /// The first of these records, and what comes after it.
+    /// Parses the first of these records; returns it and the rest.
     fn parse(records: &[u8]) -> anyhow::Result<(Self, &[u8])> {
         let (record, after) = records.split_at_checked(16).context("a broken record")?;
         let length = number(&record[8..12])? as usize;
@@ -405,7 +406,7 @@ impl Packet {
         Ok((packet, after))
     }
 
-    /// Protocol and what it carries, of an Ethernet frame with IPv4 or IPv6 without further headers in it.
+    /// Returns protocol and payload of an Ethernet frame with IPv4, or IPv6 without extension headers.
     fn payload(&self) -> Option<(u8, &[u8])> {
         let packet = self.bytes.get(14..)?;
         match self.bytes.get(12..14)? {
@@ -418,7 +419,7 @@ impl Packet {
         }
     }
 
-    /// Protocol and ports.
+    /// Returns protocol and ports.
     fn ends(&self) -> Option<(u8, u16, u16)> {
         let (protocol, payload) = self.payload()?;
         let [a, b, c, d] = *payload.first_chunk()?;
@@ -426,7 +427,7 @@ impl Packet {
         matches!(protocol, TCP | UDP).then_some((protocol, from, to))
     }
 
-    /// SYN without ACK.
+    /// Whether the packet has SYN without ACK.
     fn opens_a_connection(&self) -> bool {
         let flags = self.payload().and_then(|(_, tcp)| tcp.get(13));
         flags.is_some_and(|flags| flags & 0x12 == 0x02)

@@ -1,4 +1,4 @@
-//! The frame's own servers do what tests count on.
+//! Checks of the test frame's own servers.
 
 use std::path::{Path, PathBuf};
 

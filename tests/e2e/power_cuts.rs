@@ -1,5 +1,5 @@
-//! The power goes at any write of an upgrade, the first of which free what earlier cuts have taken. `make powercut` does the same for all
-//! that a node writes, and boots more.
+//! Power cuts at every write of an upgrade, whose first writes free the room that earlier cuts have taken. `make
+//! powercut` does the same for all of a node's writes, and boots more of the states.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::PATIENCE;
 
 /// Room for both versions, and for an installer's image in /var.
 const DISK_BYTES: u64 = 512 << 20;
-/// How many states of each stage are really booted.
+/// Number of states of each stage that are really booted.
 const SAMPLES: usize = 1;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -41,14 +41,14 @@ async fn power_cuts_in_an_upgrade_leave_a_machine_that_boots_with_its_config(
     come_back_from_all(&scratch, recorded, config, 500).await
 }
 
-/// With the version that machines are upgraded to.
+/// A registry with the version that machines are upgraded to.
 fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
     let registry = Registry::start(scratch)?;
     registry.push_installer(&ImageUnderTest::second()?)?;
     Ok(registry)
 }
 
-/// The operating system changes under a container that writes, and goes on writing.
+/// Changes the operating system under a container that writes all the time.
 async fn power_cuts_under_a_container_that_lives_on_leave_a_machine_that_boots(
     scratch: Scratch,
 ) -> Outcome {
@@ -62,7 +62,7 @@ async fn power_cuts_under_a_container_that_lives_on_leave_a_machine_that_boots(
     )]
     .await?;
     let mut recorded = recorded.end()?;
-    // What comes before is that of any upgrade.
+    // The stage before the change is the same in every upgrade.
     recorded.scenarios.retain(|it| it.name != BEFORE_CHANGE);
     ensure!(recorded.scenarios.len() == 2);
     come_back_from_all(&scratch, recorded, config, 100).await
@@ -96,7 +96,7 @@ async fn a_change_under_a_writer_is_recorded(
     recorded.change_under(&client, &image, &config).await
 }
 
-/// Judges all states of these stages, which are more than so many, and boots some of them.
+/// Judges all states of these stages, checks that there are more than `more_than`, and boots some of them.
 async fn come_back_from_all(
     scratch: &Scratch,
     recorded: Recorded,
@@ -117,7 +117,7 @@ async fn come_back_from_all(
     .await
 }
 
-/// A machine whose writes are recorded, and whose EFI system partition has what earlier cuts have left.
+/// Starts a machine whose writes are recorded, with leftovers of earlier cuts on its EFI system partition.
 fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<RecordedNode> {
     let base = scratch.join("base.img");
     ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
@@ -171,7 +171,7 @@ async fn samples_really_boot(
     Ok(())
 }
 
-/// Leaves on the EFI system partition what cuts of earlier upgrades may have left: a part of a UKI, of which the FAT knows half, and
+/// Leaves on the EFI system partition the leftovers of cut upgrades: a part of a UKI, of which the FAT knows half, and
 /// clusters that belong to no file, all but a MiB.
 fn take_room(disk: &Path) -> Outcome {
     let part = vec![0x5A; 3 << 20];
@@ -184,9 +184,9 @@ fn take_room(disk: &Path) -> Outcome {
     Ok(())
 }
 
-/// What was taken is there again.
+/// Checks that the room is free again.
 fn gives_room_back(console: &str) -> Outcome {
-    // The kernel stumbles over the part of a UKI and goes on.
+    // The kernel meets the part of a UKI, and goes on.
     ensure!(
         console.contains("deleting FAT entry beyond EOF")
             && !console.contains("Filesystem has been set read-only"),

@@ -1,4 +1,4 @@
-//! Images that can be reached through the site's proxy alone.
+//! Images that only the site's proxy can reach.
 
 use anyhow::ensure;
 use instar_tests::{
@@ -15,7 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![images_come_through_the_proxy_or_not_at_all]
 }
 
-/// Both registries are at the node's own loopback as far as the node knows: only from the proxy's side is one there.
+/// For the node both registries' addresses are its own loopback: a registry is there only from the proxy's side.
 async fn images_come_through_the_proxy_or_not_at_all(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     push_greeter(&registry)?;
@@ -32,7 +32,7 @@ async fn images_come_through_the_proxy_or_not_at_all(scratch: Scratch) -> Outcom
     .await
 }
 
-/// A node whose config says another password than the proxy's.
+/// A node whose config lacks the proxy's password.
 async fn behind(
     proxy: &HttpProxy,
     scratch: &Scratch,

@@ -1,4 +1,4 @@
-//! Images that are wrong, damaged or hostile: refused with a reason by the call itself, and nothing has changed.
+//! Images that are wrong, damaged or hostile: the call itself refuses them with a reason, and nothing changes.
 
 use std::io::Write as _;
 
@@ -16,11 +16,11 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// An image that must be refused.
 struct Case {
-    /// Its name at its registry.
+    /// The image's name at its registry.
     name: String,
     /// The status.
     code: Code,
-    /// What the message must hold.
+    /// Words of the message.
     reason: &'static str,
 }
 
@@ -32,10 +32,10 @@ fn case(name: &str, code: Code, reason: &'static str) -> Case {
     }
 }
 
-/// What the node does not take because of what it is.
+/// The status for an image that is well formed and not acceptable.
 const REFUSED: Code = Code::FailedPrecondition;
 
-/// An installer of a registry by its tag, or tag and digest.
+/// A case for an installer of the registry, by its tag, or tag and digest.
 fn refused_case((tag, reason): (&str, &'static str)) -> Case {
     case(&format!("{INSTALLER}:{tag}"), REFUSED, reason)
 }
@@ -58,7 +58,7 @@ async fn a_refused_image_changes_nothing(scratch: Scratch) -> Outcome {
     .await
 }
 
-/// Whatever a change of the machine would start anew.
+/// The greeter's process, the generation and the version: a change of the machine would alter them.
 #[derive(Debug, PartialEq, Eq)]
 struct Running {
     greeter: u32,
@@ -77,7 +77,7 @@ impl Running {
     }
 }
 
-/// Whom the node asks for images.
+/// The registries of the node.
 struct Peers {
     registry: Registry,
     babbler: HttpServer,
@@ -102,7 +102,7 @@ impl Peers {
         format!("{HOST_FOR_GUEST}:{}", self.babbler.port())
     }
 
-    /// A node that knows all of them, and one more.
+    /// A node that knows these registries, and one that is gone.
     fn plan(&self, scratch: &Scratch, gone: String) -> anyhow::Result<NodePlan> {
         let host = self.registry.host_for_guest();
         let liar = self.liar.host_for_guest();
@@ -125,7 +125,7 @@ async fn images_of_a_registry_are_refused(node: &Node, registry: &Registry) -> O
     are_refused(node, &registry.host_for_guest(), &cases).await
 }
 
-/// Tries all of them, whatever comes of the ones before.
+/// Tries all images, even after one that was taken.
 async fn are_refused(node: &Node, host: &str, cases: &[Case]) -> Outcome {
     let mut wrongly = Vec::new();
     for case in cases {
@@ -160,7 +160,7 @@ async fn a_name_that_is_none_is_refused(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// What was begun to be unpacked has gone, and nothing has got out.
+/// Partly unpacked images are gone, and no file has escaped.
 async fn all_runs_on_and_nothing_is_left(node: &Node, before: &Running) -> Outcome {
     let after = Running::of(node).await?;
     ensure!(*before == after, "{before:?} became {after:?}");
@@ -175,14 +175,14 @@ async fn all_runs_on_and_nothing_is_left(node: &Node, before: &Running) -> Outco
     Ok(())
 }
 
-/// Where the file of a hostile image may have got to.
+/// Places that the file of a hostile image may have escaped to.
 const ESCAPED: [&str; 3] = [
     "/read/data/escaped",
     "/read/data/lib/escaped",
     "/read/data/lib/instar/escaped",
 ];
 
-/// The node is not stuck.
+/// The node still takes a good image.
 async fn a_good_image_is_taken_after_all_the_bad_ones(node: &Node, registry: &Registry) -> Outcome {
     registry.push_installer(&ImageUnderTest::second()?)?;
     let image = registry.installer_for_guest("v0.2.0");
@@ -210,7 +210,7 @@ fn installer() -> anyhow::Result<OciImage> {
     OciImage::read(&ImageUnderTest::second()?.installer())
 }
 
-/// Whole images that are not for this machine.
+/// Whole images for another kind of machine.
 fn wrong(registry: &Registry) -> anyhow::Result<Vec<Case>> {
     for (tag, name, value, _) in WRONG_LABELS {
         let image = installer()?.label(name, value);
@@ -225,7 +225,7 @@ fn wrong(registry: &Registry) -> anyhow::Result<Vec<Case>> {
     Ok(cases.map(refused_case).collect())
 }
 
-/// A tag, a label with its value, and why the image is refused.
+/// A tag, a label with its value, and the reason for the refusal.
 type WrongLabel = (&'static str, &'static str, &'static str, &'static str);
 
 const WRONG_LABELS: [WrongLabel; 4] = [
@@ -256,7 +256,7 @@ const WRONG_OTHERWISE: [(&str, &str); 3] = [
     ("never-pushed", "MANIFEST_UNKNOWN"),
 ];
 
-/// Images that a disk or a network has damaged.
+/// Images damaged by a disk or a network.
 fn damaged(registry: &Registry) -> anyhow::Result<Vec<Case>> {
     push_damaged(registry, "altered", |content| {
         if let Some(byte) = content.get_mut(600) {
@@ -273,7 +273,7 @@ fn damaged(registry: &Registry) -> anyhow::Result<Vec<Case>> {
     ])
 }
 
-/// With a blob of its own, so that no other image is damaged with it.
+/// Pushes a damaged image with a blob of its own, so that no other image is damaged with it.
 fn push_damaged(
     registry: &Registry,
     tag: &str,
@@ -338,7 +338,7 @@ fn index_with_a_wrong_size(registry: &ScriptedRegistry) {
     registry.reply("index/manifests/v1", Reply::Content(kind, index.into()));
 }
 
-/// Images that are made to do harm while they are unpacked.
+/// Images that do harm while they are unpacked.
 fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
     let climbs_out: &[_] = &[("../../../escaped", Entry::File(b"out"))];
     let around: &[_] = &[
@@ -349,7 +349,7 @@ fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
         let image = installer()?.archive(archive(entries)?);
         image.push(registry, INSTALLER, tag)?;
     }
-    // A thousandth of it to download.
+    // The download is a thousandth of its unpacked size.
     let bomb = installer()?.gzipped(&vec![0; 128 << 20])?;
     bomb.push(registry, INSTALLER, "bomb")?;
     Ok(HOSTILE.map(refused_case).into())
@@ -361,13 +361,13 @@ const HOSTILE: [(&str, &str); 3] = [
     ("bomb", "unpacks to more than"),
 ];
 
-/// What is under a name in an archive.
+/// The entry of a name in an archive.
 enum Entry<'a> {
     File(&'a [u8]),
     Link(&'a str),
 }
 
-/// An archive of any names, also those that the library for archives would not write.
+/// Returns an archive with any names, also ones that the library for archives would not write.
 fn archive(entries: &[(&str, Entry<'_>)]) -> anyhow::Result<Vec<u8>> {
     let mut archive = Vec::new();
     for (name, entry) in entries {
@@ -399,7 +399,7 @@ fn header(name: &str, entry: &Entry<'_>, bytes: usize) -> [u8; 512] {
     with_checksum(header)
 }
 
-/// Its field counts as spaces.
+/// Fills in the checksum; its own field counts as spaces.
 fn with_checksum(mut header: [u8; 512]) -> [u8; 512] {
     let place = 148..156;
     header[place.clone()].fill(b' ');

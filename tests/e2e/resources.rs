@@ -1,5 +1,5 @@
-//! The machine's state as resources: listed, read and watched, by `instarctl` and by a client that isn't ours and does as
-//! talosctl does.
+//! The machine's state as resources: listed, read and watched, by `instarctl` and by another project's client, which
+//! does as talosctl does.
 
 use std::path::Path;
 
@@ -110,7 +110,7 @@ impl Others<'_> {
         Ok(said)
     }
 
-    /// Reads what it wants, and finds in it what is expected at each of the places.
+    /// Reads these resources, and checks the values at the given paths.
     fn read(&self, wanted: &[&str], expected: &[(&str, Value)]) -> Outcome {
         let said = self.get(wanted)?;
         for (place, value) in expected {
@@ -122,14 +122,14 @@ impl Others<'_> {
         Ok(())
     }
 
-    /// The specs that it reads.
+    /// Returns the specs of a type.
     fn specs(&self, wanted: &str) -> anyhow::Result<Vec<Value>> {
         let said = self.get(&[wanted])?;
         Ok(said["specs"].as_array().cloned().unwrap_or_default())
     }
 }
 
-/// By the names that people type.
+/// The client finds them by the names that people type.
 async fn a_client_finds_the_four_that_it_must(others: &Others<'_>) -> Outcome {
     others.read(&["members"], &member())?;
     let stage = [
@@ -293,7 +293,7 @@ async fn a_reader_does_not_see_secrets(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// However it is asked for.
+/// A reader is refused the secret by every call.
 async fn is_kept_from(reader: &mut StateClient<Channel>, secret: GetRequest) -> Outcome {
     let list = ListRequest {
         namespace: secret.namespace.clone(),
@@ -343,16 +343,16 @@ async fn changes_are_told(
     .await
 }
 
-/// Of everything that the test does.
+/// Watchers of all that the test does.
 struct Watchers {
     services: FollowedProgram,
     hostname: FollowedProgram,
-    /// By `instarctl`.
+    /// The watcher by `instarctl`.
     own: FollowedProgram,
 }
 
 impl Watchers {
-    /// Until each has seen what there is.
+    /// Starts the watchers, and waits until each has seen the present resources.
     fn begin(grpcio: &Grpcio, instarctl: &Instarctl, node: &Node) -> anyhow::Result<Self> {
         let mut services = grpcio.watch(node, &["services"])?;
         let is_created = |line: &str| is_event(line, "CREATED", GREETER);
@@ -426,8 +426,8 @@ fn watch_services() -> WatchRequest {
     }
 }
 
-/// More than are served at a time are refused, to an administrator as well; those that leave make room, and one that reads nothing stops
-/// nobody.
+/// Watchers over the limit are refused, to an administrator as well. Watchers that leave make room, and one that reads
+/// nothing blocks no other.
 async fn watchers_come_and_go(node: &Node) -> Outcome {
     let (idle, refused) = as_many_as_are_served(node).await?;
     ensure!(
@@ -446,7 +446,7 @@ async fn watchers_come_and_go(node: &Node) -> Outcome {
     .await
 }
 
-/// What one connection is given.
+/// Limit on the watchers of one connection.
 const OF_ONE_CONNECTION: usize = 48;
 
 type Watcher = Streaming<WatchResponse>;
@@ -456,7 +456,7 @@ async fn watch(channel: &Channel) -> Result<Watcher, Status> {
     Ok(client.watch(watch_services()).await?.into_inner())
 }
 
-/// Watchers over connection after connection, and how the next one was refused when there was no more for anybody.
+/// Opens watchers on connection after connection; returns them, and the refusal when the node's limit is reached.
 async fn as_many_as_are_served(node: &Node) -> anyhow::Result<(Vec<Watcher>, Status)> {
     let mut idle = Vec::new();
     loop {
@@ -491,7 +491,7 @@ async fn resources_outlast_upgrades_where_they_are_history(scratch: Scratch) -> 
     .await
 }
 
-/// From which version each came, and what became of it.
+/// For each upgrade: the version before, the version after, the result.
 const HISTORY: [[&str; 3]; 2] = [["", "v0.1.0", "running"], ["v0.1.0", "v0.2.0", "running"]];
 
 async fn history(instarctl: &Instarctl) -> anyhow::Result<Vec<[String; 3]>> {

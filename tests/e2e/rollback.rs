@@ -1,4 +1,4 @@
-//! Versions that fail: the old one is back by itself, and whoever asked is told why.
+//! Versions that fail: the old one is back by itself, and the caller learns the reason.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use instar_tests::{
 
 use crate::PATIENCE;
 
-/// Seven upgrades, on a host that runs other machines too.
+/// Limit on the test: seven upgrades, on a host that runs other machines too.
 const LIFETIME: Duration = Duration::from_secs(1200);
 /// `instarctl`'s exit codes.
 const REFUSED: i32 = 5;
@@ -26,7 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A version that fails, and what must be said of it.
+/// A version that fails, and words of the reason.
 struct Bad {
     tag: &'static str,
     rootfs: Vec<u8>,
@@ -50,7 +50,7 @@ fn bad_versions(scratch: &Scratch) -> anyhow::Result<Vec<Bad>> {
     Ok(bad_versions)
 }
 
-/// A version, what its machined does, and why it is not kept.
+/// A version, the script of its machined, and the reason for the rollback.
 const BAD_MACHINEDS: [(&str, &str, &str); 4] = [
     ("v0.3.1", "abort\n", "signal 6"),
     ("v0.3.2", "hello\nexit 3\n", "exited with code 3"),
@@ -78,7 +78,7 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
 }
 
 async fn with_a_greeter(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
-    // Three times what a good version takes beside other machines: two of the bad ones wait for its end.
+    // Three times the time of a good version beside other machines: two of the bad ones last until this timeout.
     let node = plan_with_greeter(scratch, registry, |config| config.gate_timeout("60s"))?
         .blank_disk()?
         .spec(|spec| spec.deadline(LIFETIME))
@@ -100,7 +100,7 @@ async fn each_bad_version_gives_way_to_the_old_one(
     for (number, bad) in bad_versions.iter().enumerate() {
         let image = registry.installer_for_guest(bad.tag);
         let generation = node.boot_id().await?;
-        // Every second one by the real client.
+        // Every second upgrade is by the real client.
         let why = match number % 2 {
             0 => who_follows_the_events_is_told_why(node, bad, &image).await?,
             _ => instarctl_tells_why(instarctl, bad, &image).await?,
@@ -187,7 +187,7 @@ async fn the_container_and_its_data_are_there_again(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Unless forced.
+/// A version that failed once is refused, unless forced.
 async fn what_failed_once_is_not_tried_again(
     registry: &Registry,
     instarctl: &Instarctl,
@@ -202,7 +202,7 @@ async fn what_failed_once_is_not_tried_again(
     Ok(())
 }
 
-/// The machine is not the worse for the bad ones.
+/// A good version is taken after the bad ones.
 async fn a_good_version_is_taken_all_the_same(node: &Node, registry: &Registry) -> Outcome {
     registry.push_installer(&ImageUnderTest::second()?)?;
     let image = registry.installer_for_guest("v0.2.0");
@@ -213,10 +213,11 @@ async fn a_good_version_is_taken_all_the_same(node: &Node, registry: &Registry) 
     greeter.greets().context("ready, but not greeting")
 }
 
-/// Fails as well, when it is asked for in the moment in which the node turns ready.
+/// A version that fails as well, requested in the moment in which the node turns ready.
 const EARLY: &str = "v0.3.6";
 
-/// Who asks for an upgrade while the node is about to be ready does not take that for the upgrade's end.
+/// A client that requests an upgrade while the node is about to be ready does not take that readiness for the upgrade's
+/// end.
 async fn readiness_of_before_is_no_success(node: &Node, registry: &Registry) -> Outcome {
     let id = GREETER.to_owned();
     let restart = ServiceRestartRequest { id };
@@ -231,7 +232,7 @@ async fn readiness_of_before_is_no_success(node: &Node, registry: &Registry) -> 
     node.wait_until_ready(PATIENCE).await
 }
 
-/// It was ready before the upgrade began, but not told so.
+/// The greeter was up before the upgrade began, but the client had not been told.
 fn the_greeter_was_told_to_be_up(followed: &Followed) -> Outcome {
     let told = &followed.told;
     let is_up = |line: &String| line.contains("service greeter") && line.contains("healthy true");
@@ -242,13 +243,13 @@ fn the_greeter_was_told_to_be_up(followed: &Followed) -> Outcome {
     Ok(())
 }
 
-/// A node with two probes in its gate, and whoever may answer them.
+/// A node with two probes in its gate, and the services that answer them.
 struct Gated {
     node: Node,
     registry: Registry,
     web: HttpServer,
     port: u16,
-    /// Nobody else has the port meanwhile.
+    /// Keeps the port from other processes meanwhile.
     _lease: PortLease,
 }
 
@@ -267,7 +268,7 @@ impl Gated {
         })
     }
 
-    /// How it ended, and the version that runs then.
+    /// Upgrades; returns how it ended, and the version that runs then.
     async fn upgrade(&self, tag: &str) -> anyhow::Result<(Ending, String)> {
         let image = self.registry.installer_for_guest(tag);
         let followed = upgrade_and_follow(&self.node, &image, PATIENCE).await?;
@@ -275,7 +276,7 @@ impl Gated {
         Ok((followed.ending, self.node.version().await?.tag))
     }
 
-    /// The words of an upgrade that is taken back.
+    /// Returns the reason of an upgrade that is rolled back.
     async fn failure(&self, tag: &str) -> anyhow::Result<String> {
         let (ending, version) = self.upgrade(tag).await?;
         let Ending::Failed(why) = ending else {
@@ -287,7 +288,7 @@ impl Gated {
     }
 }
 
-/// A good version has 30 s of its own work: how busy the host is does not count.
+/// A good version has 30 s of its own processor time: the host's load does not count.
 async fn with_gate(scratch: &Scratch, registry: &Registry, gate: String) -> anyhow::Result<Node> {
     let host = registry.host_for_guest();
     Node::plan(scratch, &ImageUnderTest::first()?)
@@ -297,7 +298,7 @@ async fn with_gate(scratch: &Scratch, registry: &Registry, gate: String) -> anyh
         .await
 }
 
-/// The same version in other words: what failed once is refused from then on.
+/// Pushes one version under three tags: an image that failed once is refused from then on.
 fn push_one_version_thrice(registry: &Registry) -> Outcome {
     let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
     for tag in ["first", "second", "third"] {

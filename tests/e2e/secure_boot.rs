@@ -1,5 +1,5 @@
-//! Secure Boot with keys of one's own: what is signed starts, what is not or was changed does not, and a machine whose new
-//! version is refused starts the one before it.
+//! Secure Boot with keys of one's own: signed programs start, unsigned or changed ones do not, and a machine whose new
+//! version is refused starts the version before.
 
 use std::fs;
 use std::io::{Cursor, Read};
@@ -23,7 +23,7 @@ use crate::PATIENCE;
 use crate::installed::INSTALLER;
 use crate::loader::{OLD_ONE_STAYS, newer, with_loader};
 
-/// What the kernel says when its firmware checks signatures.
+/// The kernel's message when its firmware checks signatures.
 const SECURE: &str = "Kernel is locked down from EFI Secure Boot";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -38,14 +38,14 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A disk with the image on it, which the test can change.
+/// Copies a disk with the image, so that the test can change it.
 fn own_disk(scratch: &Scratch) -> Result<PathBuf> {
     let disk = scratch.join("disk.img");
     ImageUnderTest::first()?.put_on_disk(&disk, 1 << 30)?;
     Ok(disk)
 }
 
-/// A machine that knows the image's keys.
+/// Plans a machine with the image's keys.
 fn enrolled(scratch: &Scratch, disk: PathBuf) -> Result<VmSpec> {
     let uefi = secure_uefi()?;
     let variables = UefiVariables::of(&uefi, scratch)?
@@ -73,7 +73,7 @@ async fn the_keys_are_enrolled_and_in_force(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Debian's signature of the kernel is not one of these keys.
+/// The kernel has Debian's signature, which is not by one of these keys.
 async fn no_kernel_is_started_past_the_firmware(node: &Node, scratch: &Scratch) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let client = Instarctl::of(node, scratch)?;
@@ -83,14 +83,14 @@ async fn no_kernel_is_started_past_the_firmware(node: &Node, scratch: &Scratch) 
     Ok(())
 }
 
-/// The firmware's word for a program that no key of db has signed.
+/// The firmware's message about a program that no key of db has signed.
 const REFUSED: &str = "Access denied";
 
-/// The loader says that its UKI was refused, and no kernel starts.
+/// The loader reports that its UKI was refused, and no kernel starts.
 fn is_refused(scratch: &Scratch, spec: &VmSpec, words: &str) -> Outcome {
     let vm = Vm::start(spec, &scratch.join("vm"))?;
     let refused = vm.wait_for_line(words, PATIENCE)?;
-    // A kernel would be there within a second.
+    // A kernel would start within a second.
     let started = vm.wait_for_line_after(refused.end, "Linux version", Duration::from_secs(5));
     ensure!(started.is_err(), "a kernel starts: {}", vm.evidence());
     Ok(())
@@ -104,7 +104,7 @@ async fn a_uki_without_signature_is_refused(scratch: Scratch) -> Outcome {
     is_refused(&scratch, &enrolled(&scratch, disk)?, REFUSED)
 }
 
-/// One bit in the root filesystem.
+/// One bit in the root filesystem is changed.
 async fn a_changed_uki_is_refused(scratch: Scratch) -> Outcome {
     let disk = own_disk(&scratch)?;
     let mut uki = fs::read(ImageUnderTest::first()?.uki())?;
@@ -122,8 +122,8 @@ async fn a_loader_without_signature_is_refused(scratch: Scratch) -> Outcome {
     is_refused(&scratch, &enrolled(&scratch, disk)?, "Access Denied")
 }
 
-/// Three tries, each of which ends with the firmware's refusal and leads to the next of its entries; the fourth start of the
-/// loader takes the version before.
+/// Three tries, each of which ends with the firmware's refusal and leads to the firmware's next entry; the fourth start
+/// of the loader takes the version before.
 async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scratch) -> Outcome {
     let (disk, esp) = with_an_unsigned_version(&scratch)?;
     has_boot_order(&esp, ["instar-2-v0.2.0+3.conf", "instar-1-v0.1.0.conf"])?;
@@ -144,7 +144,7 @@ fn has_boot_order(esp: &EspImage, expected: [&str; 2]) -> Outcome {
     Ok(())
 }
 
-/// A machine that knows the image's keys, and whose firmware has its entries for the boot loader.
+/// Plans a machine with the image's keys, whose firmware has its entries for the boot loader.
 fn with_boot_entries(scratch: &Scratch, disk: PathBuf) -> Result<VmSpec> {
     let uefi = secure_uefi()?;
     let variables = UefiVariables::of(&uefi, scratch)?
@@ -156,7 +156,7 @@ fn with_boot_entries(scratch: &Scratch, disk: PathBuf) -> Result<VmSpec> {
 
 async fn the_unsigned_version_was_refused_three_times(node: &Node) -> Outcome {
     ensure!(node.version().await?.tag == "v0.1.0");
-    // What it does to the entries once it is healthy is done by then.
+    // A ready node has finished its changes of the entries.
     node.wait_until_ready(PATIENCE).await?;
     let console = node.vm().console();
     ensure!(console.matches(REFUSED).count() == 3, "{console}");
@@ -170,8 +170,9 @@ async fn the_unsigned_version_has_no_tries_left(node: &Node, esp: &EspImage) -> 
     Ok(())
 }
 
-/// Where the firmware has lost its variables (an empty battery, another board), it tries what is on the disk once, and then shows
-/// its setup: every power cycle is a try, and the fourth one starts the version before. From then on the entries are there again.
+/// Firmware that has lost its variables (an empty battery, another board) tries the disk once, and then shows its
+/// setup: every power cycle is a try, and the fourth one starts the version before. From then on the entries are there
+/// again.
 async fn without_boot_entries_each_try_of_a_refused_version_takes_a_power_cycle(
     scratch: Scratch,
 ) -> Outcome {
@@ -214,7 +215,7 @@ async fn an_upgrade_keeps_to_what_the_firmware_lets_through(scratch: Scratch) ->
     .await
 }
 
-/// With v0.2.0, and with v0.1.0 whose loader is newer.
+/// A registry with v0.2.0, and with v0.1.0 whose loader is newer.
 fn registry_with_upgrades(scratch: &Scratch) -> Result<Registry> {
     let registry = Registry::start(scratch)?;
     let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
@@ -251,7 +252,7 @@ async fn a_loader_that_is_refused_leaves_the_old_one(
     Ok(())
 }
 
-/// Upgrades, in these words on the console.
+/// Upgrades, and waits for these words on the console.
 async fn upgrade(node: &Node, client: &Instarctl, how: [&str; 4], words: &str) -> Outcome {
     let mark = node.vm().console_mark()?;
     let said = client.run(&[&["upgrade"][..], &how].concat()).await?;
@@ -270,7 +271,7 @@ async fn the_firmware_refused_one_program(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// A disk with v0.1.0, and a new version beside it that no firmware with keys starts.
+/// Makes a disk with v0.1.0 and a new version without a signature, which firmware with keys refuses.
 fn with_an_unsigned_version(scratch: &Scratch) -> Result<(PathBuf, EspImage)> {
     let disk = own_disk(scratch)?;
     let mut esp = EspImage::of_disk(&disk);
@@ -288,7 +289,7 @@ fn with_an_unsigned_version(scratch: &Scratch) -> Result<(PathBuf, EspImage)> {
     Ok((disk, esp))
 }
 
-/// The first partition of a disk, from its GPT (UEFI specification 2.10, 5.3): the entries begin at the third sector.
+/// Reads a disk's first partition from its GPT (UEFI specification 2.10, 5.3): the entries begin at the third sector.
 fn esp_of(disk: &Path) -> Result<Partition> {
     let mut entry = [0; 128];
     fs::File::open(disk)?.read_exact_at(&mut entry, 2 * 512)?;
@@ -312,7 +313,7 @@ fn ensure_uki(asset: Asset) -> std::io::Result<()> {
     }
 }
 
-/// Cuts the certificate table off (UEFI specification 2.10, 32.2): a program as it was before it was signed.
+/// Cuts the certificate table off (UEFI specification 2.10, 32.2): the program is then as before it was signed.
 fn remove_signature(program: &mut Vec<u8>) -> Result<()> {
     let number = |at: usize| -> Result<usize> {
         let bytes = program.get(at..at + 4).context("no program")?;

@@ -1,4 +1,4 @@
-//! The smallest machine that is promised: it boots, installs itself, runs a container, and upgrades both ways.
+//! The smallest supported machine: it boots, installs itself, runs a container, and upgrades both ways.
 
 use anyhow::ensure;
 use instar_tests::{
@@ -11,14 +11,14 @@ use crate::PATIENCE;
 use crate::installed::{OTHER_PORT, ROLLED_BACK, install_planned};
 use crate::workloads::Life;
 
-/// docs/promises.md
+/// The memory of the smallest supported machine (docs/promises.md).
 const MEMORY_MIB: u32 = 256;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![upgrades_without_a_disk, installs_and_upgrades_with_a_disk]
 }
 
-/// Without a disk images lie in memory too: that is the most that it can be asked for.
+/// Without a disk images are in memory too: no other machine needs as much.
 async fn upgrades_without_a_disk(scratch: Scratch) -> Outcome {
     let registry = registry(&scratch)?;
     let node = without_a_disk(&scratch, &registry).await?;
@@ -70,7 +70,7 @@ async fn an_upgrade_fails(node: &Node, image: &str) -> Outcome {
     Ok(())
 }
 
-/// What it is made of lies in memory that is not the generation's, so it lives through the change.
+/// The container's files are in memory that does not belong to the generation, so it lives through the change.
 async fn the_container_lives_on(node: &Node, before: &Life) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.version().await?.tag == "v0.2.0");
@@ -85,7 +85,7 @@ async fn data_are_kept(node: &Node) -> Outcome {
     greeter.greets()
 }
 
-/// From the ISO, whose firmware and boot loader want memory as well.
+/// The ISO's firmware and boot loader need memory as well.
 async fn installs_and_upgrades_with_a_disk(scratch: Scratch) -> Outcome {
     let small = Installed::start(&scratch).await?;
     let before = Life::of(&small.node, GREETER).await?;
@@ -99,7 +99,7 @@ async fn installs_and_upgrades_with_a_disk(scratch: Scratch) -> Outcome {
     .await
 }
 
-/// The machine, and what its gate asks.
+/// The machine, and the server that its gate asks.
 struct Installed {
     node: Node,
     client: Instarctl,

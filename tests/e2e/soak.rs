@@ -1,4 +1,4 @@
-//! Upgrade after upgrade under a container that lives through all of them: nothing of the versions before is left.
+//! Upgrade after upgrade under a container that lives through all of them: nothing of earlier versions is left.
 
 mod clients;
 mod left;
@@ -24,14 +24,14 @@ const TURNS: usize = 100;
 /// Every tenth upgrade fails, every hundredth turn is a reboot.
 const ROLLBACK_EACH: usize = 10;
 const REBOOT_EACH: usize = 100;
-/// What a version says that is to fail.
+/// The reason of the version that fails.
 const FAILURE: &str = "the soak wants it so";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![leave_nothing_behind]
 }
 
-/// What is done next.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Upgrade,
@@ -49,7 +49,7 @@ impl Turn {
     }
 }
 
-/// `make soak N=…`, or a hundred.
+/// The number of turns: `make soak N=…`, or a hundred.
 fn turns() -> anyhow::Result<usize> {
     match std::env::var("INSTAR_SOAK") {
         Ok(text) => text.parse().context("INSTAR_SOAK is no number"),
@@ -62,7 +62,7 @@ struct Soak {
     node: Node,
     registry: Registry,
     scratch: Scratch,
-    /// Those that are upgraded to by turns, the one that runs last.
+    /// The two versions that take turns, the running one last.
     images: [ImageUnderTest; 2],
     /// The containers, which live for as long as the kernel.
     lives: [Life; 2],
@@ -117,7 +117,7 @@ impl Soak {
         })
     }
 
-    /// From one reboot to the next, with clients attached.
+    /// Runs the turns between two reboots, with clients attached.
     async fn stretch(&mut self, turns: RangeInclusive<usize>) -> Outcome {
         let ends_in_a_reboot = Turn::of(*turns.end()) == Turn::Reboot;
         let last = turns.end() - usize::from(ends_in_a_reboot);
@@ -167,7 +167,7 @@ impl Soak {
         Ok(())
     }
 
-    /// An image that failed once is not tried again, so each is another one.
+    /// An image that failed once is not tried again, so each one is new.
     async fn roll_back(&self, number: usize) -> Outcome {
         let image = self.failing_image(&format!("v0.3.{number}"))?;
         let followed = upgrade_and_follow(&self.node, &image, PATIENCE).await?;
@@ -220,7 +220,8 @@ fn registry(scratch: &Scratch, images: &[ImageUnderTest]) -> anyhow::Result<Regi
     let registry = Registry::start(scratch)?;
     push_greeter(&registry)?;
     for image in images {
-        // Kernel and initramfs are in the second layer: without a reboot nobody wants them, and pulls are the longest part.
+        // Kernel and initramfs are in the second layer: upgrades without a reboot do not need them, and pulls take the
+        // longest.
         OciImage::read(&image.installer())?
             .first_layer_alone()
             .push(&registry, "instar/installer", image.version())?;
@@ -232,7 +233,7 @@ async fn lives(node: &Node) -> anyhow::Result<[Life; 2]> {
     Ok([Life::of(node, GREETER).await?, Life::of(node, HELD).await?])
 }
 
-/// A greeter that sees and may do what the test needs, and one for the connection that is held.
+/// Adds a greeter with the mounts and rights that the test needs, and one for the connection that is held.
 fn with_greeters(config: MachineConfig, host: &str) -> MachineConfig {
     let more = format!(
         "security: {{capabilities: {{add: [SYS_PTRACE]}}}}\nmounts:\n  - hostPath: {{source: /proc, destination: /{PROCESSES}}}\n  - hostPath: {{source: /proc/sys/vm, destination: /{MEMORY}, options: [rw]}}\n"

@@ -1,4 +1,4 @@
-//! Versions that wait for the next boot, and those that a boot finds unfit: what is on the disk afterwards.
+//! Versions that wait for the next boot, and versions that fail at a boot: the disk's content afterwards.
 
 use anyhow::{Context, ensure};
 use instar_esp::State;
@@ -17,7 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The node of a test, and what is asked of it.
+/// The node of a test, its client and its registry.
 struct Installed {
     node: Node,
     client: Instarctl,
@@ -25,7 +25,7 @@ struct Installed {
 }
 
 impl Installed {
-    /// With more in its config.
+    /// Installs a node with additions to its config.
     async fn with(
         scratch: &Scratch,
         more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
@@ -45,7 +45,7 @@ impl Installed {
         self.client.run(&arguments).await
     }
 
-    /// Has a version wait for the next boot; nothing happens to what runs.
+    /// Stages a version for the next boot; the running version stays.
     async fn stage(&self, tag: &str) -> Outcome {
         let before = (self.node.boot_id().await?, self.node.version().await?.tag);
         let said = self.upgrade(tag, &["--stage"]).await?;
@@ -72,7 +72,7 @@ impl Installed {
         Ok(())
     }
 
-    /// The power goes and comes back.
+    /// Cuts the power and turns it on again.
     async fn power_cycle(self) -> anyhow::Result<Self> {
         let node = self.node.power_cycle().await?;
         Ok(Self { node, ..self })
@@ -126,7 +126,7 @@ async fn a_rollback_takes_the_place_of_a_staged_version(installed: &Installed) -
     Ok(())
 }
 
-/// Where it is the same.
+/// The staged version has the same kernel.
 async fn a_reboot_starts_a_staged_version_without_the_kernel(installed: &Installed) -> Outcome {
     installed.stage("v0.2.0").await?;
     let kernel = installed.node.kernel_boot_id().await?;
@@ -178,7 +178,7 @@ fn all_versions_that_started_are_blessed(scratch: &Scratch) -> Outcome {
     Ok(())
 }
 
-/// The loader's entries on the node's disk, in the order in which it takes them.
+/// Returns the loader's entries on the node's disk, in the loader's order.
 fn entries_on_disk(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
     let esp = EspImage::of_disk(&scratch.join("node.disk0.img"));
     let state = State::read(&esp).context("cannot read the EFI system partition")?;
@@ -202,7 +202,7 @@ async fn a_version_without_a_config_goes_back_and_one_that_was_forced_is_forgive
     .await
 }
 
-/// It looks for its config where none can be.
+/// Pushes a version whose command line names a source of the config that does not exist.
 fn push_one_that_finds_no_config(registry: &Registry) -> Outcome {
     let (usual, lost) = ("transparent_hugepage=never", "instar.config=nowhere-real");
     let image = with_uki_text(&ImageUnderTest::second()?, usual, lost)?;
@@ -226,7 +226,7 @@ async fn a_version_without_a_config_is_tried_three_times_and_goes_back(
     Ok(())
 }
 
-/// Nobody answers the probe: it fails, and is remembered.
+/// Nothing answers the probe: the version fails, and is remembered.
 async fn a_version_without_an_answer_is_not_tried_again(installed: &Installed) -> Outcome {
     let said = installed.upgrade("v0.2.0", &[]).await?;
     ensure!(said.code == ROLLED_BACK, "{said:?}");
@@ -236,7 +236,7 @@ async fn a_version_without_an_answer_is_not_tried_again(installed: &Installed) -
     Ok(())
 }
 
-/// By force, and by a reboot, it proves itself.
+/// The version is forced, and a reboot later it has proved itself.
 async fn a_version_that_was_forced_and_stayed_needs_no_force(
     installed: &Installed,
     web: &HttpServer,

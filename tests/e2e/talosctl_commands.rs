@@ -1,4 +1,4 @@
-//! Every command of talosctl, as two releases of it were recorded to send them, against a node: rows of a table.
+//! Every command of talosctl, as recorded from two releases of it, against a node: rows of a table.
 
 use anyhow::{Context as _, bail, ensure};
 use instar_api::cosi::resource::GetRequest;
@@ -19,13 +19,13 @@ pub(crate) fn tests() -> Vec<Test> {
 
 const RELEASES: [Release; 2] = [Release::V1_13, Release::V1_14];
 
-/// A command, its exit code, and what is printed: on standard output where that is 0, on standard error where it is not.
+/// A command, its exit code, and words of its output: standard output for code 0, else standard error.
 type Row<'a> = (&'a str, i32, &'a [&'a str]);
 
-/// What a node of one machine without Kubernetes answers.
+/// The answer of a node of one machine without Kubernetes.
 const NO_KUBERNETES: &[&str] = &["Unimplemented", "no Kubernetes"];
 
-/// Runs them all, whatever comes of the ones before.
+/// Runs all rows, even after one that fails.
 async fn rows(talosctl: &Talosctl<'_>, rows: &[Row<'_>]) -> Outcome {
     let mut otherwise = Vec::new();
     for (command, code, words) in rows {
@@ -42,7 +42,7 @@ async fn rows(talosctl: &Talosctl<'_>, rows: &[Row<'_>]) -> Outcome {
     Ok(())
 }
 
-/// One that goes on until a line is there.
+/// Runs a command that does not end, until it prints the expected line.
 async fn goes_on(talosctl: &Talosctl<'_>, command: &str, is_meant: fn(&str) -> bool) -> Outcome {
     let said = tokio::time::timeout(PATIENCE, talosctl.run_until(command, is_meant)).await?;
     ensure!(said.code.is_none(), "{command}: {said:?}");
@@ -112,13 +112,13 @@ async fn who_asks_for_everything_is_told_what_there_is(
     .await
 }
 
-/// Whatever `-n` says means this node: an address of its own, its name, what was dialled, with its port, and nothing at all.
+/// Each value of `-n` means this node: its address, its name, the dialled address with port, and the empty value.
 async fn every_name_of_the_node_means_it(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
     let both: &[Row<'_>] = &[("version", 0, &["v0.1.0"]), ("get hostname", 0, &["node"])];
     for name in ["127.0.0.1", "10.0.2.15", "node", &node.endpoint()?] {
         rows(&talosctl.asking_for(name), both).await?;
     }
-    // The older release sends an empty name, for some calls.
+    // The older release sends an empty name in some calls.
     let nameless = talosctl.asking_for("");
     rows(&nameless, &[("get rd", 0, &["hostnamestatuses"])]).await
 }
@@ -235,7 +235,7 @@ const LOGS: &[Row<'_>] = &[
     ("dmesg --tail", 0, &[]),
 ];
 
-/// "facility: priority: [time]: message", the priority to the right of seven places.
+/// Checks for "facility: priority: [time]: message", the priority right-aligned in seven places.
 async fn lines_of_the_kernel_have_four_fields(talosctl: &Talosctl<'_>) -> Outcome {
     for line in talosctl.run("dmesg").await.output.lines() {
         let fields: Vec<&str> = line.splitn(4, ": ").collect();
@@ -254,7 +254,7 @@ async fn streams_go_on(talosctl: &Talosctl<'_>) -> Outcome {
     Ok(())
 }
 
-/// A command that goes on, and a line that it has printed by then.
+/// A command that does not end, and a test for a line that it has to print.
 type Stream = (&'static str, fn(&str) -> bool);
 
 const STREAMS: &[Stream] = &[
@@ -281,7 +281,7 @@ async fn events_begin_after_the_one_that_is_named(talosctl: &Talosctl<'_>) -> Ou
     Ok(())
 }
 
-/// Nobody has to guess which type a name means.
+/// No alias is ambiguous.
 async fn every_alias_means_one_type(talosctl: &Talosctl<'_>) -> Outcome {
     let said = talosctl.run("get rd -o yaml").await;
     let mut owners = std::collections::BTreeMap::new();
@@ -373,7 +373,7 @@ const WATCHES: &[Stream] = &[
     ("get hostname hostname -w", |line| {
         line.starts_with("+ ") && line.contains("node")
     }),
-    // Not there: told as destroyed, with a document, or the client ends.
+    // An unknown resource: the client is told that it is destroyed, with a document, else the client ends.
     ("get services no-such -w", |line| {
         line.starts_with("- ") && line.contains("no-such")
     }),
@@ -413,7 +413,7 @@ async fn every_image_is_listed(talosctl: &Talosctl<'_>, image: &str) -> Outcome 
     rows(talosctl, listed).await
 }
 
-/// The newer ways tell its digest.
+/// The newer commands print the image's digest.
 async fn an_image_is_pulled_by_each_way(
     talosctl: &Talosctl<'_>,
     image: &str,
@@ -438,7 +438,7 @@ async fn what_may_not_be_done_with_an_image_is_refused(
     let pull_absent = format!("image pull {absent}");
     let remove = format!("image remove {image}");
     let remove_absent = format!("image remove {absent}");
-    // It would run a container with any rights.
+    // The command would run a container with any rights.
     let debug = format!("debug {image}");
     let refused: &[Row<'_>] = &[
         (&pull_absent, 1, &[absent]),
@@ -458,7 +458,7 @@ async fn the_clock_is_compared_with_a_server(talosctl: &Talosctl<'_>) -> Outcome
     let said = talosctl.run(&check).await.output;
     let times: Vec<i64> = said.split_whitespace().flat_map(str::parse).collect();
     ensure!((940..1060).contains(&(times[1] - times[0])), "{said}");
-    // The node's own server is one of the internet's, which is not to be had in a test: it says so.
+    // The node's own time server is on the internet, which a test cannot reach: the answer says so.
     let own = talosctl.run("time").await;
     ensure!(own.code == Some(1) && !own.complaint.is_empty(), "{own:?}");
     Ok(())
@@ -502,7 +502,7 @@ async fn the_machine_is_healthy(talosctl: &Talosctl<'_>) -> Outcome {
     Ok(())
 }
 
-/// The config in force, with what clients of Talos are not shown.
+/// The config in force, including the documents that clients of Talos are not shown.
 async fn whole_config(node: &Node) -> anyhow::Result<String> {
     let mut state = StateClient::new(node.channel().await?);
     let asked = GetRequest {
@@ -517,7 +517,7 @@ async fn whole_config(node: &Node) -> anyhow::Result<String> {
     Ok(serde_saphyr::from_str(&spec.yaml_spec)?)
 }
 
-/// The host name is the config's, as soon as whoever has the network has changed it.
+/// Waits until the host name is the config's: machined's network applies it a moment later.
 async fn is_called(node: &Node, name: &str) -> Outcome {
     node.wait_until("it has another name", PATIENCE, async || {
         let called = node.hostname().await?;
@@ -595,7 +595,7 @@ async fn a_config_is_applied_in_each_mode(talosctl: &Talosctl<'_>, node: &Node) 
     Ok(())
 }
 
-/// It returns by itself after a minute, or when somebody brings another one.
+/// The trial ends by itself after a minute, or when a client applies another config.
 async fn a_config_on_trial_ends_with_another(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
     let renamed = renamed(node.config());
     let said = talosctl.run_with("apply-config --mode try", &renamed).await;
@@ -606,7 +606,7 @@ async fn a_config_on_trial_ends_with_another(talosctl: &Talosctl<'_>, node: &Nod
     is_called(node, "node").await
 }
 
-/// It is shown all but the kinds that Talos does not have.
+/// The client is shown all documents but the kinds that Talos does not have.
 async fn the_config_is_edited(talosctl: &Talosctl<'_>, node: &Node, release: Release) -> Outcome {
     let documents = node.config().split_once("---\napiVersion: instar.dev");
     let (shown, ours) = documents.context("no document of ours in the config")?;
@@ -621,7 +621,7 @@ async fn the_config_is_edited(talosctl: &Talosctl<'_>, node: &Node, release: Rel
     }
 }
 
-/// Of Talos's own.
+/// Kinds of Talos's own that an older client does not know.
 async fn an_older_client_does_not_know_newer_kinds(
     talosctl: &Talosctl<'_>,
     shown: &str,
@@ -702,9 +702,9 @@ const NOT_THERE: &[Row<'_>] = &[
     ("wipe disk nowhere", 1, &["NotFound"]),
     ("wipe disk loop0", 1, &["FailedPrecondition"]),
     ("reboot --drain", 1, NO_KUBERNETES),
-    // It does not boot from its disk.
+    // The node does not boot from its disk.
     ("rollback", 1, &["FailedPrecondition"]),
-    // What makes no sense is refused before anything happens.
+    // Contradictory arguments are refused before anything happens.
     (
         "reset --wait=false --wipe-mode user-disks --system-labels-to-wipe STATE",
         1,
@@ -727,7 +727,7 @@ const NOT_THERE: &[Row<'_>] = &[
     ),
 ];
 
-/// One release takes the want of Kubernetes for a failure, both have everything else.
+/// One release reports the lack of Kubernetes as a failure; both have everything else.
 async fn support_lacks_kubernetes_alone(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
     let said = talosctl.run("support").await;
     let code = match release {
@@ -793,7 +793,7 @@ const DASHBOARD: &[&str] = &[
     "SystemInformations.hardware.talos.dev 1 QEMU",
 ];
 
-/// What has the flag, in each release, and what does not.
+/// Checks the commands that have the flag, in each release, and those that do not.
 async fn talosctl_commands_work_without_a_certificate_in_maintenance_mode(
     scratch: Scratch,
 ) -> Outcome {

@@ -1,4 +1,4 @@
-//! Which way two releases of talosctl take to another version: the server's own version decides, and flags.
+//! The method by which two releases of talosctl upgrade: it depends on the server's version, and on flags.
 
 use anyhow::ensure;
 use instar_tests::{
@@ -8,14 +8,14 @@ use instar_tests::{
 
 use crate::PATIENCE;
 
-/// One for which clients take the newer way.
+/// A version for which clients take the newer method.
 const NEWER: &str = "v1.14.0-x.1";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![upgrades_of_talosctl_go_the_way_that_the_version_chooses]
 }
 
-/// What must be so afterwards.
+/// Checks that this version runs.
 async fn runs(node: &Node, version: &str) -> Outcome {
     let runs = node.version().await?.tag;
     ensure!(runs == version, "{runs} runs");
@@ -38,7 +38,7 @@ async fn upgrades_of_talosctl_go_the_way_that_the_version_chooses(scratch: Scrat
     Ok(())
 }
 
-/// A node, and versions for which clients take either way.
+/// A node, and versions for which clients take one method or the other.
 struct Story<'a> {
     node: Node,
     registry: &'a Registry,
@@ -71,7 +71,7 @@ impl<'a> Story<'a> {
     }
 }
 
-/// The call may be there before the subscription.
+/// The call may arrive before the subscription.
 async fn an_upgrade_that_is_refused_changes_nothing(story: &Story<'_>) -> Outcome {
     let said = story.upgrade(Release::V1_14, "nowhere", "").await?;
     ensure!(
@@ -83,7 +83,7 @@ async fn an_upgrade_that_is_refused_changes_nothing(story: &Story<'_>) -> Outcom
     runs(&story.node, "v0.1.0").await
 }
 
-/// Without `--drain=false` it waits, whatever it is told.
+/// Without `--drain=false` the client waits, whatever other flags say.
 async fn an_older_version_is_left_by_the_legacy_way_with_a_notice(story: &Story<'_>) -> Outcome {
     let flags = "--wait=false --action-first";
     let said = story.upgrade(Release::V1_14, NEWER, flags).await?;
@@ -105,7 +105,7 @@ async fn a_newer_version_is_left_in_steps_of_which_the_first_may_fail(
     Ok(())
 }
 
-/// It is the default, between two steps.
+/// Draining is the default, between two steps.
 async fn draining_takes_kubernetes_so_nothing_is_started(story: &Story<'_>) -> Outcome {
     let said = story.upgrade(Release::V1_14, "v0.2.0", "").await?;
     ensure!(
@@ -148,7 +148,7 @@ async fn who_does_not_wait_is_answered_when_the_upgrade_begins(story: &Story<'_>
     .await
 }
 
-/// Of all that has happened, with what the preparation told last.
+/// Picks the call's events from the whole history, with the last message of the preparation.
 async fn the_actor_of_a_call_picks_its_events(node: &Node) -> Outcome {
     let talosctl = Talosctl::of(node, Release::V1_13).await?;
     let is_the_end = |line: &str| line.contains("sequence stageUpgrade STOP");

@@ -1,4 +1,4 @@
-//! The TLS of the API, property by property, as the clients of this interface were found to need it.
+//! The TLS of the API, one property per test, as clients of this interface need it.
 
 mod authority;
 mod certificates;

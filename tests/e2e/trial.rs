@@ -1,4 +1,4 @@
-//! A new version that the loader counts, and whose machined dies before it has proved anything: it is on trial still.
+//! A new version that the loader counts, and whose machined dies before the trial has ended: the trial goes on.
 
 use anyhow::ensure;
 use instar_qemu::{Drive, VmSpec};
@@ -45,7 +45,7 @@ async fn a_version_that_dies_first_and_then_works_is_kept(scratch: Scratch) -> O
     node.wait_for_line("v0.2.0 as generation 1 (restart)", PATIENCE)?;
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
-    // It had one try: if it were not kept, the machine would not boot it again.
+    // The version had one try: without a commit the machine would not boot it again.
     let node = node.power_cycle().await?;
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.version().await?.tag == "v0.2.0");

@@ -1,7 +1,7 @@
-//! Who may call what, on a booted node: every method by every role, and by everybody who is not to be let in at all.
+//! Permissions on a booted node: every method by every role, and by callers that must not be let in at all.
 //!
-//! The calls' message is none that can be read. Who may call is judged before it is looked at, and nothing is done for want of it:
-//! even `Reset` can be called.
+//! The calls carry a message that cannot be decoded. The node checks permission before it decodes the message, and does
+//! nothing without a readable one: even `Reset` can be called.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -25,9 +25,10 @@ use tonic::Code;
 
 use crate::PATIENCE;
 
-/// Who may call what: a line for each method that is not for administrators alone.
+/// The permission table: a line for each method that others than administrators may call.
 const EXPECTED: &str = include_str!("../../apid/tests/permissions.txt");
-/// The same for what no version here serves. The interface opens it to these roles, and a role may come to be of use by it alone.
+/// The same for methods that no version here serves. The interface opens them to these roles, and a role may come to be
+/// of use by them alone.
 const NOT_SERVED: &str = "
 /machine.MachineService/EtcdAlarmDisarm ao
 /machine.MachineService/EtcdDefragment ao
@@ -37,7 +38,7 @@ const NOT_SERVED: &str = "
 /machine.ImageService/Verify aori
 /machine.MachineService/Unheard a
 ";
-/// The first byte of a number that does not end: no message of any kind.
+/// The first byte of a varint that does not end: no message of any kind.
 const UNREADABLE: &[u8] = &[0xff];
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -78,7 +79,7 @@ async fn nothing_was_started_anew(node: &Node, before: &Running) -> Outcome {
     Ok(())
 }
 
-/// What runs; nothing that was called starts it anew.
+/// Kernel boot, generation and apid's process; no call may restart them.
 #[derive(Debug, PartialEq, Eq)]
 struct Running {
     kernel: String,
@@ -96,7 +97,7 @@ impl Running {
     }
 }
 
-/// Every method that there is, with the letters of those who may call it.
+/// Every method, with the letters of the roles that may call it.
 struct Table(BTreeMap<String, String>);
 
 impl Table {
@@ -119,7 +120,7 @@ impl Table {
     }
 }
 
-/// Descriptions of services that the node has.
+/// Descriptions of the node's services.
 const DESCRIPTIONS: [&[u8]; 4] = [
     instar_api::FILE_DESCRIPTOR_SET,
     tonic_health::pb::FILE_DESCRIPTOR_SET,
@@ -127,7 +128,7 @@ const DESCRIPTIONS: [&[u8]; 4] = [
     tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
 ];
 
-/// Every method of every service that the node has a description of.
+/// Returns every method of every service that the node has a description of.
 fn described_methods() -> Result<Vec<String>> {
     let mut methods = Vec::new();
     for encoded in DESCRIPTIONS {
@@ -142,16 +143,16 @@ fn described_methods() -> Result<Vec<String>> {
     Ok(methods)
 }
 
-/// The methods of a node that are not for whoever may only look.
+/// Returns the node's methods that the reader role may not call.
 pub(crate) fn methods_that_change() -> Result<Vec<String>> {
     let Table(table) = Table::read()?;
     let closed = table.into_iter().filter(|(_, who)| !who.contains('r'));
     Ok(closed.map(|(method, _)| method).collect())
 }
 
-/// Whoever bears a certificate of the node's authority.
+/// A bearer of a certificate of the node's authority.
 struct Bearer {
-    /// As it stands in the table; none of whoever may nothing.
+    /// The bearer's letter in the table; none for a bearer without any permission.
     letter: Option<char>,
     roles: Vec<Role>,
 }
@@ -192,7 +193,7 @@ async fn may_call_what_is_open_to_it(node: &Node, bearer: &Bearer, table: &Table
     Ok(())
 }
 
-/// Calls all of these methods at once, on a connection of their own.
+/// Calls all of these methods at once, on one new connection.
 async fn call_all(node: &Node, who: &str, client: &TlsClient, methods: &[String]) -> Result<Calls> {
     let stream = client.connect(&node.endpoint()?).await;
     let stream = stream.with_context(|| format!("{who} is not let in"))?;
@@ -200,15 +201,15 @@ async fn call_all(node: &Node, who: &str, client: &TlsClient, methods: &[String]
     calls.with_context(|| who.to_owned())
 }
 
-/// Whether this is the answer of a method to who may call it, or may not.
+/// Whether this answer of a method is right for a caller that may, or may not, call it.
 fn is_right(method: &str, may: bool, answer: &Answer) -> bool {
     match (may, answer.status) {
         (false, Some(Code::PermissionDenied)) => answer.says == "not authorized",
         (false, _) => false,
-        // machined has looked at the message, and has done nothing with it; or it has no such method.
+        // machined failed to decode the message and did nothing, or it has no such method.
         (true, Some(Code::Internal)) => answer.says.contains("decode"),
         (true, Some(Code::Unimplemented)) => NOT_SERVED.contains(&format!("\n{method} ")),
-        // Who asks about services sends questions one after the other, and none that can be read is the end of them.
+        // Reflection is a stream of questions, and a question that cannot be decoded ends it.
         (true, Some(Code::Ok)) => {
             method.ends_with("/ServerReflectionInfo") && answer.body.is_empty()
         }
@@ -216,7 +217,7 @@ fn is_right(method: &str, may: bool, answer: &Answer) -> bool {
     }
 }
 
-/// And a control of each kind: somebody who differs in nothing but what is to be judged, and is answered.
+/// Each kind has a control: a caller that differs only in the point that is judged, and is answered.
 async fn certificates_that_do_not_count_are_not_answered(node: &Node) -> Outcome {
     let administrator = node.identity();
     let methods = Table::read()?.methods();
@@ -235,7 +236,7 @@ async fn certificates_that_do_not_count_are_not_answered(node: &Node) -> Outcome
     are_turned_away(node, "no certificate", &nobody, &methods).await
 }
 
-/// Somebody who is not to be let in, and what is the matter with his certificate.
+/// A caller that must not be let in: the fault of its certificate, and its identity.
 type Stranger = (&'static str, Identity);
 
 fn out_of_their_time(administrator: &Identity) -> Result<Vec<Stranger>> {
@@ -285,12 +286,12 @@ async fn a_removed_authority_does_not_count(node: &Node, removed: Identity) -> O
     are_answered(node, "an administrator still", administrator, &methods).await
 }
 
-/// An administrator whose certificate is for these purposes.
+/// Returns an administrator whose certificate is for these purposes.
 fn with_usages(identity: &Identity, usages: &[ExtendedKeyUsagePurpose]) -> Result<Identity> {
     let authority_key = KeyPair::from_pem(&identity.authority_key())?;
     let issuer = Issuer::from_ca_cert_pem(&identity.authority_certificate(), authority_key)?;
     let mut wish = CertificateParams::default();
-    // Without the common name that it has by default.
+    // A new name, without rcgen's default common name.
     let mut subject = DistinguishedName::new();
     subject.push(DnType::OrganizationName, Role::Admin.as_str());
     wish.distinguished_name = subject;
@@ -301,11 +302,11 @@ fn with_usages(identity: &Identity, usages: &[ExtendedKeyUsagePurpose]) -> Resul
     identity.showing(certificate.pem(), key.serialize_pem())
 }
 
-/// Takes back that clients of this authority are accepted, and waits until they are not.
+/// Removes this authority from the accepted ones, and waits until the node refuses its clients.
 async fn remove_its_authority(node: &Node, removed: &Identity) -> Outcome {
     let without = MachineConfig::new(node.identity()).hostname("node");
     node.apply_as(node.identity(), without.to_yaml()).await?;
-    // Who is turned away learns it in the handshake, in this version.
+    // TLS 1.2 tells a refused client in the handshake.
     let in_handshake = TlsClient::of(removed).in_version(&TLS12);
     node.wait_until("its clients are turned away", PATIENCE, async || {
         let stream = in_handshake.connect(&node.endpoint()?).await;
@@ -315,7 +316,7 @@ async fn remove_its_authority(node: &Node, removed: &Identity) -> Outcome {
     .await
 }
 
-/// All methods answer, in each version of TLS.
+/// Checks that all methods answer, in each version of TLS.
 async fn are_answered(node: &Node, what: &str, who: &Identity, methods: &[String]) -> Outcome {
     for version in VERSIONS {
         let what = format!("{what}, {:?}", version.version);
@@ -329,7 +330,8 @@ async fn are_answered(node: &Node, what: &str, who: &Identity, methods: &[String
     Ok(())
 }
 
-/// No method answers, and the node ends the connection without having said anything inside it, in each version of TLS.
+/// Checks that no method answers and that the node ends the connection without a byte inside it, in each version of
+/// TLS.
 async fn are_turned_away(
     node: &Node,
     what: &str,
@@ -353,7 +355,7 @@ async fn are_turned_away(
 
 fn in_the_handshake(error: &io::Error) -> Result<String> {
     let end = End::of(error).with_context(|| error.to_string())?;
-    // Nothing of the client's is on its way, for which the alert could be lost.
+    // The client has nothing in flight, which could make it lose the alert.
     ensure!(matches!(end, End::Alert(_)), "{end}");
     Ok(format!("in the handshake, {end}"))
 }

@@ -1,4 +1,4 @@
-//! From one version to the next, without a reboot where none is needed.
+//! Upgrades from one version to the next, without a reboot where none is needed.
 
 use anyhow::{Context, Result, ensure};
 use instar_tests::{
@@ -26,7 +26,7 @@ async fn with_a_greeter(scratch: &Scratch, registry: &Registry, file: &str) -> R
     Ok(node)
 }
 
-/// Ready was told: it must be true.
+/// The node has reported readiness, so the container must run.
 async fn the_container_has_its_data(node: &Node, file: &str) -> Outcome {
     let greeter = Greeter::of(node)?;
     greeter.greets()?;
@@ -61,7 +61,7 @@ async fn has_not_rebooted(node: &Node, kernel: &str) -> Outcome {
     Ok(())
 }
 
-/// In whatever step the first one is, which a client follows that waits as others do.
+/// The first upgrade may be in any step; a client follows it and waits as clients of Talos do.
 async fn a_second_upgrade_meanwhile_is_refused(node: &Node, registry: &Registry) -> Outcome {
     let image = registry.installer_for_guest("v0.2.0");
     let second = async {
@@ -78,7 +78,7 @@ async fn a_second_upgrade_meanwhile_is_refused(node: &Node, registry: &Registry)
     Ok(())
 }
 
-/// It has once the node tells of it.
+/// Waits until the console shows that the upgrade has begun.
 async fn the_first_upgrade_has_begun(node: &Node) -> Outcome {
     let words = "instar/installer:v0.2.0 asked for by";
     node.wait_until("the first upgrade was asked for", PATIENCE, async || {
@@ -123,7 +123,7 @@ async fn instarctl_goes_back_to_the_older_version(
     Ok(())
 }
 
-/// The address that the previous generation had is the server's word again, and it was not asked for a new one.
+/// The server confirms the previous generation's address; the node does not ask for a new one.
 async fn confirms_its_lease(node: &Node) -> Outcome {
     let log = node
         .wait_until("its lease is confirmed", PATIENCE, async || {
@@ -167,7 +167,7 @@ fn push_other_kernel_and_init(registry: &Registry) -> Outcome {
     Ok(())
 }
 
-/// Ready, as others wait for it.
+/// Waits for readiness as clients of Talos do.
 async fn a_client_that_waits_sees_another_boot(node: &Node, registry: &Registry) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
     let image = registry.installer_for_guest("v0.2.0-kernel");
@@ -185,7 +185,7 @@ async fn the_firmware_has_loaded_what_it_always_loads(node: &Node) -> Outcome {
     node.wait_until_ready(PATIENCE).await
 }
 
-/// Than the one that was asked for.
+/// Another version runs than the requested one.
 async fn instarctl_sees_that_another_version_runs(
     node: &Node,
     registry: &Registry,

@@ -1,4 +1,4 @@
-//! User volumes: made, given to whom they are for, and there again after every kind of start.
+//! User volumes: made, mounted into the right containers, and there again after every kind of start.
 
 use anyhow::ensure;
 use instar_api::machine::ServiceEvent;
@@ -10,10 +10,10 @@ use instar_tests::{
 
 use crate::PATIENCE;
 
-/// Runs as somebody, and writes.
+/// A container that runs as another user than root, and writes.
 const WRITER: &str = "writer";
 const WRITER_PORT: u16 = 8083;
-/// The same volume, without leave to write.
+/// A container with the same volume, read-only.
 const READER: &str = "reader";
 const READER_PORT: u16 = 8084;
 
@@ -34,7 +34,7 @@ fn mounting(volume: &str, options: &str) -> String {
     )
 }
 
-/// A node whose volume one container writes and another one reads.
+/// A node with a volume that one container writes to and another one reads.
 struct Shared {
     node: Node,
     registry: Registry,
@@ -60,7 +60,7 @@ impl Shared {
         })
     }
 
-    /// The file is the writer's, and the reader reads it.
+    /// Checks that the file belongs to the writer, and that the reader can read it.
     async fn is_kept(&self) -> anyhow::Result<String> {
         for path in ["/owner/data", "/owner/data/kept"] {
             let owner = self.writer.get(path)?;
@@ -111,7 +111,7 @@ async fn a_volume_outlives_an_upgrade(shared: &Shared) -> Outcome {
     shared.is_kept().await.map(drop)
 }
 
-/// By who may reboot it and not read its files: talosctl is content with less then.
+/// The operator may reboot the node and not read its files: talosctl then checks less.
 async fn a_volume_outlives_a_reboot_by_an_operator(shared: &Shared) -> Outcome {
     let node = &shared.node;
     let kernel = node.kernel_boot_id().await?;
@@ -144,7 +144,7 @@ async fn volumes_of_other_types_are_reported_and_waited_for(scratch: Scratch) ->
     .await
 }
 
-/// No disk, no registry: it does not come that far.
+/// There is no disk and no registry: the start fails before it needs them.
 fn with_a_partition(config: MachineConfig) -> MachineConfig {
     let image = "nowhere.example/greeter:v1";
     config

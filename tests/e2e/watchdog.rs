@@ -1,4 +1,4 @@
-//! A machine that hangs: nobody in it does anything any more, and its watchdog resets it.
+//! A machine that hangs: no process runs in it any more, and its watchdog resets it.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     plan.configure(with_greeter).start()
 }
 
-/// The new version has one try left: PID 1, machined and all else stand still in it.
+/// The new version has one try left: PID 1, machined and all other processes stand still in it.
 fn put_a_version_that_hangs_on(disk: &Path, scratch: &Scratch) -> Outcome {
     ImageUnderTest::first()?.put_on_disk(disk, 512 << 20)?;
     let second = ImageUnderTest::second()?;
@@ -70,7 +70,7 @@ async fn the_watchdog_resets_what_stands_still(node: &Node, mark: ConsoleMark) -
     Ok(())
 }
 
-/// It is fed again, and not reset while it works.
+/// The watchdog is fed again, and does not reset the machine while it works.
 async fn the_old_version_is_back_and_has_its_watchdog_fed(
     node: &Node,
     mark: ConsoleMark,

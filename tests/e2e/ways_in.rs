@@ -28,14 +28,14 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// What the machine shall have been started by.
+/// The firmware that has to have started the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Firmware {
     Bios,
     Uefi,
 }
 
-/// Starts a machine that has nothing else to start, and asks it how it came up.
+/// Starts a machine with this only source of a boot, and checks how it came up.
 async fn comes_up(scratch: &Scratch, spec: VmSpec, by: Firmware) -> Result<Node> {
     came_up(Node::plan_from(scratch, spec).start()?, by).await
 }
@@ -43,7 +43,7 @@ async fn comes_up(scratch: &Scratch, spec: VmSpec, by: Firmware) -> Result<Node>
 async fn came_up(node: Node, by: Firmware) -> Result<Node> {
     let version = node.wait_for_api(PATIENCE).await?;
     ensure!(version.tag == "v0.1.0", "it says {version:?}");
-    // The kernel shows it only where firmware is UEFI.
+    // The kernel has this file only with UEFI.
     let efi = node.read("/sys/firmware/efi/fw_platform_size").await;
     match by {
         Firmware::Uefi => ensure!(efi?.trim() == "64"),
@@ -61,7 +61,7 @@ fn with_uefi() -> Result<VmSpec> {
     Ok(VmSpec::uefi(uefi()?))
 }
 
-/// On a disk that is larger than the image: the node makes its partitions in the rest, and knows its config without being told again.
+/// The disk is larger than the image: the node makes its partitions in the rest, and keeps its config there.
 async fn a_disk_image_boots_by_uefi(scratch: Scratch) -> Outcome {
     let disk = scratch.join("disk.qcow2");
     copy_disk_image(&disk)?;
@@ -79,7 +79,7 @@ async fn a_disk_image_boots_by_uefi(scratch: Scratch) -> Outcome {
     .await
 }
 
-/// It grows to 2 GiB.
+/// Copies the disk image and grows it to 2 GiB.
 fn copy_disk_image(disk: &Path) -> Result<()> {
     let image = ImageUnderTest::first()?;
     let size = std::fs::metadata(image.disk())?.len();
@@ -102,8 +102,8 @@ async fn knows_its_config_and_its_var(node: &Node) -> Outcome {
     node.wait_until_ready(PATIENCE).await
 }
 
-/// This machine's firmware remembers nothing of the one before: it started what it looks for on every disk. From now on it has entries
-/// of its own, as after an installation.
+/// This machine's firmware has no variables of the machine before: it found the loader by its search of every disk.
+/// From now on it has entries of its own, as after an installation.
 async fn the_firmware_has_entries_from_the_next_boot_on(node: &Node) -> Outcome {
     ensure!(!node.vm().console().contains(BY_OUR_BOOT_ENTRY));
     let reboot = RebootRequest::default();
@@ -153,7 +153,7 @@ async fn an_iso_on_a_stick_boots_by_bios(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-/// The card's ROM gets the script by HTTP, and by it the rest. Arguments of one's own come with a script before it.
+/// The card's ROM gets the script by HTTP, and the files named in it. A script before it adds arguments.
 async fn ipxe_boots_a_node_by_bios(scratch: Scratch) -> Outcome {
     let server = HttpServer::start()?;
     let folder = ImageUnderTest::first()?.network_folder();
@@ -174,7 +174,7 @@ async fn ipxe_boots_a_node_by_bios(scratch: Scratch) -> Outcome {
 const MY_SCRIPT: &str =
     "#!ipxe\nset instar-arguments instar.watchdog=off\nchain instar/boot.ipxe\n";
 
-/// The firmware gets iPXE by TFTP, iPXE its script and the rest.
+/// The firmware gets iPXE by TFTP, and iPXE gets its script and the rest.
 async fn ipxe_boots_a_node_by_uefi(scratch: Scratch) -> Outcome {
     let folder = ImageUnderTest::first()?.network_folder();
     let spec = with_uefi()?.network_boot(folder, "snponly.efi");
@@ -231,7 +231,7 @@ fn are_the_same(first: &Path, second: &Path) -> Outcome {
     Ok(())
 }
 
-/// What media are made of.
+/// The sources of media.
 const PARTS: [&str; 5] = [
     "manifest.json",
     "instar.efi",
@@ -251,7 +251,7 @@ const MEDIA: [&str; 8] = [
     "media.spdx.json",
 ];
 
-/// Everything of others that a machine is started by stands in one of the two lists, with its version.
+/// Every foreign program that starts a machine is in one of the two lists, with its version.
 fn lists_what_is_in_them(image: &ImageUnderTest) -> Outcome {
     for (list, package) in [
         ("media.spdx.json", "grub-pc-bin"),
@@ -267,7 +267,7 @@ fn lists_what_is_in_them(image: &ImageUnderTest) -> Outcome {
     Ok(())
 }
 
-/// The version of a package in a list of them.
+/// Returns the version of a package in a list.
 fn version_in(list: &Path, package: &str) -> Result<Option<String>> {
     let document: serde_json::Value = serde_json::from_slice(&std::fs::read(list)?)?;
     let listed = document["packages"].as_array();

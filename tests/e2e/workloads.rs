@@ -1,4 +1,4 @@
-//! Containers that live through a change of generations, and those that do not.
+//! Containers that live through a change of generations, and containers that are restarted by it.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,24 +13,24 @@ use instar_tests::{
 use crate::PATIENCE;
 use crate::installed::ROLLED_BACK;
 
-/// A greeter without a network, and one that mounts a file of the operating system.
+/// A greeter without a network, which is kept.
 const ALONE: &str = "alone";
-/// One for a connection that is held: a greeter serves one at a time.
+/// A container for a connection that is held: a greeter serves one connection at a time.
 const TALKS: &str = "talks";
 const TALKS_PORT: u16 = 8081;
 const BOUND: &str = "bound";
-/// One that could be kept, and whose operator wants it started again.
+/// A container that could be kept, whose operator wants it restarted.
 const RENEWED: &str = "renewed";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![live_through_upgrades_and_a_rollback]
 }
 
-/// What stays the same of a process for as long as it lives.
+/// The constants of a process's life.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Life {
     pid: u32,
-    /// Field 22 of proc_pid_stat(5).
+    /// Start time: field 22 of proc_pid_stat(5).
     started: String,
     cgroup: String,
     namespaces: String,
@@ -62,7 +62,7 @@ impl Connection {
         Ok(Connection(stream))
     }
 
-    /// Sends the rest and takes the answer.
+    /// Sends the rest of the request and reads the answer.
     fn finish(mut self) -> Outcome {
         self.0
             .write_all(b"Host: greeter\r\nConnection: close\r\n\r\n")?;
@@ -87,13 +87,13 @@ async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
     .await
 }
 
-/// A node, its containers as they were first, and what its gate asks.
+/// A node, its containers' first processes, and the server that its gate asks.
 struct Workloads {
     node: Node,
     client: Instarctl,
     registry: Registry,
     web: HttpServer,
-    /// By [`KEPT`].
+    /// The lives of [`KEPT`].
     kept: [Life; 3],
     bound: Life,
     renewed: Life,
@@ -120,7 +120,7 @@ impl Workloads {
         })
     }
 
-    /// What `instarctl` says of an upgrade to this image.
+    /// Upgrades to this image by `instarctl`; returns the output.
     async fn upgrade(&self, image: &str, more: &[&str]) -> anyhow::Result<Said> {
         let image = self.registry.image_for_guest(image);
         let upgrade = [&["upgrade", "--image", &image], more].concat();
@@ -210,7 +210,7 @@ async fn others_begin_anew_and_were_told_why(workloads: &mut Workloads) -> Outco
     those_that_ended_were_told_why(node)
 }
 
-/// From an upgrade that fails its gate.
+/// The containers live through an upgrade that fails its gate.
 async fn they_live_through_a_rollback(workloads: &Workloads) -> Outcome {
     let node = &workloads.node;
     let connection = Connection::open(node)?;
@@ -247,7 +247,7 @@ async fn an_upgrade(node: &Node, registry: &Registry, version: &str) -> Outcome 
     Ok(())
 }
 
-/// To the version that has just failed: it is refused otherwise.
+/// An upgrade to the version that has just failed: it is refused without force.
 async fn an_upgrade_by_force(workloads: &Workloads) -> Outcome {
     let said = workloads.upgrade("instar/installer:v0.1.0", &["--force"]);
     let said = said.await?;

@@ -1,4 +1,4 @@
-//! The life of a node, recorded: from the medium to its end.
+//! The recorded life of a node: from the medium to its end.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use instar_tests::{
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Room for both versions, and for an installer's image in /var.
 const DISK_BYTES: u64 = 640 << 20;
-/// How often the node gets another config.
+/// Number of changes of the config.
 const CONFIGS: usize = 4;
 
 /// An installed machine.
@@ -52,7 +52,7 @@ pub(crate) async fn install(scratch: &Scratch, registry: &Registry) -> Result<In
     Ok(Installation { recorded, config })
 }
 
-/// What an installed machine goes through, on its disk alone.
+/// Records the life of an installed machine, on its disk alone.
 pub(crate) async fn live(
     scratch: &Scratch,
     registry: &Registry,
@@ -75,7 +75,7 @@ pub(crate) async fn live(
     recorded.end()
 }
 
-/// What a machine goes through whose operating system changes under a container that writes.
+/// Records a machine whose operating system changes under a container that writes.
 pub(crate) async fn live_on(
     scratch: &Scratch,
     registry: &Registry,
@@ -117,7 +117,7 @@ async fn apply(client: &Instarctl, scratch: &Scratch, config: &str) -> Result<()
     Ok(())
 }
 
-/// Other configs; gives the last of them.
+/// Applies other configs; returns the last of them.
 async fn apply_configs(
     recorded: &mut RecordedNode,
     scratch: &Scratch,
@@ -154,7 +154,7 @@ async fn roll_back(recorded: &mut RecordedNode, scratch: &Scratch, config: &str)
     Ok(())
 }
 
-/// Erases what the machine was, and has it boot into maintenance mode.
+/// Erases the machine's state, and reboots it into maintenance mode.
 async fn reset(recorded: &mut RecordedNode, scratch: &Scratch, config: &str) -> Result<()> {
     let setting = Setting {
         is_reset: true,

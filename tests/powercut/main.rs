@@ -1,6 +1,6 @@
-//! `make powercut`: a node is installed, told another config, upgraded, rolled back and reset while its disk is recorded, and
-//! another one upgraded without a reboot under a container that writes; then
-//! every state of that disk that a power cut may have left is judged, and some dozens of them are really booted.
+//! `make powercut`: a node is installed, gets another config, is upgraded, rolled back and reset while its disk is
+//! recorded; another one is upgraded without a reboot under a container that writes. Then every state of the disk that
+//! a power cut may have left is judged, and some dozens of them are really booted.
 //!
 //! It fails when there is a state from which the machine does not come back with its config.
 
@@ -16,9 +16,9 @@ use instar_tests::{Registry, Scratch};
 
 use crate::table::Table;
 
-/// How many states of each stage are booted.
+/// Number of states of each stage that are booted.
 const SAMPLES: usize = 7;
-/// How many failures are shown.
+/// Number of failures that are shown.
 const SHOWN: usize = 20;
 
 fn main() -> ExitCode {

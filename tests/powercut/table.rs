@@ -15,7 +15,7 @@ pub(crate) struct Table {
 struct Row {
     name: String,
     writes: usize,
-    /// By kind, in their order.
+    /// Numbers of states by kind, in the order of the kinds.
     states: [usize; 3],
     contents: usize,
     booted: usize,

@@ -6,16 +6,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use instar_client::{Node, Target};
 
-/// For one question: long enough to wait where a connection waits, over a change of generations.
+/// Timeout for one question: longer than the pause of a connection in a change of generations.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whom to ask, as whom.
+/// The node's API with the client's credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     target: Target,
 }
 
-/// What the node says of itself.
+/// The node's facts about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) version: String,
@@ -36,12 +36,12 @@ impl Api {
         }
     }
 
-    /// On a new connection.
+    /// Connects anew.
     async fn node(&self) -> Result<Node> {
         Ok(self.target.node().await?)
     }
 
-    /// The version, asked for on a new connection.
+    /// Asks for the version, on a new connection.
     pub(crate) async fn version(&self) -> Result<String> {
         let asked = async { anyhow::Ok(self.node().await?.tag().await?) };
         let answer = tokio::time::timeout(PATIENCE, asked).await;

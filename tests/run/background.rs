@@ -1,4 +1,4 @@
-//! The registry that goes on after this program: an instance of Debian's docker-registry with its own port and storage.
+//! The registry that outlives this program: an instance of Debian's docker-registry with its own port and storage.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Starts one in the folder. It has a session of its own and holds none of our output open.
+    /// Starts a registry in the folder. It has a session of its own and does not hold this program's output open.
     pub(crate) fn start(folder: &Path) -> Result<Self> {
         let port = lease_port()?.port();
         let storage = folder.join("registry");
@@ -55,7 +55,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Ends the one that was started in the folder, if it still runs; says whether it did.
+    /// Ends the registry that was started in the folder, if it still runs; returns whether it did.
     pub(crate) fn stop(folder: &Path) -> Result<bool> {
         let Ok(text) = fs::read_to_string(folder.join(PID)) else {
             return Ok(false);
@@ -63,7 +63,7 @@ impl Registry {
         let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else {
             return Ok(false);
         };
-        // The descriptor first: from here on the number cannot come to mean another process.
+        // The descriptor first: from here on the pid cannot come to mean another process.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
             return Ok(false);
         };
@@ -82,12 +82,12 @@ impl Registry {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The same for the node.
+    /// The registry's address in the node.
     pub(crate) fn host_for_guest(&self) -> String {
         format!("{HOST_FOR_GUEST}:{}", self.port)
     }
 
-    /// How the node names an image in it.
+    /// An image's name in the node.
     pub(crate) fn name_for_guest(&self, name: &str) -> String {
         format!("{}/{name}", self.host_for_guest())
     }

@@ -1,7 +1,8 @@
-//! `make run` and `make stop`: a node of one's own, from nothing to its first upgrade, and what was measured on the way.
+//! `make run` and `make stop`: a node of one's own, from nothing to its first upgrade, with the times measured on the
+//! way.
 //!
-//! Everything happens by the programs that users have: `instarctl`, `image push`, `instar-qemu`. What runs on afterwards is
-//! the node and the registry; `make stop` ends both, and so does another `make run`, which begins anew.
+//! Everything happens by the programs that users have: `instarctl`, `image push`, `instar-qemu`. The node and the
+//! registry run on afterwards; `make stop` ends both, and so does another `make run`, which begins anew.
 
 mod api;
 mod background;
@@ -24,11 +25,11 @@ const VERSION_AFTER: &str = "v0.2.0";
 /// The kernel's arguments, as in `docs/contracts.md`.
 const COMMAND_LINE: &str =
     "console=ttyS0 panic=10 printk.devkmsg=on cryptomgr.notests transparent_hugepage=never";
-/// Where the greeter listens in the node.
+/// The greeter's port in the node.
 const GREETER_PORT: u16 = 8080;
-/// From power-on to an API, and from a config to a container, on a slow and busy host.
+/// Timeout from power-on to an API, and from a config to a container, on a slow and busy host.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// For one question meanwhile.
+/// Timeout for a single question.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where everything of the run lies: `target/run`.
+/// The folder of the run: `target/run`.
 struct Place {
     target: PathBuf,
     folder: PathBuf,
@@ -79,7 +80,7 @@ impl Place {
         self.target.join("image").join(version)
     }
 
-    /// A program of the workspace that lies beside this one.
+    /// Returns the path of a program of the workspace, which is in this program's folder.
     fn program(&self, name: &str) -> Result<PathBuf> {
         let own = std::env::current_exe().context("cannot find this program's own file")?;
         let path = own.with_file_name(name);
@@ -147,7 +148,7 @@ async fn demonstrate(place: &Place) -> Result<()> {
     show(place, &report, &greeter)
 }
 
-/// With both versions, and the container's image.
+/// Starts a registry with both versions and the container's image.
 fn registry_with_images(place: &Place) -> Result<Registry> {
     let registry = Registry::start(&place.folder)?;
     for (layout, name) in [
@@ -168,7 +169,7 @@ fn registry_with_images(place: &Place) -> Result<Registry> {
     Ok(registry)
 }
 
-/// By instarctl; how long nobody answered meanwhile.
+/// Upgrades by instarctl; returns how long the API did not answer.
 async fn upgrade(
     place: &Place,
     api: &Api,
@@ -208,7 +209,7 @@ fn show(place: &Place, report: &Report, greeter: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ends what an earlier run left, and forgets it.
+/// Ends the processes of an earlier run, and removes its files.
 fn clear(place: &Place) -> Result<()> {
     control::quit(&place.node()).context("cannot stop the node of an earlier run")?;
     Registry::stop(&place.folder)?;
@@ -222,7 +223,7 @@ fn clear(place: &Place) -> Result<()> {
         .with_context(|| format!("cannot make {}", place.folder.display()))
 }
 
-/// The ports on the host that lead into the node.
+/// The host's ports that are forwarded to the node.
 struct Ports {
     api: PortLease,
     greeter: PortLease,
@@ -237,7 +238,7 @@ impl Ports {
     }
 }
 
-/// What `instarctl gen config` makes, and two documents for the container.
+/// Writes the config of `instarctl gen config`, and two documents for the container.
 fn make_config(place: &Place, endpoint: &str, registry: &Registry) -> Result<()> {
     let mut generate = Command::new(place.program("instarctl")?);
     generate.args(["gen", "config", "run", endpoint]);
@@ -304,12 +305,12 @@ fn boot(place: &Place, ports: &Ports, accel: Accel) -> Result<()> {
     quiet(&mut start)
 }
 
-/// What measures the outage.
+/// The clock that measures the outage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clock {
-    /// The guest's, which under emulation counts its instructions: the host's load changes nothing.
+    /// The guest's clock, which under emulation counts instructions: the host's load changes nothing.
     Guest,
-    /// This machine's: under KVM they are the same.
+    /// The host's clock: under KVM both are the same.
     Host,
 }
 
@@ -344,7 +345,7 @@ fn probe(api: &Api, clock: Clock, node: PathBuf) -> OutageProbe {
     )
 }
 
-/// What must be true of a soft upgrade, whatever the tools said.
+/// Checks the facts of a soft upgrade, whatever the tools printed.
 fn check(before: &Facts, after: &Facts) -> Result<()> {
     ensure!(
         before.version == VERSION_BEFORE && after.version == VERSION_AFTER,
@@ -385,7 +386,7 @@ where
 {
     let until = Instant::now() + PATIENCE;
     loop {
-        // A connection that was made before the node had its network may stay without an answer for ever.
+        // A connection from before the node had its network may stay without an answer for ever.
         let error = match tokio::time::timeout(ATTEMPT, ask()).await {
             Ok(Ok(value)) => {
                 println!("  {what}");
@@ -407,7 +408,7 @@ fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     work().with_context(|| format!("{name} failed"))
 }
 
-/// Runs a program to its end; what it says is shown only when it fails.
+/// Runs a program to its end; shows its output only when it fails.
 fn quiet(command: &mut Command) -> Result<()> {
     let name = Path::new(command.get_program()).display().to_string();
     let output = command

@@ -1,4 +1,4 @@
-//! What came out, for people and for scripts.
+//! The results, for people and for scripts.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

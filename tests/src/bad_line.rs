@@ -1,7 +1,7 @@
-//! A bad line between a machine's card and its network: frames come late, get lost, or come twice.
+//! A bad line between a machine's card and its network: frames are late, lost, or doubled.
 //!
-//! QEMU hands each direction's frames over and takes them back (`filter-redirector`, its manual), so the machine's own network stack meets
-//! what it would meet behind a mast in the rain.
+//! QEMU hands each direction's frames over and takes them back (`filter-redirector`, its manual), so the machine's own
+//! network stack is under test.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -17,24 +17,24 @@ use serde_json::json;
 
 use crate::scratch::Scratch;
 
-/// The card's network in QEMU.
+/// QEMU's name for the card's network.
 const NETWORK: &str = "net0";
-/// Each direction by QEMU's name for the queue: from the machine, and to it.
+/// QEMU's names for the queues of the two directions: from the machine, and to it.
 const DIRECTIONS: [&str; 2] = ["rx", "tx"];
-/// So many frames are on the line at most; more are lost, as in any router.
+/// Limit on the frames on the line; more are lost, as in any router.
 const QUEUE: usize = 4096;
 const LONGEST_FRAME: u32 = 128 << 10;
-/// How soon a frame that waits notices that the line is good again.
+/// Interval in which a waiting frame checks whether the line is good again.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What is wrong with the line, in both directions.
+/// The defect of the line, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Impairment {
-    /// Each frame comes so much later.
+    /// Each frame is late by this much.
     Delay(Duration),
-    /// So many of a hundred frames get lost.
+    /// This percentage of frames gets lost.
     Loss(u8),
-    /// So many of a hundred frames come twice.
+    /// This percentage of frames comes twice.
     Duplication(u8),
 }
 
@@ -55,7 +55,7 @@ pub struct BadLine {
 }
 
 impl BadLine {
-    /// Puts it between the machine's first card and its network.
+    /// Puts the bad line between the machine's first card and its network.
     pub fn begin(qmp: &mut Qmp, scratch: &Scratch, impairment: Impairment) -> Result<Self> {
         let is_mended = Arc::new(AtomicBool::new(false));
         for direction in DIRECTIONS {
@@ -79,7 +79,7 @@ impl BadLine {
         Ok(Self { is_mended })
     }
 
-    /// Makes the line good again. Frames that were under way are lost.
+    /// Makes the line good again. Frames on the line are lost.
     pub fn mend(self, qmp: &mut Qmp) -> Result<()> {
         self.is_mended.store(true, Ordering::Relaxed);
         for direction in DIRECTIONS {
@@ -93,10 +93,10 @@ impl BadLine {
     }
 }
 
-/// QEMU's socket of this name, and its other end.
+/// Makes QEMU's socket of this name; returns its other end.
 fn connect(qmp: &mut Qmp, scratch: &Scratch, name: &str) -> Result<UnixStream> {
     let path = scratch.join(&format!("{name}.sock"));
-    // From an earlier bad line of this machine, if there was one.
+    // A leftover of an earlier bad line of this machine, if there was one.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).context("listen for QEMU's frames")?;
     let address = json!({"type": "unix", "data": {"path": path}});
@@ -105,10 +105,10 @@ fn connect(qmp: &mut Qmp, scratch: &Scratch, name: &str) -> Result<UnixStream> {
     Ok(listener.accept()?.0)
 }
 
-/// A frame, and when it has come to the other end.
+/// A frame, and the time at which it arrives.
 type Waiting = (Instant, Vec<u8>);
 
-/// Takes frames until QEMU closes its socket, which is the line's end.
+/// Takes frames until QEMU closes its socket at the end of the bad line.
 fn take(mut from_qemu: UnixStream, frames: &SyncSender<Waiting>, impairment: Impairment) {
     while let Ok(frame) = read_frame(&mut from_qemu) {
         let (delay, copies) = match impairment {
@@ -117,7 +117,7 @@ fn take(mut from_qemu: UnixStream, frames: &SyncSender<Waiting>, impairment: Imp
             Impairment::Duplication(percent) => (Duration::ZERO, 1 + usize::from(happens(percent))),
         };
         for _ in 0..copies {
-            // What the line does not hold is lost.
+            // A frame that does not fit the queue is lost.
             let _ = frames.try_send((Instant::now() + delay, frame.clone()));
         }
     }
@@ -135,7 +135,7 @@ fn give_back(mut to_qemu: UnixStream, waiting: &Receiver<Waiting>, is_mended: &A
     }
 }
 
-/// One frame: its length, and its bytes (QEMU's `net/filter-mirror.c`).
+/// Reads one frame: its length, and its bytes (QEMU's `net/filter-mirror.c`).
 fn read_frame(from: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;

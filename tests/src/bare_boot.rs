@@ -1,9 +1,9 @@
 //! The floor: a boot of the same kernel with the smallest PID 1, counted in guest instructions.
 //!
-//! A deterministic machine counts one nanosecond per instruction, so clocks in the guest are instruction counts. They start
-//! at different moments: the processor's counter at reset, CLOCK_BOOTTIME and the kernel's log (10 ms apart) when the kernel
-//! has set up its time. What lies before is the same for every guest of the same kernel and machine, so one boot of
-//! `trivial-init` says what to add to either.
+//! A deterministic machine counts one nanosecond per instruction, so clocks in the guest are instruction counts. They
+//! start at different moments: the processor's counter at reset, CLOCK_BOOTTIME and the kernel's log (10 ms apart) when
+//! the kernel has set up its time. The time before is the same for every guest of the same kernel and machine, so one
+//! boot of `trivial-init` gives the number to add to either.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ use crate::workspace::{target_directory, workspace_root};
 /// Real time for a boot that takes three times the host's CPU of a usual one.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What one boot of the smallest PID 1 says, in guest instructions.
+/// Results of one boot of the smallest PID 1, in guest instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BareBoot {
     /// From reset to the first instruction of PID 1's `main`.
@@ -32,7 +32,7 @@ pub struct BareBoot {
 }
 
 impl BareBoot {
-    /// Boots it. The command line is that of the machine it is compared with.
+    /// Boots the smallest PID 1. The command line is that of the machine it is compared with.
     pub fn measure(
         scratch: &Scratch,
         kernel: &Path,
@@ -82,14 +82,14 @@ impl BareBoot {
 /// Memory of a machine whose PID 1 is nothing but a static service on a TCP port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BareMemory {
-    /// Of the guest: what the kernel does not keep from the start.
+    /// Memory of the guest, without the part that the kernel keeps from the start.
     pub total_kib: u64,
     /// Not in use, pages on per-CPU lists included.
     pub free_kib: u64,
 }
 
 impl BareMemory {
-    /// Boots it and asks after 5 s.
+    /// Boots the service, and measures its memory after 5 s.
     pub fn measure(
         scratch: &Scratch,
         kernel: &Path,
@@ -110,13 +110,14 @@ impl BareMemory {
         })
     }
 
-    /// What is in use.
+    /// Memory in use.
     pub fn used_kib(&self) -> u64 {
         self.total_kib.saturating_sub(self.free_kib)
     }
 }
 
-/// A machine with `trivial-init` for its PID 1; the kernel argument `trivial-DO` says what it does (see the program).
+/// Plans a machine with `trivial-init` as its PID 1; the kernel argument `trivial-DO` selects its action (see the
+/// program).
 pub fn trivial_boot(scratch: &Scratch, kernel: &Path) -> Result<VmSpec> {
     let program = build_trivial_init()?;
     let content =
@@ -128,15 +129,15 @@ pub fn trivial_boot(scratch: &Scratch, kernel: &Path) -> Result<VmSpec> {
     Ok(VmSpec::kernel(kernel, archive).memory_mib(256))
 }
 
-/// Compiles it for musl with rustc alone, as cargo would build this package's dependencies for musl as well.
+/// Compiles the program for musl with rustc alone: cargo would build this package's dependencies for musl as well.
 fn build_trivial_init() -> Result<PathBuf> {
     let source = workspace_root().join("tests/src/bin/trivial-init.rs");
     let folder = target_directory().join("trivial-init");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     let output = folder.join("trivial-init");
-    // Tests run at once, of this process and of others. rustc's own files have fixed names beside its output: each process builds
-    // in a folder of its own, and one test at a time.
+    // Tests run at once, in this process and in others. rustc's own files have fixed names beside its output: each
+    // process builds in a folder of its own, and one test at a time.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let fresh = std::fs::metadata(&output)
@@ -183,7 +184,7 @@ fn instructions_in(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The number after a key in a line of `key=value` words.
+/// Returns the number after a key in a line of `key=value` words.
 fn number(line: &str, key: &str) -> Result<u64> {
     let value = line
         .split_whitespace()

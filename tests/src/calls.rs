@@ -1,4 +1,4 @@
-//! Calls of gRPC methods by name, all at once on one connection, and whether anything at all came back.
+//! Calls of gRPC methods by name, all at once on one connection, with a count of the bytes that came back.
 
 use std::io;
 use std::pin::Pin;
@@ -18,34 +18,34 @@ use tonic::Code;
 
 use crate::tls_client::End;
 
-/// For all answers, or for the end of the connection.
+/// Timeout for all answers, or for the end of the connection.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A call's answer: its response headers have come.
+/// The answer to a call whose response headers have come.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
     /// The status; none where the connection ended before it.
     pub status: Option<Code>,
-    /// What the status says, as it comes: what is no plain letter may be a `%` with two digits.
+    /// The status's message, percent-encoded as in gRPC's header.
     pub says: String,
-    /// Messages in their frames.
+    /// The messages, still in their frames.
     pub body: Bytes,
 }
 
-/// What became of calls.
+/// The results of calls.
 #[derive(Debug)]
 pub struct Calls {
-    /// For each of the methods, or why there is no answer.
+    /// The answer to each method, or why there is none.
     pub answers: Vec<Result<Answer, String>>,
-    /// Bytes that the other side sent, whatever they mean.
+    /// Number of bytes that the other side sent, of any kind.
     pub heard: usize,
-    /// How the connection ended; none where all was answered before it did.
+    /// How the connection ended; none if all was answered before that.
     pub end: Option<End>,
 }
 
 impl Calls {
-    /// Calls each of the methods with the same bytes for a message, all before the first answer, and waits for the answers. Where some
-    /// are missing the other side has to end the connection.
+    /// Calls each of the methods with the same bytes for a message, all before the first answer, and waits for the
+    /// answers. If some are missing the other side has to end the connection.
     pub async fn of<Stream>(stream: Stream, methods: &[String], message: &[u8]) -> Result<Self>
     where
         Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -56,7 +56,8 @@ impl Calls {
             hearing: hearing.clone(),
         };
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-            // Before the other side has said how many may be under way: a node takes 64 at a time of who is no administrator.
+            // The limit before the other side has sent its own: a node takes 64 calls at a time of a caller that is no
+            // administrator.
             .initial_max_send_streams(methods.len().min(64))
             .handshake(TokioIo::new(overheard))
             .await?;
@@ -77,9 +78,9 @@ impl Calls {
             );
         }
         if answers.iter().any(Result::is_err) {
-            // It does not end for want of callers: there is still one.
+            // The client is still alive: the connection does not end for lack of callers.
             let ended = tokio::time::timeout(PATIENCE, connection).await;
-            // However it ends, as long as it does.
+            // The connection may end with or without an error, but it has to end.
             let _ = ended.context("the connection is not ended")?;
         } else {
             connection.abort();
@@ -96,7 +97,7 @@ impl Calls {
 
 type Sender = http2::SendRequest<Full<Bytes>>;
 
-/// What is said of a call until it has ended.
+/// The message for a call that has not ended.
 const NOT_ENDED: &str = "neither answered nor ended";
 
 async fn answer_all(
@@ -121,7 +122,7 @@ async fn answer_all(
     Ok(())
 }
 
-/// A message in its frame.
+/// Returns a message in its frame.
 pub(crate) fn framed(message: &[u8]) -> Result<Bytes> {
     let length = u32::try_from(message.len())?;
     Ok([&[0][..], &length.to_be_bytes(), message].concat().into())
@@ -151,7 +152,7 @@ pub(crate) async fn answer(response: Response<Incoming>) -> Answer {
     }
 }
 
-/// What has come over a connection.
+/// The bytes that have come over a connection, and its end.
 #[derive(Debug, Default, Clone)]
 struct Hearing {
     bytes: usize,
@@ -162,7 +163,7 @@ fn lock(hearing: &Mutex<Hearing>) -> impl std::ops::DerefMut<Target = Hearing> {
     hearing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stream of which is known what came, where an HTTP library keeps errors to itself.
+/// A stream that notes its bytes and errors, as an HTTP library keeps the errors to itself.
 struct Overheard<Stream> {
     stream: Stream,
     hearing: Arc<Mutex<Hearing>>,
@@ -190,7 +191,7 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Overheard<Stream> {
     }
 }
 
-/// What cannot be written is lost without an error: the other side's last words may still wait to be read.
+/// Failed writes are dropped without an error: the other side's last bytes may still wait to be read.
 impl<Stream: AsyncWrite + Unpin> AsyncWrite for Overheard<Stream> {
     fn poll_write(
         mut self: Pin<&mut Self>,

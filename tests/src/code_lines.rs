@@ -1,10 +1,10 @@
-//! How long a program is: its lines of code, so that a comment more or a blank line costs nothing.
+//! A program's length in lines of code, so that comments and blank lines cost nothing.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Lines of code of all files below a folder. Unit tests are left out: they are in files named `tests.rs`.
+/// Counts the lines of code in all files below a folder. Unit tests are left out: they are in files named `tests.rs`.
 pub fn code_lines_below(folder: &Path) -> Result<usize> {
     let mut lines = 0;
     let entries =
@@ -22,10 +22,10 @@ pub fn code_lines_below(folder: &Path) -> Result<usize> {
     Ok(lines)
 }
 
-/// Lines of Rust that are neither blank nor only comment.
+/// Counts the lines of Rust that are neither blank nor only comment.
 ///
-/// Block comments count as comments where they begin at the start of a line. One that begins behind code counts as code: telling it
-/// from a string would take a parser, and the count errs on the strict side.
+/// A block comment at the start of a line counts as a comment. One after code counts as code: telling it from a string
+/// would take a parser, and the count errs on the strict side.
 fn code_lines(text: &str) -> usize {
     let mut open_blocks = 0;
     text.lines()
@@ -33,7 +33,7 @@ fn code_lines(text: &str) -> usize {
         .count()
 }
 
-/// Whether a line holds code, and how many block comments are open behind it: they nest.
+/// Whether a line holds code. Updates the number of open block comments, which nest.
 fn has_code(mut line: &str, open_blocks: &mut usize) -> bool {
     loop {
         if *open_blocks == 0 {
@@ -79,9 +79,9 @@ mod tests {
             ("/** A function. */ fn f() {}\n", 1),
             ("/* one */ // two\n", 0),
             ("/* one */ /* two\n*/\n", 0),
-            // Strict: this comment begins behind code.
+            // Strict: this comment begins after code.
             ("let a = 1; /* one\n two */\n", 2),
-            // No comments: a string, a product with what a reference leads to.
+            // No comments: a string, and a product with a dereferenced value.
             ("let a = \"/*\";\nlet b = 2;\n", 2),
             ("let a = b*/c;\n", 1),
         ] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint, Error};
 
-/// Until another connection is tried beside those that hang.
+/// Pause before another connection is tried beside the hanging ones.
 const PAUSE: Duration = Duration::from_millis(1500);
 
 /// Connects to this endpoint.
@@ -17,8 +17,8 @@ pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Channel, Error> {
     .await
 }
 
-/// Connects. QEMU takes a connection at once, also for a guest whose network is not up, and asks the guest again only after 6 s,
-/// then after 12: one that begins later is through before it.
+/// Connects, with several tries side by side. QEMU accepts a connection at once, also for a guest whose network is not
+/// up, and asks the guest again only after 6 s, then after 12: a later try gets through before that.
 pub(crate) async fn until_connected<Connecting>(
     dial: impl Fn() -> Connecting,
 ) -> Result<Channel, Error>
@@ -28,7 +28,7 @@ where
     let mut tries = JoinSet::new();
     loop {
         tries.spawn(dial());
-        // None of them is aborted, and a panic of one is ours.
+        // No try is aborted, and a panic of one is passed on.
         if let Ok(Some(Ok(ended))) = tokio::time::timeout(PAUSE, tries.join_next()).await {
             return ended;
         }

@@ -1,4 +1,4 @@
-//! A container that writes to the machine's disk all the time: the greeter, asked by a thread.
+//! A container that writes to the machine's disk all the time: the greeter, on a thread's requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 
 use crate::greeter::Greeter;
 
-/// Between two writes.
+/// Pause between two writes.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Where its files are, as it sees them.
+/// The requests for its files, by their paths in the container.
 const FILES: [&str; 2] = ["/sync/data/one", "/sync/data/two"];
 
-/// Has the greeter write to files below /var, each write flushed, until one fails or it is told to end.
+/// Has the greeter write to files below /var, each write flushed, until one fails or the writer is ended.
 #[derive(Debug)]
 pub struct ContainerWriter {
     stop: Arc<AtomicBool>,
@@ -22,7 +22,7 @@ pub struct ContainerWriter {
 }
 
 impl ContainerWriter {
-    /// Starts it.
+    /// Starts the writer.
     pub fn start(greeter: Greeter) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -46,7 +46,7 @@ impl ContainerWriter {
         self.thread.is_finished()
     }
 
-    /// How many writes it has done; an error if one of them failed.
+    /// Ends the writer; returns the number of writes, or an error if one of them failed.
     pub fn end(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.join();

@@ -1,5 +1,5 @@
-//! A network behind a second card where everybody is there and nobody answers: whoever is looked for has a hardware address, so that
-//! packets are really sent, and all of them are lost. A DHCP server may be the only one that lives.
+//! A network behind a second card on which every address exists and nothing answers: every address has a hardware
+//! address, so that packets are really sent, and all of them are lost. A DHCP server may be the only live machine.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -13,23 +13,23 @@ use instar_qemu::{PortLease, VmSpec, lease_port};
 
 use crate::hostile_dhcp_server::{ACK, DISCOVER, LONGEST_FRAME, OFFER, Question, SERVER_MAC};
 
-/// How often it looks whether it is to end.
+/// Interval in which the thread checks whether it has to end.
 const TICK: Duration = Duration::from_millis(100);
 const ARP: [u8; 2] = [8, 6];
 const IPV4: [u8; 2] = [8, 0];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Whether its DHCP server lives.
+/// The state of the DHCP server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dhcp {
-    /// It gives an address, and names itself as router, resolver and time server.
+    /// Gives an address, and names itself as router, resolver and time server.
     Answers,
-    /// It is as dead as all else.
+    /// Answers nothing.
     Silent,
 }
 
-/// Whom a packet was for that got lost.
+/// The addressee of a lost packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
     /// A server behind this port of TCP.
@@ -38,7 +38,7 @@ pub enum Asked {
     Udp(u16),
 }
 
-/// It lives until it is dropped.
+/// The dead network, until this value is dropped.
 #[derive(Debug)]
 pub struct DeadNetwork {
     cable: u16,
@@ -49,15 +49,15 @@ pub struct DeadNetwork {
 }
 
 impl DeadNetwork {
-    /// A server on it, and the port of a URL.
+    /// Address of a server on the network, with the port of a URL.
     pub const SERVER: &'static str = "10.77.0.1:5000";
 
-    /// Starts one.
+    /// Starts a network.
     pub fn start(dhcp: Dhcp) -> Result<Self> {
         let cable = UdpSocket::bind("127.0.0.1:0").context("cannot bind a UDP port")?;
         cable.set_read_timeout(Some(TICK))?;
         let port = cable.local_addr()?.port();
-        // For UDP the same number is ours as well: nobody else was given it.
+        // The lease of the TCP port keeps the UDP port free as well: no other process gets the same number.
         let card = lease_port()?;
         let to = (Ipv4Addr::LOCALHOST, card.port());
         let asked = Arc::new(Mutex::new(BTreeSet::new()));
@@ -81,7 +81,7 @@ impl DeadNetwork {
                     (None, _) => is_there(frame),
                 };
                 if let Some(answer) = answer {
-                    // One that does not fit is lost, as on a cable.
+                    // A frame that cannot be sent is lost, as on a cable.
                     let _ = cable.send_to(&answer, to);
                 }
             }
@@ -95,7 +95,7 @@ impl DeadNetwork {
         })
     }
 
-    /// The machine with one more card, which leads here.
+    /// Adds a card on this network to the machine.
     pub fn plug(&self, spec: VmSpec) -> VmSpec {
         let wired = format!(
             "socket,id=dead,udp=127.0.0.1:{},localaddr=127.0.0.1:{}",
@@ -108,7 +108,7 @@ impl DeadNetwork {
             .extra_argument("virtio-net-pci,netdev=dead,romfile=,mac=52:54:00:12:34:99")
     }
 
-    /// Whether somebody was asked in vain.
+    /// Whether a packet to this addressee got lost.
     pub fn was_asked(&self, whom: Asked) -> bool {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.contains(&whom)
@@ -119,13 +119,13 @@ impl Drop for DeadNetwork {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed why.
             let _ = thread.join();
         }
     }
 }
 
-/// Whom a frame of IPv4 without options is for.
+/// Returns the addressee of a frame of IPv4 without options.
 fn whom(frame: &[u8]) -> Option<Asked> {
     if frame.get(12..15)? != [IPV4[0], IPV4[1], 0x45] {
         return None;
@@ -138,7 +138,7 @@ fn whom(frame: &[u8]) -> Option<Asked> {
     }
 }
 
-/// The answer to whoever asks for a hardware address (RFC 826), unless he asks for his own.
+/// Returns the answer to a request for a hardware address (RFC 826), unless the sender asks for its own address.
 fn is_there(frame: &[u8]) -> Option<Vec<u8>> {
     let (asker, wanted) = (frame.get(22..32)?, frame.get(38..42)?);
     let asks = frame.get(12..14)? == ARP && frame.get(20..22)? == [0, 1];
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(answer[22..28], SERVER_MAC);
         assert_eq!(answer[28..32], [10, 77, 0, 1]);
         assert_eq!(answer[38..42], [10, 77, 0, 2]);
-        // Somebody looks whether his address is free.
+        // A machine checks whether its address is free.
         assert!(is_there(&arp([10, 77, 0, 2], [10, 77, 0, 2])).is_none());
         assert!(is_there(&arp([0; 4], [10, 77, 0, 2])).is_none());
         assert!(is_there(&[0; 10]).is_none());

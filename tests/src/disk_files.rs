@@ -10,7 +10,7 @@ use crate::image_under_test::ImageUnderTest;
 use crate::run_command::run;
 
 impl ImageUnderTest {
-    /// Puts a copy of the disk image on a disk of its own, of so many bytes: a machine makes the rest of its partitions in them.
+    /// Puts a copy of the disk image on a disk of `bytes` bytes: a machine makes its other partitions in the rest.
     pub fn put_on_disk(&self, disk: &Path, bytes: u64) -> Result<()> {
         copy_with_holes(&self.disk(), disk)?;
         File::options()

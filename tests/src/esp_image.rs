@@ -12,7 +12,7 @@ use instar_esp::{
 };
 use instar_power_cuts::FatVolume;
 
-/// Where disk images have the partition, in bytes.
+/// Offset of the partition in disk images, bytes.
 const OFFSET: u64 = 1 << 20;
 
 /// A partition inside a file.
@@ -22,7 +22,7 @@ pub struct EspImage {
 }
 
 impl EspImage {
-    /// That of a raw disk image.
+    /// The EFI system partition of a raw disk image.
     pub fn of_disk(image: &Path) -> Self {
         Self {
             disk: image.to_owned(),
@@ -36,7 +36,7 @@ impl EspImage {
         command
     }
 
-    /// As they are now: a machine may be changing them.
+    /// Reads the present files: a machine may be changing them.
     fn files(&self) -> io::Result<FatVolume<Partition>> {
         FatVolume::open(Partition {
             disk: File::open(&self.disk)?,
@@ -44,13 +44,13 @@ impl EspImage {
         })
     }
 
-    /// Changes a file in place, as no plan does: as a failing disk or an attacker would.
+    /// Changes a file in place, which no plan does, but a failing disk or an attacker.
     pub fn overwrite(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.remove(path)?;
         self.create(path, &mut Cursor::new(content))
     }
 
-    /// Puts a UKI as v0.2.0 beside the version that is there, with the last of its tries left.
+    /// Adds a UKI as v0.2.0 beside the present version, with the last of its tries left.
     pub fn add_with_one_try(&mut self, uki: &[u8]) -> Result<()> {
         let new = NewVersion {
             version: "v0.2.0".parse()?,
@@ -98,7 +98,7 @@ impl Volume for EspImage {
         Ok(Box::new(Cursor::new(self.read(path)?)))
     }
 
-    /// Full is what mtools say when they write.
+    /// No limit here: mtools report a full partition when they write.
     fn free_bytes(&self) -> io::Result<u64> {
         Ok(u64::from(u32::MAX))
     }
@@ -112,7 +112,7 @@ impl Volume for EspImage {
         content.read_to_end(&mut bytes)?;
         let mut copy = self
             .command("mcopy")
-            // One that is there is an error, not a question.
+            // Without questions: a file that exists is an error.
             .args(["-D", "s", "-", &inside(path)])
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
@@ -142,7 +142,7 @@ impl Volume for EspImage {
     }
 }
 
-/// The disk from where the partition begins, to be read only.
+/// The disk from the partition's start on, read-only.
 struct Partition {
     disk: File,
     position: u64,
@@ -161,7 +161,7 @@ impl Seek for Partition {
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),
             SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
-            // Nobody asks where a partition ends but its own first sector.
+            // The partition's first sector has its size; no caller seeks from the end.
             SeekFrom::End(_) => None,
         };
         self.position = target.ok_or(io::ErrorKind::InvalidInput)?;

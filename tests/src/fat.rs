@@ -1,4 +1,4 @@
-//! Where the EFI system partition of a disk image has what: for tests that have its sectors fail.
+//! Places on the EFI system partition of a disk image, for tests that fail the writes to its sectors.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Where disk images have the partition.
+/// The sector at which the partition of disk images begins.
 const ESP_SECTOR: u64 = 2048;
 
 /// The FAT32 of the EFI system partition, by its first sector (Microsoft's specification of FAT, 3.1).
@@ -16,7 +16,7 @@ pub struct Fat {
 }
 
 impl Fat {
-    /// Reads that of a disk.
+    /// Reads the FAT32 of a disk.
     pub fn read(disk: &Path) -> Result<Self> {
         let mut bytes = vec![0; usize::try_from(instar_esp::DEFAULT_BYTES)?];
         File::open(disk)?.read_exact_at(&mut bytes, ESP_SECTOR * 512)?;
@@ -36,7 +36,7 @@ impl Fat {
         self.number(14, 2)
     }
 
-    /// Sectors of all copies.
+    /// Number of sectors of all copies of the FAT.
     fn tables(&self) -> u64 {
         self.number(16, 1) * self.number(36, 4)
     }
@@ -47,7 +47,7 @@ impl Fat {
         2 + (data / self.sectors_per_cluster()) as usize
     }
 
-    /// The first copy.
+    /// Returns the first copy of the FAT.
     fn table(&self) -> Vec<u8> {
         let (at, sectors) = (self.reserved() * 512, self.number(36, 4));
         self.bytes[at as usize..][..sectors as usize * 512].to_vec()
@@ -57,8 +57,8 @@ impl Fat {
         bytes / 512 / self.sectors_per_cluster()
     }
 
-    /// The cluster that gets what is so many bytes into the next file: Linux goes on behind the one that was given out last, by
-    /// the hint in the second sector.
+    /// Returns the cluster for the byte `bytes` of the next file: Linux goes on behind the cluster that it allocated
+    /// last, by the hint in the second sector.
     pub fn next_free(&self, bytes: u64) -> Result<u64> {
         let table = self.table();
         let last = usize::try_from(self.number(512 + 492, 4))?;
@@ -71,13 +71,13 @@ impl Fat {
         Ok(behind.context("the file does not fit")? as u64)
     }
 
-    /// Where a cluster begins on the disk.
+    /// Returns the first sector of a cluster.
     pub fn sector_of(&self, cluster: u64) -> u64 {
         let first = ESP_SECTOR + self.reserved() + self.tables();
         first + (cluster - 2) * self.sectors_per_cluster()
     }
 
-    /// Where the first FAT has a cluster.
+    /// Returns the sector of the first FAT that has a cluster's entry.
     pub fn table_sector_of(&self, cluster: u64) -> u64 {
         ESP_SECTOR + self.reserved() + cluster * 4 / 512
     }
@@ -93,13 +93,13 @@ impl Fat {
         found.map(|(number, _)| ESP_SECTOR + number)
     }
 
-    /// Has the disk lose what all copies of the FAT say of a cluster, as when the power goes before they are flushed.
+    /// Clears a cluster's entry in all copies of the FAT, as when the power is cut before they are flushed.
     pub fn lose_entry(&self, disk: &Path, cluster: u64) -> Result<()> {
         self.write_to_tables(disk, cluster * 4, &[0; 4])
     }
 
-    /// Has all free clusters but the last so many bytes belong to no file, as changes that a cut ended leave them. Gives the bytes
-    /// that were taken.
+    /// Allocates all free clusters but the last `leave` bytes without a file, as a change cut in the middle leaves
+    /// them. Returns the number of bytes allocated.
     pub fn lose_room(&self, disk: &Path, leave: u64) -> Result<u64> {
         const END: [u8; 4] = 0x0fff_ffff_u32.to_le_bytes();
         let mut table = self.table();
@@ -114,7 +114,7 @@ impl Fat {
         Ok(free.len() as u64 * self.sectors_per_cluster() * 512)
     }
 
-    /// Writes the same in the same place of all copies.
+    /// Writes these bytes at the same place of all copies.
     fn write_to_tables(&self, disk: &Path, at: u64, bytes: &[u8]) -> Result<()> {
         let file = File::options().write(true).open(disk)?;
         for copy in 0..self.number(16, 1) {

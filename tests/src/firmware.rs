@@ -1,4 +1,4 @@
-//! UEFI firmware and its memory: what a new machine has, and what tests write into it beforehand.
+//! UEFI firmware and its variables: those of a new machine, and changes that tests make beforehand.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,25 +14,25 @@ use crate::run_command::run;
 use crate::scratch::Scratch;
 use crate::workspace::target_directory;
 
-/// Edits variables offline, pinned.
+/// The package that edits variables offline, pinned.
 const PACKAGES: [&str; 1] = ["virt-firmware==26.10"];
-/// Whose keys: any GUID will do.
+/// The owner of the keys: any GUID is right.
 const OWNER: &str = "3a7b2c51-0f6e-4d0b-9a53-8f1d6b6f21c4";
 
-/// What the firmware says when it starts the loader by an entry of ours, and not because it looks for one on every disk.
+/// The firmware's message when it starts the loader by an entry of ours, and not by its search of every disk.
 pub const BY_OUR_BOOT_ENTRY: &str = "\"Instar\" from HD(1,GPT";
 
-/// The firmware that `make image` fetched, without Secure Boot.
+/// Returns the firmware that `make image` fetched, without Secure Boot.
 pub fn uefi() -> Result<Uefi> {
     Ok(Uefi::in_folder(made("firmware")?))
 }
 
-/// The same with Secure Boot, in setup mode: without keys.
+/// Returns the firmware with Secure Boot, in setup mode: without keys.
 pub fn secure_uefi() -> Result<Uefi> {
     Ok(Uefi::secure_in_folder(made("firmware")?))
 }
 
-/// The keys for Secure Boot that the image is signed with.
+/// Returns the folder of the keys for Secure Boot that the image is signed with.
 pub fn test_keys() -> Result<PathBuf> {
     made("keys")
 }
@@ -55,7 +55,8 @@ pub struct UefiVariables {
 }
 
 impl UefiVariables {
-    /// Those of this firmware, to be changed into a file in the scratch directory.
+    /// Begins with the variables of this firmware; [`Self::write`] puts the result into a file in the scratch
+    /// directory.
     pub fn of(uefi: &Uefi, scratch: &Scratch) -> Result<Self> {
         let python = python_with("virt-firmware", &PACKAGES)?;
         let file = scratch.join("variables.fd");
@@ -68,13 +69,13 @@ impl UefiVariables {
         Ok(Self { changes, file })
     }
 
-    /// The next boot, and only that, is from this URL.
+    /// Boots from this URL, at the next boot only.
     pub fn boot_from_url(mut self, url: &str) -> Self {
         self.changes.args(["--set-boot-uri", url]);
         self
     }
 
-    /// What an installation writes: the loader of this partition comes first, once per try and once more.
+    /// Adds the variables of an installation: the loader of this partition comes first, once per try and once more.
     pub fn boot_order(mut self, partition: &Partition, scratch: &Scratch) -> Result<Self> {
         let variables: Vec<Value> = boot_order::plan(&BTreeMap::new(), partition)
             .into_iter()
@@ -95,7 +96,7 @@ impl UefiVariables {
         Ok(self)
     }
 
-    /// Secure Boot is on, with the keys of a folder.
+    /// Turns Secure Boot on, with the keys of a folder.
     pub fn enrol(mut self, keys: &Path) -> Self {
         for (option, name) in [("--set-pk", "PK"), ("--add-kek", "KEK"), ("--add-db", "db")] {
             self.changes
@@ -106,7 +107,7 @@ impl UefiVariables {
         self
     }
 
-    /// The file.
+    /// Writes the file; returns its path.
     pub fn write(mut self) -> Result<PathBuf> {
         run(&mut self.changes)?;
         Ok(self.file)

@@ -1,4 +1,4 @@
-//! A way to a registry on which everything goes wrong that can, on order: it passes on what is right otherwise.
+//! A proxy to a registry that causes trouble on order, and otherwise passes requests and answers on.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,31 +11,31 @@ use rustix::net::sockopt::set_socket_linger;
 use crate::local_server::LocalServer;
 use crate::registry::Registry;
 
-/// How long a client may take for its request, and the registry for a part of its answer.
+/// Timeout for a client's request, and for a part of the registry's answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks whether the trouble is over.
+/// Interval between two checks whether the trouble is over.
 const TICK: Duration = Duration::from_millis(100);
-/// So much of an answer comes with each of these while it is slow.
+/// Number of bytes passed on per tick while the registry is slow.
 const SLOW_PART: usize = 256;
 
-/// What goes wrong.
+/// The trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// Nothing.
+    /// No trouble.
     None,
-    /// Some bytes come ten times a second.
+    /// A few bytes arrive ten times a second.
     Slow,
-    /// Nothing comes.
+    /// No bytes arrive.
     Hang,
     /// The connection is reset in the middle of an answer.
     Reset,
     /// Each answer is this status.
     Status(u16),
-    /// Bytes of each answer's content are others than the registry's.
+    /// Some bytes of each answer's content are wrong.
     WrongBytes,
 }
 
-/// It lives as long as this value.
+/// The proxy, until this value is dropped.
 #[derive(Debug)]
 pub struct FlakyRegistry {
     server: LocalServer,
@@ -55,7 +55,7 @@ impl Shared {
 }
 
 impl FlakyRegistry {
-    /// A way to this registry, without trouble.
+    /// Starts a proxy to this registry, without trouble.
     pub fn before(registry: &Registry) -> Result<Self> {
         let shared = Arc::new(Shared {
             registry: registry.address(),
@@ -66,25 +66,25 @@ impl FlakyRegistry {
         Ok(Self { server, shared })
     }
 
-    /// What goes wrong from now on, also with answers that are under way.
+    /// Sets the trouble from now on, also for answers that are under way.
     pub fn set(&self, trouble: Trouble) {
         *self.shared.trouble() = trouble;
     }
 
-    /// How a guest names it: `10.0.2.2:PORT`.
+    /// The proxy's address in a guest: `10.0.2.2:PORT`.
     pub fn host_for_guest(&self) -> String {
         self.server.host_for_guest()
     }
 }
 
-/// No client waits any longer.
+/// Ends the trouble, so that no client waits any longer.
 impl Drop for FlakyRegistry {
     fn drop(&mut self) {
         self.set(Trouble::None);
     }
 }
 
-/// One request, one answer, and the end of the connection.
+/// Passes on one request and one answer, and ends the connection.
 fn answer(mut client: &TcpStream, shared: &Shared) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     let mut request = String::new();
@@ -136,7 +136,7 @@ fn pass_content(
             Trouble::Slow | Trouble::Hang => std::thread::sleep(TICK),
             Trouble::Reset => {
                 client.write_all(&part[..length / 2])?;
-                // What was not sent is thrown away, and the other side gets a reset.
+                // Unsent bytes are dropped, and the client gets a reset.
                 return Ok(set_socket_linger(client, Some(Duration::ZERO))?);
             }
             Trouble::WrongBytes => part[0] ^= 0xFF,
@@ -170,7 +170,7 @@ mod tests {
         let wrong = get().unwrap().body;
         assert!(wrong.len() == content.len() && wrong != content);
         flaky.set(Trouble::Reset);
-        // The client takes what came before.
+        // The client may return the bytes from before the reset.
         assert!(!get().is_ok_and(|answer| answer.body.len() >= content.len()));
         flaky.set(Trouble::Hang);
         let waiting = std::thread::scope(|scope| {

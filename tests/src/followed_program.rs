@@ -1,4 +1,4 @@
-//! A program that goes on and on, followed line by line. It ends with its value.
+//! A program that does not end, followed line by line. Dropping it ends the program.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// The running program and what it has said.
+/// The running program and its lines.
 #[derive(Debug)]
 pub struct FollowedProgram {
     child: Child,
@@ -16,7 +16,7 @@ pub struct FollowedProgram {
 }
 
 impl FollowedProgram {
-    /// Starts it. Its standard error is the test's.
+    /// Starts the program. Its standard error is the test's.
     pub(crate) fn by(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
@@ -39,7 +39,7 @@ impl FollowedProgram {
         })
     }
 
-    /// Waits for the next line that is meant; lines before it are passed over.
+    /// Waits for the next line for which `is_meant` is true; passes over the lines before it.
     pub fn wait_for(
         &mut self,
         what: &str,
@@ -71,12 +71,12 @@ impl FollowedProgram {
 }
 
 impl FollowedProgram {
-    /// What it has told up to the line that was waited for last.
+    /// The lines up to the last one that was waited for.
     pub fn heard(&self) -> &[String] {
         &self.heard
     }
 
-    /// Waits until it has nothing more to say, because it ended; lines are passed over.
+    /// Waits for the end of the program's output; passes over its lines.
     pub fn wait_for_end(mut self, within: Duration) -> Result<()> {
         let until = Instant::now() + within;
         loop {
@@ -94,7 +94,7 @@ impl FollowedProgram {
 
 impl Drop for FollowedProgram {
     fn drop(&mut self) {
-        // It may have ended.
+        // The program may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

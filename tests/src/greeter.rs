@@ -1,4 +1,4 @@
-//! The greeter of `tests/greeter` as a container of the node: it pulls it from the test's registry.
+//! The greeter of `tests/greeter` as a container of the node, pulled from the test's registry.
 
 use anyhow::{Result, ensure};
 
@@ -11,25 +11,26 @@ use crate::registry::Registry;
 use crate::scratch::Scratch;
 use crate::workspace::guest_program;
 
-/// Its port in the guest.
+/// The greeter's port in the guest.
 pub const GREETER_PORT: u16 = 8080;
-/// More of its configuration: it sees the node's cgroups at `/cgroup` and may change them, so that it can freeze or kill what runs.
+/// Lines of its config: the greeter sees the node's cgroups at `/cgroup` and may change them, so that it can freeze or
+/// kill processes.
 pub const WITH_CGROUPS: &str =
     "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n";
-/// Where it sees the node's /var.
+/// The node's /var in the container.
 const VAR_IN_CONTAINER: &str = "data";
 
 /// The service's name.
 pub const GREETER: &str = "greeter";
 
-/// Pushes its image as `greeter:v1`.
+/// Pushes the greeter's image as `greeter:v1`.
 pub fn push_greeter(registry: &Registry) -> Result<String> {
     let program = guest_program("greeter")?;
     let image = OciImage::starting(&["/greeter"]).files(&[("greeter", &program)])?;
     Ok(image.push(registry, GREETER, "v1")?.digest)
 }
 
-/// Pushes its image under the same name, with a file `/edition` that says which one it is.
+/// Pushes the image under the same name, with a file `/edition` that identifies it.
 pub fn push_greeter_edition(registry: &Registry, edition: &str) -> Result<String> {
     let program = guest_program("greeter")?;
     let files = [
@@ -40,8 +41,8 @@ pub fn push_greeter_edition(registry: &Registry, edition: &str) -> Result<String
     Ok(image.push(registry, GREETER, "v1")?.digest)
 }
 
-/// A node whose config gives it `/dev/vda` and has it run the greeter of this registry; `more` is what else it says. The disk
-/// itself is still to be added.
+/// Plans a node whose config uses `/dev/vda` and runs the greeter of this registry; `more` adds to the config. The
+/// caller adds the disk itself.
 pub fn plan_with_greeter(
     scratch: &Scratch,
     registry: &Registry,
@@ -62,14 +63,14 @@ pub fn plan_with_greeter(
 }
 
 impl MachineConfig {
-    /// Takes images from the registry that a guest knows as this host, by plain HTTP.
+    /// Takes images by plain HTTP from the registry at this address in the guest.
     pub fn registry(self, host: &str) -> Self {
         self.document(&format!(
             "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: {host}\nendpoints:\n  - url: http://{host}\nskipFallback: true\n"
         ))
     }
 
-    /// Runs the greeter of the registry there. It sees /var, and must be healthy for an upgrade to be kept.
+    /// Runs the greeter of this registry. It sees /var, and must be healthy for an upgrade to be kept.
     pub fn greeter(self, host: &str) -> Self {
         let more = format!(
             "mounts:\n  - hostPath: {{source: /var, destination: /{VAR_IN_CONTAINER}, options: [rw]}}\n"
@@ -77,8 +78,8 @@ impl MachineConfig {
         self.greeter_at(GREETER, &format!("{host}/greeter:v1"), GREETER_PORT, &more)
     }
 
-    /// Runs one more greeter, on a port of its own. It is healthy, and the node ready, once it answers; `more` are further lines
-    /// of its document.
+    /// Runs one more greeter, on a port of its own. It is healthy, and the node ready, once it answers; `more` are
+    /// further lines of its document.
     pub fn greeter_at(self, name: &str, image: &str, port: u16, more: &str) -> Self {
         let more = format!("args: [\"{port}\"]\nnetwork: {{mode: host}}\n{more}");
         self.container(name, image, &more).document(&format!(
@@ -93,14 +94,14 @@ impl MachineConfig {
         ))
     }
 
-    /// How long a new version has until this URL has to answer.
+    /// Adds a gate: a new version has this timeout until the URL has to answer.
     pub fn gate_asks_the_web(self, timeout: &str, url: &str) -> Self {
         self.document(&format!(
             "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: {timeout}\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n"
         ))
     }
 
-    /// How long a new version has to become healthy.
+    /// Sets the timeout for a new version to become healthy.
     pub fn gate_timeout(self, timeout: &str) -> Self {
         self.document(&format!(
             "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: {timeout}\n"
@@ -108,26 +109,26 @@ impl MachineConfig {
     }
 }
 
-/// What the greeter of a node says.
+/// A client of a node's greeter.
 #[derive(Debug, Clone)]
 pub struct Greeter {
     address: String,
 }
 
 impl Greeter {
-    /// Of a node whose greeter's port is forwarded.
+    /// Returns the client of a node's greeter, whose port has to be forwarded.
     pub fn of(node: &Node) -> Result<Self> {
         Self::at(node, GREETER_PORT)
     }
 
-    /// One that listens on another port.
+    /// Returns the client of a greeter on another port.
     pub fn at(node: &Node, port: u16) -> Result<Self> {
         Ok(Self {
             address: node.guest_port(port)?,
         })
     }
 
-    /// Its answer with status 200.
+    /// Gets a path; returns the answer, whose status must be 200.
     pub fn get(&self, path: &str) -> Result<String> {
         let answer = http(&self.address, "GET", path, &[], &[])?;
         let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -140,33 +141,33 @@ impl Greeter {
         Ok(text)
     }
 
-    /// Its greeting.
+    /// Checks the greeting.
     pub fn greets(&self) -> Result<()> {
         let text = self.get("/")?;
         ensure!(text.starts_with("hello from "), "it says {text:?}");
         Ok(())
     }
 
-    /// Has it write a file below the node's /var.
+    /// Writes a file below the node's /var, by the greeter.
     pub fn write_to_var(&self, name: &str) -> Result<()> {
         self.get(&format!("/write/{VAR_IN_CONTAINER}/{name}"))
             .map(drop)
     }
 
-    /// Has it make a symbolic link below the node's /var.
+    /// Makes a symbolic link below the node's /var, by the greeter.
     pub fn link_in_var(&self, name: &str, target: &str) -> Result<()> {
         self.get(&format!("/link/{VAR_IN_CONTAINER}/{name}?{target}"))
             .map(drop)
     }
 
-    /// Reads it back.
+    /// Reads a file below the node's /var, by the greeter.
     pub fn read_from_var(&self, name: &str) -> Result<String> {
         self.get(&format!("/read/{VAR_IN_CONTAINER}/{name}"))
     }
 
-    /// Has it end with this code; there is no answer.
+    /// Ends the greeter with this exit code; there is no answer.
     pub fn exit(&self, code: u8) {
-        // It ends instead of answering.
+        // The greeter ends instead of answering.
         let _ = http(&self.address, "GET", &format!("/exit/{code}"), &[], &[]);
     }
 }

@@ -13,7 +13,7 @@ use crate::run_command::run;
 use crate::scratch::Scratch;
 use crate::workspace::workspace_root;
 
-/// What pip installs, pinned: a peer that changes by itself is no measure.
+/// The packages that pip installs, pinned: a peer that changes by itself is no measure.
 const PACKAGES: [&str; 5] = [
     "grpcio==1.85.1",
     "grpcio-tools==1.85.1",
@@ -22,7 +22,7 @@ const PACKAGES: [&str; 5] = [
     "PyYAML==6.0.3",
 ];
 
-/// An environment with the client in it.
+/// A Python environment with the client.
 #[derive(Debug)]
 pub struct Grpcio {
     python: PathBuf,
@@ -30,7 +30,7 @@ pub struct Grpcio {
 }
 
 impl Grpcio {
-    /// Takes the one in `.cache/grpcio`, or makes it: that takes the network and a minute, once.
+    /// Uses the environment in `.cache/grpcio`, or makes it: that takes the network and a minute, once.
     pub fn ready(scratch: &Scratch) -> Result<Self> {
         let python = python_with("grpcio", &PACKAGES)?;
         Ok(Self {
@@ -39,7 +39,8 @@ impl Grpcio {
         })
     }
 
-    /// Calls a method of MachineService over mTLS: `answer`, `answers` of a stream, or `code` and `details` of a refusal.
+    /// Calls a method of MachineService over mTLS. Returns `answer`, `answers` of a stream, or `code` and `details` of
+    /// a refusal.
     pub fn call(&self, node: &Node, method: &str, request: &Value) -> Result<Value> {
         self.run_peer(
             "call.py",
@@ -52,14 +53,14 @@ impl Grpcio {
         )
     }
 
-    /// Calls methods of any service without knowing our protos: `health`, `services`, and what was `said` of each of the calls
-    /// (`[[SERVICE, METHOD, REQUEST], …]`).
+    /// Calls methods of any service without knowing our protos (`[[SERVICE, METHOD, REQUEST], …]`). Returns `health`,
+    /// `services`, and the results of the calls as `said`.
     pub fn reflect(&self, node: &Node, calls: &Value) -> Result<Value> {
         self.run_peer("reflect.py", node, &[&calls.to_string()])
     }
 
-    /// Resources by any name of their type, as `talosctl get` reads them: `kind`, `rows`, `specs`, `decoded`, or `code` and
-    /// `details` of a refusal.
+    /// Reads resources by any name of their type, as `talosctl get` does. Returns `kind`, `rows`, `specs`, `decoded`,
+    /// or `code` and `details` of a refusal.
     pub fn get(&self, node: &Node, wanted: &[&str]) -> Result<Value> {
         self.run_peer(
             "resources.py",
@@ -72,7 +73,7 @@ impl Grpcio {
         )
     }
 
-    /// The same, and what changes: a line of JSON for each event.
+    /// Reads resources and follows their changes: prints a line of JSON for each event.
     pub fn watch(&self, node: &Node, wanted: &[&str]) -> Result<FollowedProgram> {
         let mut command = self.peer("resources.py", node)?;
         FollowedProgram::by(
@@ -83,7 +84,7 @@ impl Grpcio {
         )
     }
 
-    /// Asks for the version ten times a second until there is the file: `call_on_and_on.py` says what it tells then.
+    /// Asks for the version ten times a second until the file exists, then prints the results (`call_on_and_on.py`).
     pub fn call_on_and_on(&self, node: &Node, until: &Path) -> Result<FollowedProgram> {
         let mut command = self.peer("call_on_and_on.py", node)?;
         FollowedProgram::by(command.arg(self.compile_protos()?).arg(until))
@@ -94,7 +95,7 @@ impl Grpcio {
         serde_json::from_str(&output).with_context(|| format!("the peer printed {output:?}"))
     }
 
-    /// A script with its first arguments: whom to ask, as whom.
+    /// Returns the command of a script, with the node's endpoint and the test's identity as its first arguments.
     fn peer(&self, script: &str, node: &Node) -> Result<Command> {
         let identity = node.identity();
         let authority = self

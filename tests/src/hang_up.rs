@@ -14,16 +14,16 @@ use tonic::Code;
 use crate::node::Node;
 use crate::tls_client::TlsClient;
 
-/// How a caller hangs up.
+/// The way in which a caller hangs up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HangUp {
-    /// The call is reset, its connection goes on.
+    /// The call is reset, and its connection goes on.
     Call,
-    /// The connection is closed under it.
+    /// The connection is closed.
     Connection,
 }
 
-/// A connection over which calls are made that are not waited for.
+/// A connection for calls whose answers are not awaited to the end.
 #[derive(Debug)]
 pub struct ImpatientCaller {
     sender: http2::SendRequest<Full<Bytes>>,
@@ -44,12 +44,13 @@ impl ImpatientCaller {
         })
     }
 
-    /// Whether another call can be made over it.
+    /// Whether the connection can take another call.
     pub fn is_connected(&self) -> bool {
         self.sender.is_ready()
     }
 
-    /// Calls a method with an encoded message, and hangs up after this time; gives the status of an answer that was there before.
+    /// Calls a method with an encoded message, and hangs up after this time; returns the status of an answer that
+    /// arrived before.
     pub async fn call(
         &mut self,
         method: &str,
@@ -63,7 +64,7 @@ impl ImpatientCaller {
             .context("the connection is closed")?;
         let answer = self.sender.send_request(request(method, message)?);
         let answered = tokio::time::timeout(after, async { status(answer.await?).await }).await;
-        // What is dropped here resets the call. The connection's task goes on and sends that.
+        // Dropping the call resets it. The connection's task goes on and sends the reset.
         match answered {
             Ok(status) => Ok(Some(status?)),
             Err(_) => {
@@ -85,7 +86,7 @@ fn request(method: &str, message: &[u8]) -> Result<Request<Full<Bytes>>> {
         .body(Full::from(framed))?)
 }
 
-/// The status that a call ends with, and its words.
+/// Returns the status that a call ends with, and its message.
 async fn status(response: Response<Incoming>) -> Result<(Code, String)> {
     let (head, body) = response.into_parts();
     let body = body.collect().await?;

@@ -1,4 +1,4 @@
-//! A client that holds one connection to a container through whatever happens to the machine.
+//! A client that holds one connection to a container throughout a test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Longer than any swap: an answer that takes so long does not come.
+/// Timeout for an answer: longer than any swap.
 const ANSWER: Duration = Duration::from_secs(20);
-/// Between two questions, on the host.
+/// Pause between two questions, on the host.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What the client has seen.
+/// The client's observations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
     /// The longest time that the container was kept from running, by the guest's clock.
     pub pause: Duration,
-    /// How often a connection was lost, or could not be made again.
+    /// Number of connections that were lost, or could not be opened again.
     pub lost: u32,
-    /// How often there was an answer.
+    /// Number of answers.
     pub answers: u32,
 }
 
@@ -33,10 +33,10 @@ pub struct HeldConnection {
 }
 
 impl HeldConnection {
-    /// Connects to a greeter's beat, and goes on asking.
+    /// Connects to a greeter's beat, and asks until it is closed.
     pub fn open(address: String) -> Result<Self> {
         let mut connection = Connection::open(&address)?;
-        // The first answer tells of the time before.
+        // The first answer is about the time before the connection.
         connection.ask()?;
         let ended = Arc::new(AtomicBool::new(false));
         let is_over = ended.clone();

@@ -1,4 +1,5 @@
-//! A DHCP server (RFC 2131) at the other end of a machine's network card: before each right answer come thousands that are damaged.
+//! A DHCP server (RFC 2131) at the other end of a machine's network card, which sends thousands of damaged answers
+//! before each right one.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -9,22 +10,22 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fastrand::Rng;
 
-/// Damaged answers before a right one. Together they take less time than a client waits.
+/// Number of damaged answers before a right one. Together they take less time than a client waits.
 const DAMAGED: usize = 2000;
-/// Between two of them, so that a machine that is emulated loses few.
+/// Pause between two of them, so that an emulated machine loses few.
 const PAUSE: Duration = Duration::from_micros(500);
-/// How often it looks whether it is to end.
+/// Interval in which the thread checks whether it has to end.
 const TICK: Duration = Duration::from_millis(100);
 
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// Of the server, and of everybody else on its network.
+/// Hardware address of the server, and of every other address on its network.
 pub(crate) const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 const SERVER_PORT: [u8; 2] = [0, 67];
 const CLIENT_PORT: [u8; 2] = [0, 68];
-/// Ethernet, IP and UDP, in bytes.
+/// Length of the headers of Ethernet, IP and UDP, bytes.
 const HEADERS: usize = 14 + 20 + 8;
-/// Up to here of a frame decides what program gets it; the client's filter lets nothing else through.
+/// Length of the part of a frame that selects the receiving program; the client's filter passes nothing else.
 const ADDRESSED: usize = 14 + 20 + 4;
 pub(crate) const LONGEST_FRAME: usize = 1514;
 
@@ -34,7 +35,7 @@ pub(crate) const OFFER: u8 = 2;
 const REQUEST: u8 = 3;
 pub(crate) const ACK: u8 = 5;
 
-/// It answers until it is dropped.
+/// The server, until this value is dropped.
 #[derive(Debug)]
 pub struct HostileDhcpServer {
     damaged: Arc<AtomicU64>,
@@ -43,10 +44,11 @@ pub struct HostileDhcpServer {
 }
 
 impl HostileDhcpServer {
-    /// What it offers in the end, and the length of the network's prefix.
+    /// The address that the server offers at last, with the length of the network's prefix.
     pub const OFFERED: &'static str = "10.77.0.2/24";
 
-    /// Starts one for a card whose frames QEMU sends to that socket, and takes at that port of 127.0.0.1.
+    /// Starts a server for a card whose frames QEMU sends to the socket `cable`, and takes at the port `card` of
+    /// 127.0.0.1.
     pub fn start(cable: UdpSocket, card: u16) -> Result<Self> {
         cable.set_read_timeout(Some(TICK))?;
         let damaged = Arc::new(AtomicU64::new(0));
@@ -56,7 +58,7 @@ impl HostileDhcpServer {
             let mut frame = [0; LONGEST_FRAME];
             let mut dice = Rng::with_seed(0x4865_6c6c_6f21_0001);
             let send = |frame: &[u8]| {
-                // One that does not fit is lost, as on a cable.
+                // A frame that cannot be sent is lost, as on a cable.
                 let _ = cable.send_to(frame, (Ipv4Addr::LOCALHOST, card));
             };
             while !ends.load(Ordering::Relaxed) {
@@ -68,7 +70,7 @@ impl HostileDhcpServer {
                 };
                 let offer = question.answer(OFFER);
                 for _ in 0..DAMAGED {
-                    // A damaged acknowledgement could be one all the same, and would end this.
+                    // A damaged answer that still acknowledges would end the exchange early.
                     let damaged = damage(&offer, &mut dice);
                     if !is_acknowledgement(&damaged) {
                         send(&damaged);
@@ -89,7 +91,7 @@ impl HostileDhcpServer {
         })
     }
 
-    /// How many damaged answers were sent so far.
+    /// Number of damaged answers sent so far.
     pub fn damaged(&self) -> u64 {
         self.damaged.load(Ordering::Relaxed)
     }
@@ -99,13 +101,13 @@ impl Drop for HostileDhcpServer {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed why.
             let _ = thread.join();
         }
     }
 }
 
-/// What a client wants.
+/// A client's request.
 pub(crate) struct Question {
     pub(crate) kind: u8,
     transaction: [u8; 4],
@@ -133,7 +135,7 @@ impl Question {
         })
     }
 
-    /// The whole frame, with each option that a client could know.
+    /// Returns the whole frame, with each option that a client could know.
     pub(crate) fn answer(&self, kind: u8) -> Vec<u8> {
         let (server, seconds) = (SERVER.octets(), |seconds: u32| seconds.to_be_bytes());
         let mut message = vec![2, 1, 6, 0];
@@ -194,7 +196,7 @@ impl Question {
     }
 }
 
-/// Of an IP header (RFC 1071).
+/// Returns the checksum of an IP header (RFC 1071).
 fn checksum(header: &[u8]) -> [u8; 2] {
     let words = header.chunks_exact(2);
     let sum: u32 = words
@@ -204,18 +206,18 @@ fn checksum(header: &[u8]) -> [u8; 2] {
     (!(folded as u16)).to_be_bytes()
 }
 
-/// Wherever a decoder may find the option.
+/// Whether a frame acknowledges, wherever a decoder may find the option.
 fn is_acknowledgement(frame: &[u8]) -> bool {
     frame
         .windows(3)
         .any(|option| option[0] == MESSAGE_TYPE && option[2] == ACK)
 }
 
-/// Changes, removes, repeats and adds bytes, but of what brings the frame through the client's filter.
+/// Changes, removes, repeats and adds bytes, but none of those that bring the frame through the client's filter.
 fn damage(frame: &[u8], dice: &mut Rng) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for _ in 0..dice.usize(1..6) {
-        // Mostly the message, and mostly its options.
+        // Mostly in the message, and mostly in its options.
         let from = [HEADERS + 240, HEADERS + 240, HEADERS, 14][dice.usize(..4)];
         let at = dice.usize(from.min(frame.len() - 1)..frame.len());
         match dice.u8(..6) {

@@ -1,4 +1,4 @@
-//! One HTTP request over one connection: all that the registry's interface needs.
+//! One HTTP request over one connection, as far as the registry's interface needs it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// A busy registry writes 30 MB to disk before it answers.
+/// Timeout for an answer: a busy registry writes 30 MB to disk before it answers.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a server says.
+/// A server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// 200 and the like.
+    /// The status, e.g. 200.
     pub status: u16,
     headers: Vec<(String, String)>,
     /// The content.
@@ -20,7 +20,7 @@ pub struct HttpAnswer {
 }
 
 impl HttpAnswer {
-    /// A header by its name in lower case.
+    /// Returns a header by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -54,7 +54,7 @@ pub fn http(
         .and_then(|()| connection.write_all(body));
     let mut answer = Vec::new();
     let received = connection.read_to_end(&mut answer);
-    // A server may refuse before it has read everything: its answer counts, if there is one.
+    // A server may refuse before it has read everything: then its answer counts, and not the failed write.
     if answer.is_empty() {
         sent.with_context(what)?;
         received.with_context(what)?;

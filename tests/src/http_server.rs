@@ -1,4 +1,4 @@
-//! A tiny static HTTP server, for what a node fetches: its config, for instance.
+//! A small static HTTP server for a node's downloads, e.g. its config.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,10 +10,10 @@ use anyhow::Result;
 
 use crate::local_server::LocalServer;
 
-/// How long a client may take for its request.
+/// Timeout for a client's request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server on 127.0.0.1 that lives as long as this value.
+/// A server on 127.0.0.1, until this value is dropped.
 #[derive(Debug)]
 pub struct HttpServer {
     server: LocalServer,
@@ -24,22 +24,22 @@ pub struct HttpServer {
 struct Shared {
     files: Mutex<HashMap<String, Vec<u8>>>,
     requests: Mutex<Vec<String>>,
-    /// Whatever it is asked, it answers 500.
+    /// Whether every answer is 500.
     is_failing: bool,
 }
 
-/// The data behind the locks is whole after every statement, a panic or not.
+/// The data behind the locks is consistent after every statement, even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HttpServer {
-    /// Starts one without files.
+    /// Starts a server without files.
     pub fn start() -> Result<Self> {
         Self::start_with(Shared::default())
     }
 
-    /// Starts one that answers 500 to everything.
+    /// Starts a server that answers 500 to everything.
     pub fn failing() -> Result<Self> {
         Self::start_with(Shared {
             is_failing: true,
@@ -54,7 +54,7 @@ impl HttpServer {
         Ok(Self { server, shared })
     }
 
-    /// Serves this content under a path such as `/config.yaml`, from now on.
+    /// Serves this content under a path, e.g. `/config.yaml`, from now on.
     pub fn serve(&self, path: &str, content: impl Into<Vec<u8>>) {
         lock(&self.shared.files).insert(path.to_owned(), content.into());
     }
@@ -64,7 +64,7 @@ impl HttpServer {
         lock(&self.shared.files).remove(path);
     }
 
-    /// The URL by which a guest gets a path.
+    /// The URL of a path in a guest.
     pub fn url_for_guest(&self, path: &str) -> String {
         format!("http://{}{path}", self.server.host_for_guest())
     }
@@ -74,7 +74,7 @@ impl HttpServer {
         self.server.port()
     }
 
-    /// The targets asked for so far, queries included, those that are not there as well.
+    /// The request targets so far, with their queries, including missing files.
     pub fn requests(&self) -> Vec<String> {
         lock(&self.shared.requests).clone()
     }

@@ -1,4 +1,5 @@
-//! A registry's content by HTTPS, with a certificate of an authority of its own: what is pushed to one is in both.
+//! A registry's content by HTTPS, with a certificate of an authority of its own: an image pushed to one server is in
+//! both.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant, SystemTime};
@@ -24,7 +25,7 @@ pub struct HttpsRegistry {
 }
 
 impl HttpsRegistry {
-    /// Starts it.
+    /// Starts the server.
     pub fn over(registry: &Registry, scratch: &Scratch) -> Result<Self> {
         let lease = lease_port()?;
         let now = SystemTime::now();
@@ -67,24 +68,24 @@ impl HttpsRegistry {
         }
     }
 
-    /// How a guest names it: `10.0.2.2:PORT`.
+    /// The server's address in a guest: `10.0.2.2:PORT`.
     pub fn host_for_guest(&self) -> String {
         format!("{HOST_FOR_GUEST}:{}", self.lease.port())
     }
 
-    /// How this machine names it: `127.0.0.1:PORT`.
+    /// The server's address on this machine: `127.0.0.1:PORT`.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.lease.port())
     }
 
-    /// Its authority's certificate, PEM.
+    /// The certificate of the server's authority, PEM.
     pub fn authority_certificate(&self) -> String {
         self.authority.certificate_pem()
     }
 }
 
 impl MachineConfig {
-    /// Believes this authority, PEM, when images come from this host.
+    /// Trusts this authority, PEM, for images from this host.
     pub fn registry_authority(self, host: &str, certificate: &str) -> Self {
         let indented = certificate.trim_end().replace('\n', "\n  ");
         self.document(&format!(

@@ -1,4 +1,4 @@
-//! Who a test is to a node: the machine's certificate authority and an administrator's certificate of it.
+//! A test's identity towards a node: the machine's certificate authority and an administrator's certificate of it.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use instar_pki::client_config::{ClientConfig, Context};
 use instar_pki::{CertificateAuthority, Role, with_standard_label};
 
-/// Longer than any test, shorter than a mistake that matters.
+/// Lifetime of certificates: longer than any test, and short in case one gets out.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// An authority and a client of it.
@@ -19,12 +19,12 @@ pub struct Identity {
     trusted: String,
     /// The client's certificate, PEM.
     pub certificate: String,
-    /// The client's key, PEM under the standard label: what OpenSSL and tonic read.
+    /// The client's key, PEM under the standard label, which OpenSSL and tonic read.
     pub key: String,
 }
 
 impl Identity {
-    /// A new authority and its administrator.
+    /// Returns a new authority and its administrator.
     pub fn administrator() -> Result<Self> {
         let now = SystemTime::now();
         Self::of(CertificateAuthority::generate(now)?, &[Role::Admin], now)
@@ -49,22 +49,22 @@ impl Identity {
         })
     }
 
-    /// Somebody else of the same authority.
+    /// Returns a client of the same authority with this role.
     pub fn with_role(&self, role: Role) -> Result<Self> {
         self.with_roles(&[role])
     }
 
-    /// Somebody else of the same authority, in any number of roles.
+    /// Returns a client of the same authority with any number of roles.
     pub fn with_roles(&self, roles: &[Role]) -> Result<Self> {
         Self::of(self.same_authority()?, roles, SystemTime::now())
     }
 
-    /// An administrator of the same authority whose certificate is good for a day from then.
+    /// Returns an administrator of the same authority whose certificate is valid for a day from then.
     pub fn for_a_day_from(&self, from: SystemTime) -> Result<Self> {
         Self::of(self.same_authority()?, &[Role::Admin], from)
     }
 
-    /// Whoever shows this certificate, and believes the same nodes.
+    /// Returns a client with this certificate, which trusts the same nodes.
     pub fn showing(&self, certificate: String, key: String) -> Result<Self> {
         Ok(Self {
             authority: self.same_authority()?,
@@ -74,7 +74,7 @@ impl Identity {
         })
     }
 
-    /// The same once more.
+    /// Returns a copy.
     pub fn twin(&self) -> Result<Self> {
         self.showing(self.certificate.clone(), self.key.clone())
     }
@@ -84,13 +84,13 @@ impl Identity {
         Ok(CertificateAuthority::from_pem(&certificate, &key)?)
     }
 
-    /// The same, who also believes nodes with a certificate of the other one's authority.
+    /// Also trusts nodes with a certificate of the other identity's authority.
     pub fn trusting(mut self, other: &Self) -> Self {
         self.trusted.push_str(&other.authority_certificate());
         self
     }
 
-    /// The same, who believes nodes with a certificate of the other one's authority and no others.
+    /// Trusts nodes with a certificate of the other identity's authority and no others.
     pub fn trusting_only(self, other: &Self) -> Self {
         Self {
             trusted: other.authority_certificate(),
@@ -98,12 +98,12 @@ impl Identity {
         }
     }
 
-    /// Certificates of the authorities that it believes, PEM.
+    /// Certificates of the trusted authorities, PEM.
     pub fn trusted(&self) -> &str {
         &self.trusted
     }
 
-    /// A client configuration file for this identity.
+    /// Returns a client configuration file for this identity.
     pub fn client_config(&self, endpoint: &str) -> Result<String> {
         let encoded = |pem: &str| Some(BASE64_STANDARD.encode(pem));
         let context = Context {

@@ -1,4 +1,4 @@
-//! What `make image` built: a folder per version.
+//! The results of `make image`: a folder per version.
 
 use std::path::{Path, PathBuf};
 
@@ -15,17 +15,17 @@ pub struct ImageUnderTest {
 }
 
 impl ImageUnderTest {
-    /// The version that nodes boot.
+    /// The version that nodes boot first.
     pub fn first() -> Result<Self> {
         Self::of(&target_directory(), "v0.1.0")
     }
 
-    /// The version that they are upgraded to.
+    /// The version that nodes are upgraded to.
     pub fn second() -> Result<Self> {
         Self::of(&target_directory(), "v0.2.0")
     }
 
-    /// The first version once more, with the kernel that has all drivers.
+    /// The first version, with the kernel that has all drivers.
     pub fn for_servers() -> Result<Self> {
         Self::in_folder(target_directory().join("image/for-servers"), "v0.1.0")
     }
@@ -54,7 +54,7 @@ impl ImageUnderTest {
         self.version
     }
 
-    /// Its UKI with another root filesystem of the same size, which init expects.
+    /// The UKI with another root filesystem of the same size, which init expects.
     pub fn uki_with(&self, rootfs: &[u8]) -> Result<Vec<u8>> {
         let mut uki = std::fs::read(self.uki())?;
         let own = std::fs::read(self.rootfs())?;
@@ -75,7 +75,7 @@ impl ImageUnderTest {
         Ok(uki)
     }
 
-    /// Its initramfs with another root filesystem.
+    /// The initramfs with another root filesystem.
     pub fn initramfs_with(&self, rootfs: &[u8]) -> Result<Vec<u8>> {
         let mut archive = std::fs::read(self.base()).context("cannot read base.cpio")?;
         let digest = format!("{}\n", blake3::hash(rootfs).to_hex());
@@ -131,12 +131,12 @@ impl ImageUnderTest {
         self.folder.join("instar.iso")
     }
 
-    /// What a server for network boot offers.
+    /// The folder for a server for network boot.
     pub fn network_folder(&self) -> PathBuf {
         self.folder.join("pxe")
     }
 
-    /// The folder with all of these.
+    /// The folder with all of these files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

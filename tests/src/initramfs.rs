@@ -1,13 +1,13 @@
 //! A small initramfs: the kernel's `newc` archive (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Debug, Default)]
 pub struct Initramfs {
     bytes: Vec<u8>,
     entries: u32,
 }
 
-/// What an entry is.
+/// An entry of the archive.
 struct Entry<'a> {
     name: &'a str,
     mode: u32,
@@ -20,7 +20,7 @@ const CHARACTER_DEVICE: u32 = 0o020_000;
 const FILE: u32 = 0o100_000;
 
 impl Initramfs {
-    /// One with the console, the kernel's log and a place for /proc.
+    /// Returns an archive with the console, the kernel's log and a directory for /proc.
     pub fn new() -> Self {
         Self::default()
             .directory("dev")
@@ -102,7 +102,7 @@ impl Initramfs {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// The archive.
+    /// Returns the finished archive.
     pub fn finish(self) -> Vec<u8> {
         self.entry(&Entry {
             name: "TRAILER!!!",

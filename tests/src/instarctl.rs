@@ -12,7 +12,7 @@ use crate::scratch::Scratch;
 use crate::terminal::Terminal;
 use crate::workspace::host_program;
 
-/// The program and whom it talks to.
+/// The program with its client configuration.
 #[derive(Debug)]
 pub struct Instarctl {
     program: PathBuf,
@@ -20,7 +20,7 @@ pub struct Instarctl {
     endpoint: String,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
     /// The exit code; none when a signal ended it.
@@ -32,7 +32,7 @@ pub struct Said {
 }
 
 impl Instarctl {
-    /// For this node, as the test's identity.
+    /// Returns the program for this node, with the test's identity.
     pub fn of(node: &Node, scratch: &Scratch) -> Result<Self> {
         let endpoint = node.endpoint()?;
         let config = node.identity().client_config(&endpoint)?;
@@ -43,7 +43,7 @@ impl Instarctl {
         })
     }
 
-    /// The same program with another client configuration, whatever that says about where the node is.
+    /// Replaces the client configuration, also its address of the node.
     pub fn with_config(&self, client_config: PathBuf) -> Self {
         Self {
             program: self.program.clone(),
@@ -52,7 +52,7 @@ impl Instarctl {
         }
     }
 
-    /// Starts a command that goes on.
+    /// Starts a command that does not end by itself.
     pub fn follow(&self, arguments: &[&str]) -> Result<FollowedProgram> {
         let mut command = std::process::Command::new(&self.program);
         command.arg("--talosconfig").arg(&self.client_config);
@@ -60,7 +60,7 @@ impl Instarctl {
         FollowedProgram::by(command.args(arguments))
     }
 
-    /// Starts a command on a terminal of this size, in an environment with these variables.
+    /// Starts a command on a terminal of this size, with only these environment variables.
     pub fn on_terminal(
         &self,
         arguments: &[&str],
@@ -78,7 +78,7 @@ impl Instarctl {
         Terminal::start(&words, variables, columns, rows)
     }
 
-    /// Brings a config, the file, to a node that has none, as soon as that takes it.
+    /// Applies a config, the file, to a node without one, as soon as the node accepts it.
     pub async fn bring_first_config(
         &self,
         node: &Node,

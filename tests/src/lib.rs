@@ -1,4 +1,4 @@
-//! The frame of the end-to-end tests: what a test needs around the machine that it boots.
+//! The frame of the end-to-end tests: all that a test needs around the machine that it boots.
 //!
 //! A test configures, boots, asks and asserts:
 //!
@@ -130,5 +130,5 @@ pub use workspace::{
 };
 pub use wrong_time_server::WrongTimeServer;
 
-/// How a guest reaches the host's 127.0.0.1 through QEMU's user network.
+/// The host's 127.0.0.1 as a guest reaches it through QEMU's user network.
 pub const HOST_FOR_GUEST: &str = "10.0.2.2";

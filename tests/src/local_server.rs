@@ -11,7 +11,7 @@ use instar_qemu::{PortLease, lease_port};
 
 use crate::HOST_FOR_GUEST;
 
-/// It listens for as long as this value lives.
+/// The server, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct LocalServer {
     lease: PortLease,
@@ -20,7 +20,7 @@ pub(crate) struct LocalServer {
 }
 
 impl LocalServer {
-    /// Starts one. `serve` is called for each connection, which ends when that returns.
+    /// Starts a server. `serve` is called for each connection, which ends when `serve` returns.
     pub(crate) fn start(
         serve: impl Fn(&TcpStream) -> io::Result<()> + Send + Sync + 'static,
     ) -> Result<Self> {
@@ -37,7 +37,7 @@ impl LocalServer {
                 }
                 let Ok(connection) = connection else { continue };
                 let serve = serve.clone();
-                // A client that goes away in the middle is its own affair.
+                // A client that leaves in the middle is no failure of the server.
                 std::thread::spawn(move || drop(serve(&connection)));
             }
         });
@@ -48,12 +48,12 @@ impl LocalServer {
         })
     }
 
-    /// Its port.
+    /// The server's port.
     pub(crate) fn port(&self) -> u16 {
         self.lease.port()
     }
 
-    /// How a guest names it: `10.0.2.2:PORT`.
+    /// The server's address in a guest: `10.0.2.2:PORT`.
     pub(crate) fn host_for_guest(&self) -> String {
         format!("{HOST_FOR_GUEST}:{}", self.port())
     }
@@ -62,10 +62,10 @@ impl LocalServer {
 impl Drop for LocalServer {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Release);
-        // Wakes the listener, which then sees that it is over.
+        // Wakes the listener, which then sees that it has to end.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port()));
         if let Some(listener) = self.listener.take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed why.
             let _ = listener.join();
         }
     }

@@ -5,14 +5,14 @@ use base64::prelude::BASE64_STANDARD;
 
 use crate::identity::Identity;
 
-/// A config in the making. Names go into YAML as they are: tests choose plain ones.
+/// A config under construction. Names go into YAML unquoted: tests choose plain ones.
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
     documents: Vec<String>,
 }
 
 impl MachineConfig {
-    /// The least that a node needs: its authority, and a name in its certificate that tests connect to.
+    /// Returns the minimal config of a node: its authority, and a name in its certificate that tests connect to.
     pub fn new(identity: &Identity) -> Self {
         let encoded = |pem: String| BASE64_STANDARD.encode(pem);
         let main = format!(
@@ -25,14 +25,14 @@ impl MachineConfig {
         }
     }
 
-    /// Goes on from a config that is there.
+    /// Begins with an existing config.
     pub fn from_yaml(yaml: &str) -> Self {
         Self {
             documents: vec![yaml.to_owned()],
         }
     }
 
-    /// Lets in clients of this authority as well.
+    /// Accepts clients of this authority as well.
     pub fn accepting(mut self, other: &Identity) -> Self {
         let accepted = BASE64_STANDARD.encode(other.authority_certificate());
         // The first document ends inside `machine:`.
@@ -42,7 +42,7 @@ impl MachineConfig {
         self
     }
 
-    /// A further name in the node's certificate.
+    /// Adds a name to the node's certificate.
     pub fn extra_name(mut self, name: &str) -> Self {
         let usual = "    - 127.0.0.1\n";
         if let Some(main) = self.documents.first_mut() {
@@ -51,34 +51,34 @@ impl MachineConfig {
         self
     }
 
-    /// The host name.
+    /// Sets the host name.
     pub fn hostname(self, name: &str) -> Self {
         self.document(&format!(
             "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: {name}\n"
         ))
     }
 
-    /// The disk to install to, such as `/dev/vda`.
+    /// Sets the disk to install to, e.g. `/dev/vda`.
     pub fn install_disk(self, device: &str) -> Self {
         self.document(&format!(
             "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"{device}\"\n"
         ))
     }
 
-    /// The disk, and the image of the version that is to be installed on it.
+    /// Sets the disk, and the image of the version that is to be installed on it.
     pub fn install(self, device: &str, image: &str) -> Self {
         self.document(&format!(
             "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\ninstaller:\n  image: {image}\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"{device}\"\n"
         ))
     }
 
-    /// Any further document.
+    /// Adds any document.
     pub fn document(mut self, yaml: &str) -> Self {
         self.documents.push(yaml.to_owned());
         self
     }
 
-    /// All documents as one YAML stream.
+    /// Returns all documents as one YAML stream.
     pub fn to_yaml(&self) -> String {
         self.documents.join("---\n")
     }

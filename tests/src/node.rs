@@ -24,12 +24,12 @@ pub const API_PORT: u16 = instar_api::PORT;
 /// The kernel's arguments, as in `docs/contracts.md`.
 const COMMAND_LINE: &str =
     "console=ttyS0 panic=10 printk.devkmsg=on cryptomgr.notests transparent_hugepage=never";
-/// Main memory, where nothing else is said. A kernel picks its place in it at random, and where code of the kernel before it was
-/// translated, QEMU takes up to 10 s longer to write: in much memory that is rare.
+/// Default main memory. A kernel picks its place in memory at random, and writes over memory from which QEMU has
+/// translated code of the kernel before take QEMU up to 10 s longer: in much memory that is rare.
 const MEMORY_MIB: u32 = 2048;
-/// From power-on to the first answer, on a host that runs other machines too.
+/// Timeout for the first answer after power-on, on a host that runs other machines too.
 const BOOT_PATIENCE: Duration = Duration::from_secs(180);
-/// A kept connection over which nothing comes for so long leads to a machine that has gone.
+/// Timeout for a kept connection: without an answer for this long, its machine is gone.
 const STILL_THERE: Duration = Duration::from_secs(2);
 /// The firmware configuration entry that holds a machine config.
 const CONFIG_ENTRY: &str = "opt/dev.instar/config";
@@ -57,29 +57,30 @@ impl fmt::Debug for NodePlan {
     }
 }
 
-/// Where the config comes from.
+/// Source of the config.
 enum Config {
-    /// By firmware configuration.
+    /// The default config, by firmware configuration.
     Default,
-    /// The same, with what the test adds.
+    /// The default config with the test's changes.
     Edited(Box<dyn FnOnce(MachineConfig) -> MachineConfig>),
     Given(String),
     None,
 }
 
 impl NodePlan {
-    /// Another name than `node`: that of its directory in the scratch directory, for tests with several.
+    /// Replaces the name `node`, which is also that of its directory in the scratch directory, for tests with several
+    /// nodes.
     pub fn name(mut self, name: &str) -> Self {
         self.name = name.to_owned();
         self
     }
 
-    /// Main memory in MiB.
+    /// Sets the main memory, in MiB.
     pub fn memory_mib(self, mib: u32) -> Self {
         self.spec(|spec| spec.memory_mib(mib))
     }
 
-    /// A blank disk, which the guest sees as the next `/dev/vdX`.
+    /// Adds a blank disk, which the guest sees as the next `/dev/vdX`.
     pub fn blank_disk(self) -> Result<Self> {
         let path = self
             .scratch
@@ -88,12 +89,12 @@ impl NodePlan {
         Ok(self.disk(path))
     }
 
-    /// A disk that exists already.
+    /// Adds a disk that exists already.
     pub fn disk(self, file: impl Into<PathBuf>) -> Self {
         self.spec(|spec| spec.drive(Drive::raw(file)))
     }
 
-    /// Changes the usual config.
+    /// Changes the default config.
     pub fn configure(
         mut self,
         edit: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
@@ -102,14 +103,14 @@ impl NodePlan {
         self
     }
 
-    /// Takes this config and no other; `identity` is who the test is to the node.
+    /// Replaces the default config; `identity` is the test's identity towards the node.
     pub fn config(mut self, yaml: impl Into<String>, identity: Identity) -> Self {
         self.config = Config::Given(yaml.into());
         self.identity = Some(identity);
         self
     }
 
-    /// Gives the node no config by firmware configuration: it comes another way, or never.
+    /// Gives the node no config by firmware configuration: the config comes another way, or never.
     pub fn without_config(mut self, identity: Identity) -> Self {
         self.config = Config::None;
         self.identity = Some(identity);
@@ -121,27 +122,28 @@ impl NodePlan {
         self.spec(|spec| spec.forward(port))
     }
 
-    /// Changes anything else about the machine.
+    /// Changes any other property of the machine.
     pub fn spec(mut self, edit: impl FnOnce(VmSpec) -> VmSpec) -> Self {
         self.spec = edit(self.spec);
         self
     }
 
-    /// Boots it and waits until its API answers.
+    /// Boots the node and waits until its API answers.
     pub async fn boot(self) -> Result<Node> {
         let node = self.start()?;
         node.wait_for_api(BOOT_PATIENCE).await?;
         Ok(node)
     }
 
-    /// Boots it and waits until it is ready, so long after its API answers: all that its config names runs.
+    /// Boots the node and waits, for up to `within` after its API answers, until it is ready: all that its config names
+    /// runs.
     pub async fn boot_until_ready(self, within: Duration) -> Result<Node> {
         let node = self.boot().await?;
         node.wait_until_ready(within).await?;
         Ok(node)
     }
 
-    /// Boots it and waits for nothing.
+    /// Starts the node without waiting.
     pub fn start(self) -> Result<Node> {
         let identity = match self.identity {
             Some(identity) => identity,
@@ -169,7 +171,7 @@ impl NodePlan {
     }
 }
 
-/// A node that runs, and who the test is to it.
+/// A running node, and the test's identity towards it.
 #[derive(Debug)]
 pub struct Node {
     vm: Vm,
@@ -181,18 +183,18 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node from kernel and initramfs, its config in the firmware configuration and no disk.
+    /// Plans a node from kernel and initramfs, with its config in the firmware configuration and without a disk.
     pub fn plan(scratch: &Scratch, image: &ImageUnderTest) -> NodePlan {
         Self::plan_with(scratch, image, &image.initramfs())
     }
 
-    /// The same with another initramfs.
+    /// As [`Self::plan`], with another initramfs.
     pub fn plan_with(scratch: &Scratch, image: &ImageUnderTest, initramfs: &Path) -> NodePlan {
         let spec = VmSpec::kernel(image.kernel(), initramfs).command_line(COMMAND_LINE);
         Self::plan_from(scratch, spec)
     }
 
-    /// A node from whatever this machine starts, with its config in the firmware configuration.
+    /// Plans a node on this machine, with its config in the firmware configuration.
     pub fn plan_from(scratch: &Scratch, spec: VmSpec) -> NodePlan {
         NodePlan {
             name: "node".to_owned(),
@@ -208,39 +210,39 @@ impl Node {
         &self.vm
     }
 
-    /// Who the test is to it.
+    /// The test's identity towards the node.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The machine config that it was booted with; empty if none.
+    /// The machine config that the node was booted with; empty if none.
     pub fn config(&self) -> &str {
         &self.config
     }
 
-    /// `127.0.0.1:PORT` of its API.
+    /// `127.0.0.1:PORT` of the node's API.
     pub fn endpoint(&self) -> Result<String> {
         Ok(format!("127.0.0.1:{}", self.vm.host_port(API_PORT)?))
     }
 
-    /// `127.0.0.1:PORT`, where a forwarded port of the guest is.
+    /// `127.0.0.1:PORT` of a forwarded port of the guest.
     pub fn guest_port(&self, port: u16) -> Result<String> {
         Ok(format!("127.0.0.1:{}", self.vm.host_port(port)?))
     }
 
-    /// A new connection to its API by mTLS.
+    /// Opens a new connection to the node's API by mTLS.
     pub async fn channel(&self) -> Result<Channel> {
         self.channel_as(&self.identity).await
     }
 
-    /// The same as somebody else.
+    /// As [`Self::channel`], with another identity.
     pub async fn channel_as(&self, identity: &Identity) -> Result<Channel> {
         connect(&self.way_in(identity)?)
             .await
             .with_context(|| format!("cannot connect to the node's API at {:?}", self.endpoint()))
     }
 
-    /// How to connect as somebody; for who wants another connection than most.
+    /// Returns the endpoint for an identity, for callers that connect with other settings than most.
     pub fn way_in(&self, identity: &Identity) -> Result<Endpoint> {
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(identity.trusted()))
@@ -253,11 +255,11 @@ impl Node {
         Ok(notices_silence(endpoint.tls_config(tls)?))
     }
 
-    /// The connection of the call before as long as that leads to the node, else a new one: shaking hands takes an emulated machine
-    /// half a second.
+    /// Returns the last call's connection if it still leads to the node, else a new one: a handshake takes an emulated
+    /// machine half a second.
     pub async fn kept_channel(&self) -> Result<Channel> {
         let mut connected = self.connected.lock().await;
-        // Taken out: who gives up waiting leaves none behind that does not answer.
+        // Taken out, so that a caller that stops waiting leaves no dead connection behind.
         if let Some(channel) = connected.take() {
             let mut machine = MachineServiceClient::new(channel.clone());
             if let Ok(Ok(_)) = tokio::time::timeout(STILL_THERE, machine.version(())).await {
@@ -268,7 +270,7 @@ impl Node {
         Ok(connected.insert(channel).clone())
     }
 
-    /// A client of the machine service on that connection.
+    /// A client of the machine service on the kept connection.
     pub async fn machine(&self) -> Result<Machine> {
         Ok(machine_on(self.kept_channel().await?))
     }
@@ -278,7 +280,7 @@ impl Node {
         Ok(machine_on(self.channel().await?))
     }
 
-    /// Gives it another config without a reboot, by somebody who is let in.
+    /// Applies another config without a reboot, with this identity.
     pub async fn apply_as(&self, who: &Identity, yaml: String) -> Result<()> {
         let mut machine = MachineServiceClient::new(self.channel_as(who).await?);
         let request = ApplyConfigurationRequest {
@@ -293,23 +295,23 @@ impl Node {
         Ok(())
     }
 
-    /// What it says of its version.
+    /// The node's version.
     pub async fn version(&self) -> Result<VersionInfo> {
         version(&mut self.machine().await?).await
     }
 
-    /// What it says of its version to somebody who connects now.
+    /// The node's version, over a new connection.
     pub async fn version_for_newcomers(&self) -> Result<VersionInfo> {
         version(&mut self.newcomer().await?).await
     }
 
-    /// Waits until a call of its API succeeds.
+    /// Waits until a call of the API succeeds.
     pub async fn wait_for_api(&self, within: Duration) -> Result<VersionInfo> {
         self.wait_until("its API answers", within, || self.version())
             .await
     }
 
-    /// Asks again and again until the answer is no error; fails at once when the machine ends.
+    /// Calls again and again until the answer is no error; fails at once when the machine ends.
     pub async fn wait_until<T, Asked>(
         &self,
         what: &str,
@@ -328,7 +330,7 @@ impl Node {
             match answer {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => why = format!("{error:#}"),
-                // The time may have run out in the middle of a try as good as those before it.
+                // The timeout may have expired in the middle of a try: the reason before it says more.
                 Err(_) => why = format!("a try without an answer, and before it: {why}"),
             }
             if let Some(ended) = ended {
@@ -351,7 +353,7 @@ impl Node {
     /// Waits until a machine that is about to install this version has booted it from its disk, and is ready.
     pub async fn wait_until_installed(&self, version: &str, within: Duration) -> Result<()> {
         self.wait_for_line("installed; the machine reboots into it", within)?;
-        // The API of before still answers for a moment.
+        // The API of the old boot still answers for a moment.
         let mark = self.vm.console_mark()?;
         let booted = format!("{version} as generation 1");
         self.vm.wait_for_line_after(mark, &booted, within)?;
@@ -359,18 +361,18 @@ impl Node {
         self.wait_until_ready(within).await
     }
 
-    /// Waits for a line of its console.
+    /// Waits for a line of the console.
     pub fn wait_for_line(&self, text: &str, within: Duration) -> Result<String> {
         Ok(self.vm.wait_for_line(text, within)?.text)
     }
 
-    /// Cuts its power for good. What is left is who the test was to it.
+    /// Cuts the node's power for good; returns the test's identity towards it.
     pub fn end(self) -> Identity {
         self.vm.cut_power();
         self.identity
     }
 
-    /// Cuts its power and turns it on again, with the same disks and the same identity.
+    /// Cuts the node's power and turns it on again, with the same disks and the same identity.
     pub async fn power_cycle(self) -> Result<Self> {
         let Self {
             vm,
@@ -391,7 +393,7 @@ impl Node {
     }
 }
 
-/// A guest that reboots does not take leave of its connections.
+/// A guest that reboots does not close its connections.
 pub(crate) fn notices_silence(endpoint: Endpoint) -> Endpoint {
     endpoint
         .connect_timeout(Duration::from_secs(10))

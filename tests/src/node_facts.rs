@@ -1,4 +1,4 @@
-//! What a node says of itself, call by call.
+//! A node's facts about itself, call by call.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,20 +10,20 @@ use tonic::{Code, Status};
 
 use crate::node::{Machine, Node};
 
-/// As everything in the generation sees it: another one after each start of a generation.
+/// The boot id that programs of the generation see: a new one after each start of a generation.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The kernel's own, as init told it to machined: the same until the machine reboots.
+/// The kernel's own boot id, which init told machined: the same until the machine reboots.
 const KERNEL_BOOT_ID: &str = "/run/kernel-boot-id";
 
 impl Node {
-    /// A file, as text.
+    /// Reads a file as text.
     pub async fn read(&self, path: &str) -> Result<String> {
         read(&mut self.machine().await?, path)
             .await
             .with_context(|| format!("cannot read {path} of the node"))
     }
 
-    /// Its host name, as the kernel has it.
+    /// The host name in the kernel.
     pub async fn hostname(&self) -> Result<String> {
         let name = self.read("/proc/sys/kernel/hostname").await?;
         Ok(name.trim().to_owned())
@@ -39,7 +39,7 @@ impl Node {
         self.read(KERNEL_BOOT_ID).await
     }
 
-    /// Its clock, to some hundredths of a second: when its kernel was started by it, and for how long that has run.
+    /// The node's clock, with an error of some hundredths of a second: its kernel's start time plus its uptime.
     pub async fn clock(&self) -> Result<SystemTime> {
         let stat = self.read("/proc/stat").await?;
         let started: u64 = stat
@@ -50,14 +50,14 @@ impl Node {
         Ok(UNIX_EPOCH + Duration::from_secs(started) + self.uptime().await?)
     }
 
-    /// How long its kernel has run, to some hundredths of a second.
+    /// The kernel's uptime, with an error of some hundredths of a second.
     pub async fn uptime(&self) -> Result<Duration> {
         let text = self.read("/proc/uptime").await?;
         let seconds = text.split(' ').next().unwrap_or_default();
         Ok(Duration::from_secs_f64(seconds.parse()?))
     }
 
-    /// Fails unless the kernel says this of a process, field by field (`proc_pid_status(5)`), with one blank between words.
+    /// Fails unless the process's `proc_pid_status(5)` has these fields, with one blank between words.
     pub async fn has_status(&self, pid: u32, expected: &[(&str, &str)]) -> Result<()> {
         let status = self.read(&format!("/proc/{pid}/status")).await?;
         for (field, expected) in expected {
@@ -69,7 +69,7 @@ impl Node {
         Ok(())
     }
 
-    /// The fingerprint of its certificate that its console showed first, for `--cert-fingerprint`.
+    /// The first fingerprint of the node's certificate on its console, for `--cert-fingerprint`.
     pub fn fingerprint_on_console(&self) -> Result<String> {
         let console = self.vm().console();
         let (_, certificate) = console
@@ -82,20 +82,20 @@ impl Node {
         Ok(line.trim().to_owned())
     }
 
-    /// Asks for an upgrade; the answer is the actor's id. As talosctl does it says nothing of the data, and is told what becomes of them.
+    /// Upgrades; returns the actor's id. The request, as talosctl's, has no word on the data; the node's answer has.
     pub async fn upgrade(&self, image: &str) -> Result<Result<String, Status>> {
         let mut machine = self.machine().await?;
         Ok(ask_for_upgrade(&mut machine, image).await)
     }
 
-    /// All services.
+    /// Lists all services.
     pub async fn services(&self) -> Result<Vec<ServiceInfo>> {
         let listed = self.machine().await?.service_list(()).await?.into_inner();
         let lists = listed.messages.into_iter();
         Ok(lists.flat_map(|list| list.services).collect())
     }
 
-    /// A service.
+    /// Returns a service.
     pub async fn service(&self, id: &str) -> Result<ServiceInfo> {
         let services = self.services().await?;
         services
@@ -104,7 +104,7 @@ impl Node {
             .with_context(|| format!("no service {id}"))
     }
 
-    /// The process that a service runs as.
+    /// Returns the process of a service.
     pub async fn service_pid(&self, id: &str) -> Result<u32> {
         let service = self.service(id).await?;
         let events = service.events.unwrap_or_default().events;
@@ -118,9 +118,9 @@ impl Node {
             .with_context(|| format!("{id} does not run: {}: {}", last.state, last.msg))
     }
 
-    /// Waits until the node has told that it runs and is ready, in this generation.
+    /// Waits until the node has reported in this generation that it runs and is ready.
     ///
-    /// Clients that wait for an upgrade take that news for the upgrade's if it comes after their call.
+    /// A client that waits for an upgrade takes that report for the upgrade's end if it comes after the call.
     pub async fn wait_until_ready(&self, within: Duration) -> Result<()> {
         self.wait_until("it is ready", within, || self.follow_until_ready())
             .await
@@ -144,7 +144,7 @@ impl Node {
         bail!("the stream of events ended")
     }
 
-    /// The log of a service, all that is kept.
+    /// Returns the log of a service, all that is kept.
     pub async fn log(&self, id: &str) -> Result<String> {
         let request = LogsRequest {
             id: id.to_owned(),
@@ -159,7 +159,7 @@ impl Node {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Whether a file is there.
+    /// Whether a file exists.
     pub async fn has_file(&self, machine: &mut Machine, path: &str) -> Result<bool> {
         match read(machine, path).await {
             Ok(_) => Ok(true),
@@ -169,7 +169,7 @@ impl Node {
     }
 }
 
-/// Asks for an upgrade; the answer is the actor's id.
+/// Upgrades; returns the actor's id.
 async fn ask_for_upgrade(machine: &mut Machine, image: &str) -> Result<String, Status> {
     let request = UpgradeRequest {
         image: image.to_owned(),
@@ -184,7 +184,7 @@ async fn ask_for_upgrade(machine: &mut Machine, image: &str) -> Result<String, S
     }
 }
 
-/// A file, as text.
+/// Reads a file as text.
 async fn read(machine: &mut Machine, path: &str) -> Result<String, Status> {
     let request = ReadRequest {
         path: path.to_owned(),

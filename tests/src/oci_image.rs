@@ -1,4 +1,4 @@
-//! An image in the making, down to its bytes: what a careful builder never makes, a test of refusals can.
+//! An image under construction, down to its bytes: tests of refusals need images that a careful builder never makes.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -13,11 +13,11 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// Where an installer image has the root filesystem and what is said about it (docs/contracts.md).
+/// Paths in an installer image: the root filesystem, and its description (docs/contracts.md).
 const ROOTFS: &str = "usr/install/amd64/rootfs.squashfs";
 const RELEASE: &str = "usr/install/amd64/release.json";
 
-/// Config and layers, lowest first.
+/// An image's config and layers, lowest first.
 #[derive(Debug, Clone)]
 pub struct OciImage {
     config: Value,
@@ -30,17 +30,17 @@ struct Layer {
     blob: Vec<u8>,
 }
 
-/// What a registry has after a push.
+/// The digests of a pushed image.
 #[derive(Debug, Clone)]
 pub struct Pushed {
-    /// Of the manifest.
+    /// The manifest's digest.
     pub digest: String,
-    /// Of the layers' blobs.
+    /// The digests of the layers' blobs.
     pub layers: Vec<String>,
 }
 
 impl OciImage {
-    /// An image without layers that starts this program.
+    /// Returns an image without layers that starts this program.
     pub fn starting(entrypoint: &[&str]) -> Self {
         let config = json!({
             "architecture": "amd64",
@@ -54,7 +54,7 @@ impl OciImage {
         }
     }
 
-    /// The one image of an OCI layout whose layers are not compressed.
+    /// Reads the one image of an OCI layout; its layers must be uncompressed.
     pub fn read(layout: &Path) -> Result<Self> {
         let blob = |digest: &Value| -> Result<Vec<u8>> {
             let hex = digest
@@ -81,13 +81,13 @@ impl OciImage {
         })
     }
 
-    /// Starts another program.
+    /// Replaces the program that the image starts.
     pub fn entrypoint(mut self, entrypoint: &[&str]) -> Self {
         self.config["config"]["Entrypoint"] = entrypoint.into();
         self
     }
 
-    /// Adds a layer of these files; all of them may be executed.
+    /// Adds a layer with these files, all of them executable.
     pub fn files(self, files: &[(&str, &[u8])]) -> Result<Self> {
         let mut archive = tar::Builder::new(Vec::new());
         for (path, content) in files {
@@ -128,14 +128,14 @@ impl OciImage {
         Ok(self)
     }
 
-    /// Adds an archive as a layer that is packed in any way and said to be of any type.
+    /// Adds an archive as a layer, with any compressed form of it and any media type.
     pub fn packed(mut self, archive: &[u8], media_type: &'static str, blob: Vec<u8>) -> Self {
         self.add_diff_id(archive);
         self.layers.push(Layer { media_type, blob });
         self
     }
 
-    /// Sets the directory that it starts in.
+    /// Sets the working directory.
     pub fn working_dir(mut self, directory: &str) -> Self {
         self.config["config"]["WorkingDir"] = directory.into();
         self
@@ -147,7 +147,7 @@ impl OciImage {
         }
     }
 
-    /// Who it runs as: `USER[:GROUP]`.
+    /// Sets the user: `USER[:GROUP]`.
     pub fn user(mut self, user: &str) -> Self {
         self.config["config"]["User"] = user.into();
         self
@@ -159,7 +159,7 @@ impl OciImage {
         self
     }
 
-    /// Takes a label away.
+    /// Removes a label.
     pub fn without_label(mut self, name: &str) -> Self {
         if let Some(labels) = self.config["config"]["Labels"].as_object_mut() {
             labels.remove(name);
@@ -167,7 +167,7 @@ impl OciImage {
         self
     }
 
-    /// Makes of an installer image one of another root filesystem and version, with labels that are right.
+    /// Turns an installer image into one of another root filesystem and version, with correct labels.
     pub fn installing(mut self, version: &str, rootfs: &[u8]) -> Result<Self> {
         let digest = blake3::hash(rootfs).to_hex().to_string();
         let release =
@@ -200,7 +200,7 @@ impl OciImage {
             .label("dev.instar.rootfs.bytes", &rootfs.len().to_string()))
     }
 
-    /// A file of the image, from whichever layer holds it.
+    /// Returns a file of the image, from any layer.
     pub fn file(&self, path: &str) -> Result<Vec<u8>> {
         for layer in &self.layers {
             for entry in tar::Archive::new(layer.blob.as_slice()).entries()? {
@@ -215,12 +215,12 @@ impl OciImage {
         anyhow::bail!("the image has no file {path}")
     }
 
-    /// Puts a layer over all others with a file that takes the place of one below.
+    /// Adds a layer with a file that replaces one of the layers below.
     pub fn with_file(self, path: &str, content: &[u8]) -> Result<Self> {
         self.files(&[(path, content)])
     }
 
-    /// Pushes it.
+    /// Pushes the image.
     pub fn push(&self, registry: &Registry, repository: &str, tag: &str) -> Result<Pushed> {
         let describe = |media_type: &str, blob: &[u8]| -> Result<Value> {
             let digest = registry.put_blob(repository, blob)?;

@@ -1,4 +1,4 @@
-//! Root filesystems of other versions: of those that fail, which is what a rollback is for, and of one by another name.
+//! Root filesystems of other versions: broken ones, for rollbacks, and one of another name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,12 +11,12 @@ use crate::run_command::run;
 use crate::scratch::Scratch;
 use crate::workspace::guest_program;
 
-/// Where the programs are from.
+/// The message for a missing program: its package.
 const PACKAGE: &str = "mksquashfs and unsquashfs are in the package squashfs-tools";
 /// Mount points that init and machined need in every root filesystem (docs/contracts.md).
 const MOUNT_POINTS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "var", "etc/instar"];
 
-/// One whose machined is the double of `tests/double`, with this script.
+/// Returns a root filesystem with the double of `tests/double` as machined, and this script.
 pub fn rootfs_with_script(scratch: &Scratch, name: &str, script: &str) -> Result<Vec<u8>> {
     let tree = scratch.join(name);
     for directory in MOUNT_POINTS.iter().chain(&["sbin"]) {
@@ -32,14 +32,14 @@ pub fn rootfs_with_script(scratch: &Scratch, name: &str, script: &str) -> Result
 }
 
 impl OciImage {
-    /// Makes of an installer image one of a version that gives itself up for this reason.
+    /// Turns an installer image into one of a version that gives itself up for this reason.
     pub fn giving_up(self, scratch: &Scratch, version: &str, reason: &str) -> Result<Self> {
         let script = format!("hello\ngive-up {reason}\n");
         self.installing(version, &rootfs_with_script(scratch, version, &script)?)
     }
 }
 
-/// That of an image, but with a container runtime that cannot be run.
+/// Returns the image's root filesystem with a container runtime that cannot be run.
 pub fn rootfs_without_runtime(
     scratch: &Scratch,
     name: &str,
@@ -50,7 +50,7 @@ pub fn rootfs_without_runtime(
     squash(&tree)
 }
 
-/// That of an image, which says that it is another version.
+/// Returns the image's root filesystem under another version's name.
 pub fn rootfs_of_version(
     scratch: &Scratch,
     image: &ImageUnderTest,
@@ -65,8 +65,8 @@ pub fn rootfs_of_version(
     squash(&tree)
 }
 
-/// That of an image, but with a container runtime that makes the machine hang: it takes the place of the image's own, with as
-/// many bytes.
+/// Returns the image's root filesystem with a container runtime that makes the machine hang, of the same size as the
+/// image's own.
 pub fn rootfs_that_hangs(scratch: &Scratch, name: &str, image: &ImageUnderTest) -> Result<Vec<u8>> {
     let tree = unpacked(scratch, name, image)?;
     put_program(
@@ -76,7 +76,8 @@ pub fn rootfs_that_hangs(scratch: &Scratch, name: &str, image: &ImageUnderTest) 
     as_large_as(image, squash_at(&tree, SMALL)?)
 }
 
-/// That of an image, whose machined dies once when the machine boots, and then works; with as many bytes. It runs no containers.
+/// Returns the image's root filesystem with a machined that dies once when the machine boots, and then works. It has
+/// the same size, and runs no containers.
 pub fn rootfs_that_dies_once(
     scratch: &Scratch,
     name: &str,
@@ -84,12 +85,13 @@ pub fn rootfs_that_dies_once(
 ) -> Result<Vec<u8>> {
     let script = format!("hello\n@boot exit 9\nbecome /{MACHINED_ITSELF}\n");
     let tree = behind_the_double(scratch, name, image, &script)?;
-    // The double needs its room.
+    // The double needs crun's room.
     std::fs::remove_file(tree.join("usr/bin/crun"))?;
     as_large_as(image, squash_at(&tree, SMALL)?)
 }
 
-/// That of an image, with a saboteur beside machined, which listens on this port of the machine (`tests/double/src/saboteur.rs`).
+/// Returns the image's root filesystem with a saboteur beside machined, which listens on this port of the machine
+/// (`tests/double/src/saboteur.rs`).
 pub fn rootfs_with_saboteur(
     scratch: &Scratch,
     name: &str,
@@ -100,7 +102,7 @@ pub fn rootfs_with_saboteur(
     squash(&behind_the_double(scratch, name, image, &script)?)
 }
 
-/// Where machined is where the double has its place and becomes it.
+/// The path of the real machined: the double is in its place, and becomes it.
 const MACHINED_ITSELF: &str = "usr/sbin/machined-itself";
 
 fn behind_the_double(
@@ -122,7 +124,7 @@ fn behind_the_double(
     Ok(tree)
 }
 
-/// With zeros at its end as many bytes as an image's own.
+/// Pads a root filesystem with zeros to the size of the image's own.
 fn as_large_as(image: &ImageUnderTest, mut rootfs: Vec<u8>) -> Result<Vec<u8>> {
     let bytes = usize::try_from(std::fs::metadata(image.rootfs())?.len())?;
     ensure!(
@@ -153,7 +155,7 @@ fn put_program(path: &Path, content: &[u8]) -> Result<()> {
 const QUICK: &str = "1";
 const SMALL: &str = "22";
 
-/// Quickly rather than small.
+/// Makes a squashfs quickly rather than small.
 pub(crate) fn squash(tree: &Path) -> Result<Vec<u8>> {
     squash_at(tree, QUICK)
 }

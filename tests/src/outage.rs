@@ -1,4 +1,4 @@
-//! How long an API is away: somebody asks for its version again and again, each time on a new connection.
+//! Measures the outage of an API: asks for its version again and again, each time on a new connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,23 +7,23 @@ use anyhow::{Context, Result};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Between two questions, so that the probe does not keep the node busy.
+/// Pause between two questions, so that the probe does not keep the node busy.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// An outage between two versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outage {
-    /// From the last answer of the old version to the first of the new one, by the clock that the probe was given.
+    /// Time from the last answer of the old version to the first of the new one, by the probe's clock.
     pub length: Duration,
-    /// How often the old version had answered.
+    /// Number of the old version's answers.
     pub answers_before: u32,
-    /// How many tries ended in an error; one that had to wait is none.
+    /// Number of tries that ended in an error; a delayed answer is none.
     pub failures: u32,
     /// The new version.
     pub version: String,
 }
 
-/// A probe at work; it ends with the first answer of another version than the first one.
+/// A running probe; it ends with the first answer of another version than the first one.
 #[derive(Debug)]
 pub struct OutageProbe {
     task: JoinHandle<Result<Outage>>,
@@ -31,7 +31,7 @@ pub struct OutageProbe {
 }
 
 impl OutageProbe {
-    /// Starts it. `version` connects, asks and gives the answer; `clock` tells the time that counts.
+    /// Starts a probe. `version` connects and asks; `clock` returns the time that is measured.
     pub fn start<Asked>(
         version: impl Fn() -> Asked + Send + Sync + 'static,
         clock: impl Fn() -> Result<Duration> + Send + Sync + 'static,
@@ -71,7 +71,7 @@ impl OutageProbe {
         Self { task, answers }
     }
 
-    /// Waits until the old version has answered so often that the probe is known to work.
+    /// Waits until the old version has answered often enough to show that the probe works.
     pub async fn warm(&mut self) -> Result<()> {
         self.answers
             .wait_for(|answers| *answers >= 3)

@@ -1,4 +1,4 @@
-//! Calls that are begun and not finished: their headers have gone, and all of their message but its last byte.
+//! Unfinished calls: their headers are sent, and all of their message but its last byte.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::calls::{Answer, answer, framed, request};
 
-/// For the answer to a call that is whole.
+/// Timeout for the answer to a complete call.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Said = Result<Answer, String>;
@@ -38,7 +38,7 @@ struct Call {
 }
 
 impl Parked {
-    /// On a connection of HTTP/2, with no call yet.
+    /// Begins with a connection of HTTP/2 without calls.
     pub async fn on<Stream>(stream: Stream) -> Result<Self>
     where
         Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -71,18 +71,18 @@ impl Parked {
         Ok(())
     }
 
-    /// The answer to a call that is made as a whole.
+    /// Makes a complete call; returns the answer.
     pub async fn call(&self, method: &str, message: &[u8]) -> Result<Said> {
         let body = Full::new(framed(message)?).boxed();
         let answer = send(self.sender.clone(), method, body)?;
         Ok(tokio::time::timeout(PATIENCE, answer).await?)
     }
 
-    /// Finishes all calls that are parked; what each was answered, or why there is no answer.
+    /// Finishes all parked calls; returns each one's answer, or why there is none.
     pub async fn finish(&mut self) -> Result<Vec<(String, Said)>> {
         let mut answers = Vec::new();
         for call in std::mem::take(&mut self.calls) {
-            // One that was answered before wants no more.
+            // A call that was answered before takes no more bytes.
             let _ = call.rest.send(call.last);
             let answer = tokio::time::timeout(PATIENCE, call.answer).await;
             let answer = answer.with_context(|| format!("{} is not answered", call.method))?;
@@ -107,7 +107,7 @@ fn send(
     })
 }
 
-/// A body whose end comes when it is told.
+/// A body whose end comes on order.
 struct Unfinished {
     first: Option<Bytes>,
     more: Option<oneshot::Receiver<Bytes>>,

@@ -6,7 +6,7 @@
 //!  stages          states      verdicts           of every kind
 //! ```
 //!
-//! What a state is and how it is judged is in the crate `instar-power-cuts`, which knows of no machine.
+//! The crate `instar-power-cuts` defines a state and judges it; it knows of no machine.
 
 mod boot;
 mod recorded_node;

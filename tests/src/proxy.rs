@@ -1,4 +1,4 @@
-//! tinyproxy, an HTTP proxy that is not ours, on 127.0.0.1: for whoever knows its password.
+//! tinyproxy, an HTTP proxy by another project, on 127.0.0.1; it needs a password.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ pub struct HttpProxy {
 }
 
 impl HttpProxy {
-    /// Starts one.
+    /// Starts a proxy.
     pub fn start(scratch: &Scratch) -> Result<Self> {
         let lease = lease_port()?;
         let log = scratch.join("tinyproxy.log");
@@ -32,7 +32,7 @@ impl HttpProxy {
         );
         let config = scratch.write("tinyproxy.conf", config)?;
         let mut command = Command::new("tinyproxy");
-        // In the foreground, as whoever runs the test.
+        // In the foreground, as the test's own user.
         command.arg("-d").arg("-c").arg(config).stdin(Stdio::null());
         let process = OwnedProcess::start(command, None)
             .context("cannot run tinyproxy: make deps installs it")?;
@@ -43,22 +43,22 @@ impl HttpProxy {
         })
     }
 
-    /// How a guest names it, with its password.
+    /// The proxy's URL in a guest, with its password.
     pub fn url(&self) -> String {
         format!("http://{USER}:{PASSWORD}@{}", self.host_for_guest())
     }
 
-    /// The same, by somebody who does not know the password.
+    /// The proxy's URL without the password.
     pub fn url_without_password(&self) -> String {
         format!("http://{}", self.host_for_guest())
     }
 
-    /// Host and port as a guest knows them.
+    /// The proxy's host and port in a guest.
     pub fn host_for_guest(&self) -> String {
         format!("{HOST_FOR_GUEST}:{}", self.lease.port())
     }
 
-    /// Its log: a line for each request.
+    /// The proxy's log: a line for each request.
     pub fn log(&self) -> Result<String> {
         std::fs::read_to_string(&self.log).context("tinyproxy has written no log")
     }

@@ -1,4 +1,4 @@
-//! Python programs of others, each in an environment of its own below `.cache`.
+//! Other projects' Python programs, each in an environment of its own below `.cache`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 use crate::run_command::run;
 use crate::workspace::workspace_root;
 
-/// Tests run at once, and one of them makes the environment.
+/// Held while an environment is made, as tests run at once.
 static MAKING: Mutex<()> = Mutex::new(());
 
-/// The interpreter of the environment with these packages. Makes it when it is not there or has others: that takes the network
-/// and up to a minute, once.
+/// Returns the interpreter of the environment with these packages. Makes the environment when it is missing or has
+/// other packages: that takes the network and up to a minute, once.
 pub(crate) fn python_with(environment: &str, packages: &[&str]) -> Result<PathBuf> {
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let environment = workspace_root().join(".cache").join(environment);

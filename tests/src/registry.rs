@@ -1,6 +1,6 @@
-//! Debian's OCI registry as an instance of our own: own port, own storage, gone with the test.
+//! Debian's OCI registry as an instance of the test's own: own port, own storage, removed with the test.
 //!
-//! The package may run one as a service since its installation; that one is not touched.
+//! The package may run a registry as a service; that one is not touched.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,7 +29,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts an empty one.
+    /// Starts an empty registry.
     pub fn start(scratch: &Scratch) -> Result<Self> {
         let lease = lease_port()?;
         let storage = scratch.join("registry");
@@ -72,30 +72,30 @@ impl Registry {
         format!("127.0.0.1:{}", self.lease.port())
     }
 
-    /// How a guest names it: `10.0.2.2:PORT`.
+    /// The registry's address in a guest: `10.0.2.2:PORT`.
     pub fn host_for_guest(&self) -> String {
         format!("{HOST_FOR_GUEST}:{}", self.lease.port())
     }
 
-    /// How a guest names an image in it: `10.0.2.2:PORT/NAME`, NAME with its tag or digest.
+    /// An image's name in a guest: `10.0.2.2:PORT/NAME`, NAME with its tag or digest.
     pub fn image_for_guest(&self, name: &str) -> String {
         format!("{HOST_FOR_GUEST}:{}/{name}", self.lease.port())
     }
 
-    /// Has it answer nobody from now on: connections are made, and then nothing comes.
+    /// Stops the registry's answers: clients can still connect, and get no byte.
     pub fn freeze(&self) -> Result<()> {
         let pid = i32::try_from(self.process.pid())?;
         let pid = Pid::from_raw(pid).context("a registry without a process")?;
         Ok(kill_process(pid, Signal::STOP)?)
     }
 
-    /// Has a tag lead nowhere.
+    /// Makes a tag lead nowhere.
     pub fn remove_tag(&self, repository: &str, tag: &str) -> Result<()> {
         let tag = format!("docker/registry/v2/repositories/{repository}/_manifests/tags/{tag}");
         Ok(std::fs::remove_dir_all(self.storage.join(tag))?)
     }
 
-    /// The file that holds a blob, for tests that damage it.
+    /// Returns the file that holds a blob, for tests that damage it.
     pub fn blob_file(&self, digest: &str) -> Result<PathBuf> {
         let hex = digest
             .strip_prefix("sha256:")
@@ -134,7 +134,7 @@ impl Registry {
         Ok(digest)
     }
 
-    /// Stores a manifest under a tag and returns its digest. The blobs that it names must be there.
+    /// Stores a manifest under a tag and returns its digest. The blobs that it names must be stored already.
     pub fn put_manifest(&self, repository: &str, tag: &str, manifest: &[u8]) -> Result<String> {
         let target = format!("/v2/{repository}/manifests/{tag}");
         let stored = http(
@@ -174,7 +174,7 @@ pub fn sha256_digest(content: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// Runs the program; its config and log are NAME.yml and NAME.log in the scratch directory.
+/// Runs the registry's program; its config and log are NAME.yml and NAME.log in the scratch directory.
 pub(crate) fn serve(scratch: &Scratch, name: &str, config: &str) -> Result<OwnedProcess> {
     let config = scratch.write(&format!("{name}.yml"), config)?;
     let log = std::fs::File::create(scratch.join(&format!("{name}.log")))
@@ -189,9 +189,9 @@ pub(crate) fn serve(scratch: &Scratch, name: &str, config: &str) -> Result<Owned
         .context("cannot run docker-registry: install the package docker-registry")
 }
 
-/// What docker-registry is told: plain HTTP on 127.0.0.1.
+/// Returns docker-registry's config: plain HTTP on 127.0.0.1.
 ///
-/// Paths and ports of our own making: nothing in them needs quoting beyond the quotes.
+/// Paths and ports are the test's own: nothing in them needs quoting beyond the quotes.
 pub fn config(storage: &Path, port: u16) -> String {
     format!(
         "version: 0.1\nlog:\n  level: warn\nstorage:\n  filesystem:\n    rootdirectory: \"{}\"\n  delete:\n    enabled: true\nhttp:\n  addr: 127.0.0.1:{port}\n",

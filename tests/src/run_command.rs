@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Runs a command to its end and returns what it printed; an error has what it complained.
+/// Runs a command to its end and returns its standard output; an error has its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command
         .output()

@@ -14,19 +14,20 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::scratch::Scratch;
 
-/// What a test ends with.
+/// The result of a test.
 pub type Outcome = Result<()>;
 
-/// Tests at once. Each has a VM that keeps a host CPU busy while it boots and upgrades, and for half of the time waits for something:
-/// four keep two CPUs busy. With five the run is not shorter, and each VM has so little of a CPU that its clients' limits end.
+/// Number of tests at once. Each has a VM that keeps a host CPU busy while it boots and upgrades, and is idle for half
+/// of the time: four keep two CPUs busy. With five the run is not shorter, and each VM has so little of a CPU that its
+/// clients' timeouts expire.
 const THREADS: usize = 4;
 
-/// What the line of a failure begins with that `build/test-everything` repeats at its end.
+/// Prefix of a failure's line; `build/test-everything` repeats the line at its end.
 const FAILED: &str = "failed: ";
-/// How much of a reason that line has.
+/// Number of characters of the reason in that line.
 const SUMMARY_CHARACTERS: usize = 800;
 
-/// A test: a name and what it does.
+/// A test: a name and a function.
 pub struct Test {
     name: String,
     body: Box<dyn FnOnce(Scratch) -> Outcome + Send>,
@@ -41,7 +42,7 @@ impl fmt::Debug for Test {
 }
 
 impl Test {
-    /// A test of the module `module_path!()`; use the macro [`crate::tests`].
+    /// Returns a test of the module `module_path!()`; use the macro [`crate::tests`].
     pub fn new<Body, Future>(module: &str, name: &str, body: Body) -> Self
     where
         Body: FnOnce(Scratch) -> Future + Send + 'static,
@@ -73,8 +74,8 @@ macro_rules! tests {
     };
 }
 
-/// Runs the chapters of a story, one after the other: `chapters![boots(&node), serves(&node)].await`, each a function of that name. The
-/// first that fails ends the story, and the report says which one it was.
+/// Runs the chapters of a story, one after the other: `chapters![boots(&node), serves(&node)].await`, each a function
+/// of that name. The first failure ends the story, and the report names its chapter.
 #[macro_export]
 macro_rules! chapters {
     ($($chapter:ident($($argument:expr),* $(,)?)),+ $(,)?) => {
@@ -85,7 +86,7 @@ macro_rules! chapters {
     };
 }
 
-/// One chapter; use the macro [`chapters!`](crate::chapters).
+/// Runs one chapter; use the macro [`chapters!`](crate::chapters).
 ///
 /// # Errors
 /// The chapter's own, behind its name.
@@ -93,7 +94,7 @@ pub async fn chapter(name: &str, told: impl Future<Output = Outcome>) -> Outcome
     told.await.with_context(|| format!("in the chapter {name}"))
 }
 
-/// Runs those that the command line asks for and prints the summary.
+/// Runs the tests that the command line selects and prints the summary.
 pub fn run(tests: Vec<Test>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
@@ -120,7 +121,7 @@ fn run_one(test: Test) -> Result<(), Failed> {
         Ok(Err(error)) => format!("{error:#}"),
         Err(payload) => format!("panicked: {}", panic_text(payload.as_ref())),
     };
-    // For the summary of everything; what follows it here is long.
+    // One line for the summary of the whole run; the full reason that follows is long.
     println!("{FAILED}{}: {}", test.name, in_one_line(&why));
     Err(format!(
         "{why}\n  kept: {}\n{}",
@@ -130,7 +131,7 @@ fn run_one(test: Test) -> Result<(), Failed> {
     .into())
 }
 
-/// The beginning of a reason, which may be a value in many lines.
+/// Returns the beginning of a reason, which may have many lines, in one line.
 fn in_one_line(why: &str) -> String {
     let words: Vec<&str> = why.split_whitespace().collect();
     words.join(" ").chars().take(SUMMARY_CHARACTERS).collect()

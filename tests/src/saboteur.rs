@@ -10,27 +10,27 @@ use rustix::process::Signal;
 
 use crate::node::Node;
 
-/// Beyond the time that an order itself takes.
+/// Timeout for an answer, beyond the time that the order itself takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One in a node whose port is forwarded.
+/// A client of a node's saboteur, whose port has to be forwarded.
 #[derive(Debug, Clone)]
 pub struct Saboteur {
     address: String,
 }
 
 impl Saboteur {
-    /// Its port in the guest.
+    /// The saboteur's port in the guest.
     pub const PORT: u16 = 9099;
 
-    /// The one of a node.
+    /// Returns the client of a node's saboteur.
     pub fn of(node: &Node) -> Result<Self> {
         Ok(Self {
             address: node.guest_port(Self::PORT)?,
         })
     }
 
-    /// Sends a signal to each process of a program, once there is one. Gives how many there were.
+    /// Sends a signal to each process of a program, once there is one. Returns their number.
     pub fn signal(&self, program: &str, signal: Signal, within: Duration) -> Result<usize> {
         let order = format!(
             "signal {program} {} {}",
@@ -40,7 +40,8 @@ impl Saboteur {
         Ok(self.order(&order, within)?.lines().count())
     }
 
-    /// Each directory that an overlay writes to, with the devices of those overlays: two would be two filesystems.
+    /// Returns each directory that an overlay writes to, with those overlays' devices: two devices would be two
+    /// filesystems.
     pub fn layers(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
         let mut found: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for line in self.order("layers", Duration::ZERO)?.lines() {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::workspace::target_directory;
 
-/// How much of each console a failure shows.
+/// Number of a console's last lines that a failure shows.
 const TAIL_LINES: usize = 40;
 
 /// A test's directory. Clones are the same directory.
@@ -19,7 +19,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes it, empty.
+    /// Makes the directory, empty.
     pub fn make(test: &str) -> Result<Self> {
         Self::at(&target_directory().join("e2e").join(test.replace("::", ".")))
     }
@@ -37,26 +37,26 @@ impl Scratch {
         &self.path
     }
 
-    /// A name in it.
+    /// A path in the directory.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A directory in it as one of its own, for a second of something that has fixed names.
+    /// Makes a directory below as a scratch directory of its own, for a second object with fixed file names.
     pub fn below(&self, name: &str) -> Result<Self> {
         let path = self.join(name);
         fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self { path: path.into() })
     }
 
-    /// Writes a file in it.
+    /// Writes a file in the directory.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
-    /// The ends of all consoles and logs below it, for a person who reads why a test failed.
+    /// Returns the ends of all consoles and logs below the directory, for a person who looks into a failure.
     pub(crate) fn tails(&self) -> String {
         let mut text = String::new();
         for log in logs_below(&self.path) {
@@ -77,7 +77,7 @@ impl Scratch {
         text
     }
 
-    /// Removes it, unless `INSTAR_KEEP` is set.
+    /// Removes the directory, unless `INSTAR_KEEP` is set.
     pub(crate) fn remove(&self) -> Result<()> {
         if std::env::var_os(instar_qemu::KEEP_VARIABLE).is_some_and(|value| !value.is_empty()) {
             return Ok(());
@@ -86,8 +86,8 @@ impl Scratch {
     }
 }
 
-/// Removes a directory with all below it. What was copied from a node has directories that not even their owner may write, and only
-/// root can remove files from those as they are.
+/// Removes a directory with all below it. Copies of a node's files include directories that not even their owner may
+/// write to, from which only root could remove files.
 fn remove_tree(directory: &Path) -> std::io::Result<()> {
     make_writable(directory)?;
     fs::remove_dir_all(directory)

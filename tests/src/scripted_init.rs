@@ -14,11 +14,11 @@ use crate::other_rootfs::squash;
 use crate::scratch::Scratch;
 use crate::workspace::guest_program;
 
-/// For a machine that ends by itself, on a host that runs others too.
+/// Timeout for a machine that ends by itself, on a host that runs others too.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// `printk.devkmsg` is left out: init has to see to it itself that no line is dropped.
+/// `printk.devkmsg` is left out: init itself has to see to it that no line is dropped.
 const COMMAND_LINE: &str = "console=ttyS0 panic=10 cryptomgr.notests transparent_hugepage=never";
-/// What counts: all that init and the double say, and how the kernel ended.
+/// Prefixes of the lines that are compared: all of init and the double, and the kernel's end.
 const TRANSCRIBED: [&str; 5] = [
     "init: ",
     "double: ",
@@ -34,7 +34,7 @@ pub struct DoubleRootfs {
 }
 
 impl DoubleRootfs {
-    /// One whose double runs this script. `name` is that of its folder in the scratch directory.
+    /// A root filesystem whose double runs this script. `name` is that of its folder in the scratch directory.
     pub fn new(scratch: &Scratch, name: &str, script: &str) -> Result<Self> {
         let rootfs = Self {
             folder: scratch.join(name),
@@ -58,13 +58,13 @@ impl DoubleRootfs {
         Ok(self)
     }
 
-    /// Takes a file away.
+    /// Removes a file.
     pub fn without(self, path: &str) -> Result<Self> {
         fs::remove_file(self.folder.join(path)).with_context(|| format!("cannot remove {path}"))?;
         Ok(self)
     }
 
-    /// The image.
+    /// Makes the image.
     pub fn squashfs(self) -> Result<Vec<u8>> {
         squash(&self.folder)
     }
@@ -82,7 +82,7 @@ impl ScriptedInit {
         Self::boot_image(scratch, arguments, &image, Some(&digest))
     }
 
-    /// Boots init with any image, and what its file of the digest shall say.
+    /// Boots init with any image, and this text for its file with the digest.
     pub fn boot_image(
         scratch: &Scratch,
         arguments: &str,
@@ -110,14 +110,14 @@ impl ScriptedInit {
         &self.0
     }
 
-    /// Waits until the machine has rebooted or powered off, and compares all that init, the double and the kernel
-    /// said about its end with what they have to say. `…` stands for anything within a line.
+    /// Waits until the machine has rebooted or powered off, and compares all lines of init, the double and the kernel's
+    /// end with the expected ones. `…` stands for any text within a line.
     pub fn says_until_its_end(&self, expected: &str) -> Result<()> {
         self.0.wait_for_end(PATIENCE)?;
         self.said(expected)
     }
 
-    /// Waits for the kernel's last words, after which the machine stands still.
+    /// As [`Self::says_until_its_end`], for a machine that halts: waits for the kernel's last line.
     pub fn says_until_it_halts(&self, expected: &str) -> Result<()> {
         self.0.wait_for_line("reboot: System halted", PATIENCE)?;
         self.said(expected)
@@ -146,7 +146,7 @@ impl ScriptedInit {
         Ok(())
     }
 
-    /// The kernel's times of the lines that contain the text.
+    /// Returns the kernel's times of the lines that contain the text.
     pub fn times_of(&self, text: &str) -> Vec<Duration> {
         let console = self.0.console();
         let lines = console.lines().filter(|line| line.contains(text));
@@ -158,7 +158,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}: run `make image`", path.display()))
 }
 
-/// The kernel's time stamp, and what follows it.
+/// Splits a line into the kernel's time stamp and its text.
 fn split(line: &str) -> Option<(&str, &str)> {
     let (stamp, text) = line.strip_prefix('[')?.split_once("] ")?;
     Some((stamp.trim_start(), text))
@@ -169,11 +169,11 @@ fn kernel_time(line: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// What was said, in order. Everybody says it in the kernel's log, so lines are whole.
+/// Returns the compared lines, in order. All programs write to the kernel's log, so lines are whole.
 fn transcript(console: &str) -> Vec<&str> {
     let texts = console.lines().filter_map(|line| Some(split(line)?.1));
     texts
-        // The kernel's words about what init reads for itself.
+        // The kernel complains about init's own read of the image.
         .filter(|text| !text.ends_with("attempt to access beyond end of device"))
         .filter(|text| TRANSCRIBED.iter().any(|start| text.starts_with(start)))
         .collect()

@@ -1,4 +1,5 @@
-//! A registry that says what a test wants: redirections, challenges, wrong lengths, drops. It remembers what it was asked.
+//! A registry with answers that a test chooses: redirections, challenges, wrong lengths, drops. It remembers the
+//! requests.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,19 +14,19 @@ use serde_json::{Value, json};
 use crate::local_server::LocalServer;
 use crate::registry::sha256_digest;
 
-/// How long a client may take for its request.
+/// Timeout for a client's request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two bytes of an answer that drips: less than the silence after which a client gives up.
+/// Pause between two bytes of a dripping answer: less than a client's timeout for silence.
 const DRIP: Duration = Duration::from_secs(20);
 
-/// What is answered under a path.
+/// The answer to a path.
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// This, as this Content-Type.
+    /// This content, with this Content-Type.
     Content(&'static str, Vec<u8>),
-    /// It is there.
+    /// A redirection to this URL.
     Redirect(String),
-    /// 401: a token from there is wanted.
+    /// 401: the client needs a token from this URL.
     Challenge(String),
     /// A byte now and then.
     Drip,
@@ -42,7 +43,7 @@ pub struct ScriptedRegistry {
 struct Shared {
     replies: Mutex<HashMap<String, Reply>>,
     requests: Mutex<Vec<String>>,
-    /// Nothing drips any more.
+    /// Ends dripping answers.
     stopped: AtomicBool,
 }
 
@@ -51,7 +52,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ScriptedRegistry {
-    /// Starts one that has nothing.
+    /// Starts a registry without content.
     pub fn start() -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let asked = shared.clone();
@@ -59,13 +60,13 @@ impl ScriptedRegistry {
         Ok(Self { server, shared })
     }
 
-    /// Answers requests for `/v2/REST` so from now on.
+    /// Sets the answer to requests for `/v2/REST` from now on.
     pub fn reply(&self, rest: &str, reply: Reply) {
         lock(&self.shared.replies).insert(format!("/v2/{rest}"), reply);
     }
 
-    /// Has an image of one layer as `NAME:v1`; what its layer's blob is, is for the test to say. Gives the path of that blob.
-    /// `change` may alter the manifest before it is served.
+    /// Serves an image of one layer as `NAME:v1`. Returns the path of the layer's blob, whose answer the test has to
+    /// set. `change` may alter the manifest before it is served.
     pub fn image(&self, name: &str, change: impl FnOnce(&mut Value)) -> String {
         let config = json!({
             "architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/x"]},

@@ -1,10 +1,11 @@
-//! A disk that fails as QEMU's do not: a write of a given number is torn, its first half is written and it fails, or the disk answers
-//! nothing any more.
+//! A disk with faults that QEMU's disks do not have: the write of a given number is torn, i.e. its first half is
+//! written and it fails, or the disk stops answering.
 //!
-//! QEMU's blkdebug can fail a write by its number or tear one by its place, but neither of these. So a server of our own holds the disk,
-//! by the protocol that QEMU speaks for that (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>): the oldest handshake
-//! that is not obsolete, and reads, writes and flushes one after the other. The crate `nbd` leaves what it has not read of a write that
-//! fails in the stream, and takes it for the next request.
+//! QEMU's blkdebug can fail a write by its number or tear one by its place, but it can neither tear a write by its
+//! number nor stop answering. So a server of our own holds the disk, by QEMU's protocol for that
+//! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>): the oldest handshake that is not obsolete,
+//! and reads, writes and flushes one after the other. The crate `nbd` leaves the unread part of a failing write in the
+//! stream, and takes it for the next request.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,7 +19,7 @@ use anyhow::{Context, Result};
 
 /// The smallest piece of a write that a disk writes whole.
 const SECTOR: usize = 512;
-/// Larger ones than QEMU makes.
+/// Limit on a request's length, larger than QEMU's.
 const LONGEST: usize = 64 << 20;
 
 const OPTION: &[u8; 8] = b"IHAVEOPT";
@@ -27,7 +28,7 @@ const EXPORT_NAME: u32 = 1;
 const UNSUPPORTED: u32 = (1 << 31) + 1;
 /// The only handshake that is not obsolete, and without padding behind it.
 const FIXED_NEWSTYLE_NO_ZEROES: u16 = 0b11;
-/// There are flags, and it can flush.
+/// The disk has flags, and supports flushes.
 const HAS_FLAGS_SEND_FLUSH: u16 = 0b101;
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: u32 = 0x6744_6698;
@@ -36,20 +37,20 @@ const WRITE: u16 = 1;
 const DISCONNECT: u16 = 2;
 const FLUSH: u16 = 3;
 
-/// The disk, for as many machines one after the other as it lives.
+/// The disk, which serves one machine after another.
 #[derive(Debug)]
 pub struct ServedDisk {
     port: u16,
     trouble: Arc<Trouble>,
 }
 
-/// What is the matter with it.
+/// The disk's faults.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// How many writes there are until one is torn, that one included; 0: none will be.
+    /// Number of writes up to the torn one, that one included; 0 for no torn write.
     left: AtomicU64,
     is_silent: AtomicBool,
-    /// Whom it answers nothing.
+    /// The connection that gets no answer.
     waiting: Mutex<Option<TcpStream>>,
 }
 
@@ -62,33 +63,33 @@ impl ServedDisk {
         let port = listener.local_addr()?.port();
         let trouble = Arc::new(Trouble::default());
         let its = trouble.clone();
-        // It ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             while let Ok((machine, _)) = listener.accept() {
-                // A machine whose power is cut does not take leave, and another one comes.
+                // A machine whose power is cut does not close its connection, and another one comes.
                 let _ = serve(machine, &disk, &its);
             }
         });
         Ok(Self { port, trouble })
     }
 
-    /// Where on 127.0.0.1.
+    /// The disk's port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Tears the write of this number from now on, from 1, and no other.
+    /// Tears the write with this number, counted from now on and from 1, and no other.
     pub fn tear(&self, number: Option<u64>) {
         let left = number.unwrap_or(0);
         self.trouble.left.store(left, Ordering::SeqCst);
     }
 
-    /// From now on whoever reads or writes it waits.
+    /// Stops answering: every later read and write waits.
     pub fn fall_silent(&self) {
         self.trouble.is_silent.store(true, Ordering::SeqCst);
     }
 
-    /// What a machine waits for fails, and so does what else it asks.
+    /// Fails the request that a machine waits for, and its later requests.
     pub fn unplug(&self) -> Result<()> {
         let waiting = self.trouble.waiting.lock();
         let waiting = waiting.unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +142,7 @@ fn serve(mut machine: TcpStream, disk: &File, trouble: &Trouble) -> io::Result<(
             DISCONNECT => return Ok(()),
             _ => Err(io::ErrorKind::Unsupported.into()),
         };
-        // The protocol's numbers are those of Linux.
+        // The protocol's error numbers are those of Linux.
         let errno = match &done {
             Ok(()) => 0,
             Err(error) => error
@@ -159,7 +160,7 @@ fn serve(mut machine: TcpStream, disk: &File, trouble: &Trouble) -> io::Result<(
     }
 }
 
-/// All of it, or half of it and an error.
+/// Writes all of the content, or half of it and returns an error.
 fn write(disk: &File, content: &[u8], offset: u64, left: &AtomicU64) -> io::Result<()> {
     let counted = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
         left.checked_sub(1)

@@ -1,16 +1,16 @@
-//! Whether a figure grows with a count: a straight line through measured points, and how sure it is.
+//! The growth of a figure with a count: a straight line through measured points, and its error.
 
-/// By least squares.
+/// A line by least squares.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slope {
-    /// What one more of the count adds to the figure.
+    /// The rise of the figure per step of the count.
     pub per_step: f64,
-    /// The standard error of that.
+    /// The standard error of the rise.
     pub error: f64,
 }
 
 impl Slope {
-    /// Through at least three points (count, figure) of different counts; else none.
+    /// Fits a line through at least three points (count, figure) with different counts; else returns none.
     pub fn through(points: &[(f64, f64)]) -> Option<Self> {
         let many = points.len() as f64;
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / many;
@@ -27,7 +27,7 @@ impl Slope {
         Some(Self { per_step, error })
     }
 
-    /// Whether the figure grows by more than this with each step, beyond three standard errors.
+    /// Whether the figure rises by more than this per step, beyond three standard errors.
     pub fn exceeds(self, per_step: f64) -> bool {
         self.per_step - 3.0 * self.error > per_step
     }
@@ -38,7 +38,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Points around a line: each second one is above it by as much as the next is below.
+    /// Returns points around a line: every second one is above it by as much as the next is below.
     fn points(per_step: f64, noise: f64) -> Vec<(f64, f64)> {
         let at = |step: u32| {
             let off = if step.is_multiple_of(2) {

@@ -1,4 +1,4 @@
-//! A client that asks for the version ten times a second. It tries nothing again by itself, so each call that fails is told.
+//! A client that asks for the version ten times a second. It retries nothing, so each failed call is reported.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 
-/// From the beginning of one call to that of the next.
+/// Time from the start of one call to the start of the next.
 const PACE: Duration = Duration::from_millis(100);
 
 /// A client at work.
@@ -21,12 +21,12 @@ pub struct SteadyCalls {
 }
 
 impl SteadyCalls {
-    /// Over one connection.
+    /// Calls over one connection.
     pub fn over(channel: Channel) -> Self {
         Self::begin(move || version_over(channel.clone()))
     }
 
-    /// Over a new connection for each call.
+    /// Calls over a new connection each time.
     pub fn anew(way_in: Endpoint) -> Self {
         Self::begin(move || version_anew(way_in.clone()))
     }
@@ -40,30 +40,30 @@ impl SteadyCalls {
         Self { stop, calling }
     }
 
-    /// Ends it after the call that is under way.
+    /// Ends the client after the call that is under way.
     pub async fn end(self) -> Result<Calling> {
         self.stop.send(true)?;
         self.calling.await.context("the client that calls")
     }
 }
 
-/// What came of a client's calls.
+/// The results of a client's calls.
 #[derive(Debug, Default)]
 pub struct Calling {
-    /// How many there were.
+    /// Number of calls.
     pub calls: usize,
-    /// How long the slowest answer took.
+    /// Time of the slowest answer.
     pub slowest: Duration,
-    /// Why calls failed.
+    /// The errors of the failed calls.
     pub failed: Vec<String>,
-    /// How many of them because a connection was refused.
+    /// Number of calls that failed because a connection was refused.
     pub refused: usize,
-    /// How often another version answered, and once for the first.
+    /// Number of changes of the answering version, plus one for the first.
     pub versions: usize,
 }
 
 impl Calling {
-    /// Of what the Python client tells (`tests/peers/call_on_and_on.py`).
+    /// Reads the results that the Python client prints (`tests/peers/call_on_and_on.py`).
     pub fn told_by(said: &Value) -> Result<Self> {
         let list = |key: &str| said[key].as_array().cloned().context("no list");
         let failed: Vec<_> = list("failed")?.iter().map(Value::to_string).collect();
@@ -126,7 +126,7 @@ where
     calling
 }
 
-/// What the node there says of its version.
+/// Returns the node's version.
 pub async fn version_over(channel: Channel) -> Result<String> {
     let answer = MachineServiceClient::new(channel).version(()).await?;
     let of_this_node = answer.into_inner().messages.into_iter().next();

@@ -1,4 +1,5 @@
-//! A program on a terminal of its own: a pseudo-terminal with an emulator behind it, which knows what a person would see.
+//! A program on a terminal of its own: a pseudo-terminal with an emulator behind it, which knows the screen that a
+//! person would see.
 
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +9,12 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, Result, anyhow};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-/// The running program and its terminal. The program ends with its value.
+/// The running program and its terminal. Dropping it ends the program.
 pub struct Terminal {
     child: Owned,
-    /// None once it was seen to end.
+    /// `None` after the reader's end.
     reader: Option<JoinHandle<()>>,
-    /// What is read next is the last: the reader ends, and its hold on the terminal.
+    /// Makes the next read the last one: the reader ends, and releases the terminal.
     last: Arc<AtomicBool>,
     master: Box<dyn MasterPty + Send>,
     keys: Box<dyn std::io::Write + Send>,
@@ -21,7 +22,7 @@ pub struct Terminal {
     settings: String,
 }
 
-/// What came from the program.
+/// The program's output.
 struct Shown {
     emulator: vt100::Parser,
     bytes: u64,
@@ -37,8 +38,8 @@ impl std::fmt::Debug for Terminal {
 }
 
 impl Terminal {
-    /// Starts it on a terminal of this size, with nothing in its environment but these variables. One that says (0, 0), as a serial line
-    /// does, is looked at as one of 80 x 24.
+    /// Starts a program on a terminal of this size, with only these environment variables. A terminal of size (0, 0),
+    /// as a serial line reports it, is emulated as one of 80 x 24.
     pub(crate) fn start(
         words: &[std::ffi::OsString],
         variables: &[(&str, &str)],
@@ -98,7 +99,7 @@ impl Terminal {
         look(&self.shown.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is to be seen, line by line.
+    /// Returns the screen, line by line.
     pub fn screen(&self) -> String {
         self.with(|shown| shown.emulator.screen().contents())
     }
@@ -113,7 +114,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Bytes that the program has written so far.
+    /// Number of bytes that the program has written so far.
     pub fn bytes(&self) -> u64 {
         self.with(|shown| shown.bytes)
     }
@@ -124,7 +125,7 @@ impl Terminal {
         Ok(self.keys.flush()?)
     }
 
-    /// Changes its size, which the program is told of by a signal.
+    /// Changes the terminal's size; a signal tells the program.
     pub fn resize(&self, columns: u16, rows: u16) -> Result<()> {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.emulator.screen_mut().set_size(rows, columns);
@@ -136,12 +137,13 @@ impl Terminal {
         })
     }
 
-    /// Takes the terminal away, which needs a program that draws when its size changes. What is left is that program alone.
+    /// Takes the terminal away and leaves the program alone. The program has to draw when its size changes, to end the
+    /// reader.
     pub fn hang_up(self) -> Result<WithoutTerminal> {
         self.last.store(true, Ordering::SeqCst);
         self.resize(100, 30)?;
         wait_for(self.reader)?;
-        // With the last descriptors of its other side, the terminal hangs up.
+        // Closing the last descriptors of our side hangs the terminal up.
         drop((self.master, self.keys));
         Ok(WithoutTerminal { child: self.child })
     }
@@ -151,16 +153,16 @@ impl Terminal {
         self.child.0.process_id().context("it has no process id")
     }
 
-    /// Its exit status once it has ended; a failure before.
+    /// Returns the program's exit status; fails while it still runs.
     pub fn ended(&mut self) -> Result<u32> {
         let status = self.child.0.try_wait()?;
         let status = status.ok_or_else(|| anyhow!("it still runs:\n{}", self.screen()))?;
-        // Nobody else has the terminal open, so its reader comes to an end when all has been seen.
+        // No other process has the terminal open, so the reader ends after the last output.
         wait_for(self.reader.take())?;
         Ok(status.exit_code())
     }
 
-    /// Whether the terminal is as it was before the program: its settings, its first screen, a cursor.
+    /// Checks that the terminal is as before the program: its settings, its first screen, a cursor.
     pub fn is_restored(&self) -> Result<()> {
         let settings = format!("{:?}", self.master.get_termios());
         anyhow::ensure!(
@@ -192,14 +194,14 @@ pub struct WithoutTerminal {
 }
 
 impl WithoutTerminal {
-    /// Fails while it still runs.
+    /// Fails while the program still runs.
     pub fn ended(&mut self) -> Result<()> {
         let status = self.child.0.try_wait()?;
         status.map(drop).context("it still runs")
     }
 }
 
-/// A program that ends with its value.
+/// A program that is killed when this value is dropped.
 #[derive(Debug)]
 struct Owned(Box<dyn Child + Send + Sync>);
 

@@ -1,4 +1,4 @@
-//! chronyd as a time server of our own on 127.0.0.1: it tells the host's time and sets nobody's clock.
+//! chronyd as a time server of the test's own on 127.0.0.1: it serves the host's time and sets no clock.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ pub struct TimeServer {
 }
 
 impl TimeServer {
-    /// Starts one.
+    /// Starts a server.
     pub fn start(scratch: &Scratch) -> Result<Self> {
-        // For UDP the same number is ours as well: nobody else was given it.
+        // The lease of the TCP port keeps the UDP port free as well: no other process gets the same number.
         let lease = lease_port()?;
         let config = format!(
             "port {}\nbindaddress 127.0.0.1\nallow 127.0.0.0/8\ncmdport 0\nbindcmdaddress /\nlocal stratum 3\npidfile {}\n",
@@ -32,7 +32,7 @@ impl TimeServer {
         let log = File::create(scratch.join("chronyd.log")).context("cannot make chronyd's log")?;
         let mut command = Command::new(program());
         command
-            // In the foreground, without the clock, as whoever runs the test.
+            // In the foreground, without setting the clock, as the test's own user.
             .args(["-d", "-x", "-U", "-u", &user()?, "-f"])
             .arg(config)
             .stdin(Stdio::null())
@@ -46,7 +46,7 @@ impl TimeServer {
         })
     }
 
-    /// How a guest names it: `10.0.2.2:PORT`.
+    /// The server's address in a guest.
     pub fn address_for_guest(&self) -> String {
         format!("{HOST_FOR_GUEST}:{}", self.lease.port())
     }

@@ -1,4 +1,4 @@
-//! A TLS client that offers what a test says and nothing else: what it negotiated can be asked, and how it was turned away.
+//! A TLS client that offers exactly what a test chooses, and reports the negotiated parameters or the refusal.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::identity::Identity;
 
-/// What it offers; each list the most wanted first. It resumes no session.
+/// The client's offer; each list has the most wanted first. It resumes no session.
 #[derive(Debug, Clone)]
 pub struct TlsClient {
     /// Versions of TLS.
@@ -32,18 +32,18 @@ pub struct TlsClient {
     pub groups: Vec<&'static dyn SupportedKxGroup>,
     /// Cipher suites.
     pub suites: Vec<SupportedCipherSuite>,
-    /// What is to be spoken inside (ALPN).
+    /// Protocols inside TLS (ALPN).
     pub protocols: Vec<&'static str>,
-    /// Its certificate and its key, PEM.
+    /// The client's certificate and key, PEM.
     pub certificate: Option<(String, String)>,
-    /// The authorities whose servers it believes, PEM; it believes any where there is none.
+    /// The authorities of the servers that the client accepts, PEM; it accepts any server if this is empty.
     pub authorities: String,
-    /// What it takes the server to be called. An address is not sent (SNI), a name is.
+    /// The server's name. A name is sent (SNI), an address is not.
     pub name: String,
 }
 
 impl TlsClient {
-    /// A usual one of HTTP/2 with this identity, for a node on this host.
+    /// Returns a usual client of HTTP/2 with this identity, for a node on this host.
     pub fn of(identity: &Identity) -> Self {
         let provider = ring::default_provider();
         Self {
@@ -57,7 +57,7 @@ impl TlsClient {
         }
     }
 
-    /// The same, who shows no certificate.
+    /// Removes the client's certificate.
     pub fn without_certificate(self) -> Self {
         Self {
             certificate: None,
@@ -65,7 +65,7 @@ impl TlsClient {
         }
     }
 
-    /// The same, who believes any server: a node without a config.
+    /// Accepts any server, e.g. a node without a config.
     pub fn believing_anybody(self) -> Self {
         Self {
             authorities: String::new(),
@@ -73,7 +73,7 @@ impl TlsClient {
         }
     }
 
-    /// The same in one version of TLS.
+    /// Restricts the client to one version of TLS.
     pub fn in_version(&self, version: &'static SupportedProtocolVersion) -> Self {
         Self {
             versions: vec![version],
@@ -81,7 +81,7 @@ impl TlsClient {
         }
     }
 
-    /// The same for the TLS library.
+    /// Returns the client's config for the TLS library.
     pub fn config(&self) -> Result<ClientConfig> {
         let provider = CryptoProvider {
             kx_groups: self.groups.clone(),
@@ -110,13 +110,13 @@ impl TlsClient {
         Ok(config)
     }
 
-    /// Shakes hands with the server there. In TLS 1.3 this is over before the server has judged the client's certificate.
+    /// Shakes hands with the server. In TLS 1.3 this is over before the server has judged the client's certificate.
     pub async fn connect(&self, endpoint: &str) -> io::Result<TlsStream<TcpStream>> {
         let config = self.config().map_err(io::Error::other)?;
         self.connect_by(Arc::new(config), endpoint).await
     }
 
-    /// The same by a changed [`Self::config`], or by one that was used before.
+    /// As [`Self::connect`], with a changed [`Self::config`], or with one that was used before.
     pub async fn connect_by(
         &self,
         config: Arc<ClientConfig>,
@@ -129,7 +129,7 @@ impl TlsClient {
     }
 }
 
-/// Takes any certificate whose key the server has.
+/// Accepts any certificate whose key the server has.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 
@@ -170,7 +170,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// Certificates of authorities from PEM, for the TLS library.
+/// Parses certificates of authorities from PEM, for the TLS library.
 pub fn roots(authorities: &str) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for authority in certificates_from_pem(authorities)? {
@@ -179,19 +179,19 @@ pub fn roots(authorities: &str) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// How the other side ended a connection.
+/// The way in which the other side ended a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// By saying why.
+    /// With an alert.
     Alert(AlertDescription),
-    /// By taking leave.
+    /// With an orderly close.
     Leave,
-    /// Without a word.
+    /// Without an alert or a close.
     Silence(io::ErrorKind),
 }
 
 impl End {
-    /// As an error of the connection shows it; none if the other side did not end it.
+    /// Returns the end that an error of the connection means; `None` if the other side did not end it.
     pub fn of(error: &io::Error) -> Option<Self> {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// Says a byte to each of its callers, and lets them resume their sessions.
+    /// Sends a byte to each client, and lets clients resume their sessions.
     async fn serve(listener: TcpListener, identity: &Identity) {
         let (certificate, key) = (identity.authority_certificate(), identity.authority_key());
         let authority = CertificateAuthority::from_pem(&certificate, &key).unwrap();

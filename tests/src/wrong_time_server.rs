@@ -1,4 +1,4 @@
-//! A time server (SNTP, RFC 5905) on 127.0.0.1 that is as wrong as a test wants it.
+//! A time server (SNTP, RFC 5905) on 127.0.0.1 whose clock is wrong by a chosen time.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 
 use crate::HOST_FOR_GUEST;
 
-/// Seconds from 1900, where NTP begins, to 1970.
+/// Seconds from 1900, the zero of NTP, to 1970.
 const NTP_TO_UNIX: u64 = 2_208_988_800;
-/// How often it looks whether it is to end.
+/// Interval in which the thread checks whether it has to end.
 const TICK: Duration = Duration::from_millis(100);
 
-/// It answers until it is dropped.
+/// The server, until this value is dropped.
 #[derive(Debug)]
 pub struct WrongTimeServer {
     port: u16,
@@ -24,7 +24,7 @@ pub struct WrongTimeServer {
 }
 
 impl WrongTimeServer {
-    /// Starts one whose clock is ahead by that much.
+    /// Starts a server whose clock is ahead by this much.
     pub fn start(ahead: Duration) -> Result<Self> {
         let socket = UdpSocket::bind("127.0.0.1:0").context("cannot bind a UDP port")?;
         socket.set_read_timeout(Some(TICK))?;
@@ -47,7 +47,7 @@ impl WrongTimeServer {
         })
     }
 
-    /// How a guest names it.
+    /// The server's address in a guest.
     pub fn host_for_guest(&self) -> String {
         format!("{HOST_FOR_GUEST}:{}", self.port)
     }
@@ -57,7 +57,7 @@ impl Drop for WrongTimeServer {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed why.
             let _ = thread.join();
         }
     }
@@ -72,7 +72,8 @@ fn answer(request: &[u8; 48], ahead: Duration) -> [u8; 48] {
     // No leap second, version 4, a server; second to the reference clock, which is called TEST.
     answer[..4].copy_from_slice(&[0x24, 2, 6, 0xEC]);
     answer[12..16].copy_from_slice(b"TEST");
-    // When the clock was set, the client's own stamp, when the request came, when the answer goes.
+    // Times of the clock's last setting, of the request's arrival and of the answer's departure; at 24 the client's own
+    // stamp.
     for at in [16, 32, 40] {
         answer[at..at + 4].copy_from_slice(&seconds.to_be_bytes());
         answer[at + 4..at + 8].copy_from_slice(&fraction.to_be_bytes());

@@ -13,7 +13,7 @@ use super::{
     signer::Signer,
 };
 
-/// What is signed: a digest of a program. 1.3.6.1.4.1.311.2.1.4
+/// The signed content: a digest of a program. 1.3.6.1.4.1.311.2.1.4
 const INDIRECT_DATA: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x04];
 /// The program is a PE image. 1.3.6.1.4.1.311.2.1.15
 const PE_IMAGE_DATA: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x0f];
@@ -22,7 +22,7 @@ const ALIGNMENT: usize = 8;
 /// The certificate table's entry: revision 2.0, PKCS#7.
 const REVISION_AND_KIND: [u8; 4] = [0x00, 0x02, 0x02, 0x00];
 
-/// The program with a signature.
+/// Returns the program with a signature.
 ///
 /// # Errors
 /// It is no program, or is signed already.
@@ -70,8 +70,8 @@ pub fn sign(program: &[u8], signer: &Signer) -> Result<Vec<u8>> {
     Ok(file)
 }
 
-/// SHA-256 of all but the checksum, the place of the signatures and the signatures. Sections follow each other in the file
-/// without gaps, so that this is what the firmware computes section by section.
+/// Returns SHA-256 of all but the checksum, the place of the signatures and the signatures. Sections follow each other
+/// in the file without gaps, so that the firmware, which computes it section by section, gets the same.
 fn image_digest(file: &[u8], layout: &Layout) -> Vec<u8> {
     let mut context = digest::Context::new(&digest::SHA256);
     let (checksum, certificates) = (layout.checksum(), layout.certificates());

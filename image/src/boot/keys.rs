@@ -1,5 +1,5 @@
-//! Keys of one's own for Secure Boot: PK (who may change keys), KEK (who may change what is allowed), db (who may sign programs),
-//! and the signed variables by which a machine in setup mode takes them (UEFI specification 2.10, 32.4).
+//! Keys of one's own for Secure Boot: PK (allows changes of keys), KEK (allows changes of db), db (allows programs),
+//! and the signed variables with which a machine in setup mode enrols them (UEFI specification 2.10, 32.4).
 
 use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path, process::Command};
 
@@ -13,23 +13,23 @@ use super::{
 /// A GUID as UEFI stores it: three numbers little endian, then bytes.
 type Guid = [u8; 16];
 
-/// 8be4df61-93ca-11d2-aa0d-00e098032b8c: where PK and KEK live.
+/// Vendor GUID of PK and KEK: 8be4df61-93ca-11d2-aa0d-00e098032b8c.
 const GLOBAL: Guid = [
     0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c,
 ];
-/// d719b2cb-3d3a-4596-a3bc-dad00e67656f: where db lives.
+/// Vendor GUID of db: d719b2cb-3d3a-4596-a3bc-dad00e67656f.
 const SECURITY: Guid = [
     0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
 ];
-/// a5c059a1-94e4-4aa7-87b5-ab155c2bf072: a list of certificates.
+/// GUID of a list of certificates: a5c059a1-94e4-4aa7-87b5-ab155c2bf072.
 const X509: Guid = [
     0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
 ];
-/// 4aafd29d-68df-49ee-8aa9-347d375665a7: a signature in PKCS#7.
+/// GUID of a signature in PKCS#7: 4aafd29d-68df-49ee-8aa9-347d375665a7.
 const PKCS7: Guid = [
     0x9d, 0xd2, 0xaf, 0x4a, 0xdf, 0x68, 0xee, 0x49, 0x8a, 0xa9, 0x34, 0x7d, 0x37, 0x56, 0x65, 0xa7,
 ];
-/// Whose keys these are: 3a7b2c51-0f6e-4d0b-9a53-8f1d6b6f21c4, Instar's, chosen at random.
+/// GUID of the keys' owner: 3a7b2c51-0f6e-4d0b-9a53-8f1d6b6f21c4, Instar's, chosen at random.
 const OWNER: Guid = [
     0x51, 0x2c, 0x7b, 0x3a, 0x6e, 0x0f, 0x0b, 0x4d, 0x9a, 0x53, 0x8f, 0x1d, 0x6b, 0x6f, 0x21, 0xc4,
 ];
@@ -37,10 +37,10 @@ const OWNER: Guid = [
 const ATTRIBUTES: u32 = 0x27;
 /// 2026-01-01: a later change of the variable needs a later time.
 const TIME: [u8; 16] = [0xea, 0x07, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Of each certificate.
+/// Lifetime of each certificate, days.
 const DAYS: &str = "3650";
 
-/// The three variables: name, where it lives, and whose key changes it.
+/// The three variables: name, vendor GUID, and the key that signs changes of it.
 const VARIABLES: [(&str, Guid, &str); 3] = [
     ("PK", GLOBAL, "PK"),
     ("KEK", GLOBAL, "PK"),
@@ -50,7 +50,7 @@ const VARIABLES: [(&str, Guid, &str); 3] = [
 /// Makes `PK`, `KEK` and `db` in the folder: each as `.key` and `.crt` in PEM, and as `.auth`, the signed variable.
 ///
 /// # Errors
-/// openssl is missing or fails, or the folder has such keys already: they may be in use.
+/// openssl is missing or fails, or the folder has these keys already: they may be in use.
 pub fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for (name, _, _) in VARIABLES {
@@ -67,7 +67,7 @@ pub fn make(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The signed variables in a folder, by file name, for the loader to enrol.
+/// Returns the signed variables in a folder, by file name, for the loader to enrol.
 ///
 /// # Errors
 /// One of the three is missing.
@@ -96,7 +96,7 @@ fn make_key(folder: &Path, name: &str) -> Result<()> {
         "{} is there already: machines may have been set up with it; name another folder",
         key.display()
     );
-    // Nobody else may read it, from the first byte on.
+    // The mode keeps other users from reading the key, from the first byte on.
     let opened = fs::OpenOptions::new()
         .write(true)
         .create_new(true)

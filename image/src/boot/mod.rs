@@ -1,4 +1,4 @@
-//! What firmware starts: the unified kernel image (UKI), signatures for Secure Boot, and the keys for them.
+//! Programs that firmware starts: the unified kernel image (UKI), signatures for Secure Boot, and the keys for them.
 
 pub mod authenticode;
 pub mod keys;

@@ -19,21 +19,21 @@ const MESSAGE_DIGEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 
 /// 2.16.840.1.101.3.4.2.1
 const SHA256: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01];
 
-/// What is signed.
+/// The signed content.
 #[derive(Clone, Copy, Debug)]
 pub enum Signed<'a> {
-    /// A structure that the signature carries.
+    /// A structure inside the signature.
     Inside {
-        /// Its type, an encoded object identifier.
+        /// The structure's type, an encoded object identifier.
         kind: &'a [u8],
         /// The structure, in DER.
         content: &'a [u8],
     },
-    /// Bytes that are elsewhere.
+    /// Bytes outside the signature.
     Outside(&'a [u8]),
 }
 
-/// The signature in a `ContentInfo`, in DER.
+/// Returns the signature in a `ContentInfo`, in DER.
 ///
 /// # Errors
 /// The key cannot sign.
@@ -42,12 +42,12 @@ pub fn sign(signed: &Signed<'_>, signer: &Signer) -> Result<Vec<u8>> {
     Ok(sequence(&[&object_id(SIGNED_DATA), &explicit(0, &inner)]))
 }
 
-/// The signature without a `ContentInfo` around it, as authenticated variables have it (UEFI specification 2.10, 8.2.2).
+/// Returns the signature without a `ContentInfo`, as in authenticated variables (UEFI specification 2.10, 8.2.2).
 ///
 /// # Errors
 /// The key cannot sign.
 pub fn signed_data(signed: &Signed<'_>, signer: &Signer) -> Result<Vec<u8>> {
-    // Attributes tie the type to the signature where a structure is inside; bytes outside are signed themselves.
+    // Attributes tie the type to the signature of a structure inside; bytes outside are signed themselves.
     let (content_info, attributes, signature) = match signed {
         Signed::Inside { kind, content } => {
             let attributes = attributes(kind, value_of(content));
@@ -78,7 +78,7 @@ fn signer_info(signer: &Signer, attributes: Option<&[Vec<u8>]>, signature: &[u8]
     ])
 }
 
-/// Type and digest of what is signed, each an attribute in DER.
+/// Returns type and digest of the content, each as an attribute in DER.
 fn attributes(kind: &[u8], value: &[u8]) -> Vec<Vec<u8>> {
     let digest = digest::digest(&digest::SHA256, value);
     let attribute = |name, value| sequence(&[&object_id(name), &set_of(&[value])]);
@@ -88,7 +88,7 @@ fn attributes(kind: &[u8], value: &[u8]) -> Vec<Vec<u8>> {
     ]
 }
 
-/// A structure without its tag and length: what PKCS#7 makes the digest of.
+/// Returns a structure without its tag and length: PKCS#7 takes the digest of that.
 fn value_of(der: &[u8]) -> &[u8] {
     let length_bytes = match der.get(1) {
         Some(first) if *first >= 0x80 => usize::from(first & 0x7F),
@@ -97,7 +97,7 @@ fn value_of(der: &[u8]) -> &[u8] {
     der.get(2 + length_bytes..).unwrap_or_default()
 }
 
-/// The algorithm SHA-256.
+/// Returns the algorithm identifier of SHA-256.
 pub(super) fn sha256() -> Vec<u8> {
     sequence(&[&object_id(SHA256), &null()])
 }

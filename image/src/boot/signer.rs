@@ -1,4 +1,4 @@
-//! Who signs: an RSA key and the certificate that firmware knows it by.
+//! The signer: an RSA key and the certificate by which firmware knows it.
 
 use std::{fs, path::Path};
 
@@ -26,10 +26,11 @@ impl std::fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// From two files in PEM. The key is RSA of 2048 bits or more: firmware knows no other kind for sure.
+    /// Reads a key and its certificate from two files in PEM. The key must be RSA of 2048 bits or more: only RSA is
+    /// sure to work with all firmware.
     ///
     /// # Errors
-    /// A file cannot be read or is something else, or they do not belong together.
+    /// A file cannot be read or has another content, or the two do not belong together.
     pub fn read(key: &Path, certificate: &Path) -> Result<Self> {
         let read =
             |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
@@ -70,23 +71,23 @@ impl Signer {
         })
     }
 
-    /// The certificate in DER.
+    /// Returns the certificate in DER.
     #[must_use]
     pub fn certificate(&self) -> &[u8] {
         &self.certificate
     }
 
-    /// The name of who issued it, in DER.
+    /// Returns the name of the certificate's issuer, in DER.
     pub(super) fn issuer(&self) -> &[u8] {
         &self.issuer
     }
 
-    /// The certificate's number, big endian.
+    /// Returns the certificate's serial number, big endian.
     pub(super) fn serial(&self) -> &[u8] {
         &self.serial
     }
 
-    /// PKCS#1 v1.5 with SHA-256, which has nothing random in it.
+    /// Signs by PKCS#1 v1.5 with SHA-256, which has nothing random in it.
     pub(super) fn sign(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut signature = vec![0; self.key.public().modulus_len()];
         self.key

@@ -1,17 +1,17 @@
-//! The unified kernel image: systemd's stub with kernel, initramfs, command line and the name of what it starts as sections of
-//! one program (<https://uapi-group.org/specifications/specs/unified_kernel_image/>). One signature covers all of it, the
-//! root filesystem in the initramfs included.
+//! The unified kernel image: systemd's stub with kernel, initramfs, command line and the version's name as sections of
+//! one program (<https://uapi-group.org/specifications/specs/unified_kernel_image/>). One signature covers all of it,
+//! the root filesystem in the initramfs included.
 
 use instar_pe::{Error, Layout, SECTION_HEADER, put_u16, put_u32, u32_at};
 
-/// What goes into a UKI.
+/// The parts of a UKI.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     /// systemd's stub, `linuxx64.efi.stub`.
     pub stub: &'a [u8],
     /// The bzImage.
     pub kernel: &'a [u8],
-    /// `uname -r` of it.
+    /// The kernel's `uname -r`.
     pub kernel_release: &'a str,
     /// The initramfs.
     pub initramfs: &'a [u8],
@@ -21,12 +21,12 @@ pub struct Parts<'a> {
     pub os_release: &'a str,
 }
 
-/// What a section of data says of itself: initialized data, may be read.
+/// Flags of a section with data: initialized data, may be read.
 const DATA: u32 = 0x4000_0040;
-/// What the kernel's section says: code, may be read and run.
+/// Flags of the kernel's section: code, may be read and run.
 const CODE: u32 = 0x6000_0020;
 
-/// The program, not signed.
+/// Builds the UKI, without a signature.
 ///
 /// # Errors
 /// The stub is no program, has no room for the sections' headers, or the whole is too large.
@@ -107,7 +107,8 @@ fn add_sections(program: &[u8], sections: &[(&str, u32, &[u8])]) -> Result<Vec<u
     Ok(file)
 }
 
-/// The first address after all sections. The last of them counts with its size in memory, which may exceed that in the file.
+/// Returns the first address after all sections. The last one counts with its size in memory, which may exceed its size
+/// in the file.
 fn next_address(program: &[u8], layout: &Layout, last: u32) -> Result<u32, Error> {
     let header = layout.table + (layout.sections.len() - 1) * SECTION_HEADER;
     let size = u32_at(program, header + 8).ok_or(Error::NotPe("short headers"))?;

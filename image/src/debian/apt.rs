@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::Mirror;
 
-/// Where Debian and Ubuntu keep the keys of Debian's archive.
+/// The path of the keys of Debian's archive, on Debian and Ubuntu.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// An apt that knows one suite of Debian and nothing of this machine's packages.
@@ -19,7 +19,7 @@ pub(super) struct Apt {
     folder: PathBuf,
 }
 
-/// A package as the signed index describes it.
+/// A package's record in the signed index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) name: String,
@@ -63,7 +63,7 @@ impl Apt {
         self.run("apt-get", &["-q", "update"], None).map(drop)
     }
 
-    /// The names of these packages and all that they depend on.
+    /// Returns the names of these packages and of all that they depend on.
     pub(super) fn closure(&self, names: &[&str]) -> Result<Vec<String>> {
         let mut arguments = vec![
             "-q",
@@ -89,7 +89,7 @@ impl Apt {
         Ok(names)
     }
 
-    /// What the index says about the candidate version of each of these packages.
+    /// Returns the index's records of the candidate version of each of these packages.
     pub(super) fn records(&self, names: &[&str]) -> Result<Vec<Record>> {
         let mut arguments = vec!["show", "--no-all-versions"];
         arguments.extend(names);
@@ -108,7 +108,7 @@ impl Apt {
         Ok(records)
     }
 
-    /// What the index says about one version of a package; none if the archive does not have it.
+    /// Returns the index's record of one version of a package; none if the archive does not have it.
     pub(super) fn record(&self, name: &str, version: &str) -> Result<Option<Record>> {
         // One line for each version, NAME | VERSION | ARCHIVE; none for a name that the archive does not know.
         let versions = self.run("apt-cache", &["madison", name], None)?;
@@ -161,7 +161,7 @@ impl Apt {
     }
 }
 
-/// Read after the machine's own configuration, of which proxies and credentials stay in force.
+/// Returns apt's configuration. It is read after the machine's own, whose proxies and credentials stay in force.
 fn configuration(folder: &Path) -> String {
     let folder = folder.display();
     format!(
@@ -260,11 +260,11 @@ mod tests {
             APT::Get::AllowUnauthenticated \"true\";\n";
         let conf = apt.folder.join("apt.conf");
         let ours = fs::read_to_string(&conf).unwrap();
-        // As it is read: first the machine's configuration, then ours.
+        // In the order in which apt reads them: first the machine's configuration, then ours.
         fs::write(&conf, format!("{allow}{ours}")).unwrap();
         let error = apt.update().unwrap_err();
         assert!(error.to_string().contains("is not signed"), "{error:#}");
-        // Without ours it would have been taken.
+        // Without our configuration apt would accept it.
         let taken: String = ours
             .lines()
             .filter(|line| !line.contains("Allow"))

@@ -1,10 +1,11 @@
-//! Where Debian's archive is: taken from what this machine's own apt uses, so that no build depends on a host named here.
+//! The address of Debian's archive, from the sources of this machine's own apt, so that no build depends on a host
+//! named here.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-/// Names that a suite of Debian itself can have. Other repositories use some of them too, the last four above all.
+/// Names of Debian's own suites. Other repositories use some of them too, the last four above all.
 const CODE_NAMES: [&str; 5] = ["bullseye", "bookworm", "trixie", "forky", "sid"];
 const ROLES: [&str; 4] = ["oldstable", "stable", "testing", "unstable"];
 
@@ -18,7 +19,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// The one that was chosen, or else that of this machine.
+    /// Returns the chosen mirror, else that of this machine.
     ///
     /// # Errors
     /// See [`Self::of_this_machine`].
@@ -26,7 +27,7 @@ impl Mirror {
         chosen.cloned().map_or_else(Self::of_this_machine, Ok)
     }
 
-    /// The mirror that the machine's apt is set up with.
+    /// Returns the mirror in the machine's apt sources.
     ///
     /// # Errors
     /// The apt sources name no Debian archive (as on Ubuntu), or cannot be read.
@@ -100,7 +101,7 @@ fn choose(entries: &[Entry]) -> Option<Mirror> {
     })
 }
 
-/// Lines such as `deb [signed-by=…] http://mirror/debian trixie main` (sources.list(5)).
+/// Parses lines like `deb [signed-by=…] http://mirror/debian trixie main` (sources.list(5)).
 fn one_line_entries(text: &str) -> Vec<Entry> {
     let entry = |line: &str| {
         let rest = line.trim().strip_prefix("deb")?;
@@ -119,7 +120,7 @@ fn one_line_entries(text: &str) -> Vec<Entry> {
     text.lines().filter_map(entry).collect()
 }
 
-/// Stanzas with the fields `Types`, `URIs` and `Suites`, each with one or more words.
+/// Parses stanzas with the fields `Types`, `URIs` and `Suites`, each with one or more words.
 fn deb822_entries(text: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
     let without_comments: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
@@ -148,7 +149,7 @@ fn deb822_entries(text: &str) -> Vec<Entry> {
     entries
 }
 
-/// The words of a field of a stanza; lines that begin with a blank continue it.
+/// Returns the words of a field of a stanza; lines that begin with a blank continue it.
 fn words<'a>(stanza: &[&'a str], field: &str) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut inside = false;

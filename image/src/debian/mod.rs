@@ -1,7 +1,8 @@
-//! Debian packages without touching the machine's own: resolved and fetched by apt with an apt state of its own, so that
-//! every byte passed apt's signature checks, then unpacked beside each other. Works as an ordinary user.
+//! Debian packages without touching the machine's own: apt resolves and fetches them with an apt state of its own, so
+//! that every byte has passed apt's signature checks; then they are unpacked beside each other. Works as an ordinary
+//! user.
 //!
-//! Which versions, with which digests, is written in lists in the repository; `image packages` renews them.
+//! Lists in the repository name the versions and their digests; `image packages` renews them.
 
 mod apt;
 pub mod copyright;

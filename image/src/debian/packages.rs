@@ -1,4 +1,4 @@
-//! The packages of a list: their files by digest, and their contents unpacked, in the cache.
+//! The packages of a list: their files by digest, and their unpacked contents, in the cache.
 
 use std::{
     collections::BTreeSet,
@@ -17,18 +17,18 @@ use super::{
 };
 use crate::digest::Sha256;
 
-/// What to fetch.
+/// A request for packages.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// The suite of Debian, such as `trixie`.
+    /// The suite of Debian, e.g. `trixie`.
     pub suite: &'a str,
     /// Packages to take with all that they depend on.
     pub with_dependencies: &'a [&'a str],
     /// Packages to take alone.
     pub alone: &'a [&'a str],
-    /// An empty package whose first dependency is the one that is meant, taken alone (`linux-image-amd64`).
+    /// An empty package (e.g. `linux-image-amd64`), whose first dependency is the wanted package, taken alone.
     pub through: Option<&'a str>,
-    /// Names the list of what was resolved.
+    /// The name of the list of resolved versions.
     pub name: &'a str,
 }
 
@@ -59,28 +59,28 @@ impl Request<'_> {
 }
 
 impl Package {
-    /// The name of its files in the cache: a digest alone would be enough, the rest is for people.
+    /// The name of the package's files in the cache: the digest alone would be enough, the rest is for people.
     fn file_stem(&self) -> String {
         let version = self.version.replace(':', "%3a");
         format!("{}_{version}_{}", self.name, &self.sha256[..16])
     }
 }
 
-/// Exact versions that answer a request.
+/// The exact versions that answer a request.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct List {
-    /// What was asked for; another question needs another answer.
+    /// The request; a list for another request is not valid.
     requested: Vec<String>,
-    /// The list that this one stands in for, by its digest, as the archive no longer has all of it.
+    /// The digest of the list that this one replaces, as the archive no longer has all of that list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     instead_of: Option<String>,
     packages: Vec<Package>,
 }
 
-/// A package and where its contents lie.
+/// A package, and the place of its contents.
 #[derive(Clone, Debug)]
 pub struct Fetched {
-    /// Which it is.
+    /// The package.
     pub package: Package,
     /// Its files, unpacked.
     pub root: PathBuf,
@@ -176,15 +176,16 @@ pub fn fetch(source: &Source, request: &Request<'_>) -> Result<Vec<Fetched>> {
     cache.unpack(substitute.packages)
 }
 
-/// Writes the request's list anew, from the newest versions that the archive has, and fetches them. Returns what has changed, a line
-/// for each package.
+/// Writes the request's list anew, from the newest versions in the archive, and fetches them. Returns the changes, a
+/// line for each package.
 ///
 /// # Errors
-/// No mirror with security updates, no network, a signature or digest that is wrong, or a folder that cannot be written.
+/// No mirror with security updates, no network, a signature or digest that is wrong, or a folder that cannot
+/// be written.
 pub fn renew(source: &Source, request: &Request<'_>) -> Result<String> {
     let cache = Cache::make(&source.cache)?;
     let path = list_path(&source.lists, request);
-    // One that cannot be read is replaced as well.
+    // A list that cannot be read is replaced as well.
     let before = read_list(&path).ok().flatten();
     let before = before.map_or_else(Vec::new, |list| list.packages);
     let apt = archive(&cache, &source.mirror_with_security()?, request)?;
@@ -206,7 +207,7 @@ impl List {
     }
 }
 
-/// A line for each package that one list has in another version than the other, or alone.
+/// Returns a line for each package that is in one list only, or in another version.
 fn differences(before: &[Package], after: &[Package]) -> String {
     let find = |list: &[Package], name: &str| {
         let found = list.iter().find(|package| package.name == name);
@@ -252,14 +253,14 @@ fn write_list(path: &Path, list: &List) -> Result<()> {
     fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// apt with the newest lists of the archive.
+/// Returns apt with the newest lists of the archive.
 fn archive(cache: &Cache<'_>, mirror: &Mirror, request: &Request<'_>) -> Result<Apt> {
     let apt = Apt::new(&cache.root.join("apt"), mirror, request.suite)?;
     apt.update()?;
     Ok(apt)
 }
 
-/// Downloads what is missing of a list; returns what the archive no longer has, and then downloads nothing.
+/// Downloads the missing files of a list. If the archive lacks some of them, downloads nothing and returns those.
 fn download_listed(apt: &Apt, cache: &Cache<'_>, packages: &[Package]) -> Result<Vec<String>> {
     let missing: Vec<&Package> = packages
         .iter()
@@ -285,7 +286,7 @@ fn download_listed(apt: &Apt, cache: &Cache<'_>, packages: &[Package]) -> Result
     Ok(gone)
 }
 
-/// The newest versions that answer the request.
+/// Downloads the newest versions that answer the request.
 fn resolve_and_download(
     apt: &Apt,
     cache: &Cache<'_>,
@@ -312,7 +313,7 @@ fn resolve_and_download(
     Ok(packages)
 }
 
-/// Fetches the files of those records that are not in the cache.
+/// Downloads the files of these records that are not in the cache.
 fn download(apt: &Apt, cache: &Cache<'_>, records: &[Record]) -> Result<()> {
     let missing: Vec<&Record> = records
         .iter()
@@ -351,7 +352,7 @@ fn first_dependency(apt: &Apt, package: &str) -> Result<String> {
     Ok(first.to_owned())
 }
 
-/// Files that apt has downloaded are named by apt; here they are told by their digest.
+/// Moves apt's downloads into the cache. apt chooses the files' names, so they are identified by their digest.
 fn take_in(arrivals: &Path, files: &Path, records: &[Record]) -> Result<()> {
     for entry in fs::read_dir(arrivals).context("cannot list the downloads")? {
         let path = entry.context("cannot list the downloads")?.path();
@@ -381,7 +382,7 @@ fn package(record: &Record) -> Package {
     }
 }
 
-/// The digest names files, so it must be one.
+/// Checks that the digest is one, as it becomes part of file names.
 fn check_digest_text(package: &Package) -> Result<()> {
     let good = package.sha256.len() == 64
         && package
@@ -485,7 +486,7 @@ mod tests {
             self.cache().join("unpacked").join(package.file_stem())
         }
 
-        /// With an archive that is not there.
+        /// Fetches from an archive that does not exist.
         fn fetch(&self, request: &Request<'_>, missing: Missing) -> Result<Vec<Fetched>> {
             let nowhere = self.folder.path().join("no-archive");
             let source = Source {

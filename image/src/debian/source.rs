@@ -1,4 +1,4 @@
-//! Where packages come from: the lists of exact versions in the repository, the cache of files, the archive.
+//! The sources of packages: the lists of exact versions in the repository, the cache of files, the archive.
 
 use std::path::PathBuf;
 
@@ -6,30 +6,30 @@ use anyhow::{Result, ensure};
 
 use super::Mirror;
 
-/// What to do when the archive no longer has a version that a list names: Debian keeps only the newest of each suite.
+/// The policy for a listed version that the archive no longer has: Debian keeps only the newest of each suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// Take what the signed index has now, and say so.
+    /// Take the version that the signed index has now, and report it.
     Substitute,
     /// Fail.
     Refuse,
 }
 
-/// Where packages come from.
+/// The sources of packages.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The folder of lists: for each request a file with exact versions and digests, kept in the repository.
     pub lists: PathBuf,
-    /// Where files are kept between builds.
+    /// The folder in which files are kept between builds.
     pub cache: PathBuf,
     /// The archive, else the one that this machine's apt uses.
     pub mirror: Option<Mirror>,
-    /// For versions that are gone from the archive.
+    /// The policy for versions that are gone from the archive.
     pub missing: Missing,
 }
 
 impl Source {
-    /// The archive to ask.
+    /// Returns the archive.
     ///
     /// # Errors
     /// This machine's apt names none.
@@ -37,8 +37,8 @@ impl Source {
         Mirror::chosen(self.mirror.as_ref())
     }
 
-    /// The archive to write new lists from: it must come with the archive of security updates, or lists would name versions with
-    /// known defects.
+    /// Returns the archive for new lists: it must come with the archive of security updates, or lists would name
+    /// versions with known defects.
     ///
     /// # Errors
     /// There is none, or it has no security updates.

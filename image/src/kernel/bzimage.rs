@@ -4,10 +4,10 @@ use thiserror::Error;
 
 const MAGIC_AT: usize = 0x202;
 const VERSION_POINTER_AT: usize = 0x20E;
-/// The pointer counts from here.
+/// The offset that the header's pointer is relative to.
 const VERSION_BASE: usize = 0x200;
 
-/// What a kernel says it is.
+/// The kernel's own description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Banner {
     /// The whole line: release, builder, build number and date.
@@ -16,7 +16,7 @@ pub struct Banner {
     pub release: String,
 }
 
-/// Why a file is not taken for a kernel.
+/// Why a file is no kernel.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum Error {
     /// The header's signature is missing.

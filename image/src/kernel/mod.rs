@@ -1,4 +1,4 @@
-//! The kernel package: which kernel it is, and which of its modules go where.
+//! The kernel's package: its version, and the places of its modules.
 
 pub mod bzimage;
 pub mod modinfo;

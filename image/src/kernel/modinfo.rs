@@ -1,4 +1,4 @@
-//! What a module says about itself: the `.modinfo` section of a `.ko` file, `key=value` strings separated by NUL.
+//! A module's description of itself: the `.modinfo` section of a `.ko` file, `key=value` strings separated by NUL.
 
 use thiserror::Error;
 
@@ -7,9 +7,9 @@ use crate::elf;
 /// The facts that the module index needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleInfo {
-    /// Names of the modules that must be loaded before it.
+    /// Names of the modules that must be loaded before this one.
     pub depends: Vec<String>,
-    /// Patterns of the devices and names that it serves.
+    /// Patterns of the devices and names that the module serves.
     pub aliases: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub fn read(module: &[u8]) -> Result<ModuleInfo, Error> {
     Ok(info)
 }
 
-/// Module names are compared with `_` for every `-`, as the kernel does.
+/// Returns a module's name with `_` for every `-`, as the kernel compares names.
 #[must_use]
 pub fn normal_name(name: &str) -> String {
     name.replace('-', "_")

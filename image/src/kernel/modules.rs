@@ -1,4 +1,5 @@
-//! Chooses kernel modules and writes the index by which they are found: `modules.dep` and `modules.alias`, in depmod's format (modules.dep(5)).
+//! Chooses kernel modules and writes the kernel's index of them: `modules.dep` and `modules.alias`, in depmod's format
+//! (modules.dep(5)).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +15,7 @@ use super::modinfo::{self, ModuleInfo, normal_name};
 /// The names of modules that an image gets, per section of `modules.txt`.
 const WANTED: &str = include_str!("modules.txt");
 
-/// The modules of one kernel, as its package brings them.
+/// The modules of one kernel, from its package.
 #[derive(Debug)]
 pub struct Available {
     root: PathBuf,
@@ -28,7 +29,7 @@ pub struct Available {
 pub struct Module {
     /// Path below `/usr/lib/modules/<release>/`.
     pub path: String,
-    /// What it says about itself.
+    /// The module's own description.
     pub info: ModuleInfo,
     /// The file as the package has it: compressed and signed.
     pub file: Vec<u8>,
@@ -93,7 +94,7 @@ impl Available {
 /// The names in one section of the list of wanted modules, in its order.
 ///
 /// # Errors
-/// There is no such section.
+/// The section is missing.
 pub fn wanted(section: &str) -> Result<Vec<&'static str>> {
     let header = format!("[{section}]");
     ensure!(
@@ -107,7 +108,8 @@ pub fn wanted(section: &str) -> Result<Vec<&'static str>> {
         .collect())
 }
 
-/// The order in which `name` and what it needs are loaded, `name` last. What is not in the selection is built in.
+/// Returns `name` and its dependencies in the order of loading, `name` last. A dependency outside the selection is
+/// built in.
 ///
 /// # Errors
 /// The dependencies run in a circle.
@@ -143,7 +145,7 @@ pub fn load_order<'a>(selection: &'a Selection, name: &str) -> Result<Vec<&'a st
     Ok(order)
 }
 
-/// The text of `modules.dep`: each module, then what it needs, to be loaded from right to left.
+/// Returns the text of `modules.dep`: each module, then its dependencies, to be loaded from right to left.
 ///
 /// # Errors
 /// The dependencies run in a circle.
@@ -161,7 +163,7 @@ pub fn dependency_index(selection: &Selection) -> Result<String> {
     Ok(lines.concat())
 }
 
-/// The text of `modules.alias`: `alias PATTERN MODULE`.
+/// Returns the text of `modules.alias`: `alias PATTERN MODULE`.
 #[must_use]
 pub fn alias_index(selection: &Selection) -> String {
     let lines: BTreeSet<String> = selection
@@ -194,7 +196,7 @@ fn collect(root: &Path, folder: &Path, paths: &mut BTreeMap<String, String>) -> 
     Ok(())
 }
 
-/// The normal name of the module in this file; none for files that are no modules.
+/// Returns the normal name of the module in this file; none for a file that is no module.
 fn module_name(path: &str) -> Option<String> {
     let file = path.rsplit('/').next()?;
     let name = file

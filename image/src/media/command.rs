@@ -1,4 +1,4 @@
-//! Tools of the building machine.
+//! Programs of the build machine.
 
 use std::{
     io::Write,
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 /// 1980-01-01, the first day that FAT knows: tools that write times write this one.
 const EPOCH: &str = "315532800";
 
-/// A tool that writes no time of this machine.
+/// Returns the command of a program that writes no time of this machine.
 pub(super) fn tool(program: &str) -> Command {
     let mut command = Command::new(program);
     command
@@ -21,12 +21,12 @@ pub(super) fn tool(program: &str) -> Command {
     command
 }
 
-/// Runs it. `package` is where Debian has it.
+/// Runs a command. `package` is its package in Debian.
 pub(super) fn run(command: &mut Command, package: &str) -> Result<()> {
     run_with_input(command, package, &[])
 }
 
-/// Runs it with these bytes as its standard input.
+/// Runs a command with these bytes as its standard input.
 pub(super) fn run_with_input(command: &mut Command, package: &str, input: &[u8]) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command

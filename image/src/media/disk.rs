@@ -1,5 +1,5 @@
-//! The disk image: a GPT with the EFI system partition and an empty STATE, by which the node knows the disk for its own. At its first
-//! boot it makes the rest, on a disk of any size that the image was copied to.
+//! The disk image: a GPT with the EFI system partition and an empty STATE, by which the node recognizes its own disk.
+//! The image may be copied to a disk of any size: the node makes the other partitions at its first boot.
 
 use std::{
     collections::BTreeMap,
@@ -21,15 +21,15 @@ use super::{
     new_esp::Files,
 };
 
-/// Partitions begin at multiples of this, and as much is left at the end: the backup table needs less.
+/// Partitions begin at multiples of this, bytes, and as much is left at the end: the backup table needs less.
 const ALIGNMENT: u64 = 1 << 20;
 const SECTOR: u64 = 512;
-/// Empty parts of this size are not written: the file has holes there.
+/// Size of a chunk, bytes. Empty chunks are not written: the file has holes there.
 const CHUNK: usize = 64 << 10;
 /// The partition that keeps the config, as machined lays it out (docs/contracts.md).
 const STATE_BYTES: u64 = 24 << 20;
 const STATE_LABEL: &str = "STATE";
-/// Names of the disk and its partitions, the same in every image: like all copies of one.
+/// GUIDs of the disk and its partitions, the same in every image, as in all copies of one image.
 const DISK: Uuid = Uuid::from_u128(0x5a1f_6f3e_3b0c_4f6b_9c57_2d7b_11ce_0a01);
 const ESP: Uuid = Uuid::from_u128(0x5a1f_6f3e_3b0c_4f6b_9c57_2d7b_11ce_0a02);
 const STATE: Uuid = Uuid::from_u128(0x5a1f_6f3e_3b0c_4f6b_9c57_2d7b_11ce_0a03);

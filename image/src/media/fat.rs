@@ -12,16 +12,16 @@ use super::{
 /// The volume's label.
 const LABEL: &str = "INSTAR";
 
-/// Which kind of FAT.
+/// The kind of FAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What firmware expects on disks. It starts at 65,525 clusters.
+    /// FAT32, which firmware expects on disks. It starts at 65,525 clusters.
     Fat32,
-    /// What mkfs.fat finds fit for the size, as on removable media.
+    /// The kind that mkfs.fat chooses for the size, as on removable media.
     Any,
 }
 
-/// Makes a partition of so many bytes with these files.
+/// Makes a partition of `bytes` bytes with these files.
 pub(super) fn write(files: &Files, kind: Kind, bytes: u64, out: &Path) -> Result<()> {
     File::create(out)
         .and_then(|file| file.set_len(bytes))

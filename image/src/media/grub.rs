@@ -1,4 +1,4 @@
-//! GRUB for machines without UEFI: one program that starts the UKI's kernel and initramfs from where they are in the UKI.
+//! GRUB for machines without UEFI: one program that starts the UKI's kernel and initramfs from their places in the UKI.
 
 use std::{fs, path::Path};
 
@@ -12,7 +12,7 @@ use crate::{
     tree::{Content, Tree},
 };
 
-/// What it must understand: drives, ISO and FAT, files as disks, Linux, serial ports.
+/// GRUB's modules: for drives, ISO and FAT, files as disks, Linux, serial ports.
 const MODULES: [&str; 12] = [
     "biosdisk",
     "iso9660",
@@ -39,7 +39,7 @@ pub(super) struct Grub {
     pub(super) mbr: Vec<u8>,
 }
 
-/// Makes it, for an ISO with the partition `esp` and in that the UKI.
+/// Makes GRUB for an ISO with the partition `esp` and, in that, the UKI.
 pub(super) fn make(
     packages: &[Fetched],
     esp: &str,
@@ -78,7 +78,8 @@ pub(super) fn make(
     })
 }
 
-/// What it does. A UKI holds kernel and initramfs as they are, at multiples of a sector: GRUB reads them there.
+/// Returns GRUB's script. A UKI holds kernel and initramfs unchanged, at multiples of a sector, and GRUB reads them
+/// there.
 fn script(esp: &str, uki_path: &str, uki: &[u8]) -> Result<String> {
     let layout = Layout::read(uki)?;
     let section = |name: &str| {
@@ -102,13 +103,13 @@ fn script(esp: &str, uki_path: &str, uki: &[u8]) -> Result<String> {
     ))
 }
 
-/// A part of a disk, as GRUB writes it.
+/// Returns a part of a disk in GRUB's notation.
 fn blocks(section: &Section) -> String {
     let (start, length) = (section.file.start, section.file.len());
     format!("{}+{}", start / SECTOR, length.div_ceil(SECTOR))
 }
 
-/// grub-mkimage with the libraries that it needs.
+/// Unpacks grub-mkimage with the libraries that it needs.
 fn unpack_mkimage(packages: &[Fetched], scratch: &Path) -> Result<std::path::PathBuf> {
     let mut tree = Tree::new();
     Programs::new(packages).add(&mut tree, "grub-common", "usr/bin/grub-mkimage")?;

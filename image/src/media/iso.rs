@@ -21,7 +21,7 @@ const ESP: &str = "boot/efi.img";
 const BIOS: &str = "boot/bios.img";
 /// 1980-01-01, as in the partition.
 const FILE_DATE: &str = "1980010100000000";
-/// For the tables of the file system in the partition.
+/// Room for the tables of the file system in the partition, bytes.
 const MARGIN: u64 = 1 << 20;
 
 pub(super) fn write(

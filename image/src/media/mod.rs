@@ -1,6 +1,7 @@
-//! What people put into drives and onto servers: disk image, ISO, and a folder for network boot, all around one UKI.
+//! The media for drives and servers: disk image, ISO, and a folder for network boot, all around one UKI.
 //!
-//! Needs no root: partitions are made with mtools, tables here, the ISO by xorriso. The same inputs give the same bytes.
+//! Needs no root: partitions are made with mtools, tables here, the ISO by xorriso. The same inputs give the same
+//! bytes.
 
 mod command;
 mod disk;
@@ -30,11 +31,11 @@ use crate::{
 
 /// The disk image, byte by byte.
 pub const DISK_FILE: &str = "disk.raw";
-/// The same for QEMU, without its empty parts.
+/// The disk image as qcow2, without its empty parts.
 pub const DISK_QCOW2_FILE: &str = "disk.qcow2";
 /// The ISO.
 pub const ISO_FILE: &str = "instar.iso";
-/// What is in the media beside the image, as an SPDX document.
+/// The media's content beside the image, as an SPDX document.
 pub const SBOM_FILE: &str = "media.spdx.json";
 /// The folder for network boot.
 pub const NETWORK_FOLDER: &str = "pxe";
@@ -42,29 +43,29 @@ pub const NETWORK_FOLDER: &str = "pxe";
 /// GRUB starts the ISO where there is no UEFI, iPXE is for the network.
 const PACKAGES: [&str; 2] = ["grub-pc-bin", "ipxe"];
 
-/// What to make and from what.
+/// The inputs of the media.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The folder of a build; the media are put there too.
     pub folder: PathBuf,
     /// A folder with `PK.auth`, `KEK.auth` and `db.auth` that the loader enrols on a machine in setup mode.
     pub enrol: Option<PathBuf>,
-    /// Enrol them on real machines as well, not only on virtual ones.
+    /// Enrols the keys on real machines as well, not only on virtual ones.
     pub enrol_everywhere: bool,
     /// Size of the disk image's EFI system partition, bytes.
     pub esp_bytes: u64,
-    /// Where packages come from.
+    /// Source of the packages.
     pub packages: debian::Source,
 }
 
-/// What all media are made of.
+/// The parts that all media share.
 struct Parts {
     system: NewSystem,
     uki: Vec<u8>,
     loader: Vec<u8>,
 }
 
-/// Makes them. Returns the files and their sizes in bytes.
+/// Makes the media. Returns the files and their sizes in bytes.
 ///
 /// # Errors
 /// A file of the build, a package or a tool is missing, or the folder cannot be written.
@@ -100,7 +101,7 @@ pub fn build(options: &Options) -> Result<Vec<(PathBuf, u64)>> {
         .collect()
 }
 
-/// systemd-boot is the image's already, and the tools that make media leave nothing of their own in them.
+/// The image's SBOM lists systemd-boot already, and the tools that make media leave nothing of their own in them.
 fn write_sbom(parts: &Parts, packages: &[Fetched], folder: &Path) -> Result<()> {
     let used: Vec<&Fetched> = packages
         .iter()
@@ -154,7 +155,7 @@ fn read(folder: &Path, name: &str) -> Result<Vec<u8>> {
     fs::read(&path).with_context(|| format!("cannot read {}: image build makes it", path.display()))
 }
 
-/// What is put in the media, and the tool that makes GRUB.
+/// Returns the packages for the media, and the tool that makes GRUB.
 pub fn packages() -> Request<'static> {
     Request {
         suite: SUITE,

@@ -1,4 +1,4 @@
-//! The folder for network boot: what a TFTP or HTTP server offers.
+//! The folder for network boot, for a TFTP or HTTP server.
 
 use std::{fs, path::Path};
 
@@ -10,9 +10,9 @@ use crate::{build::UKI_FILE, debian::Fetched, programs::Programs};
 
 /// iPXE for machines whose firmware boots from the network without iPXE in its ROM: with BIOS, and with UEFI.
 const IPXE: [&str; 2] = ["undionly.kpxe", "snponly.efi"];
-/// Names are relative to where the script was fetched from, by whichever protocol.
+/// The name of the script, whose own names are relative to its URL, by any protocol.
 const SCRIPT: &str = "boot.ipxe";
-/// iPXE for UEFI runs this script when it finds it beside itself.
+/// The script that iPXE for UEFI runs from its own folder.
 const AUTOEXEC: &str = "#!ipxe\ndhcp\nchain boot.ipxe\n";
 
 pub(super) fn write(uki: &[u8], packages: &[Fetched], folder: &Path) -> Result<()> {
@@ -23,7 +23,7 @@ pub(super) fn write(uki: &[u8], packages: &[Fetched], folder: &Path) -> Result<(
     }
     fs::create_dir(&out).with_context(|| format!("cannot create {}", out.display()))?;
     for name in ["vmlinuz", "initramfs", UKI_FILE] {
-        // The same bytes once.
+        // A second name of the same bytes.
         fs::hard_link(folder.join(name), out.join(name))
             .with_context(|| format!("cannot link {name} into {}", out.display()))?;
     }
@@ -44,7 +44,8 @@ pub(super) fn write(uki: &[u8], packages: &[Fetched], folder: &Path) -> Result<(
     Ok(())
 }
 
-/// The arguments are those of the UKI, and what the variable `instar-arguments` holds when another script chains to this one.
+/// Returns iPXE's script. The arguments are the UKI's, and the variable `instar-arguments`, which another script can
+/// set before it chains to this one.
 fn script(uki: &[u8]) -> Result<String> {
     let layout = Layout::read(uki)?;
     let section = layout

@@ -8,14 +8,14 @@ use std::{
 use anyhow::{Context, Result};
 use instar_esp::{Asset, NewSystem, State, Volume, install, perform};
 
-/// Folders and files, each folder before what is in it.
+/// Folders and files, each folder before its content.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     pub(super) folders: Vec<String>,
     pub(super) files: BTreeMap<String, Vec<u8>>,
 }
 
-/// The partition that holds this system and nothing else.
+/// Returns the files of a partition with this system alone.
 pub(super) fn files(system: &NewSystem, uki: &[u8], loader: &[u8]) -> Result<Files> {
     let mut files = Files::default();
     let plan = install(&State::read(&files)?, system)?;

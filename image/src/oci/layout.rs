@@ -12,10 +12,10 @@ use super::model::{
 };
 use crate::{archive, digest::Sha256, tree::Tree};
 
-/// How a layer is stored.
+/// The form in which a layer is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// As it is: for what is compressed already.
+    /// Not compressed: for layers of compressed files.
     #[default]
     None,
     /// gzip.
@@ -25,16 +25,16 @@ pub enum Compression {
 /// One layer of an image.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// What it holds.
+    /// The layer's files.
     pub tree: Tree,
-    /// How it is stored.
+    /// The form in which the layer is stored.
     pub compression: Compression,
 }
 
 /// An image for `linux/amd64`.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
-    /// Lowest first.
+    /// The layers, lowest first.
     pub layers: Vec<Layer>,
     /// Program and first arguments.
     pub entrypoint: Vec<String>,
@@ -112,7 +112,7 @@ pub fn write(image: &Image, out: &Path) -> Result<Descriptor> {
         manifests: vec![manifest.clone()],
     };
     write_file(&out.join("index.json"), &serde_json::to_vec(&index)?)?;
-    // Last: a folder with this file is a complete layout.
+    // Written last: a folder with this file is a complete layout.
     write_file(
         &out.join("oci-layout"),
         br#"{"imageLayoutVersion":"1.0.0"}"#,

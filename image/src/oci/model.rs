@@ -1,4 +1,5 @@
-//! The JSON documents of an image (<https://github.com/opencontainers/image-spec>), as far as they are written or read here.
+//! The JSON documents of an image (<https://github.com/opencontainers/image-spec>), with the fields that are written or
+//! read here.
 //!
 //! Maps are sorted, so that the same image is always the same bytes.
 
@@ -17,7 +18,7 @@ pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 /// Media type of a layer compressed with gzip.
 pub const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// Where a blob is and what it holds.
+/// A reference to a blob: its type, digest and size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
@@ -25,17 +26,17 @@ pub struct Descriptor {
     pub media_type: String,
     /// `sha256:` and 64 hex digits.
     pub digest: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Among them `org.opencontainers.image.ref.name`, the tag.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// In an index: what the manifest is for.
+    /// In an index: the platform of the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
 }
 
-/// What an image runs on.
+/// The platform that an image runs on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
     /// `amd64`.
@@ -67,7 +68,7 @@ pub struct Index {
     /// [`INDEX`].
     #[serde(default = "index_type")]
     pub media_type: String,
-    /// What it lists.
+    /// The manifests.
     pub manifests: Vec<Descriptor>,
 }
 
@@ -84,7 +85,7 @@ pub(super) struct Config<'a> {
     pub(super) rootfs: RootFs,
 }
 
-/// How the container runs.
+/// The container's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Runtime<'a> {

@@ -13,7 +13,7 @@ use oci_client::{
 use super::model::{Descriptor, INDEX, Index, MANIFEST, Manifest};
 use crate::digest::Sha256;
 
-/// How to reach the registry.
+/// The protocol of the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// HTTPS, verified by the machine's certificates.
@@ -55,7 +55,7 @@ pub async fn push(layout: &Path, reference: &str, transport: Transport) -> Resul
 }
 
 fn client(transport: Transport) -> Result<Client> {
-    // Fails when a provider is there already, which is as good.
+    // Fails if a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let protocol = match transport {
         Transport::Https => ClientProtocol::Https,
@@ -75,7 +75,7 @@ struct Pusher<'a> {
 }
 
 impl Pusher<'_> {
-    /// What a manifest refers to goes first, so that a registry never holds one with holes.
+    /// Pushes a manifest after its blobs, so that a registry never holds an incomplete image.
     async fn manifest(&self, manifest: &Descriptor, target: &Reference) -> Result<()> {
         let bytes = self.blob(manifest)?;
         match manifest.media_type.as_str() {

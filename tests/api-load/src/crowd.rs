@@ -1,4 +1,4 @@
-//! Many connections: that stay and do nothing, and that come and go.
+//! Many connections: idle ones, and short ones.
 
 use std::time::{Duration, Instant};
 
@@ -8,22 +8,22 @@ use tokio::task::JoinSet;
 use crate::load::answers;
 use crate::node::Node;
 
-/// Connections that stay.
+/// Number of idle connections.
 const IDLE: usize = 1_000;
-/// Longer than apid waits before it takes a caller for idle.
+/// Longer than apid waits before it counts a caller as idle.
 const SETTLING: Duration = Duration::from_secs(5);
-/// Connections that come and go, in a minute.
+/// Number of short connections in a minute.
 const CONNECTS: usize = 10_000;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What stays.
+/// The measurement of idle connections.
 pub(crate) struct Idle {
     pub(crate) connections: usize,
-    /// What they cost apid and machined together.
+    /// Memory of apid and machined for them, together.
     pub(crate) kib: f64,
 }
 
-/// Opens connections that have each asked for the version once, and looks what they cost.
+/// Opens connections that have each asked for the version once, and measures their memory.
 pub(crate) async fn idle_connections(node: &Node, before_kib: f64) -> anyhow::Result<Idle> {
     let mut channels = Vec::with_capacity(IDLE);
     for number in 0..IDLE {
@@ -34,7 +34,7 @@ pub(crate) async fn idle_connections(node: &Node, before_kib: f64) -> anyhow::Re
         anyhow::ensure!(answers(&channel).await, "connection {number} has no answer");
         channels.push(channel);
     }
-    // apid lets go of what a caller needs only while it asks.
+    // apid frees a caller's resources when the caller is idle.
     tokio::time::sleep(SETTLING).await;
     Ok(Idle {
         connections: channels.len(),
@@ -42,13 +42,14 @@ pub(crate) async fn idle_connections(node: &Node, before_kib: f64) -> anyhow::Re
     })
 }
 
-/// What came and went.
+/// The measurement of short connections.
 pub(crate) struct Busy {
     pub(crate) connects: usize,
     pub(crate) failed: usize,
 }
 
-/// Connects, asks for the version and leaves, evenly over a minute; beside it one connection goes on to be answered.
+/// Connects, asks for the version and leaves, evenly over a minute; one more connection is open and gets answers
+/// meanwhile.
 pub(crate) async fn connects_for_a_minute(node: &Node) -> anyhow::Result<Busy> {
     let endpoint = node.endpoint()?;
     let steady = node.channel().await?;

@@ -1,4 +1,4 @@
-//! tonic's hello world: what its users get when they add nothing. With the same certificates, and one thread as well.
+//! tonic's hello world, as its users get it without additions, with the same certificates and one thread as well.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -23,10 +23,10 @@ pub(crate) mod wire {
 use wire::greeter_server::{Greeter as GreeterService, GreeterServer};
 use wire::{HelloReply, HelloRequest};
 
-/// Where the process finds its certificate: three PEM files in its directory.
+/// The process's certificate: three PEM files in its directory.
 const FILES: [&str; 3] = ["server.crt", "server.key", "ca.crt"];
 
-/// The process.
+/// The greeter's process.
 pub(crate) struct Greeter {
     address: SocketAddr,
     _part: Part,
@@ -34,7 +34,7 @@ pub(crate) struct Greeter {
 }
 
 impl Greeter {
-    /// Starts it.
+    /// Starts the process.
     pub(crate) fn start(authority: &Authority) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the greeter")?;
         let server = authority.server()?;
@@ -72,7 +72,7 @@ impl Greeter {
     }
 }
 
-/// The process itself.
+/// Runs as the process itself.
 pub(crate) fn be() -> anyhow::Result<()> {
     let listener = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     listener.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! Calls on one connection: as many as it takes, and one at a time.
+//! Calls on one connection: many at a time for the rate, and one at a time for the latency.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +10,21 @@ use tonic::transport::Channel;
 use crate::greeter::wire::HelloRequest;
 use crate::greeter::wire::greeter_client::GreeterClient;
 
-/// Calls under way at a time, when it is about how many there can be.
+/// Number of calls at a time, for the rate.
 const AT_ONCE: usize = 64;
 const WARMING_UP: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(5);
-/// Calls one after the other, when it is about how long one takes.
+/// Number of calls one after the other, for the latency.
 const ALONE: usize = 2_000;
 
-/// What a connection gave.
+/// The results of a connection.
 pub(crate) struct Load {
     pub(crate) per_second: f64,
-    /// With no other call under way.
+    /// Latency with no other call under way.
     pub(crate) p99_ms: f64,
 }
 
-/// `Version` of the node.
+/// Measures `Version` of the node.
 pub(crate) async fn of_version(channel: &Channel) -> anyhow::Result<Load> {
     let client = MachineServiceClient::new(channel.clone());
     of(move || {
@@ -34,7 +34,7 @@ pub(crate) async fn of_version(channel: &Channel) -> anyhow::Result<Load> {
     .await
 }
 
-/// `SayHello` of the greeter.
+/// Measures `SayHello` of the greeter.
 pub(crate) async fn of_hello(channel: &Channel) -> anyhow::Result<Load> {
     let client = GreeterClient::new(channel.clone());
     of(move || {
@@ -75,7 +75,7 @@ where
     })
 }
 
-/// Calls per second for this long.
+/// Measures calls per second for this long.
 async fn at_once<Call, Answer>(call: &Call, duration: Duration) -> anyhow::Result<f64>
 where
     Call: Fn() -> Answer + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! machined's API over a machine that has not booted: real parts, nothing of this host in them.
+//! machined's API over a machine that has not booted: its real parts, without any state of this host.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const BOOT_ID: &str = "00000000-0000-4000-8000-000000000001";
 
-/// A machine whose files would be in this directory.
+/// Returns a machine whose files would be in this directory.
 pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
     let (init, theirs) = socketpair(
         AddressFamily::UNIX,
@@ -61,7 +61,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         init,
         images: ImageStore::new(directory.join("images")),
         own_log: LogRing::default(),
-        // Without a spec it changes nothing.
+        // Without a spec the network changes nothing.
         network: Network::start(options, None, Vec::new()).context("look at the network")?,
         disk: OwnedDisk::new(Paths::default()),
         clock: TimeSync::start(clock, 0, Beforehand::Nothing),
@@ -71,7 +71,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
     })))
 }
 
-/// Greets as init does, and agrees to everything else.
+/// Plays init: greets as init does, and agrees to all other requests.
 fn be_init(socket: &OwnedFd) -> anyhow::Result<()> {
     loop {
         let (packet, _) = receive(socket, RecvFlags::empty())?;

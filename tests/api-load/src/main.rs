@@ -1,8 +1,9 @@
-//! What the API bears, on the machine that this runs on: `api-load` prints one flat object of numbers, the unit in each name.
+//! The API's capacity, measured on this machine: `api-load` prints one flat object of numbers, the unit in each name.
 //!
-//! apid, machined's service and the greeter that they are compared with are processes of their own, made from this program, each
-//! with one thread as in a machine. What is behind machined's API is real and empty: a machine that has not booted. Its network
-//! may be looked at, so run this without rights over the host's: `unshare --user --map-root-user api-load`.
+//! apid, machined's service and the greeter that they are compared with are processes of their own, made from this
+//! program, each with one thread as in a machine. The machine behind machined's API is real and empty: it has not
+//! booted. Its calls could read the network, so run this without rights over the host's: `unshare --user
+//! --map-root-user api-load`.
 
 mod crowd;
 mod greeter;

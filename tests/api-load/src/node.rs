@@ -1,4 +1,4 @@
-//! apid and machined's API, as processes of their own with the way between them that a machine has.
+//! apid and machined's API, as processes of their own, connected as in a machine.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,23 +17,23 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use crate::machine;
 use crate::processes::Part;
 
-/// Longer than any measurement.
+/// Lifetime of certificates: longer than any measurement.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// For the processes to start; they retry nothing, so this is only a bound.
+/// Timeout for the start of the processes; they retry nothing, so this is only a bound.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The two processes and who may talk to them.
+/// The two processes and their authority.
 pub(crate) struct Node {
     authority: Authority,
     address: SocketAddr,
     apid: Part,
     machined: Part,
-    /// Closing it ends apid.
+    /// Closing this socket ends apid.
     _orders: UnixStream,
     _directory: TempDir,
 }
 
-/// Who signs, and the certificate of the one client.
+/// The authority, and the certificate of the one client.
 pub(crate) struct Authority {
     authority: CertificateAuthority,
     client: IssuedCertificate,
@@ -46,7 +46,7 @@ impl Authority {
         Ok(Authority { authority, client })
     }
 
-    /// The certificate of a server on this machine.
+    /// Issues the certificate of a server on this machine.
     pub(crate) fn server(&self) -> anyhow::Result<IssuedCertificate> {
         let here = SubjectName::Ip(Ipv4Addr::LOCALHOST.into());
         Ok(self
@@ -59,7 +59,7 @@ impl Authority {
         self.authority.certificate_pem()
     }
 
-    /// The way to a server by mTLS.
+    /// Returns the endpoint of a server by mTLS.
     pub(crate) fn endpoint(&self, address: SocketAddr) -> anyhow::Result<Endpoint> {
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(self.certificate()))
@@ -74,7 +74,7 @@ impl Authority {
 }
 
 impl Node {
-    /// Starts both.
+    /// Starts both processes.
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the node")?;
         let authority = Authority::new()?;
@@ -126,41 +126,41 @@ impl Node {
         Ok(())
     }
 
-    /// Who signs for it.
+    /// The node's authority.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// The way to it.
+    /// The node's endpoint.
     pub(crate) fn endpoint(&self) -> anyhow::Result<Endpoint> {
         self.authority.endpoint(self.address)
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) async fn channel(&self) -> anyhow::Result<Channel> {
         self.endpoint()?.connect().await.context("connect to apid")
     }
 
-    /// What both hold in memory that is not their files, in KiB.
+    /// Memory of both processes without their files, in KiB.
     pub(crate) fn resident_kib(&self) -> anyhow::Result<f64> {
         Ok(self.apid.resident_kib()? + self.machined.resident_kib()?)
     }
 
-    /// Ends both; fails if one has ended by itself.
+    /// Ends both processes; fails if one has ended by itself.
     pub(crate) fn end(mut self) -> anyhow::Result<()> {
         self.apid.still_runs()?;
         self.machined.still_runs()
     }
 }
 
-/// The process that is apid, but for its sandbox: that needs a machine's rights.
+/// Runs as apid, without its sandbox, which needs a machine's rights.
 pub(crate) fn be_apid() -> anyhow::Result<()> {
     let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
     let orders = std::io::stdout().as_fd().try_clone_to_owned()?;
     one_thread()?.block_on(apid::serve(listener, orders))
 }
 
-/// The process that has machined's API.
+/// Runs as the process with machined's API.
 pub(crate) fn be_machined() -> anyhow::Result<()> {
     one_thread()?.block_on(async {
         let machine = machine::unbooted(Path::new(".")).await?;
@@ -169,7 +169,7 @@ pub(crate) fn be_machined() -> anyhow::Result<()> {
     })
 }
 
-/// As in both programs.
+/// Returns a runtime of one thread, as both programs have.
 pub(crate) fn one_thread() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -4,14 +4,14 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
 
-/// A process of this program in another role; it ends with this value.
+/// A process of this program in another role; it is killed when this value is dropped.
 pub(crate) struct Part {
     name: &'static str,
     child: Child,
 }
 
 impl Part {
-    /// Starts it with these as its standard input and output.
+    /// Starts the process with this standard input and output.
     pub(crate) fn start(
         name: &'static str,
         input: impl Into<Stdio>,
@@ -27,7 +27,7 @@ impl Part {
         Ok(Part { name, child })
     }
 
-    /// What it holds in memory, in KiB.
+    /// The process's memory, in KiB.
     pub(crate) fn resident_kib(&self) -> anyhow::Result<f64> {
         let path = format!("/proc/{}/smaps_rollup", self.child.id());
         let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -39,7 +39,7 @@ impl Part {
         anonymous.with_context(|| format!("no Anonymous in {path}"))
     }
 
-    /// Fails if it has ended by itself.
+    /// Fails if the process has ended by itself.
     pub(crate) fn still_runs(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -50,7 +50,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

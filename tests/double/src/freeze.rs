@@ -8,12 +8,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// `active` once somebody feeds it.
+/// The watchdog's state: `active` once it is fed.
 const WATCHDOG: &str = "/sys/class/watchdog/watchdog0/state";
-/// Longer than a driver takes to be loaded, and init to find its device.
+/// Timeout: longer than a driver takes to be loaded, and init to find its device.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the watchdog is fed, and stops who feeds it, and everybody else.
+/// Waits until the watchdog is fed, and stops every process, the feeding one included.
 pub(crate) fn everything() -> Result<ExitCode> {
     let until = Instant::now() + PATIENCE;
     while !fs::read_to_string(WATCHDOG).is_ok_and(|state| state.trim() == "active") {
@@ -30,7 +30,7 @@ pub(crate) fn everything() -> Result<ExitCode> {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("generation.") {
-            // This very process is in it.
+            // This process is in the cgroup itself.
             fs::write(path.join("cgroup.freeze"), "1").context("freeze a generation")?;
         }
     }

@@ -1,4 +1,4 @@
-//! machined's end of the socket to init, in its simplest form: ask, and wait for the answer.
+//! machined's end of the socket to init, in its simplest form: asks, and waits for the answer.
 
 use anyhow::{Context, Result, bail};
 use instar_init_protocol::{RecvFlags, Reply, SOCKET_FD, SendFlags, receive, send};
@@ -46,7 +46,7 @@ impl Link {
     }
 }
 
-/// A descriptor of this very process, by its number.
+/// Returns a descriptor of this process, by its number.
 fn pidfd_getfd(number: i32) -> Result<OwnedFd> {
     let myself = rustix::process::pidfd_open(
         rustix::process::getpid(),

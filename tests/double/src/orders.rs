@@ -25,7 +25,7 @@ const SEALS: SealFlags = SealFlags::WRITE
 struct Double {
     link: Link,
     welcome: Option<Welcome>,
-    /// The process that `orphan` left.
+    /// The process that the order `orphan` left.
     orphan: Option<i32>,
 }
 
@@ -79,7 +79,7 @@ impl Double {
         Ok(None)
     }
 
-    /// Messages to init, right and wrong ones. `false` for an order that is none of these.
+    /// Sends messages to init, right and wrong ones. Returns `false` for an order that is none of these.
     fn tell_init(&mut self, words: &[&str]) -> Result<bool> {
         match words {
             ["hello"] => self.hello()?,
@@ -142,7 +142,7 @@ impl Double {
         Ok(true)
     }
 
-    /// Processes that init adopts.
+    /// Orders about processes that init adopts. Returns `false` for another order.
     fn watch_processes(&mut self, words: &[&str]) -> Result<bool> {
         match words {
             ["orphan", milliseconds] => {
@@ -167,7 +167,7 @@ impl Double {
     }
 
     fn hello(&mut self) -> Result<()> {
-        // The very next message has to be the answer: exits wait until machined was welcomed.
+        // The very next message has to be the answer: init reports exits only after it has welcomed machined.
         self.link.send(&Request::Hello.encode(), &[])?;
         let (reply, descriptors) = self.link.receive()?;
         let Reply::Welcome(welcome) = reply else {
@@ -212,7 +212,8 @@ impl Double {
         Ok(())
     }
 
-    /// Tells what ends this process when init agrees. A report of that would be a race with the end, so there is none.
+    /// Sends a request that ends this process if init agrees. A report of its success would race with the end, so there
+    /// is none.
     fn tell_last(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         match self.link.ask_raw(&request.encode(), descriptors)?.0 {
             Reply::Ok { .. } => hang(),
@@ -221,7 +222,7 @@ impl Double {
         Ok(())
     }
 
-    /// `self` is the image that runs, anything else a file in it.
+    /// Sends the next image: `self` is the running one, any other name a file in it.
     fn next(&self, image: &str, version: &str, deadline: &str, flaws: &[&str]) -> Result<()> {
         let mut bytes = match image {
             "self" => fs::read(format!(
@@ -237,7 +238,7 @@ impl Double {
         if flaws.contains(&"truncated") {
             bytes.truncate(bytes.len() / 2);
         }
-        // Cut before it was hashed, so that only the filesystem itself can tell.
+        // Cut before it is hashed, so that only the filesystem itself can tell.
         if flaws.contains(&"short") {
             bytes.truncate(bytes.len() / 2);
             digest = blake3::hash(&bytes);
@@ -275,11 +276,11 @@ impl Double {
     }
 }
 
-/// Things that a generation leaves behind or looks at.
+/// Orders that leave objects behind in a generation, or look at them.
 fn leave(words: &[&str]) -> Result<bool> {
     match words {
         ["leave-loop"] => {
-            // It has no user but is not told to go with its last one.
+            // The device has no user, but does not free itself with its last one.
             let device = LoopControl::open()?.next_free()?;
             let backing = memfd(&[0; 4096], &[])?;
             device.attach_file(format!("/proc/self/fd/{}", backing.as_raw_fd()))?;
@@ -307,7 +308,7 @@ fn leave(words: &[&str]) -> Result<bool> {
     Ok(true)
 }
 
-/// Ends and silences of its own.
+/// Orders that end or hang this process.
 fn misbehave(words: &[&str]) -> Result<bool> {
     match words {
         ["sleep", milliseconds] => sleep(Duration::from_millis(milliseconds.parse()?)),
@@ -326,7 +327,7 @@ fn misbehave(words: &[&str]) -> Result<bool> {
             }
         }
         ["become", program] => {
-            // It has been introduced; whoever it becomes greets init again.
+            // This process has said hello; the program that it becomes greets init again.
             let error = Command::new(program).arg0("machined").exec();
             return Err(error).with_context(|| format!("become {program}"));
         }
@@ -373,14 +374,14 @@ fn stray() -> Result<()> {
     Ok(())
 }
 
-/// How many sleepers live.
+/// Number of sleepers that live.
 fn sleepers() -> usize {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     lines.filter(|line| line.ends_with(b"\0sleeper\0")).count()
 }
 
-/// What must not grow from generation to generation.
+/// Prints the figures that must not grow from generation to generation.
 fn state() -> Result<()> {
     let memory = fs::read_to_string("/proc/meminfo")?;
     let free: u64 = memory
@@ -440,7 +441,7 @@ fn memfd(bytes: &[u8], flaws: &[&str]) -> Result<OwnedFd> {
 fn content(descriptor: OwnedFd) -> Result<String> {
     let mut file = File::from(descriptor);
     let mut text = String::new();
-    // After a real machined there is the API's listening socket as well.
+    // A real machined leaves the API's listening socket as well.
     if !file.metadata()?.is_file() {
         return Ok("not a file".to_owned());
     }
@@ -449,23 +450,23 @@ fn content(descriptor: OwnedFd) -> Result<String> {
     Ok(text)
 }
 
-/// Starts an orphan, says which, and leaves it.
+/// Starts an orphan, prints its number, and leaves it.
 pub(crate) fn leave_orphan(milliseconds: &str) -> Result<ExitCode> {
     let mut orphan = Command::new("/sbin/machined");
     orphan.args(["orphan", milliseconds]);
-    // Or whoever reads what this process says waits for the orphan, too.
+    // Without this a reader of this process's output waits for the orphan, too.
     orphan.stdout(Stdio::null()).stderr(Stdio::null());
     println!("{}", orphan.spawn()?.id());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends after a while, with a status that is not a usual one.
+/// Ends after a while, with an unusual status.
 pub(crate) fn be_orphan(milliseconds: &str) -> Result<ExitCode> {
     sleep(Duration::from_millis(milliseconds.parse()?));
     Ok(ExitCode::from(7))
 }
 
-/// Lives until somebody kills it.
+/// Lives until it is killed.
 pub(crate) fn be_sleeper() -> Result<ExitCode> {
     hang()
 }

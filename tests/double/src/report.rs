@@ -1,13 +1,13 @@
-//! What the tests look for.
+//! The lines that the tests look for.
 
 use std::fs::File;
 use std::io::Write;
 
-/// Writes a line `double: …` into the kernel log, where it has its place among init's. On the console itself the two
-/// would cut each other's lines in pieces.
+/// Writes a line `double: …` into the kernel log, in order with init's lines. On the console itself the two would cut
+/// each other's lines in pieces.
 pub(crate) fn line(text: &str) {
     if let Ok(mut log) = File::options().write(true).open("/dev/kmsg") {
-        // A test that misses the line says so.
+        // A test that misses the line reports that.
         let _ = log.write_all(format!("<6>double: {text}\n").as_bytes());
     }
 }

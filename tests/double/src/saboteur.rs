@@ -1,14 +1,14 @@
-//! Does harm to the node on order, for tests that ask over TCP: it sees all processes, which no container does.
+//! Disturbs the node on order, for tests that ask over TCP: it sees all processes, which no container does.
 //!
 //! A connection is one order, which is a line, and its answer, which begins with `ok` or `failed`:
 //!
 //! | order | does |
 //! | --- | --- |
-//! | `signal NAME NUMBER MILLISECONDS` | sends a signal to each process of a program; waits so long for the first one to appear |
-//! | `layers` | says `DEVICE UPPER-DIRECTORY` of each process whose root is an overlay |
+//! | `signal NAME NUMBER MILLISECONDS` | sends a signal to each process of a program; waits this long for the first one to appear |
+//! | `layers` | prints `DEVICE UPPER-DIRECTORY` of each process whose root is an overlay |
 //! | `clock SECONDS` | puts the clock forward, or back |
 //!
-//! One at a time: a second one of the same port ends at once.
+//! One at a time: a second one on the same port ends at once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime, clock_settime};
 
-/// Starts one that outlives machined's end, though not its generation's.
+/// Starts a saboteur, which outlives machined's end, but not its generation's.
 pub(crate) fn start(port: &str) -> Result<()> {
     let own = fs::read_to_string("/proc/self/cgroup")?;
     let own = own.trim().strip_prefix("0::").context("no cgroup2")?;
@@ -46,7 +46,7 @@ pub(crate) fn serve(port: &str) -> Result<ExitCode> {
         Err(error) => return Err(error).context("listen"),
     };
     for stream in listener.incoming() {
-        // Whoever went away does not want an answer.
+        // A client that has gone needs no answer.
         let _ = stream.map_err(Into::into).and_then(answer);
     }
     Ok(ExitCode::SUCCESS)
@@ -78,7 +78,7 @@ fn signal(name: &str, number: &str, milliseconds: &str) -> Result<String> {
         for pid in processes() {
             if program_of(pid).is_some_and(|program| program == name) {
                 let target = Pid::from_raw(pid).context("no process")?;
-                // It may have ended by itself.
+                // The process may have ended by itself.
                 if kill_process(target, signal).is_ok() {
                     sent.push_str(&format!("{pid}\n"));
                 }
@@ -94,7 +94,7 @@ fn signal(name: &str, number: &str, milliseconds: &str) -> Result<String> {
     }
 }
 
-/// All but itself.
+/// Returns all processes but this one.
 fn processes() -> impl Iterator<Item = i32> {
     let itself = rustix::process::getpid().as_raw_nonzero().get();
     fs::read_dir("/proc")
@@ -105,7 +105,7 @@ fn processes() -> impl Iterator<Item = i32> {
         .filter(move |pid| *pid != itself)
 }
 
-/// The name by which a program was called.
+/// Returns the name by which a program was called.
 fn program_of(pid: i32) -> Option<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let called = String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?).into_owned();

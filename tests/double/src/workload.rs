@@ -1,4 +1,5 @@
-//! A process in the workload domain, as a container is one: in its cgroup, with a root of its own and a program that no image holds.
+//! A process in the workload domain, like a container: in its cgroup, with a root of its own and a program outside of
+//! any image.
 
 use crate::report::report;
 use anyhow::{Context, Result};
@@ -17,10 +18,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 const CGROUP: &str = "/sys/fs/cgroup/workloads/one";
-/// Who it is: its process and that one's start time.
+/// The workload's record: its process and the process's start time.
 const RECORD: &str = "/run/workloads/one";
 
-/// Starts it. One that is `stuck` keeps the image busy that it was started from.
+/// Starts the workload. A `stuck` one keeps the image busy that it was started from.
 pub(crate) fn start(stuck: bool) -> Result<()> {
     fs::create_dir_all(CGROUP)?;
     let mut program = File::from(memfd_create("workload", MemfdFlags::empty())?);
@@ -33,7 +34,7 @@ pub(crate) fn start(stuck: bool) -> Result<()> {
         .spawn()
         .context("start the workload")?;
     fs::write(format!("{CGROUP}/cgroup.procs"), child.id().to_string())?;
-    // It is ready once it sees nothing of the image any more.
+    // The workload is ready once it sees nothing of the image any more.
     let root = format!("/proc/{}/root/sbin/machined", child.id());
     while !stuck && Path::new(&root).exists() {
         sleep(Duration::from_millis(10));
@@ -43,7 +44,7 @@ pub(crate) fn start(stuck: bool) -> Result<()> {
     Ok(())
 }
 
-/// What has become of it.
+/// Reports the workload's state.
 pub(crate) fn look() -> Result<()> {
     let record = fs::read_to_string(RECORD).unwrap_or_default();
     let pid = record.split(' ').next().and_then(|pid| pid.parse().ok());
@@ -59,7 +60,7 @@ pub(crate) fn look() -> Result<()> {
     Ok(())
 }
 
-/// Its number and its start time (field 22 of proc_pid_stat(5)); an error for one that is dead.
+/// Returns the process's number and start time (field 22 of proc_pid_stat(5)); an error for a dead process.
 fn identity(pid: u32) -> Result<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").context("no name in stat")?;

@@ -1,9 +1,9 @@
-//! The part that strangers talk to, as the kernel sees it.
+//! apid, which talks to unauthenticated clients, as the kernel sees it.
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{Node, Outcome, chapters};
 
-/// The part that strangers talk to is nobody on the machine.
+/// apid has no rights on the machine.
 pub(super) async fn apid_has_given_everything_up(node: &Node) -> Outcome {
     let apid = node.service_pid("apid").await?;
     chapters![
@@ -14,7 +14,7 @@ pub(super) async fn apid_has_given_everything_up(node: &Node) -> Outcome {
     .await
 }
 
-/// What the kernel says of a process that has given everything up (proc_pid_status(5)).
+/// The lines of a process without rights in proc_pid_status(5).
 const WITHOUT_RIGHTS: [(&str, &str); 11] = [
     ("Uid:", "50 50 50 50"),
     ("Gid:", "50 50 50 50"),
@@ -25,7 +25,7 @@ const WITHOUT_RIGHTS: [(&str, &str); 11] = [
     ("CapBnd:", "0000000000000000"),
     ("CapAmb:", "0000000000000000"),
     ("NoNewPrivs:", "1"),
-    // A filter, and not the strict mode.
+    // Seccomp is a filter, and not the strict mode.
     ("Seccomp:", "2"),
     ("Seccomp_filters:", "1"),
 ];
@@ -34,7 +34,8 @@ async fn apid_has_no_rights(node: &Node, apid: u32) -> Outcome {
     node.has_status(apid, &WITHOUT_RIGHTS).await
 }
 
-/// A directory that cannot be written: what of its filesystem, where, and how (proc_pid_mountinfo(5)).
+/// The only directory is read-only: its root in the filesystem, its mount point, and its options
+/// (proc_pid_mountinfo(5)).
 async fn apid_sees_one_directory(node: &Node, apid: u32) -> Outcome {
     let mounts = node.read(&format!("/proc/{apid}/mountinfo")).await?;
     ensure!(mounts.lines().count() == 1, "{mounts}");
@@ -45,7 +46,7 @@ async fn apid_sees_one_directory(node: &Node, apid: u32) -> Outcome {
     Ok(())
 }
 
-/// Of half a gibibyte of memory a quarter: what a caller may have it hold.
+/// The limit is a quarter of half a gibibyte of memory, for all that callers make apid hold.
 async fn apid_is_given_little_memory(node: &Node) -> Outcome {
     let file = "/sys/fs/cgroup/generation.1/apid/memory.max";
     let limit = node.read(file).await?;

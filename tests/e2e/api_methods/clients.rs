@@ -1,4 +1,4 @@
-//! What an operator asks of a node day by day: the time, images, health, values, certificates.
+//! An operator's daily calls: time, images, health, values, certificates.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use instar_tests::{Outcome, WrongTimeServer, chapters};
 
 use super::{AskedNode, members, text};
 
-/// What the time server is ahead of the host.
+/// The time server's clock minus the host's.
 const AHEAD: Duration = Duration::from_secs(1000);
 
 pub(super) async fn clients_are_served(asked: &AskedNode) -> Outcome {

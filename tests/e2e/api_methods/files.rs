@@ -23,7 +23,7 @@ async fn directories_are_listed(asked: &AskedNode) -> Outcome {
     for name in ["etc", "proc", "usr", "var"] {
         ensure!(root.iter().any(|other| other == name), "{name}: {root:?}");
     }
-    // A name may be seen; what is under it may not.
+    // The name may be shown, the content below it may not.
     let system = asked.names(&["ls", "/system", "--recurse"]).await?;
     ensure!(system == [".", "state"], "{system:?}");
     let links = asked.names(&["ls", "/etc", "--type", "l"]).await?;
@@ -46,9 +46,9 @@ async fn directories_are_copied_whole(asked: &AskedNode) -> Outcome {
     asked.lines(&["cp", "/var", &into]).await?;
     let copied = std::fs::read_to_string(target.join("copied"))?;
     ensure!(copied == "written by greeter\n", "{copied}");
-    // Whole images, links and owners included, come along.
+    // Whole images, links and owners included, are copied as well.
     ensure!(target.join("lib/instar/images").is_dir());
-    // Statistics of the kernel have their content, whatever their size says.
+    // Statistics of the kernel are copied whole, whatever size they report.
     asked.lines(&["cp", "/sys/fs/cgroup", &into]).await?;
     let controllers = std::fs::read_to_string(target.join("cgroup.controllers"))?;
     ensure!(controllers.contains("memory"), "{controllers}");

@@ -50,7 +50,7 @@ async fn the_api_listens(asked: &AskedNode) -> Outcome {
     let api = members(&listening["sockets"]).iter().find(is_api);
     let api = api.with_context(|| listening.to_string())?;
     ensure!(api["state"] == "LISTEN", "{api}");
-    // machined and init hold it too; the lowest of them is as good a name for it.
+    // machined and init have the socket open too; the lowest of their pids is as good as any.
     ensure!(api["pid"].as_u64() > Some(0), "{api}");
     Ok(())
 }
@@ -67,7 +67,7 @@ async fn our_own_connection_is_listed(asked: &AskedNode) -> Outcome {
     Ok(())
 }
 
-/// Unless it changes in between.
+/// Compares until the load does not change in between.
 async fn the_load_is_the_kernels(node: &Node) -> Outcome {
     node.wait_until("it tells the kernel's load", PATIENCE, async || {
         let load = node.machine().await?.load_avg(()).await?.into_inner();
@@ -91,7 +91,7 @@ async fn every_processor_has_figures(node: &Node) -> Outcome {
     let cpus = cpus.messages.first().context("no processors")?;
     ensure!(cpus.cpu_info.len() == stat.cpu.len(), "{cpus:?}");
     ensure!(cpus.cpu_info[0].flags.iter().any(|flag| flag == "fpu"));
-    // A virtual machine has no frequencies to tell; the answer is there.
+    // A virtual machine reports no frequencies; the answer is there.
     let frequencies = machine.cpu_freq_stats(()).await?.into_inner();
     ensure!(frequencies.messages.len() == 1);
     Ok(())

@@ -1,4 +1,4 @@
-//! Older clients name any number of nodes; what cannot be told apart is refused.
+//! Older clients name any number of nodes; an ambiguous name is refused.
 
 use anyhow::{Context as _, Result, ensure};
 use instar_api::common::{ContainerDriver, Metadata};
@@ -19,7 +19,7 @@ pub(super) async fn several_nodes_may_be_named(node: &Node) -> Outcome {
     .await
 }
 
-/// A request to the nodes of these names.
+/// A request with `nodes` in its metadata.
 fn to_nodes<T>(nodes: &'static str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     let names = MetadataValue::from_static(nodes);
@@ -27,7 +27,7 @@ fn to_nodes<T>(nodes: &'static str, message: T) -> Request<T> {
     request
 }
 
-/// What is said of the node of this name, which is asked for its containers.
+/// Returns the metadata of the node of this name in its answer.
 async fn metadata_of(node: &Node, name: &'static str) -> Result<Metadata> {
     let request = ContainersRequest {
         namespace: "system".to_owned(),

@@ -14,7 +14,7 @@ pub(super) async fn the_node_teaches_its_methods(grpcio: &Grpcio, node: &Node) -
     calls_of_learned_methods_are_refused(&learned["said"])
 }
 
-/// The first five are answered, the others are refused.
+/// The first five calls are answered, the others are refused.
 fn learned_calls() -> Value {
     json!([
         ["machine.MachineService", "LoadAvg", {}],
@@ -32,7 +32,7 @@ fn learned_calls() -> Value {
     ])
 }
 
-/// The services that a node serves, and no others that the protos know.
+/// The services that a node serves, without the other ones of the protos.
 const SERVED: [&str; 11] = [
     "cluster.ClusterService",
     "cosi.resource.State",

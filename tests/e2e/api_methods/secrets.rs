@@ -1,4 +1,4 @@
-//! Files with secrets, and ways around: not even an administrator gets at them.
+//! Files with secrets, and ways around: not even an administrator can read them.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 
 use super::all;
 
-/// Names of secrets, and ways around: through links of a container, and through processes.
+/// Paths of secrets, and ways around: through a container's links, and through processes.
 const SECRETS: [&str; 23] = [
     "/system/state",
     "/system/state/config.yaml",
@@ -40,10 +40,10 @@ const SECRETS: [&str; 23] = [
     "/var/link-out",
 ];
 
-/// Not even an administrator gets at them: not by another name, not by a link, not through another process.
+/// Not even an administrator can read secrets: not by another name, not by a link, not through another process.
 pub(super) async fn secrets_stay(node: &Node, greeter: &Greeter) -> Outcome {
     let mut machine = node.machine().await?;
-    // The container has /var of the node, and could be anybody's.
+    // The container has the node's /var, and may be hostile.
     for (name, target) in [
         ("link-to-state", "/system/state/config.yaml"),
         ("link-to-root", "/proc/1/root"),
@@ -61,7 +61,7 @@ pub(super) async fn secrets_stay(node: &Node, greeter: &Greeter) -> Outcome {
 async fn no_method_gives_a_secret_away(machine: &mut Machine, path: &str) -> Outcome {
     for (method, refused) in asked_by_every_method(machine, path).await {
         let code = refused.as_ref().err().map(Status::code);
-        // What a process does not have, nobody sees.
+        // A file that the process does not have discloses nothing.
         let absent = path == "/proc/self/task/1/mem" && code == Some(Code::NotFound);
         ensure!(
             code == Some(Code::PermissionDenied) || absent,
@@ -71,7 +71,7 @@ async fn no_method_gives_a_secret_away(machine: &mut Machine, path: &str) -> Out
     Ok(())
 }
 
-/// The methods that look at files, and how each ended.
+/// Calls the methods that read files; returns how each ended.
 async fn asked_by_every_method(
     machine: &mut Machine,
     path: &str,

@@ -1,4 +1,4 @@
-//! All that helps somebody who helps, in one file.
+//! The support bundle: all that a helper needs, in one file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn unpack_texts(archive: &Path) -> Result<Texts> {
     Ok(texts)
 }
 
-/// Parts of a support file, and a word of each.
+/// Parts of a support file, and a word in each.
 const SUPPORT_PARTS: [(&str, &str); 7] = [
     ("version.txt", "v0.1.0"),
     ("kernel.log", "machined: booted v0.1.0"),

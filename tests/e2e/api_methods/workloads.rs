@@ -1,4 +1,4 @@
-//! What the machine runs, and what that is kept on.
+//! The machine's workloads, and their storage.
 
 use anyhow::{bail, ensure};
 use instar_tests::{GREETER, Outcome, chapters};

@@ -1,4 +1,4 @@
-//! Changes of versions: some that are wanted, and those that begin all the time whatever else goes on.
+//! Changes of versions: planned ones, and a background of others that goes on throughout the test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tonic::{Code, Status};
 use super::{Chaos, GIVES_UP};
 use crate::installed::INSTALLER;
 
-/// From the beginning of one to that of the next.
+/// Time from the start of one change to the start of the next.
 const EACH: Duration = Duration::from_secs(30);
-/// For an answer. The image is fetched before it comes.
+/// Timeout for an answer. The node fetches the image before it answers.
 const ANSWER: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(240);
-/// So many characters of a refusal.
+/// Number of characters kept of a refusal.
 const WORDS: usize = 100;
 
-/// Upgrades and rollbacks by turns, and what was said to each.
+/// Upgrades and rollbacks by turns, and the answer to each.
 pub(super) struct Changes {
     stop: watch::Sender<bool>,
     changing: JoinHandle<BTreeMap<String, usize>>,
@@ -35,7 +35,7 @@ impl Changes {
         Self { stop, changing }
     }
 
-    /// What was said, and how often.
+    /// Stops the changes; returns each answer and its count.
     pub(super) async fn end(self) -> anyhow::Result<BTreeMap<String, usize>> {
         self.stop.send(true)?;
         self.changing.await.context("who changes versions")
@@ -56,7 +56,7 @@ async fn change_on_and_on(
     said
 }
 
-/// Without what differs each time.
+/// Shortens an answer to the part that is the same each time.
 pub(super) fn in_short(status: &Status) -> String {
     let words = status.message().split(" for ").next().unwrap_or_default();
     let words: String = words.chars().take(WORDS).collect();
@@ -64,7 +64,7 @@ pub(super) fn in_short(status: &Status) -> String {
 }
 
 impl Chaos {
-    /// What is answered to whom asks for a version.
+    /// Asks for a change to a version; returns the answer.
     async fn said_to_a_change(&self, tag: &str) -> String {
         let _alone = self.changing.lock().await;
         match tokio::time::timeout(ANSWER, self.ask_for(tag)).await {
@@ -74,7 +74,7 @@ impl Chaos {
         }
     }
 
-    /// Asks for a version, whatever has become of it before.
+    /// Asks for a version, whatever became of earlier requests.
     pub(super) async fn ask_for(&self, tag: &str) -> Result<(), Status> {
         let host = self.registry.host_for_guest();
         let request = UpgradeRequest {
@@ -88,7 +88,7 @@ impl Chaos {
         machine.upgrade(request).await.map(drop)
     }
 
-    /// The same once the machine has time for it.
+    /// As [`Self::ask_for`], repeated until the machine is free.
     pub(super) async fn ask_when_free(&self, tag: &str) -> Outcome {
         self.node
             .wait_until("an upgrade is taken", PATIENCE, async || {
@@ -102,7 +102,7 @@ impl Chaos {
     pub(super) async fn change_to(&self, tag: &str) -> Outcome {
         let _alone = self.changing.lock().await;
         self.ask_when_free(tag).await?;
-        // Only now: until it is taken, a change of before may be under way.
+        // Read only now: an earlier change may run until the lock is taken.
         let before = self.node.version().await?.tag;
         let mark = self.node.vm().console_mark()?;
         self.another_generation_runs().await?;
@@ -130,7 +130,7 @@ impl Chaos {
     }
 }
 
-/// Whether it says no more than that something else is going on.
+/// Whether the status only says that another operation is running.
 pub(super) fn is_busy(status: &Status) -> bool {
     status.message().contains("busy") || status.code() == Code::Unavailable
 }

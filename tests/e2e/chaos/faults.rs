@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,47 +13,47 @@ use super::changes::{in_short, is_busy};
 use super::{ALONE, Chaos, HUNGRY_PORT, STARVING_PORT};
 use crate::PATIENCE;
 
-/// How long a fault lasts that has a length.
+/// How long a temporary fault lasts.
 const A_WHILE: Duration = Duration::from_secs(5);
-/// For a process that is there, and for one that something else starts in a moment.
+/// Timeout for a process that runs, and for one that another program starts in a moment.
 const NOW: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(20);
-/// The answer to an upgrade while a registry makes trouble is waited for no longer than this.
+/// Limit on the wait for an upgrade's answer while a registry makes trouble.
 const TROUBLED: Duration = Duration::from_secs(15);
-/// How long a line is bad: three round trips and some, where frames come as late as they can.
+/// How long the line is bad: a little more than three round trips with frames at their latest.
 const BAD_WEATHER: Duration = Duration::from_secs(35);
 const LATE: Duration = Duration::from_secs(5);
 const YEAR: i64 = 365 * 24 * 3600;
 
-/// One thing.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// SIGKILL to all processes of a program.
     Kill(&'static str),
-    /// SIGSTOP, which nobody takes back.
+    /// SIGSTOP without SIGCONT.
     Stop(&'static str),
     /// SIGSTOP, and SIGCONT a while later.
     StopForAWhile(&'static str),
-    /// SIGKILL to machined as soon as the console shows this of an upgrade.
+    /// SIGKILL to machined as soon as the console shows this line of an upgrade.
     KillMachinedAt(&'static str),
-    /// A container writes to /var until nothing fits any more.
+    /// A container fills /var.
     FullVar,
-    /// A container takes all memory that it may have.
+    /// A container takes all memory that its limit allows.
     OutOfMemory(u16),
-    /// A container takes all numbers of processes.
+    /// A container takes all process numbers that its limit allows.
     ForkBomb,
     /// The clock jumps, and back a while later.
     Clock(i64),
-    /// The network's cable is out for a while.
+    /// The network's cable is unplugged for a while.
     Unplugged,
-    /// Frames between the machine and all others come late, get lost, or come twice, for a while.
+    /// Frames between the machine and all others are late, lost or doubled, for a while.
     BadLine(Impairment),
-    /// An upgrade is asked for while its registry makes trouble.
+    /// An upgrade begins while its registry makes trouble.
     Registry(Trouble),
 }
 
 impl Fault {
-    /// Those that are over quickly first.
+    /// All faults, the quick ones first.
     const ALL: &[Fault] = &[
         Fault::Kill("apid"),
         Fault::Kill("machined"),
@@ -91,7 +91,7 @@ impl Fault {
         Fault::KillMachinedAt("boot: startServices: done"),
     ];
 
-    /// All of them, or those with one of these in their names: `INSTAR_FAULTS=registry,SIGSTOP`.
+    /// Returns all faults, or those whose names contain one of these words: `INSTAR_FAULTS=registry,SIGSTOP`.
     pub(super) fn chosen() -> Vec<Fault> {
         let wanted = std::env::var("INSTAR_FAULTS").unwrap_or_default();
         let is_wanted = |fault: &&Fault| {
@@ -101,7 +101,7 @@ impl Fault {
         Fault::ALL.iter().filter(is_wanted).copied().collect()
     }
 
-    /// Does it. What was answered, if somebody was asked, is for the table.
+    /// Causes the fault. Returns the answers of calls that it made, for the table.
     pub(super) async fn strike(self, chaos: &Chaos) -> anyhow::Result<Vec<String>> {
         match self {
             Fault::ForkBomb => return fork_bomb(chaos).await,
@@ -117,7 +117,7 @@ impl Fault {
         Ok(Vec::new())
     }
 
-    /// Does what has a length, and ends it.
+    /// Causes a temporary fault, and ends it.
     async fn last(self, chaos: &Chaos) -> Outcome {
         match self {
             Fault::StopForAWhile(program) => stop_for_a_while(chaos, program).await,
@@ -141,7 +141,7 @@ fn take_all_memory(chaos: &Chaos, port: u16) -> Outcome {
         STARVING_PORT => "/fill/memory/all",
         _ => "/fill/dev/shm/all",
     };
-    // It dies of it, and so does the connection.
+    // The container dies of it, and so does the connection.
     let _ = Greeter::at(&chaos.node, port)?.get(path);
     Ok(())
 }
@@ -177,7 +177,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The saboteur is started again with each generation, so it may be away for a moment.
+/// Retries an order: the saboteur is started again with each generation, so it may be away for a moment.
 async fn again(within: Duration, mut order: impl FnMut() -> Outcome) -> Outcome {
     let until = tokio::time::Instant::now() + within;
     loop {
@@ -193,14 +193,14 @@ fn signal(chaos: &Chaos, program: &str, signal: Signal) -> Outcome {
     chaos.saboteur.signal(program, signal, NOW).map(drop)
 }
 
-/// Has a container started again, and sends the signal to the runtime that does it.
+/// Restarts a container, and sends the signal to the runtime that does it.
 async fn with_the_runtime(chaos: &Chaos, signal: Signal) -> Outcome {
     let saboteur: Saboteur = chaos.saboteur.clone();
     let waiting = tokio::task::spawn_blocking(move || saboteur.signal("crun", signal, SOON));
     let request = ServiceRestartRequest {
         id: ALONE.to_owned(),
     };
-    // A machine that changes its version refuses, and calls the runtime all the same.
+    // A machine during a change of versions refuses the call, and runs the runtime all the same.
     let _ = chaos.node.machine().await?.service_restart(request).await;
     waiting.await?.map(drop)
 }
@@ -223,7 +223,7 @@ async fn full_var(chaos: &Chaos) -> Outcome {
     chaos.greeter.get("/remove/data/ballast").map(drop)
 }
 
-/// The threads stay until the container is ended.
+/// Starts threads, which stay until the container is ended.
 async fn fork_bomb(chaos: &Chaos) -> anyhow::Result<Vec<String>> {
     let greeter = Greeter::at(&chaos.node, STARVING_PORT)?;
     let said = match greeter.get("/bomb") {
@@ -259,7 +259,7 @@ async fn registry(chaos: &Chaos, trouble: Trouble) -> anyhow::Result<Vec<String>
     Ok(vec![said])
 }
 
-/// What is said to an upgrade while its registry makes trouble; an error where the machine has no time for it.
+/// Returns the answer to an upgrade while its registry makes trouble; an error if the machine is busy.
 async fn said_beside_a_bad_registry(chaos: &Chaos, trouble: Trouble) -> anyhow::Result<String> {
     chaos.registry.set(trouble);
     let asked = tokio::time::timeout(TROUBLED, chaos.ask_for("v0.2.0")).await;

@@ -1,4 +1,4 @@
-//! What the API shows while something is wrong.
+//! The API's view during a fault.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,15 +11,15 @@ use instar_tests::Node;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// An answer that takes longer is none.
+/// Timeout for an answer.
 const ANSWER: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(250);
-/// So many characters of what a service's event says.
+/// Number of characters kept of a service's event.
 const WORDS: usize = 90;
 
 type Happening = (String, String, String);
 
-/// Somebody who looks all the time.
+/// A client that watches the node throughout a fault.
 pub(super) struct Shown {
     before: BTreeSet<Happening>,
     stop: watch::Sender<bool>,
@@ -37,7 +37,7 @@ impl Shown {
         })
     }
 
-    /// What was seen, behind what was answered to who did the harm.
+    /// Ends the watching. Returns all that was seen, after `said`: the answers to the fault's own calls.
     pub(super) async fn end(self, node: &Node, said: Vec<String>) -> anyhow::Result<Seen> {
         self.stop.send(true)?;
         let silence = self.looking.await.context("who looked")?;
@@ -53,7 +53,7 @@ impl Shown {
     }
 }
 
-/// For how long nobody answered, until it is stopped.
+/// Returns how long the API did not answer in all, until it is stopped.
 async fn silence(node: Arc<Node>, stopped: watch::Receiver<bool>) -> Duration {
     let mut silence = Duration::ZERO;
     while !*stopped.borrow() {

@@ -1,4 +1,4 @@
-//! Whether the node is as it should be.
+//! Checks that the node is well.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use instar_tests::{GREETER, Outcome};
 
 use super::{ALONE, Chaos, HUNGRY, STARVING};
 
-/// The longest pause before a service is started again is half a minute, a call of the runtime may take a minute, and an upgrade may be
-/// under way, all on a busy host.
+/// Timeout for a recovery: the longest pause before a service is started again is half a minute, a call of the runtime
+/// may take a minute, and an upgrade may be under way, all on a busy host.
 const PATIENCE: Duration = Duration::from_secs(240);
 const ANSWER: Duration = Duration::from_secs(10);
-/// Who has to run. A bomb is not missed.
+/// The services that have to run. A bomb is not among them.
 const SERVICES: [&str; 6] = ["apid", "machined", GREETER, ALONE, HUNGRY, STARVING];
 const FILE: &str = "belongings";
 
 impl Chaos {
-    /// Waits until it is ready, all that should runs and is healthy, and a newcomer is answered.
+    /// Waits until the node is ready, all services run and are healthy, and a new connection is answered.
     pub(super) async fn is_well(&self) -> Outcome {
         self.node
             .wait_until("it is well again", PATIENCE, async || {
@@ -46,7 +46,7 @@ impl Chaos {
     }
 }
 
-/// What may not be lost.
+/// State that no fault may destroy.
 pub(super) struct Belongings {
     kernel: String,
     config: String,
@@ -61,8 +61,8 @@ impl Belongings {
         })
     }
 
-    /// The kernel is the same, so init has lived; the config and what a container has written are there; and nobody shares a directory
-    /// that an overlay writes to.
+    /// Checks that the kernel is the same, so init has lived; that the config and a container's file are there; and
+    /// that no two overlays write to the same directory.
     pub(super) async fn are_there(&self, chaos: &Chaos) -> Outcome {
         let kernel = chaos.node.kernel_boot_id().await?;
         ensure!(kernel == self.kernel, "the kernel rebooted");
@@ -82,7 +82,7 @@ async fn config(chaos: &Chaos) -> anyhow::Result<String> {
     let words = ["get", "machineconfig", "v1alpha1", "-o", "yaml"];
     let said = chaos.client.run(&words).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    // Before it are the resource's version and dates.
+    // The part before it has the resource's version and dates.
     let (_, config) = said.output.split_once("\nspec:").context("no spec")?;
     Ok(config.to_owned())
 }

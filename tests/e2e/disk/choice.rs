@@ -1,4 +1,4 @@
-//! One disk of several is chosen by the config.
+//! The config chooses one disk of several.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +13,14 @@ use instar_tests::{
 use super::GIB;
 use crate::PATIENCE;
 
-/// What the disks of [`the_disk_of_the_config_is_the_only_one_that_is_written`] have on them before.
+/// The former content of the disks of [`the_disk_of_the_config_is_the_only_one_that_is_written`].
 const OTHERS_DATA: &[u8] = b"somebody else's data, of no kind that anybody knows; ";
 
-/// The one disk that it is about.
+/// The selector of the disk that is chosen.
 const LARGEST: &str = "disk.size > 1500u * MiB && !disk.readonly";
 
-/// One disk is chosen; of the others not a byte changes, whatever is asked for. A node in maintenance mode is asked what it
-/// would do, which says what is in the way, and then told to do it.
+/// One disk is chosen; of the others not a byte changes, whatever the request. A node in maintenance mode first makes a
+/// dry run, which names the obstacles, and then the installation.
 pub(super) async fn the_disk_of_the_config_is_the_only_one_that_is_written(
     scratch: Scratch,
 ) -> Outcome {
@@ -118,7 +118,7 @@ fn with_data_of_no_kind(scratch: &Scratch) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// The read-only one is `/dev/vde`.
+/// Plans the node. The read-only disk is `/dev/vde`.
 fn plan_with(scratch: &Scratch, disks: &Disks) -> Result<NodePlan> {
     let read_only = disks.read_only.display();
     let read_only = format!("file={read_only},format=raw,if=virtio,readonly=on");
@@ -130,7 +130,7 @@ fn plan_with(scratch: &Scratch, disks: &Disks) -> Result<NodePlan> {
         .spec(|spec| spec.extra_argument("-drive").extra_argument(read_only)))
 }
 
-/// A node in maintenance mode, and whoever looks at its console.
+/// A node in maintenance mode, its client, and the fingerprint on its console.
 struct Story<'a> {
     scratch: &'a Scratch,
     node: Node,
@@ -151,7 +151,7 @@ impl<'a> Story<'a> {
             scratch,
             address: node.endpoint()?,
             client: Instarctl::of(&node, scratch)?,
-            // The first that the console shows holds for all that follow as addresses come.
+            // The console shows the fingerprint again with each new address; it is the same each time.
             fingerprint: node.fingerprint_on_console()?,
             config,
             node,
@@ -164,7 +164,7 @@ impl<'a> Story<'a> {
         self.client.run(&[&always, arguments].concat()).await
     }
 
-    /// With the disk that matches.
+    /// Applies a config with this selector of the disk.
     async fn apply(&self, matches: &str, wipe: bool, more: &[&str]) -> Result<Said> {
         let document = format!(
             "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning:\n  wipe: {wipe}\n  diskSelector:\n    match: {matches}\n"
@@ -183,7 +183,7 @@ async fn whoever_has_seen_the_console_is_answered(story: &Story<'_>) -> Outcome 
     Ok(())
 }
 
-/// Disks that cannot be taken, and what is said of why.
+/// Disks that are refused, and words of the reason.
 const REFUSED: [(&str, &[&str]); 6] = [
     (
         "disk.size >= 1u * GiB",

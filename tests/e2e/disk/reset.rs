@@ -1,4 +1,4 @@
-//! What a reset wipes, and what it leaves.
+//! The partitions that a reset wipes, and those that it keeps.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ struct ResetMachine {
     client: Instarctl,
     /// The config's file.
     file: String,
-    /// What the console said before this was before the last start.
+    /// The console's end before the last start.
     mark: ConsoleMark,
 }
 
@@ -38,7 +38,7 @@ impl ResetMachine {
         })
     }
 
-    /// Brings the config to the machine that waits for one; its /var then is `new)` or `reused)`.
+    /// Applies the config to the machine that waits for one; its /var then is `new)` or `reused)`.
     async fn configure(&mut self, var: &str) -> Outcome {
         let (node, mark) = (&self.node, self.mark);
         for line in [
@@ -142,7 +142,7 @@ async fn who_shows_no_certificate_is_not_answered(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Nothing of what was wiped can be read from the disk; the machine waits for a config, as a new one does.
+/// No wiped data can be read from the disk; the machine waits for a config, as a new one does.
 pub(super) async fn the_disk_forgets_what_a_reset_wipes(scratch: Scratch) -> Outcome {
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, GIB)?;

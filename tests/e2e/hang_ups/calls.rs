@@ -1,4 +1,4 @@
-//! The calls that are hung up on.
+//! The calls that callers hang up on.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use prost::Message;
 use super::seen::Seen;
 use super::walk::{Walk, config};
 
-/// One call.
+/// A call.
 pub(super) struct Call {
     pub(super) method: &'static str,
     pub(super) message: Vec<u8>,
-    /// The caller hangs up before that.
+    /// The caller hangs up within this time.
     pub(super) within: Duration,
-    /// The machine goes down for it.
+    /// Whether the call takes the machine down.
     pub(super) reboots: bool,
     pub(super) after: Seen,
 }
@@ -37,7 +37,7 @@ impl Walk {
         }
     }
 
-    /// A call that takes a moment or a few seconds, of those that leave the machine up.
+    /// Chooses a call that takes a moment or a few seconds and leaves the machine up.
     pub(super) fn small_call(&mut self) -> Call {
         match self.random.u8(0..13) {
             0 | 1 => self.meta_write(),
@@ -131,7 +131,7 @@ impl Walk {
         ["walk-a", "walk-b"][usize::from(self.random.bool())]
     }
 
-    /// By the one or the other service.
+    /// Chooses one of two services for the pull.
     fn image_pull(&mut self) -> Call {
         let mut call = match self.random.bool() {
             true => self.image_pull_by_the_machine_service(),
@@ -184,7 +184,7 @@ impl Walk {
         self.call(method, &request, millis(within))
     }
 
-    /// The version that does not run.
+    /// Returns the version that does not run.
     pub(super) fn other_version(&self) -> &'static str {
         match self.seen.version.as_str() {
             "v0.1.0" => "v0.2.0",
@@ -252,7 +252,7 @@ impl Walk {
         call
     }
 
-    /// Everything on EPHEMERAL goes: the images that no container needs.
+    /// Wipes EPHEMERAL, with the images that no container needs.
     pub(super) fn reset_of_ephemeral(&self) -> Call {
         let ephemeral = wire::ResetPartitionSpec {
             label: "EPHEMERAL".to_owned(),

@@ -1,4 +1,4 @@
-//! Every method: one that the walk hangs up on, or one that changes nothing.
+//! Every method of the API: the walk hangs up on it, or it changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ const WALKED: &[&str] = &[
     "storage.StorageService/BlockDeviceWipe",
 ];
 
-/// Those that look, and those that this version refuses.
+/// Methods that only read, and methods that this version refuses.
 const CHANGE_NOTHING: &[&str] = &[
     "machine.MachineService/Bootstrap",
     "machine.MachineService/Containers",
@@ -95,7 +95,7 @@ pub(super) async fn every_method_is_walked_or_changes_nothing(_: Scratch) -> Out
     Ok(())
 }
 
-/// Those of the API's contract.
+/// Returns the methods of the API's contract.
 fn methods() -> anyhow::Result<BTreeSet<String>> {
     let mut methods = BTreeSet::new();
     for file in FileDescriptorSet::decode(FILE_DESCRIPTOR_SET)?.file {

@@ -1,4 +1,4 @@
-//! The machine as a caller sees it.
+//! The machine as its API shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ use tonic::{Code, Status};
 
 use super::SLOW;
 
-/// What a caller sees of the machine.
+/// The machine as its API shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) version: String,
     pub(super) kernel: String,
-    /// The names of the configs: in force, and to outlast a trial.
+    /// The names of the configs: the one in force, and the one that outlasts a trial.
     pub(super) config: String,
     pub(super) settled: String,
     /// Whether each container is up.
@@ -29,7 +29,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Asks for all of it.
+    /// Asks the API for all of it.
     pub(super) async fn of(node: &Node) -> anyhow::Result<Self> {
         let channel = &node.kept_channel().await?;
         let mut machine = MachineServiceClient::new(channel.clone());
@@ -44,7 +44,7 @@ impl Seen {
         })
     }
 
-    /// With another config in force, and on STATE.
+    /// Returns the state with another config in force, and on STATE.
     pub(super) fn with_config(mut self, name: &str) -> Self {
         if self.config != name {
             match name {
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-/// Whether each container is up; an error while one of them is neither.
+/// Whether each container is up; an error while one of them is neither up nor down.
 async fn services(machine: &mut Machine) -> anyhow::Result<BTreeMap<String, bool>> {
     let listed = machine.service_list(()).await?.into_inner();
     let mut services = BTreeMap::new();
@@ -90,7 +90,7 @@ async fn images(machine: &mut Machine) -> anyhow::Result<BTreeSet<String>> {
     Ok(images)
 }
 
-/// Nothing changes the machine: what is not there can be removed only then.
+/// Checks that no operation runs: only then a missing image can be removed.
 pub(crate) async fn is_free(channel: &Channel) -> Outcome {
     let mut images = ImageServiceClient::new(channel.clone());
     let request = wire::ImageServiceRemoveRequest {
@@ -124,7 +124,7 @@ async fn resource(
 pub(crate) async fn config_name(channel: &Channel, id: &str) -> anyhow::Result<String> {
     let text = resource(channel, "config", "MachineConfigs.config.talos.dev", id).await?;
     let (_, name) = text.split_once("hostname: ").context("no host name")?;
-    // The document may stand in the answer as a text of one line, with escapes.
+    // The document may be in the answer as a text of one line, with escapes.
     let end = name.find(|sign: char| !sign.is_ascii_alphanumeric() && sign != '-');
     Ok(name[..end.unwrap_or(name.len())].to_owned())
 }

@@ -1,4 +1,4 @@
-//! The node that is walked over, and what may have become of it after a caller has hung up.
+//! The node of the walk, and the states that it may be in after a caller has hung up.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::seen::{Seen, is_free};
 use super::{LIMIT, SLOW, slow};
 use crate::PATIENCE;
 
-/// The node that is walked over.
+/// The node of the walk.
 pub(super) struct Walk {
     pub(super) node: Node,
     pub(super) registry: Registry,
@@ -27,14 +27,14 @@ pub(super) struct Walk {
     connection: Option<ImpatientCaller>,
     pub(super) hung_up: usize,
     pub(super) seen: Seen,
-    /// What a boot may start with, beside what runs: it was staged, or may have been.
+    /// Versions that a boot may start beside the running one: they were staged, or may have been.
     pub(super) staged_versions: BTreeSet<String>,
     pub(super) staged_configs: BTreeSet<String>,
-    /// Whether an image may come at any moment: a pull goes on beside everything else.
+    /// Whether a pull may be under way, so that an image can appear at any moment.
     is_pulling: bool,
 }
 
-/// The status of an answer that was there before the caller hung up, and what it says.
+/// Status and message of an answer that arrived before the caller hung up.
 type Answer = Option<(Code, String)>;
 
 /// Names of the two configs: `walk-a` has the greeter alone, `walk-b` the slow one as well.
@@ -50,7 +50,7 @@ pub(super) fn config(identity: &Identity, host: &str, name: &str) -> String {
     }
 }
 
-/// Says what it begins with, so that the walk can be repeated.
+/// Prints the seed, so that the walk can be repeated.
 fn random() -> anyhow::Result<fastrand::Rng> {
     let seed = match std::env::var("INSTAR_SEED") {
         Ok(seed) => seed.parse()?,
@@ -60,7 +60,7 @@ fn random() -> anyhow::Result<fastrand::Rng> {
     Ok(fastrand::Rng::with_seed(seed))
 }
 
-/// It has the installers, the containers' image, and one more.
+/// A registry with the installers, the containers' image, and one more.
 fn registry_with_all_images(scratch: &Scratch) -> anyhow::Result<Registry> {
     let registry = Registry::with_both_installers(scratch)?;
     push_greeter(&registry)?;
@@ -69,7 +69,7 @@ fn registry_with_all_images(scratch: &Scratch) -> anyhow::Result<Registry> {
     Ok(registry)
 }
 
-/// It boots from a disk, and has another to wipe.
+/// A machine that boots from one disk and has another to wipe.
 fn machine(scratch: &Scratch) -> anyhow::Result<VmSpec> {
     let (disk, spare) = (scratch.join("disk.img"), scratch.join("spare.img"));
     ImageUnderTest::first()?.put_on_disk(&disk, 2 << 30)?;
@@ -80,7 +80,7 @@ fn machine(scratch: &Scratch) -> anyhow::Result<VmSpec> {
         .deadline(Duration::from_secs(2400)))
 }
 
-/// Boots it and brings it its config.
+/// Boots the node and applies its config.
 async fn start(scratch: &Scratch, host: &str) -> anyhow::Result<Node> {
     let identity = Identity::administrator()?;
     let first = config(&identity, host, "walk-a");
@@ -118,7 +118,7 @@ impl Walk {
         self.registry.image_for_guest("pulled:v1")
     }
 
-    /// Hangs up on a call, and has the machine be as before, or as after it.
+    /// Hangs up on a call, and checks that the machine is as before the call, or as after it.
     pub(super) async fn hang_up(&mut self, call: Call) -> Outcome {
         let how = match self.random.bool() {
             true => HangUp::Call,
@@ -130,7 +130,7 @@ impl Walk {
         let story = format!("{method} ({how:?} after {after} ms): {answer:?}");
         println!("{story}");
         self.count(method, answer)?;
-        // On its way to machined it may be as slow as what asks next.
+        // The call may take as long on its way to machined as the next question.
         tokio::time::sleep(millis(300)).await;
         self.notice_pull(&call);
         self.seen = self.as_before_or_as_after(call).await.context(story)?;
@@ -152,7 +152,7 @@ impl Walk {
         Ok(answer)
     }
 
-    /// The connection of the call before, if it is still one, or another.
+    /// Returns the connection of the call before if it still works, or a new one.
     async fn connected(&mut self) -> anyhow::Result<ImpatientCaller> {
         match self.connection.take() {
             Some(connection) if connection.is_connected() => Ok(connection),
@@ -166,7 +166,7 @@ impl Walk {
         }
     }
 
-    /// A call that fails inside the machine ends the walk.
+    /// Counts an answer. A failure inside the machine ends the walk.
     fn count(&mut self, method: &str, answer: Answer) -> Outcome {
         match answer {
             None => self.hung_up += 1,
@@ -176,7 +176,7 @@ impl Walk {
         Ok(())
     }
 
-    /// A pull that has begun goes on beside everything else.
+    /// Notes that a pull has begun: it goes on beside all other calls.
     fn notice_pull(&mut self, call: &Call) {
         let pulled = self.pulled();
         let (before, after) = (&self.seen.images, &call.after.images);
@@ -199,7 +199,8 @@ impl Walk {
         .await
     }
 
-    /// What is expected, with what may come of its own accord: the image that is pulled, and what a boot starts.
+    /// Adds to the expected state whatever changes by itself: the image that is pulled, and the version that a boot
+    /// starts.
     fn as_it_may_be(&self, call: &Call, mut expected: Seen, seen: &Seen) -> Seen {
         let pulled = self.pulled();
         if self.is_pulling && seen.images.contains(&pulled) {
@@ -212,7 +213,7 @@ impl Walk {
         }
     }
 
-    /// What is expected, after a boot or as another generation.
+    /// The expected state after a boot, or as another generation.
     fn after_a_start(&self, mut expected: Seen, seen: &Seen) -> Seen {
         expected.kernel.clone_from(&seen.kernel);
         if self.staged_versions.contains(&seen.version) {
@@ -221,14 +222,14 @@ impl Walk {
         if self.staged_configs.contains(&seen.config) && seen.config != expected.config {
             expected = expected.with_config(&seen.config);
         }
-        // Whatever was stopped by hand is up after a boot.
+        // A boot starts services that were stopped by hand.
         for (name, up) in &mut expected.services {
             *up = seen.services.get(name) == Some(&true);
         }
         expected
     }
 
-    /// The config in force is the one on STATE, and every container is up.
+    /// Makes the config in force the one on STATE, and waits until every container is up.
     pub(super) async fn settle(&mut self) -> Outcome {
         let call = self.apply(&self.seen.config, Mode::NoReboot, 0);
         let request = wire::ApplyConfigurationRequest::decode(call.message.as_slice())?;

@@ -1,4 +1,4 @@
-//! Connections of those who have not shown who they are.
+//! Connections of unauthenticated clients.
 
 use std::time::Instant;
 
@@ -11,18 +11,18 @@ use tokio::task::JoinSet;
 use super::newcomers_are_served;
 use crate::PATIENCE;
 
-/// More than there are places for those who have not shown who they are.
+/// More connections than there are places for unauthenticated clients.
 pub(super) const SILENT: usize = 600;
 
-/// So many they are.
+/// Number of those places.
 const PLACES: usize = 512;
 
 const TALKERS: usize = 100;
 
-/// How fast they come is QEMU's affair; `make bench` has ten thousand a minute.
+/// Number of quick connections. QEMU limits their rate; `make bench` opens ten thousand a minute.
 const QUICK: usize = 500;
 
-/// Connections that begin and do not go on.
+/// Connections that start a handshake and send nothing more.
 pub(super) async fn silent_connections_keep_nobody_out(node: &Node) -> Outcome {
     let silent = connect_silently(node, SILENT).await?;
     let begun = Instant::now();
@@ -32,12 +32,12 @@ pub(super) async fn silent_connections_keep_nobody_out(node: &Node) -> Outcome {
     some_are_ended(silent).await
 }
 
-/// Whichever, and long before a handshake has taken too long.
+/// The node closes some connections, long before the timeout of a handshake.
 async fn some_are_ended(silent: Vec<TcpStream>) -> Outcome {
     let mut ends = JoinSet::new();
     for mut stream in silent {
         ends.spawn(async move {
-            // However it ends.
+            // The connection may end with or without an error.
             let _ = stream.read_to_end(&mut Vec::new()).await;
             stream
         });
@@ -49,8 +49,8 @@ async fn some_are_ended(silent: Vec<TcpStream>) -> Outcome {
     Ok(())
 }
 
-/// A connection that QEMU has taken. Its listening sockets have two places for those that it has not, and whoever comes then waits for
-/// seconds: that would measure TCP, not the node.
+/// Connects, and waits until QEMU has accepted. QEMU's listening sockets have two places for connections that it has
+/// not accepted, and further clients wait for seconds: that would measure TCP, not the node.
 async fn connect(endpoint: &str) -> Result<TcpStream> {
     let stream = TcpStream::connect(endpoint).await?;
     let port = stream.peer_addr()?.port();
@@ -60,8 +60,9 @@ async fn connect(endpoint: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Whether the socket that listens on this port has connections that nobody accepted: `rx_queue` of its line in `/proc/net/tcp`,
-/// where local address, remote address, state (0A listens) and `tx_queue:rx_queue` follow each other, in hexadecimal.
+/// Whether the socket that listens on this port has connections that QEMU has not accepted: `rx_queue` of its line in
+/// `/proc/net/tcp`, with the columns local address, remote address, state (0A listens) and `tx_queue:rx_queue`, in
+/// hexadecimal.
 fn waits_to_be_accepted(port: u16) -> Result<bool> {
     let sockets = std::fs::read_to_string("/proc/net/tcp")?;
     let port = format!(":{port:04X}");
@@ -77,7 +78,7 @@ fn waits_to_be_accepted(port: u16) -> Result<bool> {
     listening.with_context(|| format!("nothing listens on port {port}"))
 }
 
-/// The first byte of a TLS handshake, and nothing more.
+/// Sends the first byte of a TLS handshake, and nothing more.
 pub(super) async fn connect_silently(node: &Node, count: usize) -> Result<Vec<TcpStream>> {
     let endpoint = node.endpoint()?;
     let mut silent = Vec::with_capacity(count);
@@ -93,10 +94,10 @@ pub(super) async fn garbage_ends_its_connection(node: &Node) -> Outcome {
     let endpoint = node.endpoint()?;
     for number in 0..TALKERS {
         let mut stream = connect(&endpoint).await?;
-        // It may be cut off while it writes.
+        // The node may cut the connection during the write.
         let _ = stream.write_all(&garbage(number)).await;
         let mut answer = Vec::new();
-        // However it ends, as long as it does.
+        // The connection may end with or without an error, but in time.
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
             .await
             .with_context(|| format!("connection {number} with garbage stays open"))?;
@@ -104,12 +105,12 @@ pub(super) async fn garbage_ends_its_connection(node: &Node) -> Outcome {
     newcomers_are_served(node, "after garbage").await
 }
 
-/// What is no TLS, and what is no HTTP/2 in a TLS record's clothes.
+/// Bytes that are not TLS, or a TLS record without a handshake in it.
 fn garbage(number: usize) -> Vec<u8> {
     match number % 3 {
         0 => b"GET / HTTP/1.1\r\nHost: node\r\n\r\n".to_vec(),
         1 => (0..4096_usize).map(|at| (at * 7 + number) as u8).collect(),
-        // A record of the largest length, full of nothing.
+        // A record of the largest length, full of zeros.
         _ => [&[0x16, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat(),
     }
 }

@@ -1,4 +1,4 @@
-//! Readers who take all they can, and what an administrator notices of it.
+//! Readers that take all they can, and the delay of an administrator beside them.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use tonic::{Request, Status};
 
 use super::{hostnames, kernel_log_on_and_on, list_of, usage_of_everything};
 
-/// Connections of readers who take all they can, and for how long.
+/// Number of greedy connections, and the time for which they take all they can.
 const GREEDY: usize = 16;
 
 const GREED: Duration = Duration::from_secs(60);
 
-/// What of it an administrator may notice, by the guest's clock.
+/// Limit on an administrator's delay, by the guest's clock.
 const DELAY: Duration = Duration::from_secs(1);
 
 pub(super) async fn greed_hardly_delays_an_administrator(
@@ -42,7 +42,7 @@ pub(super) async fn greed_hardly_delays_an_administrator(
     Ok(())
 }
 
-/// Readers who take all they can, at the same time.
+/// Readers that take all they can, at the same time.
 struct Greed {
     readers: JoinSet<Result<usize>>,
     until: Instant,
@@ -73,7 +73,7 @@ impl Greed {
     }
 }
 
-/// Asks for streams of every kind until the end and reads none; how many it held at last.
+/// Opens streams of every kind until the end and reads none; returns how many it held at last.
 async fn take_all(way_in: Endpoint, number: usize, until: Instant) -> Result<usize> {
     let Some(channel) = connect_until(&way_in, until).await else {
         return Ok(0);
@@ -85,14 +85,14 @@ async fn take_all(way_in: Endpoint, number: usize, until: Instant) -> Result<usi
         }
         match tokio::time::timeout(Duration::from_secs(5), take(&channel, round)).await {
             Ok(Ok(stream)) => held.push(stream),
-            // There is no more of that.
+            // The node's limit is reached.
             Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
         }
     }
     Ok(held.len())
 }
 
-/// Connects as soon as there is a place; none if there is none until then.
+/// Connects as soon as there is a place; returns none if there is none in time.
 async fn connect_until(way_in: &Endpoint, until: Instant) -> Option<Channel> {
     while Instant::now() < until {
         if let Ok(channel) = way_in.connect().await {
@@ -103,10 +103,10 @@ async fn connect_until(way_in: &Endpoint, until: Instant) -> Option<Channel> {
     None
 }
 
-/// What a reader holds: a stream, or an answer.
+/// A reader's stream or answer.
 type Held = Box<dyn std::any::Any + Send>;
 
-/// One stream, or one answer that takes long.
+/// Opens one stream, or gets one answer that takes long.
 async fn take(channel: &Channel, round: usize) -> Result<Held, Status> {
     let mut machine = MachineServiceClient::new(channel.clone());
     let mut state = StateClient::new(channel.clone());
@@ -131,7 +131,7 @@ fn log_on_and_on() -> LogsRequest {
     }
 }
 
-/// A name that nobody answers for, for another node and for a server.
+/// A request for a node, or a server, whose name does not resolve.
 fn to_a_node_without_address(round: usize) -> Result<Request<()>, Status> {
     let mut request = Request::new(());
     let name = format!("no-such-{round}.invalid").parse();
@@ -140,17 +140,17 @@ fn to_a_node_without_address(round: usize) -> Result<Request<()>, Status> {
     Ok(request)
 }
 
-/// How long an administrator's calls took, by the guest's clock.
+/// The times of an administrator's calls, by the guest's clock.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Delays {
-    /// On a connection that was there.
+    /// On a connection that is open already.
     own: Duration,
-    /// On a new one.
+    /// On a new connection.
     new: Duration,
 }
 
 impl Delays {
-    /// Of calls that take a descriptor, a thread, a walk and a watch.
+    /// Measures calls that take a descriptor, a thread, a walk and a watch.
     pub(super) async fn of(node: &Node, own: &mut Machine) -> Result<Self> {
         let begun = node.vm().guest_clock()?;
         own.version(()).await?;

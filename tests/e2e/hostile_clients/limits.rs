@@ -1,4 +1,4 @@
-//! What one connection of a reader may not have.
+//! The limits of a reader's connection.
 
 use anyhow::ensure;
 use instar_api::cosi::resource::state_client::StateClient;
@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 
 use super::{hostnames, usage_of_everything};
 
-/// What one connection of a reader may not have.
+/// A reader's connection has limits.
 pub(super) async fn readers_have_limits(node: &Node, reader: &Identity) -> Outcome {
     let channel = node.channel_as(reader).await?;
     chapters![
@@ -55,7 +55,7 @@ async fn watches_of_a_connection_are_counted(reader: Channel, other: Channel) ->
     };
     ensure!(refused.code() == Code::ResourceExhausted, "{refused}");
     ensure!(watches.len() == 48, "{} watches", watches.len());
-    // Another connection has its own.
+    // Another connection has limits of its own.
     StateClient::new(other).watch(hostnames()).await?;
     Ok(())
 }

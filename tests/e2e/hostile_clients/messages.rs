@@ -13,10 +13,10 @@ use tonic_prost::ProstCodec;
 
 use super::newcomers_are_served;
 
-/// Connections with endless calls, and calls on each.
+/// Number of connections with endless calls, and of calls on each.
 const ENDLESS: (usize, usize) = (2, 100);
 
-/// Messages of 16 MiB at a time: three are more than 40 MiB.
+/// Number of messages of 16 MiB at a time: three are more than 40 MiB.
 const LARGE_MESSAGES: usize = 6;
 
 pub(super) async fn an_oversized_message_is_refused(node: &Node) -> Outcome {
@@ -29,7 +29,7 @@ pub(super) async fn an_oversized_message_is_refused(node: &Node) -> Outcome {
     newcomers_are_served(node, "after 32 MiB").await
 }
 
-/// A config that is a comment of so many bytes.
+/// A config that is a comment of this many bytes.
 fn nothing_of(bytes: usize, dry_run: bool) -> ApplyConfigurationRequest {
     ApplyConfigurationRequest {
         data: vec![b'#'; bytes],
@@ -38,7 +38,7 @@ fn nothing_of(bytes: usize, dry_run: bool) -> ApplyConfigurationRequest {
     }
 }
 
-/// Together they are larger than what the node would hold for their senders.
+/// The messages together exceed the node's memory for unfinished ones.
 pub(super) async fn large_messages_are_refused_where_there_is_no_room(node: &Node) -> Outcome {
     let mut calls = JoinSet::new();
     for _ in 0..LARGE_MESSAGES {
@@ -55,7 +55,7 @@ pub(super) async fn large_messages_are_refused_where_there_is_no_room(node: &Nod
     newcomers_are_served(node, "after large messages").await
 }
 
-/// Whether a large message was refused for want of room, and not for what it says.
+/// Whether a large message was refused for lack of room, and not for its content.
 fn has_no_room<T: std::fmt::Debug>(answer: Result<T, Status>) -> Result<bool> {
     match answer {
         Err(status) if status.code() == Code::ResourceExhausted => Ok(true),
@@ -64,7 +64,7 @@ fn has_no_room<T: std::fmt::Debug>(answer: Result<T, Status>) -> Result<bool> {
     }
 }
 
-/// Calls that send their headers and never end, until their connection goes.
+/// Calls send their headers and never end, until their connection closes.
 pub(super) async fn endless_calls_keep_nobody_out(node: &Node) -> Outcome {
     let (connections, calls_of_each) = ENDLESS;
     let mut calls = JoinSet::new();
@@ -74,7 +74,7 @@ pub(super) async fn endless_calls_keep_nobody_out(node: &Node) -> Outcome {
             calls.spawn(call_without_end(channel.clone()));
         }
     }
-    // They are under way when others are answered.
+    // The endless calls are under way while others are answered.
     for _ in 0..3 {
         newcomers_are_served(node, "beside endless calls").await?;
     }

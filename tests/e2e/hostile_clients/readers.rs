@@ -1,4 +1,4 @@
-//! Readers of streams who go in the midst of them, or stay and do not read.
+//! Readers of streams that leave in the middle, or stay and do not read.
 
 use anyhow::{Context as _, ensure};
 use instar_api::machine::machine_service_client::MachineServiceClient;
@@ -9,13 +9,13 @@ use tonic::Status;
 
 use super::{kernel_log_on_and_on, newcomers_are_served};
 
-/// Streams of each kind on one connection, which has room for 128 in all.
+/// Number of streams of each kind on one connection, whose limit is 128 in all.
 const READERS: usize = 60;
 
-/// Readers that come and go at once, and how often: thousands in all.
+/// Number of readers at once, and of repetitions: thousands in all.
 const VISITORS: (usize, usize) = (100, 12);
 
-/// Thousands who read what has happened, or what is going to, and leave in the midst of it.
+/// Thousands of readers of past and future events leave in the middle.
 pub(super) async fn readers_come_and_go(node: &Node) -> Outcome {
     let (at_once, times) = VISITORS;
     let machine = node.newcomer().await?;
@@ -45,7 +45,7 @@ async fn first_event(mut machine: Machine, tail: i32) -> Result<Option<Event>, S
     events.into_inner().message().await
 }
 
-/// Who takes what there is room for, and who lets a byte through at a time, which leaves all but that with the node.
+/// One reader does not read at all; another takes a byte at a time, and the node has to keep the rest.
 pub(super) async fn readers_who_do_not_read_hold_nobody_up(node: &Node) -> Outcome {
     let way_in = node.way_in(node.identity())?;
     let narrow = way_in.clone().initial_stream_window_size(1);
@@ -56,7 +56,7 @@ pub(super) async fn readers_who_do_not_read_hold_nobody_up(node: &Node) -> Outco
     Ok(())
 }
 
-/// Streams of events and of the kernel's log, all of it and all that comes.
+/// Opens streams of events and of the kernel's log, with all past and future entries.
 async fn beside_streams_that_nobody_reads(node: &Node, mut machine: Machine) -> Outcome {
     let (mut events, mut logs) = (Vec::new(), Vec::new());
     for _ in 0..READERS {

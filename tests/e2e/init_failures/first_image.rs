@@ -1,4 +1,4 @@
-//! The image that a machine boots first: there is none to go back to.
+//! The image that a machine boots first: there is no earlier one.
 
 use instar_tests::{DoubleRootfs, Outcome, Scratch, ScriptedInit, Test, tests};
 
@@ -24,7 +24,7 @@ async fn a_first_image_with_another_digest_is_not_started(scratch: Scratch) -> O
     ))
 }
 
-/// Cut before its digest was made, so that only the filesystem can tell.
+/// The image is cut before its digest is computed, so that only the filesystem can tell.
 async fn a_first_image_that_is_cut_is_not_started(scratch: Scratch) -> Outcome {
     let image = DoubleRootfs::new(&scratch, "rootfs", "hello")?.squashfs()?;
     let half = &image[..image.len() / 2];

@@ -1,4 +1,4 @@
-//! What outlives a restart of machined, and what a swap of generations.
+//! Objects that outlive a restart of machined, and a swap of generations.
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{Outcome, Scratch, ScriptedInit, Test, tests};
@@ -13,7 +13,7 @@ pub(super) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Over a restart of machined and over a swap: descriptors, a service, orphans and their ends, a sysctl.
+/// Tests a restart of machined and a swap: descriptors, a service, orphans and their exit codes, a sysctl.
 async fn what_is_kept_outlives_machined_and_what_is_not_is_gone(scratch: Scratch) -> Outcome {
     let Chapter { does, says } = A_RESTART_AND_A_SWAP;
     let init = ScriptedInit::boot(&scratch, "", does)?;
@@ -85,13 +85,13 @@ const A_RESTART_AND_A_SWAP: Chapter = Chapter {
     ",
 };
 
-/// Through a swap, through a swap that fails and the way back, and not through one that does not ask for it or a fresh generation.
-/// Others end each time, one that has left its cgroup as well.
+/// Workloads live through a swap, and through a failed swap and the way back; not through a swap that does not ask for
+/// it, nor a fresh generation. Other processes end each time, also one that has left its cgroup.
 async fn workloads_live_through_a_swap_and_back_when_they_are_kept(scratch: Scratch) -> Outcome {
     SWAPS_OF_FIVE_VERSIONS.is_told(&scratch)
 }
 
-/// Generation by generation.
+/// The story, generation by generation.
 const SWAPS_OF_FIVE_VERSIONS: Chapter = Chapter {
     does: "
         hello
@@ -177,7 +177,8 @@ const SWAPS_OF_FIVE_VERSIONS: Chapter = Chapter {
     ",
 };
 
-/// Keeping is never worse than not keeping: what keeps the machine from being as freshly booted ends, and the swap goes on.
+/// A workload that holds on to an old image is ended, and the swap goes on: keeping workloads is never worse than not
+/// keeping them.
 async fn workloads_that_hold_on_to_an_image_end_instead_of_the_machine(
     scratch: Scratch,
 ) -> Outcome {

@@ -15,8 +15,8 @@ pub(super) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Aborts, exits with an error, closes its link, is killed: each is a death. Three restarts, then a fresh generation,
-/// three more, then a reboot.
+/// Aborts, exits with an error, closes its link, is killed: each counts as a death. Three restarts, then a fresh
+/// generation, three more, then a reboot.
 async fn a_machined_that_dies_walks_down_the_ladder(scratch: Scratch) -> Outcome {
     DEATH_AFTER_DEATH.is_told(&scratch)
 }
@@ -75,7 +75,7 @@ const HANGS_AND_IS_DEAF: &str = "
         @fresh hang
     ";
 
-/// The beginning of the line that an answer makes which does not fit into the socket.
+/// The beginning of init's line about an answer that does not fit into the socket.
 const DEAF: &str = "init: machined does not take a message";
 
 const IS_LATE_ONCE: &str = "
@@ -98,7 +98,7 @@ fn each_generation_got_its_five_seconds(init: &ScriptedInit) -> Outcome {
     let late = init.times_of("did not report healthy in time;");
     for (started, late) in started.into_iter().zip(late) {
         let given = late.saturating_sub(started);
-        // With what the restart could have added it would be 8.
+        // A restart that extended the deadline would make it 8.
         ensure!(
             (4.8..7.0).contains(&given.as_secs_f64()),
             "it got {given:?} of 5 s"
@@ -107,7 +107,7 @@ fn each_generation_got_its_five_seconds(init: &ScriptedInit) -> Outcome {
     Ok(())
 }
 
-/// Committed or not makes no difference when there is nothing to go back to.
+/// A committed version and an uncommitted one are treated alike if there is none to go back to.
 async fn a_machined_that_gives_up_gets_one_fresh_generation(scratch: Scratch) -> Outcome {
     TWO_THAT_GIVE_UP.is_told(&scratch)
 }

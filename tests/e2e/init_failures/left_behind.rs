@@ -1,4 +1,4 @@
-//! A generation that leaves the machine other than freshly booted is followed by a boot.
+//! A generation that leaves the machine different from a freshly booted one is followed by a boot.
 
 use instar_tests::{Outcome, Scratch, Test, tests};
 
@@ -33,7 +33,7 @@ const A_LOOP_DEVICE_THAT_IS_LEFT: Chapter = Chapter {
     ",
 };
 
-/// This one cannot be switched off again but by a reboot.
+/// Only a reboot can switch this sysctl off again.
 async fn a_sysctl_that_cannot_be_restored_ends_in_a_reboot(scratch: Scratch) -> Outcome {
     A_SYSCTL_THAT_STAYS.is_told(&scratch)
 }

@@ -8,8 +8,8 @@ pub(super) fn tests() -> Vec<Test> {
     tests![what_is_refused_changes_nothing]
 }
 
-/// Requests that make no sense, and images that are not what they are said to be. The generation goes on through all of
-/// it, and nothing of it is left.
+/// Invalid requests, and images that differ from their description. The generation goes on through all of them, and
+/// none leaves a trace.
 async fn what_is_refused_changes_nothing(scratch: Scratch) -> Outcome {
     let (script, expected) = told(REFUSALS);
     let arguments = "instar.boot-deadline=soon instar.watchdog=on";

@@ -1,4 +1,4 @@
-//! A version on trial that fails, whatever it fails of, gives way to the one before it.
+//! A version on trial that fails, for any reason, is replaced by the one before it.
 
 use instar_tests::{DoubleRootfs, Outcome, Scratch, ScriptedInit, Test, tests};
 
@@ -45,7 +45,7 @@ const TRIALS: &[Chapter] = &[
     A_TRIAL_THAT_WORKS,
 ];
 
-/// What each trial goes back to.
+/// The version that each trial goes back to.
 const A_VERSION_THAT_IS_GOOD: Chapter = Chapter {
     does: "
         hello

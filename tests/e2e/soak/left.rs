@@ -1,4 +1,4 @@
-//! What there is of everything that an upgrade could leave behind.
+//! Counts of everything that an upgrade could leave behind.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use instar_api::machine::StorageServiceStatfsRequest;
 use instar_api::machine::storage_service_client::StorageServiceClient;
 use instar_tests::{Greeter, Machine, Node};
 
-/// Where the greeter sees the node's processes and the kernel's settings of memory.
+/// Directories where the greeter sees the node's processes and the kernel's memory settings.
 pub(super) const PROCESSES: &str = "host-proc";
 pub(super) const MEMORY: &str = "host-vm";
 
@@ -18,26 +18,26 @@ pub(super) struct Left {
     pub(super) shmem_kib: u64,
     pub(super) slab_kib: u64,
     pub(super) disk_kib: u64,
-    /// Of the disk.
+    /// Inodes in use on the disk.
     pub(super) inodes: u64,
-    /// The kernel's own as well.
+    /// All threads, the kernel's own included.
     pub(super) threads: u64,
     pub(super) dying_cgroups: u64,
     pub(super) counted: Counted,
 }
 
-/// What may not grow, not by one.
+/// Counts that may not grow, not by one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Counted {
     mounts: usize,
     mounts_of_init: usize,
     loops: usize,
-    /// Of machined.
+    /// Descriptors of machined.
     pub(super) descriptors: usize,
     pub(super) descriptors_of_init: usize,
     processes: usize,
     cgroups: u64,
-    /// Mounted ext4 filesystems, whoever holds them.
+    /// Mounted ext4 filesystems, whichever process holds them.
     superblocks: usize,
 }
 
@@ -79,7 +79,7 @@ impl Counted {
 
 impl Left {
     pub(super) async fn look(node: &Node) -> anyhow::Result<Self> {
-        // What is in caches is not lost.
+        // Memory in caches is not lost.
         Greeter::of(node)?.get(&format!("/write/{MEMORY}/drop_caches?3"))?;
         let mut machine = node.machine().await?;
         let cgroups = node.read("/sys/fs/cgroup/cgroup.stat").await?;
@@ -96,7 +96,7 @@ impl Left {
         })
     }
 
-    /// The best of some: what comes and goes is not what is left.
+    /// Returns the least of several counts: temporary objects do not count as left behind.
     pub(super) fn least(some: &[Self]) -> anyhow::Result<Self> {
         let counted = some.iter().map(|left| left.counted).min();
         let least = |of: fn(&Left) -> u64| some.iter().map(of).min().unwrap_or(0);
@@ -143,7 +143,7 @@ async fn free_kib(node: &Node) -> anyhow::Result<u64> {
     Ok(free + on_lists.sum::<u64>() * 4)
 }
 
-/// What is in use on /var.
+/// KiB in use on /var.
 async fn disk_kib(machine: &mut Machine) -> anyhow::Result<u64> {
     let mounts = machine.mounts(()).await?.into_inner().messages;
     let mut stats = mounts.into_iter().flat_map(|list| list.stats);
@@ -152,7 +152,7 @@ async fn disk_kib(machine: &mut Machine) -> anyhow::Result<u64> {
     Ok((var.size - var.available) / 1024)
 }
 
-/// Files on the disk.
+/// Inodes in use on the disk.
 async fn inodes(node: &Node) -> anyhow::Result<u64> {
     let mut storage = StorageServiceClient::new(node.kept_channel().await?);
     let request = StorageServiceStatfsRequest {
@@ -161,7 +161,7 @@ async fn inodes(node: &Node) -> anyhow::Result<u64> {
     Ok(storage.statfs(request).await?.into_inner().inodes_used)
 }
 
-/// All that the scheduler knows (proc_loadavg(5): `RUNNABLE/ALL`).
+/// All threads that the scheduler knows (proc_loadavg(5): `RUNNABLE/ALL`).
 async fn threads(node: &Node) -> anyhow::Result<u64> {
     let load = node.read("/proc/loadavg").await?;
     let all = load.split(' ').nth(3).and_then(|part| part.split_once('/'));
@@ -169,13 +169,13 @@ async fn threads(node: &Node) -> anyhow::Result<u64> {
     Ok(all.parse()?)
 }
 
-/// What a process has open, as the greeter sees it.
+/// Number of a process's open descriptors, as the greeter sees it.
 fn descriptors(greeter: &Greeter, process: &str) -> anyhow::Result<usize> {
     let listed = greeter.get(&format!("/list/{PROCESSES}/{process}/fd"))?;
     Ok(listed.lines().count())
 }
 
-/// ext4 keeps a folder for each device that it has mounted.
+/// Counts ext4 filesystems: ext4 keeps a folder for each device that it has mounted.
 async fn superblocks(node: &Node, machine: &mut Machine) -> anyhow::Result<usize> {
     let mut count = 0;
     for number in 1..=8 {
@@ -194,7 +194,7 @@ fn number_after(text: &str, key: &str) -> anyhow::Result<u64> {
     number.parse().with_context(|| format!("{key} {line:?}"))
 }
 
-/// How many of the files are there.
+/// Number of these files that exist.
 async fn present(
     node: &Node,
     machine: &mut Machine,
@@ -210,13 +210,13 @@ async fn present(
     Ok(count)
 }
 
-/// Processes that are no threads of the kernel: those have no command line.
+/// Number of processes. The kernel's threads have no command line and do not count.
 fn processes(node: &Node) -> anyhow::Result<usize> {
     let greeter = Greeter::of(node)?;
     let names = greeter.get(&format!("/list/{PROCESSES}"))?;
     let numbers = names.lines().filter(|name| name.parse::<u32>().is_ok());
     let lines = numbers.map(|number| {
-        // One that has ended meanwhile is none.
+        // A process that has ended meanwhile does not count.
         let line = greeter.get(&format!("/read/{PROCESSES}/{number}/cmdline"));
         line.is_ok_and(|line| !line.is_empty())
     });
@@ -227,7 +227,7 @@ async fn lines(node: &Node, path: &str) -> anyhow::Result<usize> {
     Ok(node.read(path).await?.lines().count())
 }
 
-/// The file that tells of a loop device that it is in use.
+/// The file that exists while a loop device is in use.
 fn backing_file(number: usize) -> String {
     format!("/sys/block/loop{number}/loop/backing_file")
 }

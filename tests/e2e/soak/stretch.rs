@@ -1,4 +1,4 @@
-//! Whether figures rise between two reboots.
+//! Checks that no figure rises between two reboots.
 
 use std::ops::RangeInclusive;
 
@@ -7,26 +7,27 @@ use instar_tests::{Outcome, Slope};
 
 use super::left::{Counted, Left};
 
-/// Which figures are compared: those of the first few turns, when everything has happened once, and as many of the last.
+/// The turns whose figures are compared: the first few after everything has happened once, and as many of the last.
 const EARLY: RangeInclusive<usize> = 2..=5;
-/// Between them every fifth is looked at.
+/// Between them the figures of every fifth turn are taken.
 const LOOK_EACH: usize = 5;
-/// Caches are dropped before memory is counted, but some fill again at once; the best of each few is compared, and a
-/// leak of 50 KiB with each of fifty upgrades (of 80 with each of thirty) would cost more than this.
+/// Caches are dropped before memory is counted, but some fill again at once; so the best of each few turns is compared.
+/// A leak of 50 KiB with each of fifty upgrades (of 80 with each of thirty) would exceed this.
 const MEMORY_TOLERANCE_KIB: u64 = 2 << 10;
-/// The kernel lets go of removed cgroups in batches: between 7 and 25 of them wait at any time. One that stayed for good
-/// with each of fifty upgrades would be 42 more at the end.
+/// The kernel frees removed cgroups in batches: between 7 and 25 of them wait at any time. One cgroup left with each of
+/// fifty upgrades would be 42 more at the end.
 const DYING_CGROUPS: u64 = 30;
-/// A line goes through all figures from the turn `SETTLED` on, and is drawn where there are `ENOUGH` turns: removed cgroups and caches
-/// grow at first, up to their own limits.
+/// A line is fitted through all figures from the turn `SETTLED` on, if there are `ENOUGH` turns: removed cgroups and
+/// caches grow at first, up to their own limits.
 const SETTLED: usize = 20;
 const ENOUGH: usize = 50;
 
-/// A figure that may not rise: its name and unit, what the line through it may rise by with each turn beyond its own error, and how it is
-/// read.
+/// A figure that may not rise: its name and unit, the limit on its fitted line's rise per turn beyond the line's own
+/// error, and the function that reads it.
 type Fitted = (&'static str, f64, fn(&Left) -> f64);
 
-/// Of memory it is two pages, of what is counted one in twenty turns. Logs and records fill the disk up to their limits.
+/// The limit is two pages of memory, or one in twenty turns for a count. Logs and records fill the disk up to their
+/// limits.
 const FITTED: [Fitted; 8] = [
     ("KiB of memory in use", 8.0, |left| -(left.free_kib as f64)),
     ("KiB of shared memory", 8.0, |left| left.shmem_kib as f64),
@@ -40,7 +41,7 @@ const FITTED: [Fitted; 8] = [
     }),
 ];
 
-/// What was seen between two reboots.
+/// The figures between two reboots.
 #[derive(Default)]
 pub(super) struct Stretch {
     early: Vec<Left>,
@@ -49,7 +50,7 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    /// Whether the figures of a turn are wanted, so many turns before the end of the stretch.
+    /// Whether the figures of a turn are needed; `before_end` is the number of turns left in the stretch.
     pub(super) fn wants(turn: usize, before_end: usize) -> bool {
         EARLY.contains(&turn) || is_late(before_end) || turn.is_multiple_of(LOOK_EACH)
     }
@@ -80,7 +81,7 @@ impl Stretch {
     }
 
     fn the_end_is_as_the_beginning(&self) -> Outcome {
-        // A descriptor that gets another number while they are walked through is missed: no look says more than there is.
+        // A count of descriptors can be too low, if one changes its number during the walk, and never too high.
         let most = Counted::most(self.early.iter().map(|left| left.counted));
         let (early, late) = (Left::least(&self.early)?, Left::least(&self.late)?);
         ensure!(
@@ -98,7 +99,7 @@ impl Stretch {
         Ok(())
     }
 
-    /// What to say of a figure that rises with the turns.
+    /// Returns a complaint about a figure that rises with the turns.
     fn rises(&self, (what, most, figure): &Fitted) -> anyhow::Result<Option<String>> {
         let points: Vec<(f64, f64)> = self
             .all

@@ -1,4 +1,4 @@
-//! An authority of the other usual kind.
+//! An authority with a key of another kind: ECDSA.
 
 use anyhow::{Result, ensure};
 use instar_tests::{Identity, MachineConfig, Node, Outcome, TlsClient};
@@ -9,7 +9,7 @@ use super::HOSTNAME;
 use super::handshake::{refused, works};
 use crate::PATIENCE;
 
-/// An authority of the other usual kind takes the place of the first one.
+/// An authority with an ECDSA key replaces the first one.
 pub(super) async fn an_authority_may_have_an_ecdsa_key(node: &Node, usual: &TlsClient) -> Outcome {
     let kind = kind_of_authority(node.identity())?;
     ensure!(kind == OID_SIG_ED25519.to_id_string(), "{kind}");

@@ -28,7 +28,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A certificate counts from a little before it is made, for clients whose clock is behind.
+/// A certificate is valid from a little before it is made, for clients whose clock is behind.
 const TOLERANCE: Duration = Duration::from_secs(600);
 
 pub(super) async fn certificates_are_as_clients_want_them(
@@ -43,7 +43,7 @@ pub(super) async fn certificates_are_as_clients_want_them(
     .await
 }
 
-/// What the node shows satisfies clients that refuse what does not.
+/// The node's certificate satisfies strict clients.
 async fn the_nodes_certificate_satisfies_strict_clients(node: &Node, usual: &TlsClient) -> Outcome {
     let leaf = certificate_with_all_names(node, usual).await?;
     let (_, certificate) = parse_x509_certificate(&leaf)?;
@@ -60,7 +60,7 @@ async fn the_nodes_certificate_satisfies_strict_clients(node: &Node, usual: &Tls
     .await
 }
 
-/// Names and addresses come within moments of each other.
+/// The certificate gets its names and addresses within moments of each other.
 async fn certificate_with_all_names(
     node: &Node,
     usual: &TlsClient,
@@ -87,7 +87,7 @@ async fn the_certificate_is_believed_under_each_name_of_the_node(
     Ok(())
 }
 
-/// A name in the CN alone is none.
+/// A name in the CN alone does not count.
 async fn the_certificate_is_believed_under_no_other_name(
     leaf: &CertificateDer<'_>,
     usual: &TlsClient,
@@ -168,7 +168,7 @@ fn time(seconds: i64) -> Result<SystemTime> {
 
 fn signs_and_does_nothing_else(certificate: &X509Certificate<'_>) -> Outcome {
     let usage = certificate.key_usage()?.context("no KU")?.value;
-    // One bit of nine.
+    // Exactly one of nine bits is set.
     ensure!(
         usage.digital_signature() && usage.flags.count_ones() == 1,
         "{usage}"
@@ -176,8 +176,8 @@ fn signs_and_does_nothing_else(certificate: &X509Certificate<'_>) -> Outcome {
     Ok(())
 }
 
-/// What a client that believes the authorities of `client` makes of a server's certificate under a name at a time. As in Go, names are
-/// those of the SANs.
+/// Verifies a server's certificate under one name at a time, as a client that trusts the authorities of `client`. As in
+/// Go, only names of the SANs count.
 fn believed(
     leaf: &CertificateDer<'_>,
     client: &TlsClient,
@@ -214,7 +214,7 @@ async fn the_usual_client_has_a_certificate_of_its_kind(usual: &TlsClient) -> Ou
     signs_and_does_nothing_else(&certificate)
 }
 
-/// As early as that can be said.
+/// Clients are refused as early as the protocol allows.
 async fn whoever_has_a_certificate_is_let_in_and_nobody_else(
     node: &Node,
     usual: &TlsClient,

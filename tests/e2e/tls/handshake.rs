@@ -1,4 +1,4 @@
-//! A handshake: what both sides agreed on, or how the client was turned away.
+//! A handshake: its negotiated parameters, or the refusal of the client.
 
 use std::{fmt, io};
 
@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::PATIENCE;
 
-/// What a client and the node agreed on.
+/// The negotiated parameters.
 #[derive(Debug)]
 pub(super) struct Agreed {
     pub(super) version: ProtocolVersion,
@@ -49,13 +49,13 @@ impl Agreed {
     }
 }
 
-/// The client is let in and answered.
+/// The client is accepted and answered.
 pub(super) async fn works(node: &Node, what: &str, client: &TlsClient) -> Result<Agreed> {
     let stream = client.connect(&node.endpoint()?).await;
     answers(what, stream.with_context(|| what.to_owned())?).await
 }
 
-/// The other end of the connection is the node, and does what it is for.
+/// The other end of the connection is the node, and answers a call.
 pub(super) async fn answers(what: &str, stream: TlsStream<TcpStream>) -> Result<Agreed> {
     let agreed = Agreed::on(&stream).context("nothing was agreed on")?;
     println!("{what}: {agreed}");
@@ -72,7 +72,7 @@ pub(super) async fn answers(what: &str, stream: TlsStream<TcpStream>) -> Result<
     Ok(agreed)
 }
 
-/// The client is turned away before anything was said inside; it says nothing itself.
+/// The client is refused before a byte inside TLS; it sends none itself.
 pub(super) async fn refused(node: &Node, what: &str, client: &TlsClient) -> Result<End> {
     let ended = match client.connect(&node.endpoint()?).await {
         Err(error) => Err(error),
@@ -86,7 +86,7 @@ pub(super) async fn refused(node: &Node, what: &str, client: &TlsClient) -> Resu
     Ok(end)
 }
 
-/// How the stream ends.
+/// Checks that nothing arrives; returns the stream's end.
 async fn hears_nothing(what: &str, mut stream: TlsStream<TcpStream>) -> Result<io::Result<()>> {
     let mut said = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;

@@ -4,8 +4,8 @@ use rustls::crypto::ring::kx_group;
 use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::{NamedGroup, ProtocolVersion};
 
-/// X25519MLKEM768 as clients offer it before anything else, with its share and that of X25519. They find no node that takes it, so what
-/// would be of use only then is noise.
+/// X25519MLKEM768 as clients offer it before all others, with its share and that of X25519. No node accepts it, so the
+/// bytes that only an accepting server would use are random.
 #[derive(Debug)]
 pub(super) struct Hybrid;
 

@@ -1,4 +1,4 @@
-//! What clients offer, and what the node takes of it.
+//! Clients' offers, and the node's choices.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ async fn later_versions_than_1_1_are_spoken(node: &Node, usual: &TlsClient) -> O
     Ok(())
 }
 
-/// To a client that is held to it but speaks as one of 1.2, and to one that knows nothing later.
+/// Refused are a client that is limited to TLS 1.1 but sends a hello of 1.2, and one that knows nothing later.
 async fn tls_1_1_is_refused(node: &Node) -> Outcome {
     let alert = alert_to(node, &hello_of_tls11(true)).await?;
     println!("TLS 1.1 by a later client: refused by {alert:?}");
@@ -50,7 +50,7 @@ async fn tls_1_1_is_refused(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Whether the client says what it wants to speak inside (ALPN) or not.
+/// With and without ALPN in the client's hello.
 async fn http2_is_spoken_and_nothing_else(node: &Node, usual: &TlsClient) -> Outcome {
     ensure!(usual.protocols == ["h2"], "{:?}", usual.protocols);
     let agreed = works(node, "ALPN h2, and no SNI for an address", usual).await?;
@@ -81,7 +81,7 @@ async fn the_node_may_be_called_by_its_name(node: &Node, usual: &TlsClient) -> O
     agreed.map(drop)
 }
 
-/// The share that comes with the hello is one that the node takes.
+/// The key share in the hello is one that the node takes.
 async fn key_exchanges_need_no_second_attempt(node: &Node, usual: &TlsClient) -> Outcome {
     let x25519: &dyn SupportedKxGroup = kx_group::X25519;
     let p256: &dyn SupportedKxGroup = kx_group::SECP256R1;
@@ -106,7 +106,7 @@ fn by_groups(groups: Vec<&'static dyn SupportedKxGroup>, usual: &TlsClient) -> T
     }
 }
 
-/// AES-128-GCM alone, AES-128-GCM first, and that of TLS 1.2.
+/// Clients with AES-128-GCM alone, with AES-128-GCM first, and with that of TLS 1.2.
 async fn suites_with_aes_128_are_spoken(node: &Node, usual: &TlsClient) -> Outcome {
     let aes128 = cipher_suite::TLS13_AES_128_GCM_SHA256;
     let aes256 = cipher_suite::TLS13_AES_256_GCM_SHA384;
@@ -132,7 +132,7 @@ fn by_suites(suites: Vec<SupportedCipherSuite>, usual: &TlsClient) -> TlsClient 
     }
 }
 
-/// A client that would resume a session has none to resume. All the others here take no tickets at all.
+/// A client that would resume a session gets none to resume. The clients of the other tests take no tickets.
 async fn no_session_is_resumed(node: &Node, usual: &TlsClient) -> Outcome {
     let what = "a client that takes tickets";
     for version in [&TLS13, &TLS12] {

@@ -1,4 +1,4 @@
-//! The first words of a client of TLS 1.1, byte by byte: no library speaks it any more.
+//! The hello of a client of TLS 1.1, byte by byte: no library supports that version any more.
 
 use std::io;
 
@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 
 use crate::PATIENCE;
 
-/// The first words of a client that knows nothing later than TLS 1.1 (RFC 4346, 7.4.1.2); with the signature algorithms, without
-/// which a later version cannot be spoken, or without.
+/// Returns the hello of a client that knows nothing later than TLS 1.1 (RFC 4346, 7.4.1.2), with or without the
+/// signature algorithms that a later version requires.
 pub(super) fn hello_of_tls11(signature_algorithms: bool) -> Vec<u8> {
     // ECDHE with ECDSA and with RSA, both with AES-128-CBC.
     let suites = [0, 4, 0xc0, 0x09, 0xc0, 0x13];
@@ -42,14 +42,14 @@ fn length(of: usize) -> [u8; 2] {
     u16::try_from(of).unwrap().to_be_bytes()
 }
 
-/// The node's only answer to these bytes: that it will not go on.
+/// Returns the alert with which the node refuses these bytes, its only answer.
 pub(super) async fn alert_to(node: &Node, bytes: &[u8]) -> Result<AlertDescription> {
     let mut stream = TcpStream::connect(node.endpoint()?).await?;
     stream.write_all(bytes).await?;
     let mut answer = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
     let _: io::Result<_> = read.context("the connection stays open")?;
-    // A record of two bytes: fatal, and why.
+    // A record of two bytes: fatal, and the reason.
     match answer[..] {
         [0x15, 3, _, 0, 2, 2, why] => Ok(AlertDescription::from(why)),
         _ => bail!("no alert but {answer:?}"),

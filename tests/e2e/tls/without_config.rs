@@ -1,4 +1,4 @@
-//! A node without a config, and who may believe it.
+//! A node without a config, and the clients that accept it.
 
 use anyhow::{Result, ensure};
 use base64::Engine as _;
@@ -10,7 +10,7 @@ use crate::PATIENCE;
 /// `instarctl`'s exit code.
 const NOT_AUTHORIZED: i32 = 4;
 
-/// `instarctl --insecure` shows no certificate, takes whichever the node shows, and can be told its fingerprint.
+/// `instarctl --insecure` shows no certificate, and accepts any of the node's, or only one of a given fingerprint.
 pub(super) async fn without_a_config_the_fingerprint_is_what_counts(
     node: &Node,
     scratch: &Scratch,
@@ -29,14 +29,14 @@ pub(super) async fn without_a_config_the_fingerprint_is_what_counts(
     .await
 }
 
-/// The digest of no certificate.
+/// A fingerprint that no certificate has.
 fn other_pin() -> String {
     BASE64_STANDARD.encode([0; 32])
 }
 
 fn until_it_has_an_address_and_a_certificate(node: &Node) -> Outcome {
     node.wait_for_line("machined: the API answers on port", PATIENCE)?;
-    // Whoever comes before it has an address waits for QEMU to ask it again.
+    // A client that connects before the node has an address waits until QEMU asks for the address again.
     let lease = node.vm().wait_for_line("machined: DHCP lease", PATIENCE)?;
     let certified = "machined: API certificate for";
     node.vm()
@@ -44,7 +44,7 @@ fn until_it_has_an_address_and_a_certificate(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Somebody without a certificate.
+/// A client without a certificate.
 struct Stranger {
     instarctl: Instarctl,
     address: String,
@@ -83,7 +83,7 @@ async fn another_pin_is_an_error(stranger: &Stranger) -> Outcome {
     Ok(())
 }
 
-/// Ends the time without a config.
+/// Applies a config, which ends maintenance mode.
 pub(super) async fn a_config_is_brought(
     node: &Node,
     scratch: &Scratch,

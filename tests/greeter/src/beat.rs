@@ -1,7 +1,7 @@
-//! A beat that says how long this process was kept from running, by the kernel's clock.
+//! A beat that measures how long this process was kept from running, by the kernel's clock.
 //!
-//! A thread sleeps for a millisecond at a time, and notes the longest beat. Whoever is connected has each byte answered with a line: by
-//! how many microseconds the longest beat since the last answer was too long.
+//! A thread sleeps for a millisecond at a time, and notes the longest beat. Each byte of a client is answered with a
+//! line: the microseconds by which the longest beat since the last answer was too long.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -1,34 +1,34 @@
-//! A service for containers in tests and in `make run`: greets over HTTP, and says what it sees of the machine.
+//! A service for containers in tests and in `make run`: greets over HTTP, and reports the machine as the container sees it.
 //!
-//! `greeter look ADDRESS…` says which links it sees, whether it reaches itself and whom of the others, then waits to be
-//! ended. `greeter has PATH` succeeds if there is such a file. `greeter stay PROGRAM ARGUMENT…` runs a program to its end, and stays
-//! for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as it is let, and goes on
-//! trying. `greeter slow SECONDS` ends so long after it was asked to. `greeter beat PORT` says how long it was kept from running
-//! (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two halves, with that pause between them and none
-//! before the next line. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its
-//! answers to a GET:
+//! `greeter look ADDRESS…` reports the links, whether the container reaches itself, and the addresses that it reaches, then
+//! waits to be ended. `greeter has PATH` succeeds if the file exists. `greeter stay PROGRAM ARGUMENT…` runs a program to its
+//! end, then stays for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as
+//! its limit allows, and goes on trying. `greeter slow SECONDS` ends this long after SIGTERM. `greeter beat PORT` reports how
+//! long it was kept from running (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
+//! halves, with that pause between them and none before the next line. `greeter [PORT [SECONDS]]` listens, on 8080 by
+//! default. Its answers to a GET:
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/` | a greeting with the host name and the kernel's release |
 //! | `/read/PATH` | the file `/PATH` as the container sees it, 404 with the reason when it cannot |
 //! | `/list/PATH` | the names in the directory `/PATH`, one per line |
-//! | `/owner/PATH` | whose `/PATH` is, as `UID:GID` |
+//! | `/owner/PATH` | the owner of `/PATH`, as `UID:GID` |
 //! | `/stat/PATH` | type and mode (octal), bytes and bytes on disk of `/PATH` itself, as `MODE SIZE DISK` |
-//! | `/write/PATH` | what came of writing a line to the file `/PATH`, or the text behind a `?` |
-//! | `/fill/PATH` | how many bytes the file `/PATH` could be given before the disk was full |
-//! | `/spread/PATH` | how many empty files the directory `/PATH` could be given before no more could be made |
-//! | `/remove/PATH` | what came of removing the file `/PATH` |
-//! | `/rename/PATH` | what came of giving the file `/PATH` the name behind a `?` |
-//! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
-//! | `/socket/FAMILY` | what came of opening a socket of the family of that number |
-//! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
-//! | `/sync/PATH` | the same as of `/write`, once it is on the disk |
-//! | `/watch/PATH` | how often the file `/PATH` was read since the first time, and how often it said something else (`watch.rs`) |
-//! | `/bomb` | how many threads it could start until it was let have no more; they stay |
+//! | `/write/PATH` | the result of writing a line to the file `/PATH`, or the text behind a `?` |
+//! | `/fill/PATH` | how many bytes fitted into the file `/PATH` before the disk was full |
+//! | `/spread/PATH` | how many empty files fitted into the directory `/PATH` |
+//! | `/remove/PATH` | the result of removing the file `/PATH` |
+//! | `/rename/PATH` | the result of giving the file `/PATH` the name behind a `?` |
+//! | `/link/PATH` | the result of making the symbolic link `/PATH` to the text behind a `?` |
+//! | `/socket/FAMILY` | the result of opening a socket of the family with this number |
+//! | `/pipe/PATH` | the result of making a named pipe `/PATH` |
+//! | `/sync/PATH` | as `/write`, once the text is on the disk |
+//! | `/watch/PATH` | how often the file `/PATH` was read since the first time, and how often its content had changed (`watch.rs`) |
+//! | `/bomb` | how many threads it could start until its limit; they stay |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
-//! SIGTERM ends it with 0, so many seconds later.
+//! SIGTERM ends it with 0, after SECONDS.
 
 mod beat;
 mod watch;
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The first process of a container gets only signals that it waits for or handles.
+/// The first process of a container gets only the signals that it waits for or handles.
 fn end_when_asked(after: Duration) {
     let mut asked = SigSet::empty();
     asked.add(Signal::SIGTERM);
@@ -117,14 +117,14 @@ fn end_when_asked(after: Duration) {
                 std::process::exit(0);
             }
         });
-        // A bomb that comes last finds no thread left, and is to say so instead of dying of it.
+        // A bomb that starts last finds no thread left: it has to say that instead of dying of it.
         if let Err(error) = listening {
             println!("greeter: nobody hears SIGTERM: {error}");
         }
     }
 }
 
-/// Does not end, whatever becomes of the program.
+/// Runs the program and never ends, however the program ended.
 fn stay(mut command: impl Iterator<Item = String>) -> ExitCode {
     let program = command.next().unwrap_or_default();
     match Command::new(&program).args(command).status() {
@@ -136,7 +136,7 @@ fn stay(mut command: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Tells what the network looks like from here.
+/// Reports the network as this container sees it.
 fn look(others: impl Iterator<Item = String>) -> ExitCode {
     let links = names("/sys/class/net").unwrap_or_else(|error| format!("{error}"));
     println!("greeter: links: {}", links.trim_end().replace('\n', " "));
@@ -160,7 +160,7 @@ fn wait_for_ever() -> ! {
     }
 }
 
-/// Says more than anybody can hear.
+/// Writes more than any reader can take.
 fn flood() -> ! {
     let line = [b'y'; 4096];
     loop {
@@ -170,7 +170,7 @@ fn flood() -> ! {
     }
 }
 
-/// At any moment half a line is written.
+/// Keeps half a line written at any moment.
 fn count_in_halves(pause: Duration) -> Result<()> {
     let mut output = std::io::stdout();
     for number in 0_u64.. {
@@ -182,7 +182,7 @@ fn count_in_halves(pause: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Takes all numbers of processes that there are, and those that become free.
+/// Takes every process number, and each one that becomes free.
 fn bomb() -> ! {
     let mut threads = 0_u32;
     loop {
@@ -193,7 +193,7 @@ fn bomb() -> ! {
     }
 }
 
-/// Gives how many there were, and why there is no other.
+/// Returns the number of threads started, and the error of the next.
 fn take_all_threads() -> (u32, std::io::Error) {
     let mut threads = 0;
     loop {
@@ -226,7 +226,7 @@ fn serve(mut stream: TcpStream) -> Result<()> {
     )
 }
 
-/// What a path asks for, its rest behind the prefix, and the status where that fails.
+/// An act: the path's prefix, a function of the rest of the path, and the HTTP status when the function fails.
 type Act = (&'static str, fn(&str) -> Result<String>, &'static str);
 
 const NOT_FOUND: &str = "404 Not Found";
@@ -350,7 +350,7 @@ fn open_socket(family: u16) -> Result<()> {
     Ok(())
 }
 
-/// Makes a pipe, and the directories that lead to it.
+/// Makes a named pipe, and its parent directories.
 fn make_pipe(file: &str) -> Result<()> {
     if let Some(directory) = Path::new(file).parent() {
         fs::create_dir_all(directory)?;
@@ -363,7 +363,7 @@ fn fill(file: &str) -> Result<u64> {
     let mut file = fs::File::create(file)?;
     let block = vec![0; 1 << 20];
     let (mut written, mut synced) = (0, None);
-    // What the file system had only promised is claimed by a sync, which leaves room again.
+    // A sync claims the space that the file system had only reserved, and can leave room again.
     while synced != Some(written) {
         synced = Some(written);
         let mut length = block.len();

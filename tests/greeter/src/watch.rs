@@ -1,4 +1,4 @@
-//! Files that are read again and again, and how often they said something else.
+//! Files that are read again and again, with a count of the changes.
 
 use std::collections::BTreeMap;
 use std::io::Result;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, thread};
 
-/// Between two readings.
+/// Pause between two readings.
 const PAUSE: Duration = Duration::from_millis(1);
 
 static WATCHED: Mutex<BTreeMap<String, Arc<Watched>>> = Mutex::new(BTreeMap::new());
@@ -18,7 +18,8 @@ struct Watched {
     changes: AtomicU64,
 }
 
-/// Watches a file from the first time on that it is asked for. Gives the readings and the changes until now, as `READINGS CHANGES`.
+/// Watches a file from the first request for it on. Returns the readings and the changes until now, as `READINGS
+/// CHANGES`.
 pub(crate) fn watch(file: &str) -> Result<String> {
     let mut all = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
     let watched = match all.get(file) {
@@ -40,7 +41,7 @@ pub(crate) fn watch(file: &str) -> Result<String> {
     ))
 }
 
-/// One that cannot be read has changed as well.
+/// Reads the file for ever. A failed read counts as a change.
 fn follow(file: &str, mut last: Vec<u8>, watched: &Watched) {
     loop {
         let now = fs::read(file).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A disk before anything was recorded: its file, kept in memory without its holes.
+//! A disk's content before the recording: its file, kept in memory without its holes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,14 +10,14 @@ use rustix::fs::{SeekFrom, seek};
 
 use crate::SECTOR;
 
-/// The unit in which it is kept.
+/// Size of a chunk, bytes.
 const CHUNK: u64 = 64 << 10;
 
-/// What a disk holds.
+/// A disk's content.
 #[derive(Debug)]
 pub(crate) struct Content {
     bytes: u64,
-    /// By their first byte; what is missing is zero.
+    /// Chunks by their first byte; missing ones are zero.
     chunks: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -42,12 +42,12 @@ impl Content {
         Ok(Self { bytes, chunks })
     }
 
-    /// Its size.
+    /// The disk's size, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// One sector; none for one of zeros.
+    /// Returns one sector; `None` for one of zeros.
     pub(crate) fn sector(&self, sector: u64) -> Option<&[u8]> {
         let at = sector * SECTOR;
         let chunk = self.chunks.get(&(at / CHUNK * CHUNK))?;
@@ -55,7 +55,7 @@ impl Content {
         chunk.get(within..within + SECTOR as usize)
     }
 
-    /// What is not zero between two bytes: where, and what.
+    /// Returns the parts that are not zero between two bytes, with their offsets.
     pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let first = start / CHUNK * CHUNK;
         self.chunks
@@ -68,13 +68,13 @@ impl Content {
             })
     }
 
-    /// All that is not zero.
+    /// Returns all parts that are not zero.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.within(0, self.bytes)
     }
 }
 
-/// The next byte from there on that is not in a hole.
+/// Returns the next byte from `at` on that is not in a hole.
 fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
     match seek(file, SeekFrom::Data(at)) {
         Ok(data) => Ok(Some(data)),

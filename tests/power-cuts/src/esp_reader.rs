@@ -14,25 +14,26 @@ use crate::recording::Recording;
 use crate::region::{Region, Touching};
 use crate::states::DiskState;
 
-/// What the firmware and the loader make of the partition.
+/// The result of a boot from the partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Start {
     /// There is no loader: the firmware goes on with the next device.
     NoLoader,
     /// The loader starts this version.
     Version(String),
-    /// The loader, or what it would start, is damaged.
+    /// The loader, or the UKI that it would start, is damaged.
     Broken(String),
 }
 
-/// What is whole: the loader, and UKIs with their versions.
+/// The undamaged files: the loader, and UKIs with their versions.
 #[derive(Debug)]
 pub(crate) struct Whole<'a> {
     pub(crate) loaders: &'a [Hash],
     pub(crate) ukis: &'a BTreeMap<[u8; 32], String>,
 }
 
-/// Gives also what was read for it: it holds for every state that is the same there.
+/// Judges the partition. Returns also the sectors that it read: the verdict holds for every state with the same content
+/// there.
 pub(crate) fn judge(
     recording: &Recording,
     state: &DiskState,
@@ -43,7 +44,7 @@ pub(crate) fn judge(
     let trace = sectors.trace.clone();
     let start = match read(sectors, whole) {
         Ok(start) => start,
-        // Whoever cannot read the partition finds no loader on it.
+        // Firmware that cannot read the partition finds no loader on it.
         Err(Unreadable::Filesystem(_)) => Start::NoLoader,
         Err(Unreadable::File(error)) => Start::Broken(error.to_string()),
     };
@@ -69,7 +70,7 @@ fn read(sectors: Sectors<'_>, whole: &Whole<'_>) -> Result<Start, Unreadable> {
     let Some(next) = order.first() else {
         return Ok(Start::Broken("the loader finds no entry".to_owned()));
     };
-    // The others come when the first one's tries are used up.
+    // The loader starts the other entries after the tries of the first are used up.
     for entry in order
         .iter()
         .filter(|entry| entry == &next || !entry.name.tries.is_some_and(|tries| tries.exhausted()))
@@ -90,10 +91,10 @@ fn read(sectors: Sectors<'_>, whole: &Whole<'_>) -> Result<Start, Unreadable> {
     Ok(Start::Version(next.name.version.to_string()))
 }
 
-/// Which sectors were read.
+/// The sectors that were read.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    /// The first sector that is told of.
+    /// The first sector of the trace.
     start: u64,
     read: Vec<bool>,
 }
@@ -105,7 +106,7 @@ impl Trace {
         }
     }
 
-    /// The writes that matter for whoever reads the same.
+    /// Returns the writes that change one of these sectors.
     pub(crate) fn touching(&self, recording: &Recording) -> Touching {
         let place = |sector: u64| {
             let place = sector.saturating_sub(self.start) as usize;
@@ -117,7 +118,7 @@ impl Trace {
     }
 }
 
-/// Sectors of the disk in a state, as something that can be read.
+/// A reader of the disk's sectors in a state.
 #[derive(Debug)]
 pub(crate) struct Sectors<'a> {
     recording: &'a Recording,
@@ -126,8 +127,8 @@ pub(crate) struct Sectors<'a> {
     bytes: u64,
     position: u64,
     trace: Rc<RefCell<Trace>>,
-    /// Sectors that were read last, each in a place that follows from its number: a table's sector is read for each of its
-    /// hundred entries, in turns with what they stand for.
+    /// Cache of the sectors that were read last, each in a slot that follows from its number: the sector of a table is
+    /// read for each of its hundred entries, alternating with the entries' clusters.
     recent: Vec<(u64, [u8; SECTOR as usize])>,
 }
 

@@ -9,27 +9,27 @@ use crate::recording::Recording;
 use crate::region::Region;
 use crate::states::DiskState;
 
-/// Where ext4 has its magic number, by which the node knows it, bytes.
+/// Offset (bytes) and value of ext4's magic number, by which the node recognizes ext4.
 const MAGIC: (usize, [u8; 2]) = (0x438, [0x53, 0xEF]);
-/// Where a partition has the mark that it is to be made anew, from its end, and how that begins.
+/// Offset from the partition's end, and first bytes, of the mark that the partition is to be made anew.
 const MARK: (u64, &[u8]) = (4096, b"INSTAR: THIS PARTITION IS TO BE MADE ANEW\n");
-/// The node takes a partition for blank whose first so many bytes are zero, if it has no copy of a superblock.
+/// The node takes a partition for blank if this many bytes at its start are zero and it has no copy of a superblock.
 const BLANK: u64 = 1 << 20;
-/// Where mkfs puts the first copies of a superblock, in blocks of so many bytes.
+/// Places of mkfs's first copies of a superblock: block number, and bytes per block.
 const COPIES: [(u64, u64); 4] = [(8193, 1024), (24577, 1024), (32768, 4096), (98304, 4096)];
 
-/// What the node makes of a partition.
+/// The node's result with a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ext4 {
-    /// It finds no filesystem and makes one.
+    /// Finds no filesystem and makes one.
     Nothing,
-    /// It mounts it, and finds these files; in the order in which they were asked for, none for those that are not there.
+    /// Mounts it. The files are in the order of the request, `None` for one that is not there.
     Mounted(Vec<Option<Vec<u8>>>),
-    /// It cannot be repaired.
+    /// Cannot repair it.
     Broken(String),
 }
 
-/// Why nothing can be said.
+/// Why a state could not be judged.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ToolError {
@@ -45,8 +45,8 @@ pub enum ToolError {
     },
 }
 
-/// Does with a copy of the partition what the node does (e2fsck -p; then, where that gives up, -f -y; by a copy of the superblock
-/// where that is gone), and reads files.
+/// Repairs a copy of the partition as the node does (e2fsck -p; then, if that gives up, -f -y; with a copy of the
+/// superblock if the first is gone), and reads files.
 pub(crate) fn judge(
     recording: &Recording,
     state: &DiskState,
@@ -74,7 +74,7 @@ pub(crate) fn judge(
         }
         copy = COPIES.into_iter().find(|(block, size)| {
             let superblock = read(region.start + block * size / SECTOR, 1);
-            // As that of the beginning, which has a KiB before it.
+            // As in the first superblock, which has a KiB before it.
             superblock.get(at - 1024..at - 1024 + magic.len()) == Some(&magic)
         });
         let is_blank = || {
@@ -129,7 +129,7 @@ fn run(program: &'static str, arguments: &[&str], file: &Path) -> Result<Output,
     Command::new(program)
         .args(arguments)
         .arg(file)
-        // What they say is compared.
+        // The programs' messages are compared.
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .output()

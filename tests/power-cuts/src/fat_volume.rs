@@ -7,12 +7,12 @@ use instar_esp::Volume;
 
 use crate::read_only::{ReadOnly, read_only};
 
-/// Files on a FAT that is only read, and as a loader reads them: what the FAT says of the clusters behind a file's end, or of its
-/// only one, is of no interest.
+/// Files on a read-only FAT, read as a loader reads them: the FAT's entries for the clusters after a file's end, or for
+/// its only cluster, do not matter.
 pub struct FatVolume<Disk: Read + Seek>(fatfs::FileSystem<ReadOnly<Disk>>);
 
 impl<Disk: Read + Seek> FatVolume<Disk> {
-    /// Reads where everything is.
+    /// Reads the places of all files.
     ///
     /// # Errors
     /// It is no FAT, or the disk fails.

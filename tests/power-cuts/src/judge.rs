@@ -1,4 +1,4 @@
-//! What a machine would make of each state.
+//! Judges what a machine would do with each state of its disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -20,38 +20,38 @@ use crate::write_log::Entry;
 const CONFIG: &str = "/config.yaml";
 const UPGRADE_RECORD: &str = "/upgrade.json";
 
-/// What may be on the disk while it was recorded.
+/// The content that the disk may have had during the recording.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// The versions that there are, by the BLAKE3 digest of their UKIs.
+    /// The versions, by the BLAKE3 digest of their UKIs.
     pub ukis: BTreeMap<[u8; 32], String>,
-    /// The loaders that there are.
+    /// The digests of the loaders.
     pub loaders: Vec<Hash>,
-    /// The machine configs that were in use.
+    /// The machine configs in use.
     pub configs: Vec<Vec<u8>>,
-    /// Whether the medium is there that the machine is installed from: as long as nothing boots from the disk, it does.
+    /// Whether the installation medium is present: the machine boots from it as long as nothing boots from the disk.
     pub has_medium: bool,
-    /// Whether the config may be gone, because it is being erased.
+    /// Whether the config may be missing, because a reset erases it.
     pub is_reset: bool,
 }
 
-/// What becomes of a machine with such a disk.
+/// The fate of a machine with this disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It boots this version from its disk.
+    /// Boots this version from its disk.
     Boots {
-        /// Which.
+        /// The version.
         version: String,
-        /// Whether it finds its config.
+        /// Whether the machine finds its config.
         has_config: bool,
     },
-    /// It boots from the medium and installs once more.
+    /// Boots from the medium and installs once more.
     Installs,
-    /// It needs somebody who comes and mends it.
+    /// Does not boot; a person has to repair it.
     Fails(String),
 }
 
-/// Why nothing can be said.
+/// Why a state could not be judged.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum JudgeError {
@@ -63,14 +63,15 @@ pub enum JudgeError {
     Tool(#[from] ToolError),
 }
 
-/// The states and what becomes of each.
+/// The states and the verdict on each.
 #[derive(Debug)]
 pub struct Judged {
-    /// In the order of the states.
+    /// The verdicts, in the order of the states.
     pub verdicts: Vec<(DiskState, Verdict)>,
-    /// The numbers in `verdicts` of those that differ from the one before them in boot assets, config or partition table.
+    /// Indices in `verdicts` of the states that differ from the one before them in boot assets, config or partition
+    /// table.
     pub different: Vec<usize>,
-    /// How many contents of partitions were read for it.
+    /// Number of partition contents that were read for the verdicts.
     pub contents: usize,
 }
 
@@ -87,10 +88,10 @@ pub struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// Of this recording; copies of partitions are made in `scratch`.
+    /// Returns a judge of this recording; copies of partitions are made in `scratch`.
     ///
     /// # Errors
-    /// In its end the disk is not a node's.
+    /// The disk at the recording's end is not a node's.
     pub fn of(recording: &'a Recording, scratch: &Path) -> Result<Self, JudgeError> {
         let places =
             table::places(recording).map_err(|error| JudgeError::NoTable(error.to_string()))?;
@@ -116,7 +117,7 @@ impl<'a> Judge<'a> {
     /// Judges states.
     ///
     /// # Errors
-    /// A program that is needed for it cannot be run.
+    /// A program that this needs cannot be run.
     pub fn judge(&self, states: &[DiskState], expected: &Expected) -> Result<Judged, JudgeError> {
         let tables = self.each(states, &[&self.table, &self.backup_table], |state| {
             Ok(table::is_whole(self.recording, state))
@@ -169,10 +170,10 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// /var holds what can be made again; what is asked of it is that it can be mounted. It is looked at in every prefix, with
-    /// every last write torn, and for each write that may be lost once, where most has happened after it: pulling an image
-    /// writes hundreds of pieces between two flushes, and their pairs are tens of thousands. So are the sectors of long writes,
-    /// which are the image's: of those the first, half or all but one are there.
+    /// Reduces the states of /var, which holds replaceable data and only has to be mountable. They are: every prefix; every
+    /// prefix with a torn last write; and for each write that may be lost the one state with the most writes after it. Pulling
+    /// an image writes hundreds of pieces between two flushes, and their pairs are tens of thousands. So are the sectors of an
+    /// image's long writes: of those the first, half or all but one are there.
     fn for_var(&self, state: &DiskState) -> DiskState {
         let entries = &self.recording.log().entries;
         let is_looked_at = match state.fault {
@@ -231,9 +232,9 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What was made of states, once for those that are the same.
+/// Results of work on states, one for all states that are the same.
 struct Each<Made> {
-    /// For each state, which of `made` is its.
+    /// For each state, the index of its result in `made`.
     number: Vec<usize>,
     made: Vec<Made>,
 }
@@ -244,7 +245,7 @@ impl<Made> Each<Made> {
     }
 }
 
-/// What the node finds on STATE.
+/// The node's config on STATE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Config {
     Found,

@@ -1,17 +1,17 @@
-//! What a disk may hold after the power was cut, and what a machine would make of it.
+//! The possible content of a disk after a power cut, and a machine's fate with it.
 //!
 //! ```text
 //! base disk + write log ─► Recording ─► every state that a power cut may leave ─► judge ─► boots | installs | fails
 //!                          recording.rs        states.rs                          judge.rs
 //! ```
 //!
-//! A disk promises two things: what was written before a flush that has ended is there, and a sector of 512 bytes is written
-//! whole or not at all. So the states are: every prefix of the writes; every prefix without one of the writes since the last
-//! flush; every prefix whose last write was torn between two sectors, with its head there, or its tail.
+//! A disk promises two things: a write before a flush that has ended is there, and a sector of 512 bytes is written
+//! whole or not at all. So the states are: every prefix of the writes; every prefix without one of the writes since the
+//! last flush; every prefix whose last write was torn between two sectors, with its head there, or its tail.
 //!
-//! No machine runs here. A state is a value, and reading it is a function of the recording; thousands of them are judged in
-//! seconds, since most differ from another one in one partition only, and a partition's content is judged once; that of the EFI
-//! system partition once for all states that are the same in what its judge has read.
+//! No machine runs here. A state is a value, and reading it is a function of the recording; thousands of them are
+//! judged in seconds, since most differ from another one in one partition only, and a partition's content is judged
+//! once; that of the EFI system partition once for all states that are the same in the sectors that its judge has read.
 //!
 //! The decision: record the writes once and compute every state. Cutting a machine's power at random moments was the other choice: a
 //! night of it visits some hundred states, and the one that breaks is among thousands.
@@ -37,5 +37,5 @@ pub use recording::{Recording, RecordingError};
 pub use states::{DiskState, Fault, Kind, Side, Tears, states};
 pub use write_log::{Data, Entry, LogError, Write, WriteLog};
 
-/// The piece of a write that a disk writes whole or not at all, bytes. Everything here counts in it.
+/// The unit that a disk writes whole or not at all, bytes. Everything here counts in it.
 pub const SECTOR: u64 = 512;

@@ -1,4 +1,4 @@
-//! Verdicts that hold for more states than the one that they were found in: for all that are the same in what was read.
+//! A cache of verdicts: each holds for all states that are the same in the sectors that were read for it.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use crate::region::{Key, Touching};
 use crate::states::DiskState;
 
-/// What is known so far. A class is a number of its own for each verdict that was found.
+/// The verdicts so far. Each verdict that was computed has a number of its own, its class.
 #[derive(Debug)]
 pub(crate) struct Memory<Verdict> {
     known: RwLock<Known<Verdict>>,
@@ -14,7 +14,7 @@ pub(crate) struct Memory<Verdict> {
 
 #[derive(Debug)]
 struct Known<Verdict> {
-    /// By the writes that matter, and what of them is on the disk.
+    /// Verdicts by the writes that matter for them, and by the parts of those writes on the disk.
     by_writes: HashMap<Touching, HashMap<Key, (usize, Verdict)>>,
     classes: usize,
 }
@@ -29,7 +29,8 @@ impl<Verdict: Clone> Memory<Verdict> {
         }
     }
 
-    /// The verdict for a state and its class, from memory or found now: `find` gives it with the writes that matter for it.
+    /// Returns the verdict on a state, and its class, from the cache or from `find`, which also returns the writes that
+    /// matter for it.
     pub(crate) fn recall_or(
         &self,
         state: &DiskState,
@@ -50,12 +51,12 @@ impl<Verdict: Clone> Memory<Verdict> {
         let class = known.classes;
         known.classes += 1;
         let key = writes.key(state);
-        // Another thread may have found the same meanwhile.
+        // Another thread may have computed the same meanwhile.
         let entry = known.by_writes.entry(writes).or_default().entry(key);
         entry.or_insert((class, verdict)).clone()
     }
 
-    /// How many verdicts were found.
+    /// Number of verdicts that were computed.
     pub(crate) fn classes(&self) -> usize {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.by_writes.values().map(HashMap::len).sum()

@@ -1,4 +1,4 @@
-//! Work on many things at once.
+//! Work on many items at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{available_parallelism, scope};

@@ -1,12 +1,12 @@
-//! A disk for libraries that could write to it, and shall not.
+//! A read-only disk for libraries that could write to it.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// It takes no writes.
+/// A disk that refuses writes.
 #[derive(Debug)]
 pub(crate) struct ReadOnly<Disk>(pub(crate) Disk);
 
-/// What a write gets.
+/// Returns the error of a write.
 pub(crate) fn read_only<T>() -> io::Result<T> {
     Err(io::ErrorKind::ReadOnlyFilesystem.into())
 }

@@ -1,4 +1,4 @@
-//! A disk before, and every write to it: from both, the disk in any state.
+//! A disk's former content, and every write to it: they give the disk in any state.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use crate::content::Content;
 use crate::states::{DiskState, Fault};
 use crate::write_log::{Data, Entry, LogError, Write, WriteLog};
 
-/// Why a recording is of no use.
+/// Why a recording cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RecordingError {
@@ -24,7 +24,7 @@ pub enum RecordingError {
         "entry {0} of the write log is beyond the end of the disk: they do not belong together"
     )]
     Beyond(usize),
-    /// The log is not all that happened.
+    /// The log lacks some writes.
     #[error("sector {sector} of {} is not what the disk before and the write log say: record again", disk.display())]
     Different { disk: PathBuf, sector: u64 },
 }
@@ -34,12 +34,12 @@ pub enum RecordingError {
 pub struct Recording {
     base: Content,
     log: WriteLog,
-    /// Which write wrote which sector, sorted: sector, number of the entry.
+    /// The writes of each sector, sorted: sector, number of the log's entry.
     written: Vec<(u32, u32)>,
 }
 
 impl Recording {
-    /// Of a disk as it was before, and the log of what was written to it then.
+    /// Reads a disk's former content, and the log of the writes to it.
     ///
     /// # Errors
     /// One of them cannot be read, or they do not belong together.
@@ -69,19 +69,19 @@ impl Recording {
         Ok(Self { base, log, written })
     }
 
-    /// What was written.
+    /// The log of the writes.
     #[must_use]
     pub fn log(&self) -> &WriteLog {
         &self.log
     }
 
-    /// The size of the disk.
+    /// The disk's size, bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.base.bytes()
     }
 
-    /// The state after everything.
+    /// The state after all entries.
     #[must_use]
     pub fn end(&self) -> DiskState {
         DiskState {
@@ -90,10 +90,10 @@ impl Recording {
         }
     }
 
-    /// Compares the disk as it was in the end with what the recording says.
+    /// Compares the disk at the end with the recording's last state.
     ///
     /// # Errors
-    /// They differ: something was written past the log.
+    /// They differ: a write is not in the log.
     pub fn check_end(&self, disk: &Path) -> Result<(), RecordingError> {
         let found = Content::read(disk).map_err(|source| RecordingError::Disk {
             path: disk.to_owned(),
@@ -118,7 +118,7 @@ impl Recording {
         Ok(())
     }
 
-    /// What a sector holds in a state.
+    /// Reads a sector in a state.
     pub(crate) fn read_sector(
         &self,
         state: &DiskState,
@@ -141,7 +141,7 @@ impl Recording {
         }
     }
 
-    /// The last write of a sector that is on the disk in a state.
+    /// Returns the last write of a sector that is on the disk in a state.
     fn last_write(&self, state: &DiskState, sector: u64) -> Option<&Write> {
         let limit = (
             u32::try_from(sector).ok()?,
@@ -239,7 +239,7 @@ mod tests {
         Recording::of(Content::read(base.path()).unwrap(), log).unwrap()
     }
 
-    /// The first byte of each sector.
+    /// Returns the first byte of each sector.
     fn shown(recording: &Recording, state: &DiskState) -> String {
         let mut sector = [0; 512];
         let shown = (0..10).map(|number| {

@@ -1,15 +1,15 @@
-//! Parts of the disk, and when two states are the same in them.
+//! Parts of the disk, and the comparison of two states in them.
 
 use crate::recording::Recording;
 use crate::states::{DiskState, Fault};
 use crate::write_log::Entry;
 
-/// Sectors of the disk that follow one another.
+/// Consecutive sectors of the disk.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// The first sector.
     pub(crate) start: u64,
-    /// The one behind the last.
+    /// The sector after the last.
     pub(crate) end: u64,
     touching: Touching,
 }
@@ -18,10 +18,11 @@ pub(crate) struct Region {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Touching(Vec<usize>);
 
-/// Two states with the same key have the same in these sectors. (Not the other way round: the same may have been written twice.)
+/// The key of a state: two states with the same key have the same content in these sectors. (Not the other way round:
+/// the same content may have been written twice.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// How many of the writes that touch them have happened.
+    /// Number of the touching writes that have happened.
     applied: usize,
     fault: Fault,
 }
@@ -42,7 +43,7 @@ impl Region {
 }
 
 impl Touching {
-    /// The writes for whose first sector, and the one behind their last, `touches` says yes.
+    /// Returns the writes for which `touches(first sector, sector after the last)` is true.
     pub(crate) fn of(recording: &Recording, touches: impl Fn(u64, u64) -> bool) -> Self {
         let entries = recording.log().entries.iter().enumerate();
         let numbers = entries.filter_map(|(number, entry)| match entry {
@@ -54,12 +55,12 @@ impl Touching {
         Self(numbers.collect())
     }
 
-    /// What of these writes is on the disk in a state.
+    /// Returns the key of a state, for these writes.
     pub(crate) fn key(&self, state: &DiskState) -> Key {
         let applied = self.0.partition_point(|number| *number < state.entries);
         let last = applied.checked_sub(1).map(|last| self.0[last]);
         match state.fault {
-            // Without the last one is before the last one.
+            // A state without the last write is the state before it.
             Fault::Lost(lost) if last == Some(lost) => Key {
                 applied: applied - 1,
                 fault: Fault::None,

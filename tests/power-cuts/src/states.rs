@@ -5,32 +5,32 @@ use std::ops::RangeInclusive;
 
 use crate::write_log::{Entry, Write, WriteLog};
 
-/// What is on the disk: the first so many entries of the log, but for a fault.
+/// A state of the disk: the first entries of the log, with a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DiskState {
-    /// How many entries of the log have happened.
+    /// Number of log entries that have happened.
     pub entries: usize,
-    /// What did not reach the disk all the same.
+    /// The write that did not, or not wholly, reach the disk.
     pub fault: Fault,
 }
 
-/// What did not reach the disk.
+/// The write that did not, or not wholly, reach the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// All did.
+    /// None: all writes did.
     None,
-    /// The write of this number, from 0, was still in the disk's memory.
+    /// The write with this number, from 0, was still in the disk's cache.
     Lost(usize),
-    /// Of the last write only so many sectors, at one side of it.
+    /// Only this many sectors of the last write are on the disk, at one side of it.
     Torn(u64, Side),
 }
 
-/// Which part of a torn write is on the disk.
+/// The part of a torn write that is on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Its first sectors.
+    /// The first sectors.
     Head,
-    /// Its last ones.
+    /// The last sectors.
     Tail,
 }
 
@@ -39,9 +39,9 @@ pub enum Side {
 pub enum Kind {
     /// All writes up to the cut.
     Prefix,
-    /// All but one that was not flushed.
+    /// All writes but one that was not flushed.
     Lost,
-    /// The last one in part.
+    /// All writes, the last one in part.
     Torn,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Kind {
 }
 
 impl DiskState {
-    /// Of which kind it is.
+    /// The state's kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.fault {
@@ -71,7 +71,7 @@ impl DiskState {
         }
     }
 
-    /// The sectors of a write, from 0, that are on the disk; none when nothing of it is.
+    /// Returns the sectors of a write, from 0, that are on the disk; none when no sector is.
     #[must_use]
     pub(crate) fn written(&self, number: usize, write: &Write) -> Option<(u64, u64)> {
         if number >= self.entries {
@@ -104,19 +104,20 @@ impl fmt::Display for DiskState {
     }
 }
 
-/// Where writes are torn.
+/// The places where writes are torn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tears {
     /// Between any two sectors.
     Everywhere,
-    /// The same, but of writes of more than 8 KiB, which are data, after the first sector, in the middle, and before the last.
+    /// As `Everywhere`, but writes of more than 8 KiB, which are data, only after the first sector, in the middle, and
+    /// before the last.
     FewOfLong,
 }
 
 impl Tears {
-    /// How many sectors are before each.
+    /// Returns the number of sectors before each tear.
     pub(crate) fn of(self, sectors: u64) -> Vec<u64> {
-        /// 8 KiB: what filesystems call a block or two.
+        /// 8 KiB: one or two blocks of a filesystem.
         const SHORT: u64 = 16;
         match self {
             Self::FewOfLong if sectors > SHORT => vec![1, sectors / 2, sectors - 1],
@@ -207,7 +208,7 @@ mod tests {
                 "after 5 entries without the one of number 3",
             ]
         );
-        // Those of a part of the log begin with what was there before it.
+        // States of a part of the log begin with the state before that part.
         assert_eq!(states(&log, 3..=4, Tears::Everywhere).len(), 5);
     }
 

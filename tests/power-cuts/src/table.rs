@@ -1,4 +1,4 @@
-//! The partition table: where partitions are in the end, and whether the table is whole in a state.
+//! The partition table: the partitions at the recording's end, and whether the table is whole in a state.
 
 use crate::SECTOR;
 use crate::esp_reader::Sectors;
@@ -11,10 +11,10 @@ const PRIMARY: u64 = 34;
 /// Entries and header, at the end of the disk.
 const BACKUP: u64 = 33;
 
-/// A partition: its label, its first sector and the one behind its last.
+/// A partition: its label, its first sector and the sector after its last.
 pub(crate) type Place = (String, u64, u64);
 
-/// The partitions as the recording leaves them.
+/// Returns the partitions at the recording's end.
 pub(crate) fn places(recording: &Recording) -> Result<Vec<Place>, gpt::GptError> {
     let end = recording.bytes() / SECTOR;
     let disk = gpt::GptConfig::new()
@@ -30,8 +30,8 @@ pub(crate) fn places(recording: &Recording) -> Result<Vec<Place>, gpt::GptError>
         .collect())
 }
 
-/// Whether a copy of the table is whole, and with it the protective MBR without which firmware does not look for one. Each
-/// sector of it must be as it was before, or as it is in the end; mixed copies are none.
+/// Whether a copy of the table is whole, and with it the protective MBR, without which firmware looks for no table.
+/// Each sector of the copy must be as before the recording, or each as at its end; a mixed copy is not whole.
 pub(crate) fn is_whole(recording: &Recording, state: &DiskState) -> bool {
     let before = DiskState {
         entries: 0,

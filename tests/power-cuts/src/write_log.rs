@@ -18,38 +18,38 @@ const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
 
-/// What happened, in order.
+/// An event of the log, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// Sectors were written, or discarded, which makes them zero.
+    /// A write of sectors, or a discard, which makes them zero.
     Write(Write),
-    /// All that was written before is on the disk.
+    /// A flush: all earlier writes are on the disk.
     Flush,
 }
 
-/// Sectors that were written.
+/// A write of sectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// The first one.
+    /// The first sector.
     pub sector: u64,
-    /// How many.
+    /// Number of sectors.
     pub sectors: u64,
-    /// What they hold.
+    /// The content.
     pub data: Data,
-    /// Whether it was on the disk when it ended (FUA), whatever was flushed.
+    /// Whether the write was on the disk when it ended (FUA), without a flush.
     pub durable: bool,
 }
 
-/// What was written.
+/// The content of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
-    /// Nothing but zeros.
+    /// Zeros only.
     Zeros,
     /// These bytes.
     Bytes(Vec<u8>),
 }
 
-/// Why a log is of no use.
+/// Why a log cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum LogError {
@@ -57,7 +57,7 @@ pub enum LogError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} is no write log with sectors of 512 bytes", .0.display())]
     NotALog(PathBuf),
-    /// Entries that QEMU lost: what came after them cannot be told.
+    /// QEMU lost entries: the writes after them are unknown.
     #[error("the write log {} has a hole at byte {at}, after {entries} entries: record again", path.display())]
     Hole {
         path: PathBuf,
@@ -66,20 +66,21 @@ pub enum LogError {
     },
 }
 
-/// A log.
+/// A log of writes and flushes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WriteLog {
-    /// What happened.
+    /// The events.
     pub entries: Vec<Entry>,
-    /// Where in the file each entry begins, bytes.
+    /// For each entry, its place in the file, bytes.
     positions: Vec<u64>,
 }
 
 impl WriteLog {
-    /// Reads a log of a machine that has ended. Its superblock counts only what was flushed, so it is read to the file's end.
+    /// Reads the log of a machine that has ended. The superblock counts only entries before the last flush, so the log
+    /// is read to the file's end.
     ///
     /// # Errors
-    /// It cannot be read, is something else, or has a hole.
+    /// The file cannot be read, is no log, or has a hole.
     pub fn read(path: &Path) -> Result<Self, LogError> {
         let failed = |source| LogError::Read {
             path: path.to_owned(),
@@ -110,7 +111,7 @@ impl WriteLog {
             let (sector, sectors) = (u64_at(&head, 0), u64_at(&head, 8));
             let (flags, text) = (u64_at(&head, 16), u64_at(&head, 24));
             let has_data = flags & (DISCARD | MARK) == 0 && sectors > 0;
-            // Whoever writes nothing flushes.
+            // Only a flush or a mark has no sectors.
             if flags & !(FLUSH | FUA | DISCARD | MARK) != 0
                 || (sectors == 0 && flags & (FLUSH | MARK) == 0)
             {
@@ -125,7 +126,7 @@ impl WriteLog {
             if data.saturating_add(bytes) > end {
                 return Err(hole());
             }
-            // A write with a flush before it is one of them after the other.
+            // A write with the flag for a flush is a flush and then a write.
             if flags & FLUSH != 0 {
                 log.push(Entry::Flush, at);
             }
@@ -156,14 +157,14 @@ impl WriteLog {
         Ok(log)
     }
 
-    /// A log of these entries that is in no file.
+    /// Returns a log of these entries without a file.
     #[must_use]
     pub fn of(entries: Vec<Entry>) -> Self {
         let positions = vec![0; entries.len()];
         Self { entries, positions }
     }
 
-    /// How many entries had happened when the log's file had so many bytes.
+    /// Returns the number of entries that had happened when the log's file had this many bytes.
     #[must_use]
     pub fn entries_at(&self, bytes: u64) -> usize {
         self.positions.partition_point(|position| *position < bytes)
@@ -175,7 +176,7 @@ impl WriteLog {
     }
 }
 
-/// Most zeros are holes in the log's file, and there may be more of them than memory.
+/// Reads a write's data. Most zeros are holes in the log's file, and there may be more of them than memory.
 fn read_data(file: &File, at: u64, bytes: u64) -> io::Result<Data> {
     const PIECE: u64 = 1 << 20;
     let mut read = Vec::new();
@@ -273,7 +274,7 @@ mod tests {
             vec![begin.clone(), sector(&[]), sector(&[0, 0, FLUSH, 0])],
             // Data that is cut off.
             vec![begin.clone(), sector(&[7, 2, 0, 0]), vec![5; 512]],
-            // Fewer entries than there were.
+            // Fewer entries than the superblock counts.
             vec![begin],
         ];
         for parts in holes {

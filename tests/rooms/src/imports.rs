@@ -18,7 +18,8 @@ pub struct Import {
     pub name: String,
 }
 
-/// All imports between the files below `src`; of the library's `name` too, which is how a binary beside it says `crate`.
+/// Returns all imports between the files below `src`. The library's name `library` counts as well: a binary beside it
+/// uses that for `crate`.
 pub fn imports(src: &Path, library: &str) -> io::Result<BTreeSet<Import>> {
     let mut sources = BTreeMap::new();
     read_sources(src, Path::new(""), &mut sources)?;
@@ -63,7 +64,7 @@ fn read_sources(
     Ok(())
 }
 
-/// Drops files that are declared for tests, and what is below them.
+/// Drops files that are declared for tests, and the files below them.
 fn drop_tests(sources: &mut BTreeMap<PathBuf, String>) {
     let mut tests = Vec::new();
     for (file, source) in &*sources {
@@ -79,7 +80,7 @@ fn drop_tests(sources: &mut BTreeMap<PathBuf, String>) {
     });
 }
 
-/// The path of the module that a file holds: none for the crate's root.
+/// Returns the path of a file's module, empty for the crate's root.
 fn module_of(file: &Path) -> Vec<String> {
     let mut path: Vec<String> = file
         .with_extension("")
@@ -93,7 +94,7 @@ fn module_of(file: &Path) -> Vec<String> {
     path
 }
 
-/// The file of the longest module that `path` leads through, and how many of its names lead there.
+/// Returns the file of the longest module that `path` leads through, and the number of names that lead there.
 fn resolve<'a>(
     path: &[String],
     modules: &BTreeMap<Vec<String>, &'a Path>,
@@ -103,7 +104,7 @@ fn resolve<'a>(
         .find_map(|length| Some((*modules.get(&path[..length])?, length)))
 }
 
-/// The absolute paths in a file of the module `own`.
+/// Returns the absolute paths in a file of the module `own`.
 fn paths(tokens: &[Token], own: &[String], library: &str) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
     let mut at = 0;
@@ -119,7 +120,7 @@ fn paths(tokens: &[Token], own: &[String], library: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// The module that a path starts from, and the tokens that say so with the separator behind them.
+/// Returns the module that a path starts from, and the number of tokens for it, with the separator.
 fn base(tokens: &[Token], own: &[String], library: &str) -> Option<(Vec<String>, usize)> {
     let [Token::Word(first), Token::PathSeparator, ..] = tokens else {
         return None;
@@ -140,7 +141,7 @@ fn base(tokens: &[Token], own: &[String], library: &str) -> Option<(Vec<String>,
     Some((base, length))
 }
 
-/// Reads what comes behind `base::`: a name, a path, or a group of them. Gives the number of tokens.
+/// Reads the rest of a path after `base::`: a name, a path, or a group of them. Returns the number of tokens.
 fn read_tree(tokens: &[Token], base: &[String], paths: &mut Vec<Vec<String>>) -> usize {
     let mut path = base.to_vec();
     let mut at = 0;
@@ -180,7 +181,7 @@ fn read_tree(tokens: &[Token], base: &[String], paths: &mut Vec<Vec<String>>) ->
             tokens.get(at),
             Some(Token::Word(_) | Token::Other('{' | '*'))
         ) {
-            // The types behind a turbofish are paths of their own.
+            // Types after a turbofish are paths of their own.
             paths.push(path);
             return at;
         }

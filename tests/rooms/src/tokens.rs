@@ -1,6 +1,6 @@
-//! The tokens of a Rust source that paths are made of; comments and literals are left out, and so are tests.
+//! The tokens of a Rust source that can form paths; comments, literals and tests are left out.
 
-/// A token; what no path holds is `Other`.
+/// A token; characters that no path holds are `Other`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Token {
     /// An identifier or a keyword.
@@ -11,12 +11,12 @@ pub(crate) enum Token {
     Other(char),
 }
 
-/// The tokens of `source`, but for those of items under `#[cfg(test)]`.
+/// Returns the tokens of `source`, without those of items under `#[cfg(test)]`.
 pub(crate) fn tokens(source: &str) -> Vec<Token> {
     without_tests(split(source))
 }
 
-/// The names of modules that `source` declares for tests only, each in a file of its own.
+/// Returns the names of modules that `source` declares for tests only, each in a file of its own.
 pub(crate) fn test_modules(source: &str) -> Vec<String> {
     let tokens = split(source);
     let mut names = Vec::new();
@@ -56,7 +56,7 @@ fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
     kept
 }
 
-/// The length of `#[cfg(test)]`, if `tokens` begin with it.
+/// Returns the length of `#[cfg(test)]`, if `tokens` begin with it.
 fn test_attribute(tokens: &[Token]) -> Option<usize> {
     if tokens.first() != Some(&Token::Other('#')) {
         return None;
@@ -65,7 +65,7 @@ fn test_attribute(tokens: &[Token]) -> Option<usize> {
     tokens.starts_with(&attribute).then_some(attribute.len())
 }
 
-/// An item ends with its first semicolon outside of brackets, or with its block.
+/// Returns the length of an item, which ends with its first semicolon outside of brackets, or with its block.
 fn item_length(tokens: &[Token]) -> usize {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate() {
@@ -113,14 +113,14 @@ fn split(source: &str) -> Vec<Token> {
     tokens
 }
 
-/// The length of the string or character that `source` begins with as a literal.
+/// Returns the length of the string or character literal at the start of `source`.
 fn literal_length(source: &str, first: char) -> Option<usize> {
-    // Most tokens begin with none of these: that is seen at once.
+    // Most tokens begin with none of these: a quick answer for them.
     let may_begin = matches!(first, '"' | '\'' | 'b' | 'c' | 'r');
     may_begin.then(|| string_length(source).or_else(|| character_length(source)))?
 }
 
-/// The length of the string literal that `source` begins with, of any kind.
+/// Returns the length of the string literal at the start of `source`, of any kind.
 fn string_length(source: &str) -> Option<usize> {
     let prefix = ["br", "cr", "b", "c", "r", ""].into_iter().find(|prefix| {
         let rest = source.strip_prefix(prefix);
@@ -149,14 +149,14 @@ fn string_length(source: &str) -> Option<usize> {
     Some(source.len())
 }
 
-/// The length of the character literal that `source` begins with; a lifetime is none.
+/// Returns the length of the character literal at the start of `source`; a lifetime is none.
 fn character_length(source: &str) -> Option<usize> {
     let literal = source.strip_prefix('b').unwrap_or(source);
     let prefix = source.len() - literal.len();
     let mut characters = literal.strip_prefix('\'')?.char_indices();
     let (_, first) = characters.next()?;
     if first == '\\' {
-        // Behind the character that is escaped, be it a quote.
+        // The escaped character itself may be a quote.
         characters.next()?;
         let end = characters.find(|(_, character)| *character == '\'')?.0;
         return Some(prefix + 1 + end + 1);

@@ -1,11 +1,12 @@
-//! A test in machines is a story in chapters, each of which can be read at a glance: no function of `tests/e2e` is longer.
+//! Checks that the tests in machines are stories in short chapters: no function of `tests/e2e` is longer than the
+//! limit.
 
 #![allow(clippy::panic)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of a function's body that are neither blank nor a comment.
+/// Limit on the lines of a function's body that are neither blank nor a comment.
 const MOST: usize = 15;
 
 #[test]
@@ -43,8 +44,8 @@ fn longer_functions(source: &str) -> Vec<Function> {
     all
 }
 
-/// All functions of a source as rustfmt lays it out: a body begins behind the line that ends with `{`, and its end has the indentation
-/// of its beginning.
+/// Returns all functions of a source as rustfmt lays it out: a body begins after the line that ends with `{`, and its
+/// end has the indentation of its beginning.
 fn functions(source: &str) -> Vec<Function> {
     let lines: Vec<&str> = source.lines().collect();
     let mut found = Vec::new();
@@ -65,7 +66,7 @@ fn functions(source: &str) -> Vec<Function> {
     found
 }
 
-/// The name of the function that a line declares.
+/// Returns the name of the function that a line declares.
 fn declared(line: &str) -> Option<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "fn")?;
@@ -79,7 +80,7 @@ fn indentation(line: &str) -> &str {
     &line[..line.len() - line.trim_start().len()]
 }
 
-/// The lines of code up to the end of the block.
+/// Counts the lines of code up to the end of the block.
 fn code_lines(behind: &[&str], indentation: &str) -> usize {
     let end = format!("{indentation}}}");
     let body = behind.iter().take_while(|line| **line != end);

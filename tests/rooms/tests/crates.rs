@@ -1,4 +1,4 @@
-//! The documents' lists of crates against the manifests: who uses whom.
+//! Checks the documents' lists of crates against the manifests: each crate and its users.
 
 #![allow(clippy::panic)]
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of crates that are programs which tests put into machines, or check the others: no part of what they check.
+/// Folders of crates that test the others or run inside test machines, and are no part of the product.
 const BESIDE: [&str; 5] = [
     "fuzz",
     "tests/api-load",
@@ -65,7 +65,7 @@ fn the_map_of_crates_is_in_the_order_of_their_imports() {
     }
 }
 
-/// The first rows of a table below a heading, without the table's own head.
+/// Returns the first cells of a table's rows below a heading, without the table's head.
 fn rows<'a>(text: &'a str, heading: &str) -> impl Iterator<Item = &'a str> {
     let (_, below) = text
         .split_once(&format!("\n{heading}\n"))
@@ -77,7 +77,7 @@ fn rows<'a>(text: &'a str, heading: &str) -> impl Iterator<Item = &'a str> {
         .skip(2)
 }
 
-/// The workspace's crates by their folders, each with the folders of those that it uses.
+/// Returns the workspace's crates by their folders, each with the folders of the crates that it uses.
 fn crates() -> BTreeMap<String, BTreeSet<String>> {
     let folders: Vec<String> = section(&read("Cargo.toml"), "members = [", "]")
         .map(|line| line.trim_matches(|sign| " \",".contains(sign)).to_owned())
@@ -108,7 +108,7 @@ fn crates() -> BTreeMap<String, BTreeSet<String>> {
     crates
 }
 
-/// Lines behind the line `begin`, up to one that begins with `end`.
+/// Returns the lines after the line `begin`, up to one that begins with `end`.
 fn section<'a>(text: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
     text.lines()
         .skip_while(move |line| *line != begin)

@@ -1,4 +1,4 @@
-//! A result that is thrown away (`let _ =`) has its reason in a comment above it.
+//! Checks that each result that is thrown away (`let _ =`) has its reason in a comment above it.
 
 #![allow(clippy::panic)]
 
@@ -28,7 +28,7 @@ fn results_that_are_ignored_have_a_reason() {
     );
 }
 
-/// Lines that ignore a result without a comment above them, or above the run of such lines that they end.
+/// Returns the lines that ignore a result without a comment above them, or above the run of these lines that they end.
 fn without_reason(source: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut has_reason = false;

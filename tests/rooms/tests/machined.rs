@@ -1,4 +1,4 @@
-//! The rooms of machined, and which may know which: imports run down.
+//! Checks the imports between machined's rooms: they lead down.
 
 #![allow(clippy::panic)]
 
@@ -7,8 +7,9 @@ use std::path::Path;
 
 use instar_rooms::{Import, imports};
 
-/// The floors of the house from the ground up, and the rooms on each. A file may import from its own room, from rooms on lower
-/// floors, and from others on its own floor where that makes no circle of rooms. docs/architecture.md says what each is for.
+/// The floors of the house from the ground up, and the rooms on each. A file may import from its own room, from rooms
+/// on lower floors, and from others on its own floor where that makes no circle of rooms. docs/architecture.md
+/// describes each room.
 const FLOORS: [(&str, &[&str]); 9] = [
     (
         "domains",
@@ -45,10 +46,10 @@ const FLOORS: [(&str, &[&str]); 9] = [
     ("daemon", &["daemon", "decoders", "lib", "logging", "main"]),
 ];
 
-/// Crates by the names that the rooms know them by. The compiler holds them to their place below all rooms.
+/// The names of crates in the rooms. The compiler keeps these crates below all rooms.
 const CRATES: [&str; 6] = ["apid", "base", "config", "oci", "sys", "values"];
 
-/// Imports that run up still, as (importer, imported). The list may only shrink.
+/// Imports that still lead up, as (importer, imported). The list may only shrink.
 const KNOWN: [(&str, &str); 0] = [];
 
 #[test]
@@ -104,7 +105,7 @@ fn files_of_machined_make_no_circle() {
     }
 }
 
-/// A line for each pair of a circle.
+/// Returns a line for each pair of a circle.
 fn told(circle: &[(&str, &str)]) -> String {
     let pairs = circle.iter();
     let lines = pairs.map(|(importer, imported)| format!("{importer} imports from {imported}"));
@@ -127,7 +128,7 @@ fn machined() -> BTreeSet<Import> {
     imports
 }
 
-/// The names that a file imports from another, by the two.
+/// Returns the names that a file imports from another, by the two files.
 fn by_files(imports: &BTreeSet<Import>) -> BTreeMap<(&str, &str), Vec<&str>> {
     let mut files: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for import in imports {
@@ -148,20 +149,20 @@ fn text(path: &Path) -> &str {
         .unwrap_or_else(|| panic!("{} is not UTF-8", path.display()))
 }
 
-/// The room of a file: its first directory, or the file itself where it is in none.
+/// Returns the room of a file: its first directory, or the file itself outside of any directory.
 fn room(file: &str) -> &str {
     let first = file.split('/').next().unwrap_or(file);
     first.strip_suffix(".rs").unwrap_or(first)
 }
 
-/// The floor of a file's room, counted from the ground.
+/// Returns the floor of a file's room, counted from the ground.
 fn floor(file: &str) -> usize {
     let room = room(file);
     let floor = FLOORS.iter().position(|(_, rooms)| rooms.contains(&room));
     floor.unwrap_or_else(|| panic!("{file} is in no room: give {room:?} a floor in FLOORS"))
 }
 
-/// A circle in `arrows`, as the pairs of files that make it.
+/// Returns a circle in `arrows`, as the pairs of files that make it.
 fn circle<'a>(
     arrows: &BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, &'a str)>>,
 ) -> Option<Vec<(&'a str, &'a str)>> {

@@ -1,4 +1,4 @@
-//! The smallest useful PID 1: what a boot costs before anything of ours runs.
+//! The smallest useful PID 1: it measures a boot before any program of ours runs.
 //!
 //! It says the time and ends the machine. Without the standard library's crates around it, so that `rustc` alone builds it
 //! for musl (see `bare_boot.rs`). Kernel arguments of the form `trivial-DO` choose what it does after that:
@@ -78,9 +78,9 @@ fn percpu_pages() -> u64 {
         .sum()
 }
 
-/// Nothing can be done when the console is gone.
+/// Prints a line. Nothing can be done when the console is gone.
 fn say(text: &str) {
-    // The machine's end shows all the same.
+    // The caller sees the machine's end in any case.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
@@ -112,7 +112,7 @@ mod sys {
         fn libc_reboot(command: c_int) -> c_int;
     }
 
-    /// Since the kernel started its clock.
+    /// Nanoseconds since the kernel started its clock.
     pub(super) fn boottime_ns() -> i64 {
         let mut time = Timespec {
             seconds: 0,
@@ -123,7 +123,7 @@ mod sys {
         time.seconds * 1_000_000_000 + time.nanoseconds
     }
 
-    /// Since reset; under `-icount shift=0` one instruction or nanosecond each.
+    /// Ticks since reset; under `-icount shift=0` one per instruction or nanosecond.
     pub(super) fn tsc() -> u64 {
         // SAFETY: reads a register that every x86-64 has and Linux lets programs read.
         unsafe { core::arch::x86_64::_rdtsc() }

@@ -1,4 +1,4 @@
-//! Really booting a state, with the real firmware, to a node that is ready.
+//! Really boots a state, with the real firmware, to a node that is ready.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,22 +16,22 @@ use crate::image_under_test::ImageUnderTest;
 use crate::node::Node;
 use crate::scratch::Scratch;
 
-/// An installation under emulation, on a host that runs other machines too.
+/// Timeout for an installation under emulation, on a host that runs other machines too.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Machines at once: each takes a processor of the host.
+/// Number of machines at once: each takes a processor of the host.
 const AT_ONCE: usize = 2;
 
-/// What a machine is installed from, and told when it has forgotten.
+/// The medium that a machine is installed from, and the config that it gets after it has lost its own.
 #[derive(Debug)]
 pub struct Medium {
     /// The machine config.
     pub config: String,
-    /// Who the test is to the machine.
+    /// The test's identity towards the machine.
     pub identity: Identity,
 }
 
-/// Boots all of them, two at a time, to nodes that are ready and run the version that was foretold; gives those that did not
-/// make it, and why. `booted` is told of each.
+/// Boots all samples, two at a time, to nodes that are ready and run the predicted version; returns the failed ones,
+/// and why. `booted` is called after each.
 pub fn boot_samples<'a>(
     scratch: &Scratch,
     samples: &[Sample<'a>],
@@ -54,7 +54,7 @@ pub fn boot_samples<'a>(
             let outcome = runtime.block_on(boot(&own, sample, medium));
             booted(sample, &outcome);
             match outcome {
-                // A disk of hundreds of megabytes each.
+                // Each has a disk of hundreds of megabytes.
                 Ok(()) => own.remove()?,
                 Err(error) => {
                     let mut failed = failed
@@ -99,7 +99,7 @@ async fn boot(scratch: &Scratch, sample: &Sample<'_>, medium: &Medium) -> Result
                 .await?;
             return is_well(&node, version).await;
         }
-        // What was erased has to be told again.
+        // An erased config has to be applied again.
         Verdict::Boots { version, .. } => version.clone(),
         Verdict::Installs | Verdict::Fails(_) => ImageUnderTest::first()?.version().to_owned(),
     };

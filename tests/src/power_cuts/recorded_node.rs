@@ -12,7 +12,7 @@ use crate::disk_files::copy_with_holes;
 use crate::node::{Node, NodePlan};
 use crate::scratch::Scratch;
 
-/// A node that runs, its first disk recorded.
+/// A running node whose first disk is recorded.
 #[derive(Debug)]
 pub struct RecordedNode {
     node: Node,
@@ -22,25 +22,25 @@ pub struct RecordedNode {
 
 #[derive(Debug)]
 struct Files {
-    /// The disk as it was before.
+    /// The disk before the node's start.
     base: PathBuf,
     disk: PathBuf,
     log: PathBuf,
 }
 
-/// Where a stage began.
+/// The beginning of a stage.
 #[derive(Debug)]
 struct Stage {
     name: String,
     setting: Setting,
-    /// Bytes of the log.
+    /// Length of the log, bytes.
     position: u64,
-    /// What the firmware remembered.
+    /// The firmware's variables.
     variables: PathBuf,
 }
 
 impl RecordedNode {
-    /// Starts a node with a copy of this disk as `/dev/vda`. `plan` gets the disk and says the rest.
+    /// Starts a node with a copy of this disk as `/dev/vda`. `plan` gets the disk and plans the rest.
     pub fn start(
         scratch: &Scratch,
         name: &str,
@@ -66,7 +66,7 @@ impl RecordedNode {
         &self.node
     }
 
-    /// From now on the node does something else.
+    /// Begins a new stage of the node's life.
     pub fn enter(&mut self, name: &str, setting: Setting) -> Result<()> {
         let log = &self.files.log;
         let position = std::fs::metadata(log)
@@ -88,7 +88,7 @@ impl RecordedNode {
         Ok(())
     }
 
-    /// The node stays behind as its disk and what its firmware remembers. A stage ends where the next one begins.
+    /// Ends the node and returns its disk and its firmware's variables. A stage ends where the next one begins.
     pub fn end(self) -> Result<Recorded> {
         let Self {
             node,
@@ -130,15 +130,15 @@ impl RecordedNode {
     }
 }
 
-/// What is left of a node that was recorded.
+/// The remains of a recorded node.
 #[derive(Debug)]
 pub struct Recorded {
     /// Its stages.
     pub scenarios: Vec<Scenario>,
-    /// Its disk in the end.
+    /// The disk at the end.
     pub disk: PathBuf,
-    /// What its firmware remembers.
+    /// The firmware's variables.
     pub variables: PathBuf,
-    /// Who the test was to it.
+    /// The test's identity towards the node.
     pub identity: crate::identity::Identity,
 }

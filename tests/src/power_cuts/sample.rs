@@ -1,4 +1,4 @@
-//! Which states are really booted.
+//! Chooses the states that are really booted.
 
 use instar_power_cuts::{DiskState, Kind, Verdict};
 
@@ -7,16 +7,16 @@ use super::scenario::{JudgedScenario, Scenario};
 /// A state to boot.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample<'a> {
-    /// Its stage.
+    /// The state's stage.
     pub scenario: &'a Scenario,
     /// The state.
     pub state: &'a DiskState,
-    /// What becomes of it, as it was judged.
+    /// The verdict on the state.
     pub verdict: &'a Verdict,
 }
 
-/// So many states, or all that there are: of those that differ from their predecessor in what is booted, of every kind, spread
-/// evenly over the stage.
+/// Returns up to `count` states that differ from their predecessor in the booted version, of every kind, spread evenly
+/// over the stage.
 pub(super) fn choose(judged: &JudgedScenario, count: usize) -> Vec<Sample<'_>> {
     let of_kind = |kind: Kind| {
         let numbers = judged.judged.different.iter();
@@ -28,7 +28,7 @@ pub(super) fn choose(judged: &JudgedScenario, count: usize) -> Vec<Sample<'_>> {
             .collect::<Vec<_>>()
     };
     let mut chosen = Vec::new();
-    // The first kind makes up for what others lack.
+    // The first kind makes up for the shortage of the others.
     for (before, kind) in Kind::ALL.into_iter().enumerate().rev() {
         let there = of_kind(kind);
         let share = (count - chosen.len()) / (before + 1);
@@ -44,7 +44,7 @@ pub(super) fn choose(judged: &JudgedScenario, count: usize) -> Vec<Sample<'_>> {
         .collect()
 }
 
-/// So many numbers below `there`, evenly; all of them when there are no more.
+/// Returns `count` numbers below `there`, spread evenly; all of them if there are no more.
 fn spread(there: usize, count: usize) -> impl Iterator<Item = usize> {
     let count = count.min(there);
     (0..count).map(move |number| (number * 2 + 1) * there / (count * 2))

@@ -1,4 +1,4 @@
-//! A stage of a node's life, and what becomes of the node when the power is cut in it.
+//! A stage of a node's life, and the node's fate when the power is cut in it.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use super::sample::{Sample, choose};
 use crate::image_under_test::ImageUnderTest;
 use crate::scratch::Scratch;
 
-/// What there is in a stage.
+/// The circumstances of a stage.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
     /// The machine configs that may be on the disk.
     pub configs: Vec<String>,
-    /// The machine has the medium that it is installed from.
+    /// Whether the machine has the medium that it is installed from.
     pub has_medium: bool,
-    /// The config is being erased.
+    /// Whether the config is being erased.
     pub is_reset: bool,
 }
 
 impl Setting {
-    /// An installed machine with this config.
+    /// Returns the setting of an installed machine with this config.
     pub fn with_config(config: &str) -> Self {
         Self {
             configs: vec![config.to_owned()],
@@ -37,15 +37,15 @@ impl Setting {
 /// A stage of a recorded life.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// What the node did.
+    /// The node's action in this stage.
     pub name: String,
-    /// Its whole life.
+    /// The recording of the node's whole life.
     pub recording: Arc<Recording>,
-    /// When the power may be cut: after so many entries of the log.
+    /// The power cuts, as numbers of log entries that have happened.
     pub cuts: RangeInclusive<usize>,
-    /// What there was.
+    /// The circumstances.
     pub setting: Setting,
-    /// What the firmware remembered when the stage began.
+    /// The firmware's variables when the stage began.
     pub variables: PathBuf,
 }
 
@@ -54,7 +54,7 @@ pub struct Scenario {
 pub struct JudgedScenario {
     /// The stage.
     pub scenario: Scenario,
-    /// What becomes of each.
+    /// The verdicts on the states.
     pub judged: Judged,
 }
 
@@ -96,18 +96,18 @@ impl Scenario {
 }
 
 impl JudgedScenario {
-    /// How many states there are of a kind.
+    /// Number of states of a kind.
     pub fn count(&self, kind: Kind) -> usize {
         let states = self.judged.verdicts.iter();
         states.filter(|(state, _)| state.kind() == kind).count()
     }
 
-    /// How many in all.
+    /// Number of all states.
     pub fn states(&self) -> usize {
         self.judged.verdicts.len()
     }
 
-    /// Those from which the machine does not come back, and why.
+    /// The states from which the machine does not come back, and why.
     pub fn failures(&self) -> impl Iterator<Item = (&DiskState, &str)> {
         self.judged
             .verdicts
@@ -118,7 +118,7 @@ impl JudgedScenario {
             })
     }
 
-    /// Some states that differ in what is booted, of every kind: the same ones for the same recording.
+    /// Returns some states of every kind that differ in the booted version: the same ones for the same recording.
     pub fn sample(&self, count: usize) -> Vec<Sample<'_>> {
         choose(self, count)
     }

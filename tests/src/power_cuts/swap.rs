@@ -1,4 +1,4 @@
-//! The stages of an upgrade without a reboot, while a container that lives on writes to the machine's disk.
+//! The stages of an upgrade without a reboot, while a container that is kept writes to the machine's disk.
 
 use std::time::{Duration, Instant};
 
@@ -12,20 +12,21 @@ use crate::greeter::{GREETER, Greeter};
 use crate::image_under_test::ImageUnderTest;
 use crate::instarctl::Instarctl;
 
-/// An upgrade under emulation, on a host that runs other machines too.
+/// Timeout for an upgrade under emulation, on a host that runs other machines too.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Between two looks at it.
+/// Interval between two checks of the upgrade.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long it goes on after the change.
+/// Time for which the recording goes on after the change.
 const AFTER: Duration = Duration::from_secs(3);
 
-/// The first stage of an upgrade without a reboot: all that comes before the change.
+/// The first stage of an upgrade without a reboot: the time before the change.
 pub const BEFORE_CHANGE: &str = "soft";
 
 impl RecordedNode {
-    /// Upgrades to the second version without a reboot, in three stages: [`BEFORE_CHANGE`] while the installer works, `change` until the
-    /// new version is kept, and `kept` while the greeter, which lives on, goes on writing. It writes all the time, and has each write
-    /// flushed. `image` is the installer's image, `config` what the node has.
+    /// Upgrades to the second version without a reboot, in three stages: [`BEFORE_CHANGE`] while the installer works,
+    /// `change` until the new version is kept, and `kept` while the greeter, which lives on, goes on writing. The
+    /// greeter writes all the time, and flushes each write. `image` is the installer's image, `config` the node's
+    /// config.
     pub async fn change_under(
         &mut self,
         client: &Instarctl,

@@ -10,12 +10,12 @@ use crate::image_under_test::ImageUnderTest;
 use crate::instarctl::Instarctl;
 use crate::node::Node;
 
-/// An upgrade under emulation, on a host that runs other machines too.
+/// Timeout for an upgrade under emulation, on a host that runs other machines too.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 impl RecordedNode {
-    /// Upgrades to the second version by a reboot, in two stages: `upgrade` until it is tried, `bless` until it is kept. `image`
-    /// is its installer's image, `config` what the node has.
+    /// Upgrades to the second version by a reboot, in two stages: `upgrade` until the version is tried, `bless` until
+    /// it is kept. `image` is the installer's image, `config` the node's config.
     pub async fn upgrade(&mut self, client: &Instarctl, image: &str, config: &str) -> Result<()> {
         let version = ImageUnderTest::second()?.version();
         self.enter("upgrade", Setting::with_config(config))?;
@@ -35,7 +35,7 @@ impl RecordedNode {
     }
 }
 
-/// Waits for words on a node's console while something else is waited for as well.
+/// Waits for words on a node's console, without blocking other waits.
 pub async fn seen(node: &Node, words: &str) -> Result<()> {
     let console = async || {
         ensure!(

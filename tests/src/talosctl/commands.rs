@@ -1,4 +1,4 @@
-//! The commands of one call or two: what is sent, what has to be in the answer, what is printed of it.
+//! The commands of one call or two: the request, the check of the answer, and the output.
 
 use super::screen::{Screen, Step, Stop, needed};
 use super::session::Release;
@@ -7,7 +7,7 @@ use super::wait;
 use super::wire::Fields;
 use super::{Talosctl, Words};
 
-/// `LogsRequest.driver` and its like: containers of Kubernetes are asked for by namespace and driver.
+/// Fields for `LogsRequest.driver` and its like: containers of Kubernetes are requested by namespace and driver.
 fn of_containers(words: &mut Words<'_>) -> Fields {
     match words.flag("-k") {
         true => Fields::none().text(1, "k8s.io").number(2, 1),
@@ -16,7 +16,7 @@ fn of_containers(words: &mut Words<'_>) -> Fields {
 }
 
 impl Talosctl<'_> {
-    /// The command's name decides; its words are the rest.
+    /// Runs a command by its name; the further words are its arguments.
     pub(super) async fn execute(&self, command: &str, file: &str, screen: &mut Screen) -> Step {
         let mut all: Vec<&str> = command.split_whitespace().collect();
         let name = match all.is_empty() {
@@ -74,13 +74,13 @@ impl Talosctl<'_> {
         }
     }
 
-    /// An empty request, and nothing to print.
+    /// Calls a method with an empty request; prints nothing.
     async fn plain(&self, method: &'static str) -> Step {
         self.session.element(method, Fields::none()).await?;
         Ok(())
     }
 
-    /// What most commands begin with. The older release goes on without an answer.
+    /// Asks for the version, as most commands do first. The older release goes on without an answer.
     pub(super) async fn look_at_version(&self, screen: &mut Screen) -> Step {
         match self.version_of_server(screen).await {
             Err(Stop::Refused(_)) if self.session.release == Release::V1_13 => Ok(()),
@@ -88,7 +88,7 @@ impl Talosctl<'_> {
         }
     }
 
-    /// The server's version, with a warning if it is older than the client: none if the answer is empty.
+    /// Returns the server's version, with a warning if it is older than the client; none if the answer is empty.
     pub(super) async fn version_of_server(&self, screen: &mut Screen) -> Step<Option<Tag>> {
         let answer = self
             .session
@@ -194,7 +194,7 @@ impl Talosctl<'_> {
             .await
     }
 
-    /// A stream of `common.Data`, as text.
+    /// Prints a stream of `common.Data` as text.
     pub(super) async fn print_data(
         &self,
         method: &'static str,
@@ -315,7 +315,7 @@ impl Talosctl<'_> {
             .element("/machine.MachineService/Mounts", Fields::none())
             .await?;
         for mount in element.messages_of(2) {
-            // Those without a size are not shown.
+            // Mounts without a size are not shown.
             if mount.number_of(2) == 0 {
                 continue;
             }
@@ -470,7 +470,7 @@ impl Talosctl<'_> {
 
     async fn health(&self, mut words: Words<'_>, screen: &mut Screen) -> Step {
         let seconds = words.number("--wait-timeout").unwrap_or(1200);
-        // The newer release looks there for what it has to ask for.
+        // The newer release reads the config before it checks the health.
         if self.session.release == Release::V1_14 {
             self.machine_config().await?;
         }
@@ -594,7 +594,7 @@ impl Talosctl<'_> {
         Ok(())
     }
 
-    /// With `--dry-run`, as long as nobody says otherwise.
+    /// Without a flag against it the command is a dry run.
     async fn rotate_ca(&self, screen: &mut Screen) -> Step {
         let unnamed = Self {
             session: match self.session.release {

@@ -1,4 +1,5 @@
-//! Commands that bring the machine another config. All of it is decoded first: a kind that the release does not know ends them.
+//! Commands that apply another config. All of it is decoded first: a kind that the release does not know ends the
+//! command.
 
 use super::screen::{Screen, Step, Stop};
 use super::session::Release;
@@ -9,10 +10,10 @@ use serde_json::Value;
 
 const KIND: &str = "MachineConfigs.config.talos.dev";
 
-/// Kinds that the older release knows, one a line.
+/// Kinds that the older release knows, one per line.
 const KINDS_OF_1_13: &str = include_str!("../../../config/tests/data/1.13/kinds");
 
-/// What is always sent, whether the mode tries or not: a minute.
+/// The timeout of a trial, a minute, which is sent in every mode.
 fn try_timeout() -> Fields {
     Fields::none().number(1, 60)
 }
@@ -53,7 +54,7 @@ impl Talosctl<'_> {
         screen.line(&format!("applied in mode {}", element.number_of(3)))
     }
 
-    /// `patch mc` and `edit mc`: the file is what the config is to be.
+    /// `patch mc` and `edit mc`: the file is the new config.
     pub(super) async fn edit(
         &self,
         name: &str,
@@ -77,7 +78,7 @@ impl Talosctl<'_> {
         self.apply(file, 1, false, screen).await
     }
 
-    /// The machine config as it is shown, and its documents.
+    /// Returns the machine config as the node shows it, and its documents.
     pub(super) async fn machine_config(&self) -> Step<(String, Vec<Value>)> {
         let config = match self.session.release {
             Release::V1_14 => self.get_resource("config", KIND, "v1alpha1").await?,
@@ -94,7 +95,7 @@ impl Talosctl<'_> {
         let Some(text) = config.spec.as_str().filter(|_| is_text) else {
             return Err(Stop::Failed("expected a YAML document".to_owned()));
         };
-        // What it decodes is not the YAML.
+        // The protobuf field and the YAML must be the same text.
         if config.decoded()?.text_of(1) != text {
             return Err(Stop::Failed("two encodings of two configs".to_owned()));
         }
@@ -102,7 +103,7 @@ impl Talosctl<'_> {
         Ok((text.to_owned(), documents))
     }
 
-    /// Decodes all documents, or none.
+    /// Decodes all documents, or fails.
     fn documents(&self, text: &str) -> Step<Vec<Value>> {
         let mut texts = vec![String::new()];
         for line in text.lines() {
@@ -130,7 +131,7 @@ impl Talosctl<'_> {
         Ok(documents)
     }
 
-    /// Changes `machine:` as `rotate-ca` does: the whole config decoded, changed and encoded again.
+    /// Changes `machine:` as `rotate-ca` does: decodes, changes and encodes the whole config.
     pub(super) async fn change_machine(&self, change: impl FnOnce(&mut Value)) -> Step {
         let (_, mut documents) = self.machine_config().await?;
         let main = documents

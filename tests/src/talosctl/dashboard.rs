@@ -1,4 +1,4 @@
-//! `dashboard`: nine polls, the kernel's log, and twenty watches of which none may fail but for want of permission.
+//! `dashboard`: nine polls, the kernel's log, and twenty watches, which may fail for lack of permission only.
 
 use tonic::Code;
 
@@ -7,7 +7,7 @@ use super::screen::{Screen, Step, Stop};
 use super::session::Release;
 use super::wire::Fields;
 
-/// Every three seconds.
+/// The methods that are polled every three seconds.
 const POLLS: [&str; 9] = [
     "/machine.MachineService/LoadAvg",
     "/machine.MachineService/Memory",
@@ -20,7 +20,7 @@ const POLLS: [&str; 9] = [
     "/machine.MachineService/ServiceList",
 ];
 
-/// What is watched: namespace, type, and the id where it is one resource.
+/// The watches: namespace, type, and the id if it is of one resource.
 const WATCHES: [(&str, &str, Option<&str>); 20] = [
     (
         "runtime",
@@ -73,7 +73,7 @@ const WATCHES: [(&str, &str, Option<&str>); 20] = [
 ];
 
 impl Talosctl<'_> {
-    /// One round of it. What the client would only leave empty is an error here.
+    /// Runs one round of the dashboard. A missing value, which the client would show as empty, is an error here.
     pub(super) async fn dashboard(&self, screen: &mut Screen) -> Step {
         if self.session.release == Release::V1_13 {
             let version = "/machine.MachineService/Version";
@@ -110,7 +110,7 @@ impl Talosctl<'_> {
     }
 }
 
-/// A figure or a name that each page shows.
+/// Returns a figure or a name of each page.
 fn polled(method: &str, element: &Fields) -> String {
     let listed = |field: u32, of: fn(&Fields) -> String| {
         let all: Vec<String> = element.messages_of(field).iter().map(of).collect();
@@ -140,7 +140,7 @@ fn polled(method: &str, element: &Fields) -> String {
     }
 }
 
-/// What the header shows of it.
+/// Returns the header's text for a resource.
 fn shown(kind: &str, specs: &[Fields]) -> String {
     let first = specs.first().cloned().unwrap_or_default();
     let said = match kind.split('.').next().unwrap_or_default() {

@@ -63,7 +63,7 @@ impl Talosctl<'_> {
             .await
     }
 
-    /// `copy PATH`: unpacks as the client does, which makes no directory that has no entry of its own before its files.
+    /// `copy PATH`: unpacks as the client does, which makes no directory without an entry of its own before its files.
     pub(super) async fn copy(&self, words: Words<'_>, screen: &mut Screen) -> Step {
         let root = words.0.first().copied().unwrap_or_default();
         for name in self.copied_names(root).await? {
@@ -72,7 +72,7 @@ impl Talosctl<'_> {
         Ok(())
     }
 
-    /// The names in the archive that a copy is.
+    /// Returns the names in the archive of a copy.
     pub(super) async fn copied_names(&self, root: &str) -> Step<Vec<String>> {
         let asked = Fields::none().text(1, root);
         let method = "/machine.MachineService/Copy";

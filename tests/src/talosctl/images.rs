@@ -6,7 +6,7 @@ use super::screen::{Screen, Step, Stop};
 use super::wire::Fields;
 use super::{Talosctl, Words};
 
-/// `ContainerdInstance{driver, namespace}` for what `--namespace` says.
+/// `ContainerdInstance{driver, namespace}` for the value of `--namespace`.
 pub(super) fn store(namespace: Option<&str>) -> Fields {
     match namespace {
         Some("system") => Fields::none().number(1, 1).number(2, 1),
@@ -22,7 +22,7 @@ impl Talosctl<'_> {
         match words.0.first().copied().unwrap_or_default() {
             "list" => self.list_images(&store, screen).await,
             "pull" => self.pull_into(&store, reference, screen).await,
-            // What clients do where the newer method is not there.
+            // Clients use these where the newer method is missing.
             "legacy-list" => self.list_images_legacy(screen).await,
             "legacy-pull" => self.pull_legacy(reference, screen).await,
             _ => {

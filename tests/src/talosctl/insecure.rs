@@ -1,4 +1,4 @@
-//! TLS in which nobody shows who he is: what `--insecure` does.
+//! TLS without authentication of either side, as with `--insecure`.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use crate::node::notices_silence;
 
 /// Connects to `HOST:PORT`.
 pub(super) async fn connect(endpoint: &str) -> anyhow::Result<Channel> {
-    // That its connector speaks TLS is nothing that the endpoint knows.
+    // The endpoint does not know that its connector speaks TLS.
     let origin: Uri = format!("https://{endpoint}").parse()?;
     let endpoint = Endpoint::from_shared(format!("http://{endpoint}"))?.origin(origin);
     let endpoint = notices_silence(endpoint);
@@ -71,7 +71,7 @@ impl Service<Uri> for Insecure {
     }
 }
 
-/// Believes whatever is shown, and whoever shows it.
+/// Accepts any certificate of any server.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

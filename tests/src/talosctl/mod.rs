@@ -1,11 +1,11 @@
-//! talosctl as it was recorded, in two releases: what each command sends, by field number, what it needs of the answers, and what it
-//! makes of them. Where that client crashes, this one says so and ends with exit code 2.
+//! talosctl as recorded from two releases: each command's requests, by field number, the parts of the answers that it
+//! needs, and its output. Where the recorded client crashes, this one reports that and ends with exit code 2.
 //!
 //! ```text
 //! talosctl.run("get members")  ─►  Version, State/List(definitions), State/List(members)  ─►  a table, an exit code
 //! ```
 //!
-//! Unlike that one it keeps its connection: shaking hands takes an emulated machine half a second.
+//! Unlike the recorded client it keeps its connection: a handshake takes an emulated machine half a second.
 
 mod commands;
 mod config;
@@ -39,7 +39,7 @@ pub use upgrade::{Prepared, prepare_upgrade};
 pub use wait::{Ending, First};
 pub use wire::Fields;
 
-/// The client and the node that it talks to.
+/// The client and its node.
 #[derive(Debug)]
 pub struct Talosctl<'a> {
     node: &'a Node,
@@ -47,29 +47,29 @@ pub struct Talosctl<'a> {
     session: Session,
 }
 
-/// A command's words behind its name.
+/// The words of a command after its name.
 struct Words<'a>(Vec<&'a str>);
 
 impl<'a> Words<'a> {
-    /// Takes a flag out; whether it was there.
+    /// Removes a flag; returns whether it was there.
     fn flag(&mut self, name: &str) -> bool {
         let place = self.0.iter().position(|word| *word == name);
         place.map(|at| self.0.remove(at)).is_some()
     }
 
-    /// Takes an option and its value out.
+    /// Removes an option; returns its value.
     fn value(&mut self, name: &str) -> Option<&'a str> {
         let at = self.0.iter().position(|word| *word == name)?;
         self.0.remove(at);
         (at < self.0.len()).then(|| self.0.remove(at))
     }
 
-    /// The same for a number.
+    /// Removes an option with a number; returns the number.
     fn number(&mut self, name: &str) -> Option<i64> {
         self.value(name)?.parse().ok()
     }
 
-    /// Takes the way to reboot out, as `RebootRequest.Mode`.
+    /// Removes the mode of a reboot; returns it as `RebootRequest.Mode`.
     fn reboot_mode(&mut self) -> i64 {
         match self.value("-m") {
             Some("powercycle") => 1,
@@ -80,12 +80,12 @@ impl<'a> Words<'a> {
 }
 
 impl<'a> Talosctl<'a> {
-    /// For this node, as the test's identity.
+    /// Connects to this node with the test's identity.
     pub async fn of(node: &'a Node, release: Release) -> Result<Self> {
         Self::by(node, node.identity(), release).await
     }
 
-    /// As somebody else.
+    /// Connects with another identity.
     pub async fn by(node: &'a Node, identity: &'a Identity, release: Release) -> Result<Self> {
         Ok(Self {
             node,
@@ -94,7 +94,7 @@ impl<'a> Talosctl<'a> {
         })
     }
 
-    /// With `--insecure`.
+    /// Connects with `--insecure`.
     pub async fn insecure(node: &'a Node, release: Release) -> Result<Self> {
         Ok(Self {
             node,
@@ -103,7 +103,7 @@ impl<'a> Talosctl<'a> {
         })
     }
 
-    /// The same client with another `-n`.
+    /// Returns the same client with another `-n`.
     pub fn asking_for(&self, node: &str) -> Self {
         let mut session = self.session.clone();
         session.node = node.to_owned();
@@ -115,12 +115,12 @@ impl<'a> Talosctl<'a> {
         self.run_with(command, "").await
     }
 
-    /// The same, with the content of the file that the command reads, or that its editor leaves.
+    /// Runs a command with the content of the file that it reads, or that its editor leaves.
     pub async fn run_with(&self, command: &str, file: &str) -> Said {
         self.on_screen(command, file, Screen::default()).await
     }
 
-    /// Runs a command that goes on until it has printed a line that is meant; it ends without an exit code then.
+    /// Runs a command until it has printed a line for which `is_meant` is true; there is no exit code then.
     pub async fn run_until(&self, command: &str, is_meant: fn(&str) -> bool) -> Said {
         self.on_screen(command, "", Screen::until(is_meant)).await
     }

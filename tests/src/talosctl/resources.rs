@@ -1,4 +1,4 @@
-//! `get`: definitions, then what they define, as tables, documents and events.
+//! `get`: definitions of types, then resources of a type, as tables, documents and events.
 
 use serde_json::Value;
 
@@ -21,11 +21,11 @@ pub(super) struct Resource {
     pub(super) annotations: Vec<Fields>,
     /// Its specification, in protobuf.
     pub(super) encoded: Vec<u8>,
-    /// The same, read from YAML.
+    /// The specification read from YAML.
     pub(super) spec: Value,
 }
 
-/// What the client knows about a type.
+/// The client's knowledge of a type.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
     pub(super) kind: String,
@@ -36,7 +36,7 @@ pub(super) struct Definition {
 }
 
 impl Resource {
-    /// Reads one; what is not as it has to be ends the command.
+    /// Reads a resource; a malformed one ends the command.
     fn read(resource: Option<Fields>) -> Step<Self> {
         let bad = |what: &str| Stop::Failed(format!("a bad resource: {what}"));
         let resource = resource.ok_or_else(|| bad("none"))?;
@@ -65,7 +65,7 @@ impl Resource {
         })
     }
 
-    /// Its specification in protobuf.
+    /// Decodes the specification from protobuf.
     pub(super) fn decoded(&self) -> Step<Fields> {
         Fields::decode(&self.encoded).map_err(|why| Stop::Failed(why.to_owned()))
     }
@@ -84,7 +84,7 @@ impl Resource {
     }
 }
 
-/// What a JSON path without conditions leads to; nothing where there is nothing.
+/// Returns the value at a JSON path without conditions; empty where there is none.
 fn cell(path: &str, spec: &Value) -> String {
     let steps = path.trim_matches(['{', '}']).split('.');
     let mut value = spec;
@@ -123,7 +123,7 @@ impl Definition {
 }
 
 impl Talosctl<'_> {
-    /// All of a type. Options are always sent, and empty.
+    /// Lists all resources of a type. Options are always sent, and empty.
     pub(super) async fn list_resources(&self, namespace: &str, kind: &str) -> Step<Vec<Resource>> {
         let asked = Fields::none()
             .text(1, namespace)
@@ -145,7 +145,7 @@ impl Talosctl<'_> {
         listed.iter().map(Definition::read).collect()
     }
 
-    /// What somebody typed is the name of exactly one type.
+    /// Finds the one type that a typed name means; fails if there are several or none.
     async fn definition(&self, name: &str) -> Step<Definition> {
         let mut found = self.definitions().await?;
         found.retain(|definition| definition.is_called(name));
@@ -215,7 +215,7 @@ impl Talosctl<'_> {
             .await?;
         let mut is_first = true;
         while let Some(answer) = events.next().await? {
-            // Whatever it holds.
+            // The first message is passed over, whatever it holds.
             if std::mem::take(&mut is_first) {
                 continue;
             }
@@ -234,7 +234,7 @@ impl Talosctl<'_> {
         Ok(())
     }
 
-    /// Follows resources as the dashboard does: by their protobuf. What it got until there was nothing more at the start.
+    /// Follows resources as the dashboard does: by their protobuf. Returns the resources that exist at the start.
     pub(super) async fn watched_at_first(
         &self,
         namespace: &str,
@@ -270,7 +270,7 @@ impl Talosctl<'_> {
     }
 }
 
-/// Of a type, with what there is at first, or of one resource.
+/// Returns the request to watch a type, with its present resources first, or one resource.
 fn watch(namespace: &str, kind: &str, id: Option<&str>) -> Fields {
     let asked = Fields::none().text(1, namespace).text(2, kind);
     let asked = match id {

@@ -12,12 +12,12 @@ use super::wire::Fields;
 use crate::identity::Identity;
 use crate::node::Node;
 
-/// Between two tries to reach a node that has just got another certificate, and how often it is tried.
+/// Pause between two tries to reach a node that has just got another certificate, and the number of tries.
 const AGAIN: std::time::Duration = std::time::Duration::from_millis(500);
 const TRIES: u32 = 60;
 
 impl Talosctl<'_> {
-    /// The certificate of the authority that signs now.
+    /// Returns the certificate of the authority that signs now.
     pub(super) async fn current_authority(&self) -> Step<Vec<u8>> {
         let kind = "OSRootSecrets.secrets.talos.dev";
         let root = self.get_resource("secrets", kind, "os").await?;
@@ -30,7 +30,7 @@ impl Talosctl<'_> {
         }
     }
 
-    /// The node answers, named and not.
+    /// Checks that the node answers, with and without its name in the call.
     async fn is_reached(&self) -> Step {
         for session in [self.session.clone(), self.session.naming_nobody()] {
             let version = "/machine.MachineService/Version";
@@ -71,7 +71,7 @@ pub async fn rotate_ca(
     let added = client.change_machine(|machine| accept(machine, &next));
     added.await.map_err(stopped).context("add the new CA")?;
 
-    // The new client's certificate, and the node's old one.
+    // The new client's certificate, and trust in the node's old one.
     let between = new.twin()?.trusting_only(old);
     let client = reach(node, &between, release).await?;
     let swapped = client.change_machine(|machine| {
@@ -92,7 +92,7 @@ pub async fn rotate_ca(
     Ok(())
 }
 
-/// Connects, again and again for as long as the node's certificate is another one.
+/// Connects, with retries as long as the node's certificate is another one.
 async fn reach<'a>(node: &'a Node, who: &'a Identity, release: Release) -> Result<Talosctl<'a>> {
     let mut tries = 0;
     loop {

@@ -1,4 +1,4 @@
-//! What a command prints, and why it ends early.
+//! A command's output, and the reasons for its early end.
 
 use std::fmt;
 
@@ -14,16 +14,16 @@ pub(super) struct Screen {
     is_meant: Option<fn(&str) -> bool>,
 }
 
-/// Why a command does not go on.
+/// The reason for a command's early end.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// The node refused a call.
     Refused(Status),
-    /// The client cannot go on with what it was told.
+    /// The client cannot use an answer.
     Failed(String),
-    /// The client takes what is not there.
+    /// The client dereferences a missing value.
     Crash(String),
-    /// What the test waited for was printed.
+    /// The line that the test waited for was printed.
     Seen,
 }
 
@@ -44,11 +44,11 @@ impl fmt::Display for Stop {
     }
 }
 
-/// How a step of a command ends.
+/// The result of a step of a command.
 pub(super) type Step<T = ()> = Result<T, Stop>;
 
 impl Screen {
-    /// One on which a command ends that has printed such a line.
+    /// Returns a screen that ends its command after the first line for which `is_meant` is true.
     pub(super) fn until(is_meant: fn(&str) -> bool) -> Self {
         Self {
             is_meant: Some(is_meant),
@@ -66,7 +66,7 @@ impl Screen {
         }
     }
 
-    /// Prints text whose last line may go on; only whole lines are looked at.
+    /// Prints text whose last line may be incomplete; only whole lines are checked.
     pub(super) fn text(&mut self, text: &str) -> Step {
         let begun = self.output.rfind('\n').map_or(0, |end| end + 1);
         self.output.push_str(text);
@@ -78,7 +78,7 @@ impl Screen {
         }
     }
 
-    /// A line on standard error.
+    /// Prints a line on standard error.
     pub(super) fn complain(&mut self, text: &str) {
         self.complaint.push_str(text);
         self.complaint.push('\n');
@@ -93,7 +93,7 @@ impl Screen {
     }
 }
 
-/// What the client dereferences without looking.
+/// Takes a value that the client dereferences without a check.
 pub(super) fn needed<T>(value: Option<T>, what: &str) -> Step<T> {
     value.ok_or_else(|| Stop::Crash(what.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! A connection and what a release puts around each call.
+//! A connection, and the metadata that a release adds to each call.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::wire::{AnyMessage, Fields};
 use crate::identity::Identity;
 use crate::node::Node;
 
-/// How long a call without an end of its own may take.
+/// Timeout for a call without one of its own.
 const CALL: Duration = Duration::from_secs(120);
 
-/// Which of the recorded clients.
+/// The release of talosctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// 1.13.9: names nodes in `nodes`, for most calls.
@@ -25,7 +25,7 @@ pub enum Release {
 }
 
 impl Release {
-    /// Its own version.
+    /// The release's version.
     pub(super) fn version(self) -> &'static str {
         match self {
             Self::V1_13 => "v1.13.9",
@@ -34,14 +34,14 @@ impl Release {
     }
 }
 
-/// What a call says about the node that it is for.
+/// The way in which a call names its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Naming {
-    /// As the release does for this method.
+    /// The release's way for this method.
     ByMethod,
-    /// In `node`, as both releases do where they follow what becomes of a node.
+    /// In `node`, as both releases do when they follow a node's action.
     One,
-    /// Not at all.
+    /// Without a name.
     Nobody,
 }
 
@@ -50,10 +50,10 @@ enum Naming {
 pub(super) struct Session {
     pub(super) release: Release,
     channel: Channel,
-    /// What `-n` says.
+    /// The value of `-n`.
     pub(super) node: String,
     naming: Naming,
-    /// What calls say about how long they may take.
+    /// The timeout that calls send.
     deadline: Option<Duration>,
 }
 
@@ -63,17 +63,17 @@ pub(super) struct Answers {
     named: Named,
 }
 
-/// What answers have to say of the node.
+/// The node's name that answers have to give.
 #[derive(Debug, Clone)]
 enum Named {
-    /// Nothing: there was one.
+    /// None: the call named one node.
     No,
-    /// Which one of `nodes` they are of.
+    /// This one of `nodes`.
     As(String),
 }
 
 impl Session {
-    /// By mTLS.
+    /// Connects by mTLS.
     pub(super) async fn open(node: &Node, identity: &Identity, release: Release) -> Result<Self> {
         Ok(Self {
             release,
@@ -84,7 +84,7 @@ impl Session {
         })
     }
 
-    /// With `--insecure`: any certificate is believed, none is shown, and nobody is named.
+    /// Connects with `--insecure`: accepts any certificate, shows none, and names no node.
     pub(super) async fn open_insecure(node: &Node, release: Release) -> Result<Self> {
         let endpoint = node.endpoint()?;
         Ok(Self {
@@ -98,7 +98,7 @@ impl Session {
         })
     }
 
-    /// The same connection, for calls that name one node whatever the release.
+    /// Returns the same connection, for calls that name one node in every release.
     pub(super) fn naming_one(&self) -> Self {
         let naming = match self.naming {
             Naming::Nobody => Naming::Nobody,
@@ -110,7 +110,7 @@ impl Session {
         }
     }
 
-    /// The same connection, for calls that have to be over by then (`grpc-timeout`).
+    /// Returns the same connection, for calls with a deadline (`grpc-timeout`).
     pub(super) fn within(&self, deadline: Duration) -> Self {
         Self {
             deadline: Some(deadline),
@@ -118,7 +118,7 @@ impl Session {
         }
     }
 
-    /// The same connection, for calls that name a node without a name.
+    /// Returns the same connection, for calls that name a node with an empty name.
     pub(super) fn naming_an_empty_one(&self) -> Self {
         Self {
             naming: Naming::One,
@@ -127,7 +127,7 @@ impl Session {
         }
     }
 
-    /// The same connection, for calls that name no node.
+    /// Returns the same connection, for calls that name no node.
     pub(super) fn naming_nobody(&self) -> Self {
         Self {
             naming: Naming::Nobody,
@@ -135,12 +135,12 @@ impl Session {
         }
     }
 
-    /// Whether it came by `--insecure`.
+    /// Whether the connection was opened with `--insecure`.
     pub(super) fn is_insecure(&self) -> bool {
         self.naming == Naming::Nobody
     }
 
-    /// The key that names the node in a call of this method.
+    /// Returns the metadata key that names the node in a call of this method.
     fn key(&self, method: &str) -> Option<&'static str> {
         const ONE_NODE_ONLY: [&str; 3] = [
             "/cosi.resource.State/",
@@ -157,7 +157,7 @@ impl Session {
         }
     }
 
-    /// What the answers of this method have to say of the node.
+    /// Returns the node's name that this method's answers have to give.
     fn named(&self, method: &str) -> Named {
         match self.key(method) {
             Some("nodes") => Named::As(self.node.clone()),
@@ -165,7 +165,7 @@ impl Session {
         }
     }
 
-    /// Calls a method, with as many answers as may come.
+    /// Calls a method, with any number of answers.
     pub(super) async fn stream(
         &self,
         method: &'static str,
@@ -197,7 +197,7 @@ impl Session {
         })
     }
 
-    /// Calls a method that answers with a stream of `common.Data`: its bytes.
+    /// Calls a method that answers with a stream of `common.Data`; returns the bytes.
     pub(super) async fn bytes(
         &self,
         method: &'static str,
@@ -212,7 +212,7 @@ impl Session {
     pub(super) async fn call(&self, method: &'static str, asked: Fields) -> Result<Fields, Status> {
         let late = |_| Status::deadline_exceeded(format!("no answer to {method}"));
         tokio::time::timeout(CALL, async {
-            // What the answer says of nodes is in its elements.
+            // The answer names nodes in its elements.
             let mut answers = self.stream(method, asked).await?.unnamed();
             let answer = answers.next().await?;
             answer.ok_or_else(|| Status::internal("no answer and no error"))
@@ -221,8 +221,8 @@ impl Session {
         .map_err(late)?
     }
 
-    /// Calls a method of the machine's own services: its answer has one element, which says which node it is of where the call
-    /// named any number of them.
+    /// Calls a method of the machine's own services. Its answer has one element, which names its node if the call named
+    /// nodes in `nodes`.
     pub(super) async fn element(
         &self,
         method: &'static str,
@@ -240,7 +240,7 @@ impl Session {
 }
 
 impl Answers {
-    /// The next answer; none at the stream's end.
+    /// Returns the next answer; none at the stream's end.
     pub(super) async fn next(&mut self) -> Result<Option<Fields>, Status> {
         let answer = self.stream.message().await.map_err(link_lost)?;
         if let Some(answer) = &answer {
@@ -249,7 +249,7 @@ impl Answers {
         Ok(answer)
     }
 
-    /// All of them.
+    /// Returns all answers.
     pub(super) async fn all(mut self) -> Result<Vec<Fields>, Status> {
         let late = |_| Status::deadline_exceeded("the stream does not end");
         tokio::time::timeout(CALL, async {
@@ -271,7 +271,8 @@ impl Answers {
     }
 }
 
-/// A status that the node did not send is the link's end, which recorded clients call UNAVAILABLE.
+/// Turns a status that the node did not send into UNAVAILABLE: the link has ended, and recorded clients say so with
+/// that code.
 fn link_lost(status: Status) -> Status {
     match std::error::Error::source(&status) {
         Some(source) => Status::unavailable(source.to_string()),

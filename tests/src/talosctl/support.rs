@@ -1,4 +1,4 @@
-//! `support`: everything that can be asked, in one bundle, which is always written; what fails is listed.
+//! `support`: all that can be asked, in one bundle, which is always written; failed parts are listed.
 
 use super::Talosctl;
 use super::screen::{Screen, Step, Stop};
@@ -63,7 +63,7 @@ impl Talosctl<'_> {
     }
 }
 
-/// Puts a part into the bundle, or why it could not be had.
+/// Puts a part into the bundle, or why it failed.
 fn add<T>(name: &str, had: Step<T>, screen: &mut Screen) -> Step<Option<T>> {
     match had {
         Ok(part) => {

@@ -1,8 +1,8 @@
-//! A server's version as the client reads it, and the way to upgrade that it chooses by it.
+//! A server's version as the client parses it, and the upgrade method that the client chooses by it.
 
 use std::cmp::Ordering;
 
-/// How an upgrade is asked for.
+/// The method of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
     /// `MachineService/Upgrade`.
@@ -11,7 +11,7 @@ pub(super) enum Path {
     Lifecycle,
 }
 
-/// A tag that can be read: three numbers, and what is before a release.
+/// A tag: three numbers, and the identifiers of a pre-release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tag {
     numbers: [u64; 3],
@@ -19,7 +19,7 @@ pub(super) struct Tag {
 }
 
 impl Tag {
-    /// Reads it: with or without a `v`, and with missing parts, which are zero. What follows a `+` counts for nothing.
+    /// Parses a tag, with or without a `v`. Missing numbers are zero, and the part after a `+` is ignored.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let text = text.split_once('+').map_or(text, |(text, _)| text);
@@ -39,7 +39,7 @@ impl Tag {
         })
     }
 
-    /// The way for this server.
+    /// Returns the method for this server.
     pub(super) fn path(&self) -> Path {
         let limit = |numbers, before: &[&str]| Self {
             numbers,
@@ -54,12 +54,12 @@ impl Tag {
         }
     }
 
-    /// Whether it is an older version.
+    /// Whether this version is older than the other.
     pub(super) fn is_below(&self, other: &Self) -> bool {
         self.order(other).is_lt()
     }
 
-    /// By precedence (<https://semver.org/#spec-item-11>).
+    /// Compares by precedence (<https://semver.org/#spec-item-11>).
     fn order(&self, other: &Self) -> Ordering {
         let by_number = self.numbers.cmp(&other.numbers);
         by_number.then_with(|| match (self.before.is_empty(), other.before.is_empty()) {

@@ -1,4 +1,4 @@
-//! The commands that end, restart or replace what runs on a node: by themselves, and seen through.
+//! The commands that end, restart or replace a node's version: alone, or followed to their end.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,20 @@ use super::{Talosctl, Words};
 use crate::identity::Identity;
 use crate::node::Node;
 
-/// `--timeout`, a third of its default. It goes by the host's time, and two boots of a node whose host is busy take minutes of it.
+/// `--timeout`, a third of its default. It counts the host's time, of which two boots of a node on a busy host take
+/// minutes.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// A node that reboots does not answer: a try that hangs is given up.
+/// Timeout for a single try: a node that reboots does not answer.
 const TRY: Duration = Duration::from_secs(15);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const EVENTS: &str = "/machine.MachineService/Events";
 
-/// A call that changes what runs.
+/// A call that restarts or ends the machine, or changes its version.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     method: &'static str,
     asked: Fields,
-    /// Where the answer's element has the actor's id.
+    /// The field of the answer's element with the actor's id.
     actor: u32,
     goal: Goal,
     check: Check,
@@ -55,7 +56,7 @@ impl Action {
         }
     }
 
-    /// The legacy way.
+    /// Upgrades by the legacy method.
     pub(super) fn upgrade(asked: Fields) -> Self {
         Self {
             method: "/machine.MachineService/Upgrade",
@@ -81,24 +82,24 @@ impl Action {
     }
 }
 
-/// One action as seen by the client.
+/// The client's view of one action.
 #[derive(Debug, Clone)]
 pub struct Followed {
-    /// How it ended.
+    /// The ending.
     pub ending: Ending,
-    /// From the call to the end.
+    /// Time from the call to the end.
     pub took: Duration,
-    /// What was told on the way, one line per event.
+    /// The output, one line per event.
     pub told: Vec<String>,
 }
 
-/// Asks for an upgrade and follows it; an error is a refusal, or that the end was not seen in time.
+/// Upgrades and follows it; an error is a refusal, or a timeout.
 pub async fn upgrade_and_follow(node: &Node, image: &str, within: Duration) -> Result<Followed> {
     let asked = Fields::none().text(1, image).number(2, 1);
     act_and_follow(node, Action::upgrade(asked), within).await
 }
 
-/// Asks for a reboot and follows it; an error is a refusal, or that the end was not seen in time.
+/// Reboots and follows it; an error is a refusal, or a timeout.
 pub async fn reboot_and_follow(node: &Node, within: Duration) -> Result<Followed> {
     act_and_follow(node, Action::reboot(0), within).await
 }
@@ -121,15 +122,15 @@ async fn act_and_follow(node: &Node, action: Action, within: Duration) -> Result
     Ok(followed)
 }
 
-/// An action and the node that it is asked of, which goes away and comes back meanwhile.
+/// An action and its node, which goes away and comes back meanwhile.
 pub(super) struct Tracked<'a> {
     node: &'a Node,
     identity: &'a Identity,
     release: Release,
     action: Action,
-    /// As long as it leads to the node.
+    /// The connection, as long as it leads to the node.
     session: Mutex<Option<Session>>,
-    /// Why the action was refused.
+    /// The refusal of the action.
     refusal: Mutex<Option<Status>>,
 }
 
@@ -173,7 +174,7 @@ impl<'a> Tracked<'a> {
         Ok(session.insert(open.naming_one().within(TIMEOUT)).clone())
     }
 
-    /// Calls on the connection there is, or on a new one; one that does not lead to the node any more is not kept.
+    /// Calls on the present connection, or on a new one; drops a connection that does not lead to the node any more.
     async fn on_line<T>(
         &self,
         call: impl AsyncFn(Session) -> Result<T, Status>,
@@ -207,7 +208,7 @@ impl Server for &Tracked<'_> {
 
     async fn act(&self) -> Result<Option<String>, Status> {
         let Action { method, asked, .. } = &self.action;
-        // However long it takes: an image is pulled in it.
+        // Without a timeout, as the node pulls an image in this call.
         let session = self.session().await?;
         let answer = match session.call(method, asked.clone()).await {
             Ok(answer) => answer,
@@ -277,7 +278,7 @@ impl Talosctl<'_> {
             .await
     }
 
-    /// Asks for it, and waits unless told not to.
+    /// Starts the action, and waits for its end unless told not to.
     pub(super) async fn act(
         &self,
         action: Action,
@@ -304,7 +305,7 @@ impl Talosctl<'_> {
         }
     }
 
-    /// `upgrade -i IMAGE`: by the way that the server's version chooses.
+    /// `upgrade -i IMAGE`: by the method that the server's version chooses.
     pub(super) async fn upgrade(&self, mut words: Words<'_>, screen: &mut Screen) -> Step {
         let image = words.value("-i").unwrap_or_default().to_owned();
         let legacy = words.flag("--legacy");
@@ -313,14 +314,14 @@ impl Talosctl<'_> {
             true => Path::Legacy,
             false => tag.map_or(Path::Lifecycle, |tag| tag.path()),
         };
-        // No wait without a drain that is refused as well.
+        // A drain implies the wait, so `--wait=false` is refused.
         let drains = !words.flag("--drain=false");
         if drains && words.flag("--wait=false") {
             screen.complain("--drain makes it wait");
         }
         match path {
             Path::Lifecycle => self.upgrade_in_steps(&image, drains, words, screen).await,
-            // Refused here: nothing is sent.
+            // The client refuses this itself: nothing is sent.
             Path::Legacy if words.value("-m") == Some("force") => {
                 Err(Stop::Failed("force is not supported".to_owned()))
             }

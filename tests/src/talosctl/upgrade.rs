@@ -1,5 +1,5 @@
-//! Upgrades in steps, as newer servers are asked for them: the image is pulled, then prepared, and the caller hears how that goes;
-//! then pods are drained, and a reboot starts what was prepared.
+//! Upgrades in steps, with newer servers: the node pulls the image, then prepares the version and reports progress;
+//! then pods are drained, and a reboot starts the prepared version.
 
 use anyhow::{Result, ensure};
 use tonic::Status;
@@ -12,16 +12,16 @@ use super::wire::Fields;
 use super::{Talosctl, Words};
 use crate::node::Node;
 
-/// What came of it.
+/// The result of a preparation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
-    /// What was told, as it came.
+    /// The installer's output, in order.
     pub output: String,
-    /// The installer's exit code: the last thing that was told.
+    /// The installer's exit code: the last message.
     pub exit_code: i32,
 }
 
-/// Pulls an image and has its version prepared; the inner error is a call that was refused.
+/// Pulls an image and prepares its version; the inner error is a call that was refused.
 pub async fn prepare_upgrade(node: &Node, image: &str) -> Result<Result<Prepared, Status>> {
     let session = Session::open(node, node.identity(), Release::V1_14).await?;
     let prepared = match pull_and_prepare(&session, image).await {
@@ -46,7 +46,7 @@ struct Told {
 }
 
 async fn pull_and_prepare(session: &Session, image: &str) -> Result<Told, Status> {
-    // The machine's own.
+    // The machine's own store of images.
     let store = store(Some("system"));
     let pull = Fields::none().message(1, &store).text(3, image);
     let pulled = session.stream("/machine.ImageService/Pull", pull).await?;
@@ -78,7 +78,7 @@ async fn pull_and_prepare(session: &Session, image: &str) -> Result<Told, Status
 }
 
 impl Talosctl<'_> {
-    /// By the Kubernetes API: with a kubeconfig, and the name that the node has there.
+    /// Drains pods by the Kubernetes API: needs a kubeconfig, and the node's name there.
     pub(super) async fn drain(&self) -> Step {
         let unnamed = self.session.naming_nobody();
         let kubeconfig = "/machine.MachineService/Kubeconfig";
@@ -101,7 +101,7 @@ impl Talosctl<'_> {
     ) -> Step {
         let told = pull_and_prepare(&self.session.naming_one(), image).await?;
         screen.text(&told.output)?;
-        // One that never comes is taken for success.
+        // A missing exit code counts as success.
         match told.exit_codes.last() {
             None | Some(0) => {}
             Some(code) => {

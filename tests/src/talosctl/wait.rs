@@ -1,5 +1,5 @@
-//! How talosctl sees a reboot, an upgrade, a shutdown or a reset through (`--wait`, which is its default), quirks included: what
-//! satisfies this one satisfies that one.
+//! talosctl's wait for the end of a reboot, an upgrade, a shutdown or a reset (`--wait`, which is its default), quirks
+//! included: a node that satisfies this client satisfies talosctl.
 //!
 //! ```text
 //! Events, from now on ─ Read boot id ─ the action, which Events may come after
@@ -10,8 +10,8 @@
 //!    └ the goal ─ once a second: what is checked ─ holds ──────────► done
 //! ```
 //!
-//! The first message of every stream is passed over, whatever it is. What it does with each situation is tested against a server
-//! that keeps to a script (`wait/rows.rs`).
+//! The first message of every stream is passed over, whatever it is. The reaction to each situation is tested against a
+//! server that keeps to a script (`wait/rows.rs`).
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ use super::wire::Fields;
 #[cfg(test)]
 mod rows;
 
-/// Between two subscriptions, and between two looks at what is checked.
+/// Pause between two subscriptions, and between two polls of the check.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What the URL of an event's type begins with.
+/// Prefix of the URL of an event's type.
 const EVENT_TYPES: &str = "talos/runtime/machine.";
-/// All events that the trackers know.
+/// Names of all events that the trackers know.
 const KNOWN_EVENTS: [&str; 9] = [
     "AddressEvent",
     "ConfigLoadErrorEvent",
@@ -41,54 +41,54 @@ const KNOWN_EVENTS: [&str; 9] = [
 /// `MachineStatusEvent.MachineStage.RUNNING`.
 const STAGE_RUNNING: u64 = 4;
 
-/// What ends the watching of events.
+/// The event that ends the watching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// The machine says that it runs and is ready.
+    /// The machine reports that it runs and is ready.
     Ready,
-    /// A task that stops all services, whoever asked for it.
+    /// A task that stops all services, of any actor.
     ServicesStop,
 }
 
-/// What has to hold afterwards.
+/// The condition that is checked afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
-    /// Nothing.
+    /// No condition.
     Nothing,
-    /// The boot id is another one.
+    /// The boot id has changed.
     BootId,
-    /// The machine lets in who shows no certificate, or the boot id is another one.
+    /// The machine answers a client without a certificate, or the boot id has changed.
     MaintenanceOrBootId,
 }
 
-/// Which of two calls that are sent at once the server has first.
+/// The first to reach the server of two calls that are sent at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
-    /// As mostly.
+    /// The usual order.
     Events,
-    /// As in 6 of 65 recorded runs.
+    /// The order of 6 among 65 recorded runs.
     Action,
 }
 
-/// What it came to.
+/// The result of the wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// What was asked for has happened: exit code 0.
+    /// The requested action has happened: exit code 0.
     Done,
-    /// The node said why not: exit code 1, at once.
+    /// The node gave a reason for refusing or failing: exit code 1, at once.
     Failed(String),
-    /// The time-out came: exit code 1.
+    /// The timeout expired: exit code 1.
     Late,
 }
 
-/// What is asked.
+/// The calls that the wait needs from a node.
 pub(super) trait Server {
     type Events: Events;
 
     /// Subscribes: to events from now on (0), or to the whole history before them (-1).
     async fn events(&self, tail: i64) -> Result<Self::Events, Status>;
     async fn boot_id(&self) -> Result<String, Status>;
-    /// Has the node do it; the answer is the actor's id, none if the answer is empty.
+    /// Calls the action; returns the actor's id, none if the answer is empty.
     async fn act(&self) -> Result<Option<String>, Status>;
     /// Lists disks without a certificate, as only a node in maintenance mode allows.
     async fn disks_without_certificate(&self) -> Result<(), Status>;
@@ -99,7 +99,7 @@ pub(super) trait Events {
     async fn next(&mut self) -> Result<Option<Fields>, Status>;
 }
 
-/// Acts and waits, with what is told on the way, one line per event. It may never end: the caller has the time-out.
+/// Acts and waits; the output has one line per event. It may never end: the caller has the timeout.
 pub(super) async fn act_and_wait<S: Server>(
     server: &S,
     goal: Goal,
@@ -155,7 +155,7 @@ async fn holds<S: Server>(server: &S, check: Check, before: Option<&str>) -> boo
     matches!(server.boot_id().await, Ok(now) if now != before)
 }
 
-/// Reads events until the goal is among them; the error is the end of all waiting.
+/// Reads events until the goal is among them; an error ends the whole wait.
 async fn see_the_goal<S: Server>(
     server: &S,
     mut stream: Result<S::Events, Status>,
@@ -167,10 +167,10 @@ async fn see_the_goal<S: Server>(
         let seen = match stream {
             Ok(ref mut stream) => read(stream, goal, actor, told).await,
             Err(status) if is_link_lost(&status) => Seen::LinkLost(status.to_string()),
-            // It waits on, for nothing.
+            // Waits for ever.
             Err(_) => std::future::pending().await,
         };
-        // From now on, unless the link is lost.
+        // Subscribes from now on, unless the link was lost.
         let tail = match seen {
             Seen::Goal => return Ok(()),
             Seen::Failure(why) => return Err(why),
@@ -189,7 +189,7 @@ fn is_link_lost(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Cancelled)
 }
 
-/// Why a stream is not read any further.
+/// Why the reading of a stream ended.
 enum Seen {
     Goal,
     Failure(String),
@@ -234,13 +234,13 @@ async fn read(stream: &mut impl Events, goal: Goal, actor: &str, told: &mut Vec<
     }
 }
 
-/// The message's name, by the URL of its type.
+/// Returns the message's name from the URL of its type.
 pub(super) fn known_event(url: &str) -> Option<&str> {
     let name = url.strip_prefix(EVENT_TYPES)?;
     KNOWN_EVENTS.contains(&name).then_some(name)
 }
 
-/// Whoever it is of.
+/// Whether this event is the goal, of any actor.
 fn is_goal(goal: Goal, name: &str, payload: &Fields) -> bool {
     match goal {
         Goal::Ready => {
@@ -251,7 +251,7 @@ fn is_goal(goal: Goal, name: &str, payload: &Fields) -> bool {
     }
 }
 
-/// As people read it.
+/// Describes an event for people.
 pub(super) fn describe(name: &str, payload: &Fields, own: bool) -> String {
     let whose = if own { "own " } else { "" };
     match name {

@@ -1,11 +1,11 @@
-//! Protobuf by field numbers, as it is on the wire: nothing here knows our protos, so what they have wrong is seen
+//! Protobuf by field numbers, as it is on the wire: independent of our protos, so that a mistake in them is noticed
 //! (<https://protobuf.dev/programming-guides/encoding/>).
 
 use bytes::{Buf as _, BufMut as _};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// A message: its fields as they come.
+/// A message: its fields in the order of the wire.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fields(Vec<(u32, Value)>);
 
@@ -23,12 +23,12 @@ const BYTES: u64 = 2;
 const FIXED32: u64 = 5;
 
 impl Fields {
-    /// No field: what an empty request is.
+    /// Returns an empty message.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// And a number, a truth value or an enum. Zero is not sent.
+    /// Adds a number, a truth value or an enum. Zero is not sent.
     pub fn number(mut self, field: u32, value: i64) -> Self {
         if value != 0 {
             // A negative number is sent as its two's complement of 64 bits.
@@ -37,7 +37,7 @@ impl Fields {
         self
     }
 
-    /// And bytes. None at all are not sent.
+    /// Adds bytes. An empty value is not sent.
     pub fn bytes(mut self, field: u32, value: &[u8]) -> Self {
         if !value.is_empty() {
             self.0.push((field, Value::Bytes(value.to_vec())));
@@ -45,18 +45,18 @@ impl Fields {
         self
     }
 
-    /// And text. An empty one is not sent.
+    /// Adds text. An empty value is not sent.
     pub fn text(self, field: u32, value: &str) -> Self {
         self.bytes(field, value.as_bytes())
     }
 
-    /// And a message in it, which is sent though it be empty.
+    /// Adds an inner message, which is sent even if it is empty.
     pub fn message(mut self, field: u32, value: &Self) -> Self {
         self.0.push((field, Value::Bytes(value.encode())));
         self
     }
 
-    /// The number of a field, zero where there is none.
+    /// Returns the number of a field, zero if there is none.
     pub fn number_of(&self, field: u32) -> u64 {
         match self.last(field) {
             Some(Value::Varint(number)) => *number,
@@ -64,7 +64,7 @@ impl Fields {
         }
     }
 
-    /// The number of a field that is a double, zero where there is none.
+    /// Returns the number of a double field, zero if there is none.
     pub fn double_of(&self, field: u32) -> f64 {
         match self.last(field) {
             Some(Value::Fixed64(bits)) => f64::from_bits(*bits),
@@ -72,12 +72,12 @@ impl Fields {
         }
     }
 
-    /// Whether a truth value is there and true.
+    /// Returns whether a truth value is there and true.
     pub fn is(&self, field: u32) -> bool {
         self.number_of(field) != 0
     }
 
-    /// The bytes of a field, none where there is none.
+    /// Returns the bytes of a field, none if there is no field.
     pub fn bytes_of(&self, field: u32) -> &[u8] {
         match self.last(field) {
             Some(Value::Bytes(bytes)) => bytes,
@@ -85,12 +85,12 @@ impl Fields {
         }
     }
 
-    /// The text of a field, empty where there is none.
+    /// Returns the text of a field, empty if there is none.
     pub fn text_of(&self, field: u32) -> String {
         String::from_utf8_lossy(self.bytes_of(field)).into_owned()
     }
 
-    /// The message in a field, if it is there.
+    /// Returns the message in a field, if it is there.
     pub fn message_of(&self, field: u32) -> Option<Self> {
         match self.last(field) {
             Some(Value::Bytes(bytes)) => Self::decode(bytes).ok(),
@@ -98,7 +98,7 @@ impl Fields {
         }
     }
 
-    /// All messages of a repeated field.
+    /// Returns all messages of a repeated field.
     pub fn messages_of(&self, field: u32) -> Vec<Self> {
         let of_field = self.0.iter().filter(|(number, _)| *number == field);
         of_field
@@ -109,7 +109,7 @@ impl Fields {
             .collect()
     }
 
-    /// All texts of a repeated field.
+    /// Returns all texts of a repeated field.
     pub fn texts_of(&self, field: u32) -> Vec<String> {
         let of_field = self.0.iter().filter(|(number, _)| *number == field);
         of_field
@@ -120,7 +120,7 @@ impl Fields {
             .collect()
     }
 
-    /// Whether the field was sent at all.
+    /// Whether the field was sent.
     pub fn has(&self, field: u32) -> bool {
         self.last(field).is_some()
     }
@@ -131,7 +131,7 @@ impl Fields {
         found.map(|(_, value)| value)
     }
 
-    /// Its bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for (field, value) in &self.0 {
@@ -159,7 +159,7 @@ impl Fields {
         out
     }
 
-    /// Reads a message; the error says what is wrong with it.
+    /// Decodes a message; the error names the defect.
     pub fn decode(mut bytes: &[u8]) -> Result<Self, &'static str> {
         let mut fields = Vec::new();
         while !bytes.is_empty() {
@@ -204,7 +204,7 @@ fn take_varint(bytes: &mut &[u8]) -> Result<u64, &'static str> {
     Err("a number does not end")
 }
 
-/// Messages of any type, for a gRPC client.
+/// A codec for messages of any type, for a gRPC client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct AnyMessage;
 

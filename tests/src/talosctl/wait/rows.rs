@@ -1,6 +1,7 @@
-//! Every recorded situation, played by a server that keeps to a script, in virtual time: what the client makes of each.
+//! Every recorded situation, played by a server that keeps to a script, in virtual time, with the client's reaction to
+//! each.
 //!
-//! Times are milliseconds after the action, which the client asks for at 0.
+//! Times are milliseconds after the action, which the client requests at 0.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -11,12 +12,12 @@ use super::*;
 
 /// The client's `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// After so long a silent link is given up: a PING after 10 s, and 5 s for its answer.
+/// The client gives a silent link up after this time: a PING after 10 s, and 5 s for its answer.
 const UNTIL_NOTICED: i64 = 15_000;
 
 const ACTOR: &str = "7c5a8f0e-5d0f-4f5e-9d3e-0d9c0f6a2b11";
 
-/// How a time without an API begins for who is connected.
+/// The way in which an outage of the API begins for a connected client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Away {
     Unavailable,
@@ -24,7 +25,7 @@ enum Away {
     Silent,
 }
 
-/// What the server does, and what was asked of it.
+/// The server's behaviour, and the requests that it got.
 struct Script {
     begun: Cell<Option<Instant>>,
     events: Vec<(i64, Fields)>,
@@ -39,7 +40,7 @@ struct Script {
     acted: Cell<bool>,
 }
 
-/// Never, as far as a client waits.
+/// Later than any wait of the client.
 const NEVER: i64 = i64::MAX;
 
 impl Script {
@@ -94,7 +95,7 @@ impl Script {
         sleep_until(self.begin() + after).await;
     }
 
-    /// An answer, unless there is nobody to give it.
+    /// Returns an error while the server is away.
     async fn reached(&self) -> Result<(), Status> {
         match self.away {
             Some((from, until, how)) if (from..until).contains(&self.now()) => {
@@ -125,7 +126,7 @@ impl<'a> Server for &'a Script {
         self.reached().await?;
         answer(self.subscribe)?;
         let now = self.now();
-        // A server that was away remembers nothing of before.
+        // A server that was away has lost its earlier events.
         let since = match self.away {
             Some((_, until, how)) if now >= until && how != Away::EndOfStream => until,
             _ => i64::MIN,
@@ -240,7 +241,7 @@ fn sequence_failed(name: &str, why: &str) -> Fields {
     event(ACTOR, "SequenceEvent", &payload)
 }
 
-/// How it ends, and when.
+/// Runs the wait; returns the ending and its time.
 async fn follow(script: &Script, goal: Goal, check: Check, first: First) -> (Ending, i64) {
     let mut told = Vec::new();
     let waited = act_and_wait(&script, goal, check, first, &mut told);
@@ -276,7 +277,7 @@ async fn readiness_from_before_the_return_is_found_in_the_history_alone() {
     assert_eq!(reboot(&back).await.0, Ending::Done);
     back = reboots().boot_id_changes(500).event(3250, ready());
     back.replays = false;
-    // It comes back within the second after the event.
+    // The client comes back within the second after the event.
     assert_eq!(reboot(&back).await.0, Ending::Late);
 }
 
@@ -339,7 +340,7 @@ async fn a_stream_that_ends_is_taken_up_with_its_history() {
             .event(501, ready());
         assert_eq!(reboot(&ended).await.0, Ending::Done, "{how:?}");
     }
-    // One of before counts as well: the boot id alone decides.
+    // An earlier event counts as well: the boot id alone decides.
     let older = Script::new()
         .event(-5000, ready())
         .away_as(500, 501, Away::EndOfStream)
@@ -461,7 +462,7 @@ async fn silence_is_noticed_after_fifteen_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_is_done_when_services_stop_and_never_without() {
-    // Whoever stops them.
+    // A stop of the services counts for any actor.
     let others = event("", "TaskEvent", &Fields::none().text(1, "stopAllServices"));
     for stop in [services_stop(), others] {
         let off = Script::new().event(400, stop).away(500, NEVER);
