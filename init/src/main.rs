@@ -7,7 +7,7 @@
 //! - `boot` below: from the kernel to the first generation.
 //! - `supervisor`: carries out the decisions of `verdict` from then on.
 //! - `generation`: start and end of one; `workloads`: the processes that may outlive it; `fingerprint`: the check that it leaves nothing
-//! behind.
+//!   behind.
 //!
 //! The decision: PID 1 has so few lines that it need not change when the system does, and waits for one thing at a time in one thread. An init
 //! that also supervises services was the other choice: each change of theirs would need a reboot, and each of their bugs could be PID 1's.
