@@ -65,7 +65,8 @@ impl Stretch {
     }
 
     pub(super) fn judge(mut self) -> Outcome {
-        if self.late.is_empty() {
+        // A stretch of a few turns has no beginning that its end could be compared with.
+        if self.early.is_empty() || self.late.is_empty() {
             return Ok(());
         }
         self.the_end_is_as_the_beginning()?;
