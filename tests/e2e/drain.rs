@@ -6,8 +6,8 @@ use anyhow::{Context, ensure};
 use instar_api::common::Data;
 use instar_api::machine::{ApplyConfigurationRequest, CopyRequest};
 use instar_tests::{
-    Calling, Ending, INSTALLER, ImageUnderTest, Node, OciImage, Outcome, Parked, Registry, Scratch,
-    SteadyCalls, Test, TlsClient, chapters, tests, upgrade_and_follow,
+    Calling, Ending, ImageUnderTest, Node, Outcome, Parked, Registry, Scratch, SteadyCalls, Test,
+    TlsClient, chapters, tests, upgrade_and_follow,
 };
 use prost::Message as _;
 use tonic::Streaming;
@@ -27,7 +27,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn of_calls_that_never_end_is_bounded(scratch: Scratch) -> Outcome {
-    let registry = registry(&scratch)?;
+    let registry = Registry::with_both_installers_without_kernel(&scratch)?;
     let host = registry.host_for_guest();
     let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
     let plan = plan.configure(move |config| config.registry(&host));
@@ -40,15 +40,6 @@ async fn of_calls_that_never_end_is_bounded(scratch: Scratch) -> Outcome {
         last_answers_are_waited_for_and_not_for_long(alone, beside_them),
     ]
     .await
-}
-
-fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
-    let registry = Registry::start(scratch)?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        let installer = OciImage::read(&image.installer())?.first_layer_alone();
-        installer.push(&registry, INSTALLER, image.version())?;
-    }
-    Ok(registry)
 }
 
 /// The results of the other clients, by name.

@@ -10,7 +10,7 @@ use instar_tests::{
 };
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, ROLLED_BACK, push_installers};
+use crate::installed::{INSTALLER, ROLLED_BACK};
 
 /// Small, so that it is full soon.
 const DISK_BYTES: u64 = 288 << 20;
@@ -37,7 +37,7 @@ impl Crammed {
     async fn boot(scratch: &Scratch) -> Result<Self> {
         let registry = Registry::start(scratch)?;
         push_greeter(&registry)?;
-        push_installers(&registry)?;
+        registry.push_both_installers()?;
         let web = HttpServer::start()?;
         web.serve("/healthz", "well");
         let plan = plan(scratch, &registry, web.url_for_guest("/healthz"))?;

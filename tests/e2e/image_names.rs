@@ -9,7 +9,7 @@ use instar_tests::{
 };
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, push_installers};
+use crate::installed::INSTALLER;
 
 /// A start without a registry takes a second or two, on a busy host some more; a registry that does not answer delays
 /// it by forty.
@@ -99,7 +99,7 @@ impl Subject {
 
 async fn image_names_mean_what_they_meant_until_an_operator_asks(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    push_installers(&registry)?;
+    registry.push_both_installers()?;
     let one = push_greeter_edition(&registry, "one")?;
     let subject = Subject::new(boot(&scratch, &registry).await?, &scratch).await?;
     subject.runs("one", "at first").await?;

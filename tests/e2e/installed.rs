@@ -48,7 +48,7 @@ pub(crate) async fn install_planned(
     planned: impl FnOnce(NodePlan) -> NodePlan,
     more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
 ) -> Result<Node> {
-    push_installers(registry)?;
+    registry.push_both_installers()?;
     let host = registry.host_for_guest();
     let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
     let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
@@ -60,14 +60,6 @@ pub(crate) async fn install_planned(
     node.wait_for_line("the firmware has its entries for the boot loader", PATIENCE)?;
     node.wait_until_installed("v0.1.0", PATIENCE).await?;
     Ok(node)
-}
-
-/// Pushes both versions' installer images.
-pub(crate) fn push_installers(registry: &Registry) -> Outcome {
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-    }
-    Ok(())
 }
 
 async fn from_a_cd_to_its_disk_and_on_from_there(scratch: Scratch) -> Outcome {

@@ -13,8 +13,8 @@ use instar_api::machine::{
     StatsRequest,
 };
 use instar_tests::{
-    Ending, GREETER, INSTALLER, ImageUnderTest, Instarctl, Machine, Node, OciImage, Outcome,
-    Registry, Scratch, Test, chapters, plan_with_greeter, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, ImageUnderTest, Instarctl, Machine, Node, Outcome, Registry, Scratch, Test,
+    chapters, plan_with_greeter, push_greeter, tests, upgrade_and_follow,
 };
 use tokio::sync::watch;
 use tonic::transport::Endpoint;
@@ -150,9 +150,7 @@ async fn without_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Resul
 
 fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
     let registry = Registry::start(scratch)?;
-    let second = ImageUnderTest::second()?;
-    let image = OciImage::read(&second.installer())?.first_layer_alone();
-    image.push(&registry, INSTALLER, second.version())?;
+    registry.push_installer_without_kernel(&ImageUnderTest::second()?)?;
     Ok(registry)
 }
 

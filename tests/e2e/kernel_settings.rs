@@ -9,7 +9,7 @@ use instar_tests::{
 };
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, OTHER_PORT, push_installers};
+use crate::installed::{INSTALLER, OTHER_PORT};
 use crate::one_at_a_time::start;
 
 /// A parameter of the kernel's memory, which init restores as well as machined.
@@ -87,7 +87,7 @@ impl Story {
 }
 
 fn push_images(scratch: &Scratch, registry: &Registry) -> Outcome {
-    push_installers(registry)?;
+    registry.push_both_installers()?;
     push_one_that_gives_up(scratch, registry)?;
     push_greeter(registry)?;
     Ok(())

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, FollowedProgram, HttpServer, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
-    Outcome, Registry, Scratch, Test, chapters, tests, upgrade_and_follow,
+    Ending, FollowedProgram, HttpServer, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
+    Registry, Scratch, Test, chapters, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -61,20 +61,13 @@ async fn boot(
     scratch: &Scratch,
     configure: impl FnOnce(MachineConfig) -> MachineConfig + Send + 'static,
 ) -> anyhow::Result<(Registry, Node)> {
-    let registry = Registry::start(scratch)?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        // Kernel and initramfs are in the second layer: without a reboot nobody wants them.
-        OciImage::read(&image.installer())?
-            .first_layer_alone()
-            .push(&registry, "instar/installer", image.version())?;
-    }
+    let registry = Registry::with_both_installers_without_kernel(scratch)?;
     let host = registry.host_for_guest();
     let node = Node::plan(scratch, &ImageUnderTest::first()?)
         .configure(move |config| configure(config.registry(&host)))
         .spec(|spec| spec.without_deadline())
-        .boot()
+        .boot_until_ready(PATIENCE)
         .await?;
-    node.wait_until_ready(PATIENCE).await?;
     Ok((registry, node))
 }
 
@@ -94,7 +87,7 @@ async fn a_version_that_does_not_prove_itself_is_taken_back(
     node: &Node,
     registry: &Registry,
 ) -> Outcome {
-    let name = registry.image_for_guest("instar/installer:v0.2.0");
+    let name = registry.installer_for_guest("v0.2.0");
     let followed = upgrade_and_follow(node, &name, PATIENCE).await?;
     ensure!(
         matches!(&followed.ending, Ending::Failed(why) if why.contains("the web")),
@@ -107,7 +100,7 @@ async fn a_version_that_does_not_prove_itself_is_taken_back(
 }
 
 async fn upgrade(node: &Node, registry: &Registry, version: &str, ending: &Ending) -> Outcome {
-    let name = registry.image_for_guest(&format!("instar/installer:{version}"));
+    let name = registry.installer_for_guest(version);
     let followed = upgrade_and_follow(node, &name, PATIENCE).await?;
     ensure!(followed.ending == *ending, "{followed:#?}");
     Ok(())

@@ -10,8 +10,8 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use instar_api::machine::{EventsRequest, RebootRequest};
 use instar_tests::{
-    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, MachineConfig, Node, OciImage, Outcome,
-    Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, MachineConfig, Node,
+    OciImage, Outcome, Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -84,7 +84,8 @@ async fn leave_nothing_behind(scratch: Scratch) -> Outcome {
 impl Soak {
     async fn begin(scratch: Scratch) -> anyhow::Result<Self> {
         let images = [ImageUnderTest::second()?, ImageUnderTest::first()?];
-        let registry = registry(&scratch, &images)?;
+        let registry = Registry::with_both_installers_without_kernel(&scratch)?;
+        push_greeter(&registry)?;
         let host = registry.host_for_guest();
         let node = Node::plan(&scratch, &ImageUnderTest::first()?)
             .blank_disk()?
@@ -185,9 +186,8 @@ impl Soak {
         OciImage::read(&ImageUnderTest::second()?.installer())?
             .giving_up(&self.scratch, tag, FAILURE)?
             .first_layer_alone()
-            .push(&self.registry, "instar/installer", tag)?;
-        let name = format!("instar/installer:{tag}");
-        Ok(self.registry.image_for_guest(&name))
+            .push(&self.registry, INSTALLER, tag)?;
+        Ok(self.registry.installer_for_guest(tag))
     }
 
     async fn reboot(&mut self) -> Outcome {
@@ -216,19 +216,6 @@ impl Soak {
     }
 }
 
-fn registry(scratch: &Scratch, images: &[ImageUnderTest]) -> anyhow::Result<Registry> {
-    let registry = Registry::start(scratch)?;
-    push_greeter(&registry)?;
-    for image in images {
-        // Kernel and initramfs are in the second layer: upgrades without a reboot do not need them, and pulls take the
-        // longest.
-        OciImage::read(&image.installer())?
-            .first_layer_alone()
-            .push(&registry, "instar/installer", image.version())?;
-    }
-    Ok(registry)
-}
-
 async fn lives(node: &Node) -> anyhow::Result<[Life; 2]> {
     Ok([Life::of(node, GREETER).await?, Life::of(node, HELD).await?])
 }
@@ -248,7 +235,7 @@ fn with_greeters(config: MachineConfig, host: &str) -> MachineConfig {
 }
 
 async fn upgrade(node: &Node, registry: &Registry, image: &ImageUnderTest) -> Outcome {
-    let name = registry.image_for_guest(&format!("instar/installer:{}", image.version()));
+    let name = registry.installer_for_guest(image.version());
     let mut machine = node.machine().await?;
     let mut events = machine.events(EventsRequest::default()).await?.into_inner();
     node.upgrade(&name).await??;

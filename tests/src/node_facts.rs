@@ -69,6 +69,26 @@ impl Node {
         Ok(())
     }
 
+    /// Fails unless the process has this user and group and no other, no capability, and a filter for its system calls.
+    pub async fn has_no_rights(&self, pid: u32, user: u32) -> Result<()> {
+        let ids = [user; 4].map(|id| id.to_string()).join(" ");
+        let none = "0000000000000000";
+        let expected = [
+            ("Uid:", ids.as_str()),
+            ("Gid:", &ids),
+            ("Groups:", ""),
+            ("CapInh:", none),
+            ("CapPrm:", none),
+            ("CapEff:", none),
+            ("CapBnd:", none),
+            ("CapAmb:", none),
+            ("NoNewPrivs:", "1"),
+            // Seccomp is a filter, and not the strict mode.
+            ("Seccomp:", "2"),
+        ];
+        self.has_status(pid, &expected).await
+    }
+
     /// The first fingerprint of the node's certificate on its console, for `--cert-fingerprint`.
     pub fn fingerprint_on_console(&self) -> Result<String> {
         let console = self.vm().console();
