@@ -16,7 +16,9 @@ mod key;
 mod peer;
 mod pem;
 mod role;
+pub mod rootfs_signature;
 mod sec1;
+mod signature;
 
 pub use authority::{AuthorityError, CertificateAuthority, IssuedCertificate};
 pub use certificate::{SubjectName, ValidityError};
@@ -27,3 +29,4 @@ pub use pem::{
     private_key_from_pem, with_standard_label,
 };
 pub use role::{Role, roles_from_list, roles_to_list};
+pub use signature::is_signature;

@@ -27,6 +27,11 @@ impl Digest {
         Digest(Sha256::digest(bytes).into())
     }
 
+    /// The 32 bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// The 64 hexadecimal digits, without the algorithm.
     pub fn hex(&self) -> String {
         use fmt::Write;

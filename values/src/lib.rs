@@ -14,6 +14,7 @@ mod image_reference;
 mod kernel_parameter;
 mod name;
 mod network;
+mod public_key;
 pub mod quantity;
 mod registry;
 mod secret;
@@ -37,6 +38,7 @@ pub use name::{
     TimeServer, VolumeName,
 };
 pub use network::{HostnamePolicy, RouteSpec, StaticHost};
+pub use public_key::{KeyAlgorithm, NotAKey, PublicKey};
 pub use quantity::{ByteSize, Millicores, NotAQuantity};
 pub use registry::{EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, RegistryAuth};
 pub use secret::Secret;

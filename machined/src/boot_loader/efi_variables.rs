@@ -99,7 +99,7 @@ fn entry_at(path: &str) -> Option<EntryName> {
 }
 
 /// Reads a variable's content; none if the variable does not exist.
-fn read(name: &str, vendor: &str) -> Option<Vec<u8>> {
+pub(super) fn read(name: &str, vendor: &str) -> Option<Vec<u8>> {
     let bytes = fs::read(path(name, vendor)).ok()?;
     bytes.get(4..).map(<[u8]>::to_vec)
 }

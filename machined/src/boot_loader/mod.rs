@@ -10,6 +10,7 @@ mod kexec;
 mod medium;
 mod next_loader;
 mod partition;
+mod secure_boot;
 
 pub use boot_order::{When, keep_boot_entries};
 pub use booted::{Booted, booted};
@@ -23,3 +24,4 @@ pub use partition::{
     EspError, MountedEsp, RefusedEntry, bless, forget, free_lost_clusters, is_installed,
     prefer_other, state,
 };
+pub use secure_boot::{SecureBoot, SecureBootError, secure_boot};
