@@ -23,7 +23,7 @@ use super::grpc_status::{self, Code};
 /// Timeout for a moment at which the client has nothing to send; then the connection ends. Clients that ask ten times a second have asked
 /// by then.
 pub(super) const LULL: Duration = Duration::from_millis(150);
-/// Extra time if a call is in flight then: its client may be handing over the next one as the answer comes.
+/// Extra time for a client that has asked meanwhile: it may be handing over its next call as the answer comes.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
 /// A client that has not asked again for this long after its answer is not sending calls in a row.
 const QUIET: Duration = Duration::from_millis(10);
@@ -68,8 +68,12 @@ impl InFlight {
         }
         // GOAWAY is sent in any case. Boxed, so that idle connections stay small.
         Box::pin(async {
+            let before = self.0.answered.load(Relaxed);
             let is_quiet = timeout(LULL, self.quiet_after_an_answer()).await.is_ok();
-            if !is_quiet && self.0.asked.load(Relaxed) > 0 {
+            // A client that is behind its pace may be between two calls right now.
+            let is_asking =
+                || self.0.asked.load(Relaxed) > 0 || self.0.answered.load(Relaxed) != before;
+            if !is_quiet && is_asking() {
                 // No reason to look at the result: after this time one moment is as good as another.
                 let _ = timeout(LAST_ANSWER, self.quiet_after_an_answer()).await;
             }
@@ -261,6 +265,21 @@ mod tests {
             }
         });
         assert_eq!(never_quiet.await, (LULL + LAST_ANSWER).as_millis());
+    }
+
+    /// Its first moment of rest comes after the lull, and it is between two calls when the lull ends.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_behind_its_pace_is_waited_for_until_it_rests() {
+        let behind = ends_after(async |in_flight| {
+            for _ in 0..12 {
+                let asked = in_flight.begin();
+                milliseconds(10).await;
+                answer(asked);
+                milliseconds(9).await;
+            }
+        });
+        // The eighth answer was 7 ms old when the lull ended; the last one comes after 11 × 19 + 10 ms.
+        assert_eq!(behind.await, 219 + QUIET.as_millis());
     }
 
     #[tokio::test(start_paused = true)]

@@ -45,11 +45,30 @@ pub enum Setting {
     EtcFiles,
 }
 
+/// A step that applies one or more settings, at a boot and at a change. Steps run in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Host name, links, addresses, routes, DNS.
+    Network,
+    /// Modules and parameters of the kernel.
+    Kernel,
+    /// Files below /etc.
+    EtcFiles,
+    /// The clock.
+    Clock,
+    /// Directories on /var.
+    Volumes,
+}
+
 /// When a change of a setting takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakenOver {
-    /// At once, while the machine runs.
-    Live,
+    /// At once: this step applies it.
+    ByStep(Step),
+    /// At once: it is read from the config in force at each use.
+    AtUse,
+    /// At once: containers that differ are started or stopped.
+    ByContainers,
     /// At once; all containers are restarted.
     WithContainers,
     /// At the next boot.
@@ -63,7 +82,7 @@ impl TakenOver {
     /// The words for the docs.
     fn words(self) -> &'static str {
         match self {
-            TakenOver::Live => "at once",
+            TakenOver::ByStep(_) | TakenOver::AtUse | TakenOver::ByContainers => "at once",
             TakenOver::WithContainers => "at once; containers start again",
             TakenOver::AtBoot => "with a boot",
             TakenOver::Never => "not served",
@@ -98,7 +117,7 @@ pub const SETTINGS: [Row; 17] = [
     Row {
         setting: Setting::Trust,
         name: "the API's trust",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::AtUse,
         served: &["machine.ca", "machine.acceptedCAs", "machine.certSANs"],
         except: &[],
     },
@@ -112,7 +131,7 @@ pub const SETTINGS: [Row; 17] = [
     Row {
         setting: Setting::Hostname,
         name: "the host name",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByStep(Step::Network),
         served: &["machine.network.hostname", "HostnameConfig"],
         except: &[],
     },
@@ -132,7 +151,7 @@ pub const SETTINGS: [Row; 17] = [
     Row {
         setting: Setting::Containers,
         name: "containers",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByContainers,
         served: &[
             "ContainerConfig",
             "ContainerHealthConfig",
@@ -143,21 +162,21 @@ pub const SETTINGS: [Row; 17] = [
     Row {
         setting: Setting::UpgradeGate,
         name: "the upgrade gate",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::AtUse,
         served: &["UpgradeGateConfig"],
         except: &[],
     },
     Row {
         setting: Setting::UserVolumes,
         name: "user volumes",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByStep(Step::Volumes),
         served: &["UserVolumeConfig.name", "UserVolumeConfig.volumeType"],
         except: &[],
     },
     Row {
         setting: Setting::Time,
         name: "time",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByStep(Step::Clock),
         served: &[
             "machine.time",
             "TimeSyncConfig.enabled",
@@ -168,7 +187,7 @@ pub const SETTINGS: [Row; 17] = [
     Row {
         setting: Setting::Registries,
         name: "registries",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::AtUse,
         served: &[
             "machine.registries",
             "RegistryMirrorConfig",
@@ -180,14 +199,14 @@ pub const SETTINGS: [Row; 17] = [
     Row {
         setting: Setting::TrustedRoots,
         name: "trusted roots",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::AtUse,
         served: &["TrustedRootsConfig"],
         except: &[],
     },
     Row {
         setting: Setting::Network,
         name: "the network",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByStep(Step::Network),
         served: &[
             "machine.network.interfaces.interface",
             "machine.network.interfaces.addresses",
@@ -220,21 +239,21 @@ pub const SETTINGS: [Row; 17] = [
     Row {
         setting: Setting::Sysctls,
         name: "sysctls",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByStep(Step::Kernel),
         served: &["machine.sysctls", "SysctlConfig"],
         except: &[],
     },
     Row {
         setting: Setting::Sysfs,
         name: "sysfs",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByStep(Step::Kernel),
         served: &["machine.sysfs", "SysfsConfig"],
         except: &[],
     },
     Row {
         setting: Setting::KernelModules,
         name: "kernel modules",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByStep(Step::Kernel),
         served: &["machine.kernel.modules", "KernelModuleConfig"],
         except: &[],
     },
@@ -248,7 +267,7 @@ pub const SETTINGS: [Row; 17] = [
     Row {
         setting: Setting::EtcFiles,
         name: "files below /etc",
-        taken_over: TakenOver::Live,
+        taken_over: TakenOver::ByStep(Step::EtcFiles),
         served: &["EtcFileConfig"],
         except: &[],
     },

@@ -36,7 +36,7 @@ enum Command {
     Media(Media),
     /// Fetch UEFI firmware for virtual machines.
     Firmware(Firmware),
-    /// Write the lists of Debian packages anew, with the newest versions, and say what has changed.
+    /// Renew the lists of Debian packages with the newest versions, and print the changes.
     Packages(Source),
     /// Make keys for Secure Boot: PK, KEK and db, each with a certificate and as a signed variable.
     Keys(Keys),
@@ -56,19 +56,19 @@ struct Build {
     /// The folder to write.
     #[arg(long)]
     out: PathBuf,
-    /// Which of Debian's kernels.
+    /// Debian's kernel to use.
     #[arg(long, value_enum, default_value = "cloud")]
     kernel: Kernel,
     /// Take our programs from this cargo profile.
     #[arg(long, default_value = "release")]
     profile: String,
-    /// The program init, else that of the profile.
+    /// The program init [default: the profile's].
     #[arg(long)]
     init: Option<PathBuf>,
-    /// The program machined, else that of the profile.
+    /// The program machined [default: the profile's].
     #[arg(long)]
     machined: Option<PathBuf>,
-    /// The program installer, else that of the profile.
+    /// The program installer [default: the profile's].
     #[arg(long)]
     installer: Option<PathBuf>,
     /// The workspace that the programs were built from; its crates are listed in the SBOM.
@@ -92,12 +92,12 @@ struct Build {
 
 #[derive(Args)]
 struct Media {
-    /// The folder of a build; the media are put there too.
+    /// The folder of a build; the media are written there too.
     folder: PathBuf,
-    /// Have the boot loader enrol the keys of this folder (PK.auth, KEK.auth, db.auth) on a virtual machine in setup mode.
+    /// Make the boot loader enrol the keys of this folder (PK.auth, KEK.auth, db.auth) on a virtual machine in setup mode.
     #[arg(long)]
     enrol: Option<PathBuf>,
-    /// Have them enrolled on real machines too. Some cannot start their own devices without the keys of their maker.
+    /// Enrol the keys on real machines too. Some machines cannot start their own devices without the keys of their manufacturer.
     #[arg(long, requires = "enrol")]
     enrol_everywhere: bool,
     /// Size of the EFI system partition of the disk image, MiB. It holds three versions by default.
@@ -107,16 +107,16 @@ struct Media {
     source: Source,
 }
 
-/// Where packages come from.
+/// The sources of packages.
 #[derive(Args)]
 struct Source {
     /// The lists of exact versions.
     #[arg(long, default_value = "image/packages")]
     lists: PathBuf,
-    /// Where packages are kept between builds.
+    /// The cache of packages.
     #[arg(long, default_value = ".cache")]
     cache: PathBuf,
-    /// The Debian archive, else the one that this machine's apt uses.
+    /// The Debian archive [default: the one that this machine's apt uses].
     #[arg(long)]
     mirror: Option<String>,
     /// The archive of Debian's security updates that goes with --mirror.
@@ -199,7 +199,7 @@ struct Sbom {
     /// Its version.
     #[arg(long)]
     version: Version,
-    /// Where it runs.
+    /// The platform that it runs on.
     #[arg(long, value_enum)]
     architecture: Architecture,
     /// The file to write.
@@ -214,7 +214,7 @@ enum Architecture {
 }
 
 impl Architecture {
-    /// As users know it, and as the compiler does.
+    /// The platform's name for users, and for the compiler.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Amd64 => ("amd64", "x86_64-unknown-linux-musl"),
@@ -227,9 +227,9 @@ impl Architecture {
 struct Push {
     /// The folder of the layout.
     layout: PathBuf,
-    /// Where to, such as localhost:5000/installer:v0.1.0.
+    /// The reference to push to, such as localhost:5000/installer:v0.1.0.
     reference: String,
-    /// The registry speaks HTTP.
+    /// Use HTTP instead of HTTPS.
     #[arg(long)]
     plain_http: bool,
 }

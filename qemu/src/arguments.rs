@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use instar_qemu::{Bus, DiskFormat, Drive, NetworkBoot, Timing, Uefi, VmSpec, WatchdogAction};
 
-/// Runs virtual machines: boot this, with these disks, ports and files; watch it; end it.
+/// Runs virtual machines: boots them with given disks, ports and files, watches and ends them.
 #[derive(Debug, Parser)]
 #[command(version)]
 pub(crate) struct Arguments {
@@ -21,13 +21,13 @@ pub(crate) enum Command {
     Run(Box<Machine>),
     /// Start a machine in the background and return
     Start(Box<Machine>),
-    /// Show the forwarded ports of a machine; fails when none runs
+    /// Print the forwarded ports of a machine; fails if it does not run
     Status {
         /// The machine's directory
         #[arg(long)]
         dir: PathBuf,
     },
-    /// End a machine, disks flushed; none running is fine
+    /// End a machine with its disks flushed; not an error if it does not run
     Stop {
         /// The machine's directory
         #[arg(long)]
@@ -53,29 +53,29 @@ pub(crate) enum Command {
         /// Seconds to wait
         #[arg(long, default_value_t = 120)]
         within: u64,
-        /// What the line contains
+        /// Text in the line
         text: String,
     },
     /// Make a blank disk
     Blank {
-        /// The file; what it held is gone
+        /// The file; an existing one is replaced
         file: PathBuf,
         /// Bytes, or with a suffix K, M, G
         #[arg(long)]
         size: Size,
-        /// How the file holds the disk
+        /// Format of the file
         #[arg(long, value_enum, default_value_t = Format::Raw)]
         format: Format,
     },
 }
 
-/// What a machine is.
+/// The settings of a machine.
 #[derive(Debug, Args)]
 pub(crate) struct Machine {
-    /// A directory of its own: console, command line, control sockets
+    /// The machine's directory: console, command line, control sockets
     #[arg(long)]
     pub(crate) dir: PathBuf,
-    /// Kernel; without it the machine starts what its firmware finds
+    /// Kernel; without it, the machine boots from its firmware
     #[arg(long, requires = "initrd")]
     kernel: Option<PathBuf>,
     /// Initramfs
@@ -90,7 +90,7 @@ pub(crate) struct Machine {
     /// UEFI with Secure Boot, by OVMF_CODE_4M.secboot.fd of that folder
     #[arg(long, requires = "uefi")]
     secure_boot: bool,
-    /// UEFI variables to begin with instead of the folder's
+    /// Initial UEFI variables instead of the folder's
     #[arg(long, requires = "uefi")]
     uefi_variables: Option<PathBuf>,
     /// Boot from the network: a file of --tftp, or a URL for iPXE
@@ -108,7 +108,7 @@ pub(crate) struct Machine {
     /// Disk: FILE[,raw|qcow2][,virtio|scsi|nvme|usb|cd][,snapshot]; may be repeated
     #[arg(long = "drive", value_parser = drive)]
     drives: Vec<Drive>,
-    /// Make a port of the machine reachable on 127.0.0.1: GUEST[:HOST]; may be repeated
+    /// Forward a port of 127.0.0.1 to the machine: GUEST[:HOST]; may be repeated
     #[arg(long = "forward", value_parser = forward)]
     forwards: Vec<(u16, Option<u16>)>,
     /// Firmware configuration entry: NAME=FILE; may be repeated
@@ -117,13 +117,13 @@ pub(crate) struct Machine {
     /// Add a watchdog that resets the machine
     #[arg(long)]
     watchdog: bool,
-    /// Count instructions for time: the same run every time
+    /// Derive time from counted instructions: every run is the same
     #[arg(long)]
     deterministic: bool,
-    /// Count instructions for time while the guest works, so that its clock does not depend on the host's load
+    /// Derive time from counted instructions while the guest works, so that its clock does not depend on the host's load
     #[arg(long, conflicts_with = "deterministic")]
     counted: bool,
-    /// Kill the machine after so many seconds
+    /// Kill the machine after this many seconds
     #[arg(long)]
     deadline: Option<u64>,
     /// Set on the process that `start` leaves behind

@@ -10,12 +10,12 @@ use super::durations::duration;
 /// Client configurations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Have the node's authority make one
+    /// Have the node's authority sign a new client configuration
     New {
-        /// File for it; - is standard output
+        /// Output file; - is standard output
         #[arg(default_value = "talosconfig")]
         file: PathBuf,
-        /// What the new client may do
+        /// Roles of the new client
         #[arg(
             long,
             value_name = "ROLE",
@@ -23,7 +23,7 @@ pub(crate) enum Config {
             default_value = "os:admin"
         )]
         roles: Vec<String>,
-        /// How long its certificate is good for: seconds, or with a unit (12h)
+        /// Validity of its certificate: seconds, or a number with a unit (12h)
         #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = duration)]
         crt_ttl: Duration,
     },

@@ -21,7 +21,7 @@ use super::processes::ProcessOrder;
 use super::resources::Get;
 use super::services::ServiceAction;
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Make configuration files
@@ -29,41 +29,41 @@ pub(crate) enum Command {
     Gen(Gen),
     /// Show the versions of client and node
     Version,
-    /// List services, or look at and control one
+    /// List services, or show and control one
     #[command(visible_alias = "services")]
     Service {
-        /// The service; all of them if absent
+        /// Service [default: all]
         id: Option<String>,
-        /// What to do with it
+        /// Action
         #[arg(value_enum, requires = "id")]
         action: Option<ServiceAction>,
     },
-    /// Show the log of a service, or list those that have one
+    /// Show the log of a service, or list the services that have a log
     Logs {
-        /// The service; their names if absent
+        /// Service [default: list the services that have a log]
         id: Option<String>,
-        /// Go on with what comes
+        /// Keep printing new lines
         #[arg(short, long, requires = "id")]
         follow: bool,
-        /// Only the last lines
+        /// Print only the last N lines
         #[arg(long, value_name = "LINES", requires = "id")]
         tail: Option<u32>,
     },
     /// Show the kernel log
     Dmesg {
-        /// Go on with what comes
+        /// Keep printing new lines
         #[arg(short, long)]
         follow: bool,
-        /// Only what comes from now on
+        /// Print only messages from now on
         #[arg(long)]
         tail: bool,
     },
-    /// Follow what happens on the node
+    /// Print the node's events as they happen
     Events {
-        /// Start with the last so many events; -1 is all that the node remembers
+        /// Print the last N events first; -1 prints all that the node has kept
         #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
         tail: Option<i32>,
-        /// Only what this actor started
+        /// Print only the events of this actor: the id that a call returned
         #[arg(long, value_name = "ID")]
         actor_id: Option<String>,
     },
@@ -71,7 +71,7 @@ pub(crate) enum Command {
     Upgrade(Upgrade),
     /// Reboot the node
     Reboot {
-        /// How
+        /// Kind of reboot
         #[arg(short, long, value_enum, default_value_t)]
         mode: RebootMode,
         #[command(flatten)]
@@ -79,7 +79,7 @@ pub(crate) enum Command {
     },
     /// Power the node off
     Shutdown {
-        /// Don't ask services first
+        /// Power off at once, without stopping services
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -90,35 +90,35 @@ pub(crate) enum Command {
         #[command(flatten)]
         wait: Wait,
     },
-    /// Erase what the node keeps on its disk, then power it off or boot it again
+    /// Erase the node's data on its disk, then power it off or reboot it
     Reset(Reset),
     /// Erase disks that the node does not use
     #[command(subcommand)]
     Wipe(Wipe),
-    /// Write a file of the node to standard output
+    /// Print a file of the node to standard output
     #[command(visible_alias = "cat")]
     Read {
         /// Absolute path
         path: String,
     },
-    /// Give the node a machine config
+    /// Send a machine config to the node
     #[command(visible_alias = "apply")]
     ApplyConfig(ApplyConfig),
     /// Check a machine config without a node
     ///
-    /// All that is wrong with it is shown, each problem with its document, line and field, and what this version knows but does not
-    /// serve as warnings. Only a node can say more: whether the disk is there, and what `apply-config --dry-run` shows.
+    /// Prints every error with its document, line and field, and a warning for each field that this version knows but does not
+    /// serve. Only a node can check the rest, such as whether the disk exists: `apply-config --dry-run` does.
     Validate(Validate),
     /// Change the node's machine config in an editor
     ///
-    /// The editor is $VISUAL, $EDITOR or vi. What is not changed there, or is left empty, is not applied. What the node does not take is
-    /// kept in a file.
+    /// The editor is $VISUAL, $EDITOR or vi. A config that is unchanged or empty is not applied. A config that the node refuses is
+    /// saved in a file.
     Edit(Edit),
     /// Change parts of the node's machine config
     ///
-    /// A patch is a piece of machine config. Maps are merged, lists appended to, other values replaced; `$patch: delete` removes what it
-    /// stands in. Documents are matched by kind and name. Or it is a JSON patch (RFC 6902), a list of operations, as JSON or YAML: for the
-    /// only document, or the one without a kind. What a patch does not touch stays as it was written, comments too.
+    /// A patch is a part of a machine config: maps are merged, lists are extended, other values are replaced, and `$patch: delete` removes
+    /// the map that contains it. Documents are matched by kind and name. A patch may also be a JSON patch (RFC 6902) in JSON or YAML, which
+    /// applies to the only document, or to the document without a kind. All other text, comments included, stays as it is.
     Patch(Patch),
     /// List files of the node
     #[command(visible_alias = "ls")]
@@ -132,26 +132,26 @@ pub(crate) enum Command {
         #[arg(default_value = ".")]
         target: PathBuf,
     },
-    /// Show how much room files of the node take
+    /// Show the disk space that files of the node take
     #[command(visible_alias = "du")]
     Usage(Usage),
-    /// Show what the node's memory is used for
+    /// Show the node's memory usage
     #[command(visible_alias = "free")]
     Memory {
-        /// Every figure of the kernel
+        /// Print every line of /proc/meminfo
         #[arg(short, long)]
         verbose: bool,
     },
     /// List processes
     #[command(visible_alias = "ps")]
     Processes {
-        /// What the first one has most of
+        /// Sort order, largest first
         #[arg(short, long, value_enum, default_value_t)]
         sort: ProcessOrder,
     },
-    /// List mounts and the room on them
+    /// List mounts with their size and free space
     Mounts,
-    /// Show the room on filesystems, as each of them says
+    /// Show size and free space of filesystems
     #[command(visible_alias = "df")]
     Diskfree,
     /// List sockets
@@ -159,8 +159,8 @@ pub(crate) enum Command {
     Netstat(Netstat),
     /// Capture packets of a link as a pcap file
     ///
-    /// It goes on until --duration is over, the link goes down, or ^C. What it sends is traffic too, and captured again where it goes over
-    /// the same link: leave the API's port out, as in
+    /// Ends after --duration, when the link goes down, or with ^C. The captured packets are sent to you over the network: if that is
+    /// the same link, exclude the API's port, as in
     ///
     ///   instarctl pcap -i eth0 -O eth0.pcap --bpf-filter "$(tcpdump -dd -y EN10MB 'not port 50000')"
     ///
@@ -170,50 +170,50 @@ pub(crate) enum Command {
     /// List containers
     #[command(visible_alias = "c")]
     Containers,
-    /// Stop a container and start it again
+    /// Restart a container
     Restart {
-        /// The container
+        /// Container
         id: String,
     },
-    /// Show what containers use
+    /// Show the CPU time and memory that containers use
     Stats,
     /// List disks
     Disks,
-    /// Show the node's clock beside a time server's
+    /// Compare the node's clock with a time server
     Time {
-        /// Another server than the node's own
+        /// Time server [default: the node's own]
         #[arg(short, long, value_name = "SERVER")]
         check: Option<String>,
     },
-    /// Look at images on the node, bring and remove them
+    /// List, pull and remove images on the node
     #[command(subcommand, visible_alias = "images")]
     Image(Image),
-    /// Show resources: what the node is, as it says itself; `get rd` lists their types
+    /// Show the node's resources: its state and settings; `get rd` lists the types
     Get(Get),
-    /// Watch nodes live: what they are, their services, load and logs
+    /// Show a live dashboard of nodes: summary, services, load and logs
     ///
     /// Works on any terminal of 80 x 24 characters, also over a serial line. Keys: q quits; 1, 2, 3 (or F1, F2, F3) show the summary,
-    /// load and processes, or the log alone; left and right (or h and l) go to another node; tab and shift-tab to another log; up and
-    /// down (or k and j), ^U and ^D, page up and page down (or ^B and ^F), home and end scroll; ^L paints everything anew.
+    /// load and processes, or the log alone; left and right (or h and l) switch the node; tab and shift-tab switch the log; up and
+    /// down (or k and j), ^U and ^D, page up and page down (or ^B and ^F), home and end scroll; ^L redraws the screen.
     Dashboard {
-        /// How often figures are asked for: seconds, or with a unit
+        /// Interval between updates: seconds, or a number with a unit
         #[arg(short = 'd', long, value_name = "TIME", default_value = "3s", value_parser = duration)]
         update_interval: Duration,
     },
     /// Wait until the node is healthy
     Health {
-        /// Longest wait: seconds, or with a unit (90s, 30m, 1h)
+        /// Timeout: seconds, or a number with a unit (90s, 30m, 1h)
         #[arg(long, value_name = "TIME", default_value = "20m", value_parser = duration)]
         wait_timeout: Duration,
     },
-    /// Look into the node's own workings
+    /// Inspect the node's daemon
     #[command(subcommand)]
     Inspect(Inspect),
-    /// Collect what may explain a trouble in one file: versions, services, logs, figures, resources; no secrets
+    /// Collect diagnostics in one file: versions, services, logs, statistics, resources; no secrets
     ///
-    /// What cannot be had is said on standard error and in the file itself, which is written in any case.
+    /// Parts that cannot be read are named on standard error and in the file, which is written in any case.
     Support {
-        /// File for it (tar.gz) [default: support.tar.gz]
+        /// Output file (tar.gz) [default: support.tar.gz]
         #[arg(
             short = 'O',
             long,
@@ -226,7 +226,7 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Leave values with the node
+    /// Set and delete values in the node's META store
     #[command(subcommand)]
     Meta(Meta),
     /// Make client configurations
@@ -234,13 +234,13 @@ pub(crate) enum Command {
     Config(Config),
     /// Write manual pages, one per command
     Man {
-        /// Directory for them
+        /// Output directory
         #[arg(long, value_name = "DIR", default_value = ".")]
         output_dir: PathBuf,
     },
     /// Print completions for a shell
     Completion {
-        /// The shell
+        /// Shell
         shell: Shell,
     },
 }

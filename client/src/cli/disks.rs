@@ -2,29 +2,29 @@
 
 use clap::{Subcommand, ValueEnum};
 
-/// What `wipe` erases.
+/// Targets of `wipe`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Wipe {
-    /// Erase disks or partitions that the node does not use; its own disk is erased by `reset`
+    /// Erase disks or partitions that the node does not use; `reset` erases its own disk
     Disk {
         /// Names of the devices, such as vdb or vdb1
         #[arg(required = true, value_name = "DEVICE")]
         devices: Vec<String>,
-        /// How
+        /// Method
         #[arg(long, value_enum, ignore_case = true, default_value_t)]
         method: WipeMethod,
-        /// Take partitions out of their disk's table as well
+        /// Also remove the partitions from their disk's partition table
         #[arg(long)]
         drop_partition: bool,
     },
 }
 
-/// How a device is erased.
+/// Methods of erasing a device.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum WipeMethod {
-    /// What partition tables and filesystems are known by; the rest can be read still
+    /// Erase only the signatures of partition tables and filesystems; other data stays readable
     #[default]
     Fast,
-    /// Every byte becomes zero
+    /// Write zeros to the whole device
     Zeroes,
 }

@@ -8,16 +8,16 @@ pub(crate) struct List {
     /// Absolute path
     #[arg(default_value = "/")]
     pub(crate) path: String,
-    /// Mode, owner, size and time too
+    /// Also show mode, owner, size and time
     #[arg(short, long)]
     pub(crate) long: bool,
-    /// What is below, too
+    /// List directories recursively
     #[arg(short, long)]
     pub(crate) recurse: bool,
-    /// So many levels of what is below
+    /// List this many levels of directories
     #[arg(short, long, value_name = "LEVELS")]
     pub(crate) depth: Option<u16>,
-    /// Only files of these types
+    /// List only files of these types
     #[arg(
         short = 't',
         long = "type",
@@ -45,13 +45,13 @@ pub(crate) struct Usage {
     /// Absolute paths
     #[arg(required = true)]
     pub(crate) paths: Vec<String>,
-    /// Files too, not only directories
+    /// Also show files, not only directories
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// So many levels below each path have lines of their own
+    /// Show a line for each directory down to this many levels below each path
     #[arg(short, long, value_name = "LEVELS", default_value_t = 0)]
     pub(crate) depth: u16,
-    /// Leave out what is smaller, in bytes; what is larger if negative
+    /// Leave out entries smaller than this many bytes; if negative, entries larger than that
     #[arg(
         short,
         long,

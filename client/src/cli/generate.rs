@@ -6,25 +6,25 @@ use clap::{Args, Subcommand};
 
 use crate::talos_version::TalosVersion;
 
-/// What can be made.
+/// Things to generate.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Gen {
-    /// Make an authority, a machine config and a client configuration
+    /// Generate an authority, a machine config and a client configuration
     Config(GenConfig),
-    /// Make the secrets of a fleet: what all its machine configs share
+    /// Generate the secrets of a fleet, which all its machine configs share
     Secrets(GenSecrets),
 }
 
 /// Arguments of `gen secrets`.
 #[derive(Args, Debug)]
 pub(crate) struct GenSecrets {
-    /// File for them; - is standard output
+    /// Output file; - is standard output
     #[arg(long, value_name = "FILE", default_value = "secrets.yaml")]
     pub(crate) output_file: PathBuf,
-    /// Take them from the machine config of a control plane node; what it lacks is made anew
+    /// Take the secrets from the machine config of a control plane node; missing ones are generated
     #[arg(long, value_name = "FILE")]
     pub(crate) from_controlplane_config: Option<PathBuf>,
-    /// Take those of a cluster from the PKI directory of a kubeadm control plane node, such as /etc/kubernetes/pki; the rest is made anew
+    /// Take the secrets of a cluster from the PKI directory of a kubeadm control plane node, such as /etc/kubernetes/pki; missing ones are generated
     #[arg(
         short = 'p',
         long,
@@ -32,7 +32,7 @@ pub(crate) struct GenSecrets {
         conflicts_with = "from_controlplane_config"
     )]
     pub(crate) from_kubernetes_pki: Option<PathBuf>,
-    /// Token with which nodes join that cluster, as `kubeadm token create` prints it [default: a new one, which the cluster does not know]
+    /// Token for joining that cluster, as `kubeadm token create` prints it [default: a new token, which the cluster does not know]
     #[arg(
         short = 't',
         long,
@@ -40,7 +40,7 @@ pub(crate) struct GenSecrets {
         requires = "from_kubernetes_pki"
     )]
     pub(crate) kubernetes_bootstrap_token: Option<String>,
-    /// Version of Talos whose file is written, v1.0 to v1.14 [default: the newest]
+    /// Version of Talos whose file format is written, v1.0 to v1.14 [default: the newest]
     #[arg(long, value_name = "VERSION")]
     pub(crate) talos_version: Option<TalosVersion>,
     /// Replace an existing file
@@ -53,24 +53,24 @@ pub(crate) struct GenSecrets {
 pub(crate) struct GenConfig {
     /// Name of the context in the client configuration
     pub(crate) name: String,
-    /// Where clients connect to: host or host:port
+    /// Address that clients connect to: host or host:port
     pub(crate) endpoint: String,
-    /// Secrets of a fleet that the node is to belong to, as `gen secrets` writes them [default: new ones]
+    /// Secrets of the node's fleet, as written by `gen secrets` [default: new ones]
     #[arg(long, value_name = "FILE")]
     pub(crate) with_secrets: Option<PathBuf>,
     /// Disk that the node may own
     #[arg(long, value_name = "DEVICE")]
     pub(crate) install_disk: Option<String>,
-    /// Hostname [default: a stable one that the node makes up]
+    /// Hostname [default: a stable one that the node derives]
     #[arg(long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
-    /// Further names and addresses of the node's certificate
+    /// Further names and addresses for the node's certificate
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) additional_sans: Vec<String>,
-    /// Piece of machine config to lay over it, or JSON patch, or @FILE with one; any number of them
+    /// Patch for it: a part of a machine config, a JSON patch, or @FILE with one; may be repeated
     #[arg(long = "config-patch", value_name = "PATCH")]
     pub(crate) patches: Vec<String>,
-    /// Directory for machine.yaml and talosconfig
+    /// Output directory for machine.yaml and talosconfig
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) output_dir: PathBuf,
     /// Replace existing files

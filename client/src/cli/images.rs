@@ -2,21 +2,21 @@
 
 use clap::Subcommand;
 
-/// What to do with images.
+/// Actions on images.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Image {
     /// List images
     #[command(visible_alias = "ls")]
     List,
-    /// Bring an image to the node
+    /// Pull an image to the node
     Pull {
-        /// The image
+        /// Image reference
         image: String,
     },
     /// Remove an image that no container needs
     #[command(visible_alias = "rm")]
     Remove {
-        /// The image
+        /// Image reference
         image: String,
     },
 }

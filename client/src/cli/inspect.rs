@@ -2,9 +2,9 @@
 
 use clap::Subcommand;
 
-/// What to look into.
+/// Things to inspect.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum Inspect {
-    /// Show which parts of the daemon depend on which
+    /// Show how the parts of the daemon depend on each other
     Dependencies,
 }

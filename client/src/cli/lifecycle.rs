@@ -12,48 +12,48 @@ pub(crate) struct Upgrade {
     /// Installer image
     #[arg(short, long, value_name = "REFERENCE")]
     pub(crate) image: String,
-    /// Only prepare it: the next boot tries it, whatever brings that about
+    /// Only prepare the new version: the next boot of any kind starts it
     #[arg(long)]
     pub(crate) stage: bool,
-    /// Only prepare it: a reboot starts it, without the kernel where kernel and init are the same
+    /// Only prepare the new version: `reboot` starts it, without restarting the kernel if kernel and init are the same
     #[arg(long, conflicts_with_all = ["stage", "force", "reboot_mode", "no_wait"])]
     pub(crate) no_reboot: bool,
-    /// Only tell what it would do, and to which containers; nothing changes
+    /// Only print the steps and the effect on each container; nothing changes
     #[arg(long, conflicts_with_all = ["stage", "no_reboot", "no_wait"])]
     pub(crate) dry_run: bool,
-    /// Even if the node advises against it
+    /// Upgrade even if the node refuses the version
     #[arg(long)]
     pub(crate) force: bool,
-    /// How the new version comes to run
+    /// How to start the new version
     #[arg(short = 'm', long, value_enum, default_value_t)]
     pub(crate) reboot_mode: UpgradeMode,
     #[command(flatten)]
     pub(crate) wait: Wait,
 }
 
-/// How a new version comes to run.
+/// Ways to start a new version.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum UpgradeMode {
-    /// Without a reboot where kernel and init are the same
+    /// Without a reboot if kernel and init are the same
     #[default]
     Default,
-    /// By a reboot in any case
+    /// Always by a reboot
     Powercycle,
-    /// By a reboot past the firmware in any case; through the firmware where the kernel does not allow that
+    /// Always by kexec, a reboot without the firmware; through the firmware if the kernel does not allow kexec
     Kexec,
 }
 
-/// How to reboot.
+/// Kinds of reboot.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum RebootMode {
-    /// The quickest way that the node has
+    /// The quickest kind that the node supports
     #[default]
     Default,
     /// Through the firmware
     Powercycle,
-    /// At once, nothing is stopped first
+    /// At once, without stopping services
     Force,
-    /// Past firmware and boot loader, where the kernel allows it
+    /// By kexec, without firmware and boot loader, if the kernel allows it
     Kexec,
 }
 
@@ -63,26 +63,26 @@ pub(crate) struct Reset {
     /// Partitions to erase: EFI, STATE, EPHEMERAL [default: the whole disk, boot assets included]
     #[arg(long, value_name = "LABEL", value_delimiter = ',')]
     pub(crate) system_labels_to_wipe: Vec<String>,
-    /// Boot again afterwards instead of powering off
+    /// Reboot afterwards instead of powering off
     #[arg(long)]
     pub(crate) reboot: bool,
-    /// Stop services in order first (they are stopped in any case)
+    /// Stop services in order first; otherwise they are killed
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub(crate) graceful: bool,
     #[command(flatten)]
     pub(crate) wait: Wait,
 }
 
-/// Whether to see it through.
+/// Whether to wait for the end.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    /// See it through to the end (the default)
+    /// Wait until the operation has ended (the default)
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
-    /// Return as soon as the node has accepted it
+    /// Return as soon as the node has accepted the call
     #[arg(long, overrides_with = "wait")]
     no_wait: bool,
-    /// Longest wait: seconds, or with a unit (90s, 30m, 1h)
+    /// Timeout: seconds, or a number with a unit (90s, 30m, 1h)
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
     pub(crate) timeout: Duration,
 }

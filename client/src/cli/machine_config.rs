@@ -13,7 +13,7 @@ pub(crate) struct ApplyConfig {
     /// Machine config
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Piece of machine config to lay over it, or JSON patch, or @FILE with one; any number of them
+    /// Patch for it: a part of a machine config, a JSON patch, or @FILE with one; may be repeated
     #[arg(short = 'p', long = "config-patch", value_name = "PATCH")]
     pub(crate) patches: Vec<String>,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(crate) struct ApplyHow {
     /// Only show what would change
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// With the mode try: after which the config is taken back
+    /// With the mode try: time until the previous config is restored
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
     pub(crate) timeout: Duration,
 }
@@ -37,16 +37,16 @@ pub(crate) struct ApplyHow {
 /// When a machine config takes effect.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum ApplyMode {
-    /// As the node thinks best
+    /// The node chooses
     #[default]
     Auto,
     /// Now, without a reboot
     NoReboot,
-    /// By a reboot now
+    /// With a reboot now
     Reboot,
-    /// By whichever reboot comes next
+    /// With the next reboot
     Staged,
-    /// Now, and taken back after --timeout unless it is applied again
+    /// Now; the previous config is restored after --timeout unless the new one is applied again
     Try,
 }
 
@@ -59,19 +59,19 @@ pub(crate) struct Validate {
     /// Machine that the config is for [default: any]
     #[arg(short, long, value_enum, ignore_case = true)]
     pub(crate) mode: Option<MachineMode>,
-    /// Take warnings for errors
+    /// Treat warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
 }
 
-/// What kind of machine a node is.
+/// Kinds of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MachineMode {
     /// A machine with a disk to install to
     Metal,
     /// A virtual machine of a cloud, whose disk is its image
     Cloud,
-    /// A container: there is no such node, Instar starts from its own kernel
+    /// A container; always refused, since Instar starts from its own kernel
     Container,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Edit {
 pub(crate) struct Patch {
     #[command(flatten)]
     pub(crate) which: WhichConfig,
-    /// Piece of machine config, or JSON patch, or @FILE with one; any number of them
+    /// Patch: a part of a machine config, a JSON patch, or @FILE with one; may be repeated
     #[arg(
         short,
         long = "patch",
@@ -97,25 +97,25 @@ pub(crate) struct Patch {
         required_unless_present = "patch_file"
     )]
     pub(crate) patches: Vec<String>,
-    /// File with a piece of machine config, or a JSON patch
+    /// File with a patch: a part of a machine config, or a JSON patch
     #[arg(long, value_name = "FILE")]
     pub(crate) patch_file: Option<String>,
     #[command(flatten)]
     pub(crate) how: ApplyHow,
 }
 
-/// Which machine config of a node.
+/// Machine configs of a node.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WhichConfig {
-    /// What to change: the machine config is all that can be
+    /// Resource to change; only the machine config can be changed
     #[arg(value_name = "TYPE", value_enum, ignore_case = true)]
     _kind: WrittenKind,
-    /// The one in force (v1alpha1), or the one that the next boot finds (persistent)
+    /// The config in force (v1alpha1), or the config for the next boot (persistent)
     #[arg(default_value = "v1alpha1")]
     pub(crate) id: String,
 }
 
-/// Resources that are not only read.
+/// Resources that can be changed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum WrittenKind {
     /// The machine config

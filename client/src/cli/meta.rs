@@ -2,20 +2,20 @@
 
 use clap::Subcommand;
 
-/// What to do with values.
+/// Actions on values.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Meta {
-    /// Keep a value under a key
+    /// Set the value of a key
     Write {
-        /// The key: a number, or in hexadecimal with 0x
+        /// Key: a number, decimal or hexadecimal with 0x
         #[arg(value_parser = meta_key)]
         key: u8,
-        /// The value
+        /// Value
         value: String,
     },
-    /// Remove the value under a key
+    /// Delete a key and its value
     Delete {
-        /// The key: a number, or in hexadecimal with 0x
+        /// Key: a number, decimal or hexadecimal with 0x
         #[arg(value_parser = meta_key)]
         key: u8,
     },

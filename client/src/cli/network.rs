@@ -11,31 +11,31 @@ use crate::bpf_filter::BpfFilter;
 /// Arguments of `netstat`.
 #[derive(Args, Debug)]
 pub(crate) struct Netstat {
-    /// Sockets that wait for somebody, too
+    /// Show listening and connected sockets
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Only those
+    /// Show only listening sockets
     #[arg(short, long, conflicts_with = "all")]
     pub(crate) listening: bool,
-    /// Whose they are
+    /// Show the process of each socket
     #[arg(short, long)]
     pub(crate) programs: bool,
-    /// TCP
+    /// Show TCP sockets
     #[arg(short, long)]
     pub(crate) tcp: bool,
-    /// UDP
+    /// Show UDP sockets
     #[arg(short, long)]
     pub(crate) udp: bool,
-    /// Raw sockets
+    /// Show raw sockets
     #[arg(short = 'w', long)]
     pub(crate) raw: bool,
-    /// IPv4 only
+    /// Show only IPv4
     #[arg(short = '4', long)]
     pub(crate) ipv4: bool,
-    /// IPv6 only
+    /// Show only IPv6
     #[arg(short = '6', long)]
     pub(crate) ipv6: bool,
-    /// Every network namespace, not only the node's own
+    /// Show sockets of all network namespaces, not only the host's
     #[arg(long)]
     pub(crate) all_namespaces: bool,
 }
@@ -43,25 +43,25 @@ pub(crate) struct Netstat {
 /// Arguments of `pcap`.
 #[derive(Args, Debug)]
 pub(crate) struct Pcap {
-    /// The link
+    /// Link
     #[arg(short, long, value_name = "LINK", default_value = "eth0")]
     pub(crate) interface: String,
-    /// File for the packets; - is standard output
+    /// Output file; - is standard output
     #[arg(short = 'O', long, value_name = "FILE", default_value = "-")]
     pub(crate) file: PathBuf,
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
-    /// How long: seconds, or with a unit (90s, 30m, 1h) [default: until ^C]
+    /// Duration: seconds, or a number with a unit (90s, 30m, 1h) [default: until ^C]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) duration: Option<Duration>,
-    /// Packets for others too, where they reach the link
+    /// Promiscuous mode: also capture packets for other machines
     #[arg(long)]
     pub(crate) promiscuous: bool,
     /// Bytes to keep of each packet
     #[arg(short, long, value_name = "BYTES", default_value_t = 65_535)]
     pub(crate) snaplen: u32,
-    /// Only packets that this program lets through: what `tcpdump -dd` prints
+    /// Capture only packets that pass this BPF program, as printed by `tcpdump -dd`
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) bpf_filter: Option<BpfFilter>,
 }

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-/// What processes are sorted by.
+/// Sort orders of processes.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum ProcessOrder {
     /// Resident memory

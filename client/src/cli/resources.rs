@@ -5,15 +5,15 @@ use clap::Args;
 /// Arguments of `get`.
 #[derive(Args, Debug)]
 pub(crate) struct Get {
-    /// Type of the resources, by any of its names
+    /// Type of the resources: its name or an alias
     #[arg(value_name = "TYPE")]
     pub(crate) kind: String,
-    /// The one with this id; all of the type if absent
+    /// Id of one resource [default: all of the type]
     pub(crate) id: Option<String>,
-    /// Where to look [default: where resources of the type are]
+    /// Namespace [default: that of the type]
     #[arg(long, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// Go on with what changes
+    /// Keep printing changes
     #[arg(short, long)]
     pub(crate) watch: bool,
 }

@@ -2,15 +2,15 @@
 
 use clap::ValueEnum;
 
-/// What to do with a service.
+/// Actions on a service.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ServiceAction {
-    /// Show it
+    /// Show the service
     Status,
-    /// Start it
+    /// Start the service
     Start,
-    /// Stop it
+    /// Stop the service
     Stop,
-    /// Stop and start it
+    /// Restart the service
     Restart,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::config::settings::{self, Row, Setting, TakenOver};
+use crate::config::settings::{self, Row, TakenOver};
 use crate::config::{Container, MachineConfig};
 
 /// The difference between the config in force and another one.
@@ -29,8 +29,9 @@ impl ConfigChange {
         let mut all_start = false;
         for row in settings::differing(old, new) {
             match row.taken_over {
-                TakenOver::Live if row.setting == Setting::Containers => {}
-                TakenOver::Live => change.live.push(row),
+                // The lists of containers below say which of them differ.
+                TakenOver::ByContainers => {}
+                TakenOver::ByStep(_) | TakenOver::AtUse => change.live.push(row),
                 TakenOver::WithContainers => {
                     change.live.push(row);
                     all_start = true;

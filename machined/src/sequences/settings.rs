@@ -8,26 +8,11 @@ use anyhow::Context as _;
 use super::steps::{disk, kernel};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::MachineConfig;
-use crate::config::settings::{Row, Setting};
+use crate::config::settings::{Row, Step, TakenOver};
 use crate::kernel_settings::KernelSpec;
 use crate::machine::Machine;
 use crate::store::Problem;
 use crate::{etc_files, intent, status};
-
-/// A step that applies one or more settings, in the order in which steps run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
-    /// Host name, links, addresses, routes, DNS.
-    Network,
-    /// Modules and parameters of the kernel.
-    Kernel,
-    /// Files below /etc.
-    EtcFiles,
-    /// The clock.
-    Clock,
-    /// Directories on /var.
-    Volumes,
-}
 
 /// The point of a boot at which a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,73 +25,50 @@ pub(super) enum When {
     WithDisk,
 }
 
-impl Step {
-    const ALL: [Step; 5] = [
-        Step::Network,
-        Step::Kernel,
-        Step::EtcFiles,
-        Step::Clock,
-        Step::Volumes,
-    ];
+const STEPS: [Step; 5] = [
+    Step::Network,
+    Step::Kernel,
+    Step::EtcFiles,
+    Step::Clock,
+    Step::Volumes,
+];
 
-    /// Returns the step that a change of a setting needs; None if the setting is read from the config in force at each use, if a change
-    /// starts containers, or if only a boot applies it.
-    fn of(setting: Setting) -> Option<Self> {
-        match setting {
-            Setting::Hostname | Setting::Network => Some(Step::Network),
-            Setting::Sysctls | Setting::Sysfs | Setting::KernelModules => Some(Step::Kernel),
-            Setting::EtcFiles => Some(Step::EtcFiles),
-            Setting::Time => Some(Step::Clock),
-            Setting::UserVolumes => Some(Step::Volumes),
-            Setting::Trust
-            | Setting::UpgradeGate
-            | Setting::Registries
-            | Setting::TrustedRoots
-            | Setting::Containers
-            | Setting::Environment
-            | Setting::MachineType
-            | Setting::Disk
-            | Setting::Token => None,
-        }
+fn when(step: Step) -> When {
+    match step {
+        Step::Network => When::WithConfig,
+        Step::Kernel | Step::EtcFiles | Step::Clock => When::BesideDisk,
+        Step::Volumes => When::WithDisk,
     }
+}
 
-    fn when(self) -> When {
-        match self {
-            Step::Network => When::WithConfig,
-            Step::Kernel | Step::EtcFiles | Step::Clock => When::BesideDisk,
-            Step::Volumes => When::WithDisk,
-        }
+/// Returns a step's name among the machine's problems.
+fn name(step: Step) -> &'static str {
+    match step {
+        Step::Network => "network",
+        Step::Kernel => "kernel settings",
+        Step::EtcFiles => "files below /etc",
+        Step::Clock => "clock",
+        Step::Volumes => "volumes",
     }
+}
 
-    /// Returns its name among the machine's problems.
-    fn name(self) -> &'static str {
-        match self {
-            Step::Network => "network",
-            Step::Kernel => "kernel settings",
-            Step::EtcFiles => "files below /etc",
-            Step::Clock => "clock",
-            Step::Volumes => "volumes",
+async fn apply(step: Step, machine: &Machine, config: &MachineConfig) -> anyhow::Result<()> {
+    match step {
+        Step::Network => machine.network.set_spec(intent::network(config)),
+        Step::Kernel => return kernel::apply(machine, &intent::kernel(config)).await,
+        Step::EtcFiles => {
+            let files = config.etc_files.clone();
+            blocking_io::within(ANSWER, move || etc_files::apply(&files)).await??;
         }
+        Step::Clock => machine.clock.set_spec(intent::time(config)),
+        Step::Volumes => disk::prepare_volumes(machine).await,
     }
-
-    async fn carry_out(self, machine: &Machine, config: &MachineConfig) -> anyhow::Result<()> {
-        match self {
-            Step::Network => machine.network.set_spec(intent::network(config)),
-            Step::Kernel => return kernel::apply(machine, &intent::kernel(config)).await,
-            Step::EtcFiles => {
-                let files = config.etc_files.clone();
-                blocking_io::within(ANSWER, move || etc_files::apply(&files)).await??;
-            }
-            Step::Clock => machine.clock.set_spec(intent::time(config)),
-            Step::Volumes => disk::prepare_volumes(machine).await,
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Runs the steps for this point of a boot. A failure becomes one of the machine's problems, and does not stop the boot.
 pub(super) async fn apply_at(machine: &Machine, when: When) {
-    let steps = Step::ALL.into_iter().filter(|step| step.when() == when);
+    let steps = STEPS.into_iter().filter(|step| self::when(*step) == when);
     // The machine's problems report the failures.
     let _ = carry_out(machine, steps).await;
 }
@@ -119,10 +81,11 @@ pub(super) async fn apply_changed(
     machine: &Machine,
     changed: &[&'static Row],
 ) -> anyhow::Result<()> {
-    let steps: BTreeSet<Step> = changed
-        .iter()
-        .filter_map(|row| Step::of(row.setting))
-        .collect();
+    let step = |row: &&Row| match row.taken_over {
+        TakenOver::ByStep(step) => Some(step),
+        _ => None,
+    };
+    let steps: BTreeSet<Step> = changed.iter().filter_map(step).collect();
     carry_out(machine, steps).await
 }
 
@@ -132,8 +95,8 @@ async fn carry_out(machine: &Machine, steps: impl IntoIterator<Item = Step>) -> 
     };
     let mut failures = Vec::new();
     for step in steps {
-        let name = step.name();
-        match step.carry_out(machine, &configured.config).await {
+        let name = name(step);
+        match apply(step, machine, &configured.config).await {
             Ok(()) => machine.store.remove::<Problem>(name),
             Err(error) => {
                 let reason = format!("{error:#}");
