@@ -11,9 +11,11 @@ mod container;
 pub mod digest;
 mod disk_selector;
 mod image_reference;
+mod image_rule;
 mod kernel_parameter;
 mod name;
 mod network;
+mod public_key;
 pub mod quantity;
 mod registry;
 mod secret;
@@ -31,12 +33,14 @@ pub use disk_selector::{
     Comparison, DiskFields, DiskKind, DiskSelector, NotASizeCondition, SizeCondition,
 };
 pub use image_reference::{ImageReference, ReferenceError};
+pub use image_rule::{ImagePattern, ImageRule, RuleEffect};
 pub use kernel_parameter::{KernelParameter, NotAParameter};
 pub use name::{
     AbsolutePath, BadName, ContainerName, HostPort, Hostname, HttpUrl, LinkName, RegistryHost,
     TimeServer, VolumeName,
 };
 pub use network::{HostnamePolicy, RouteSpec, StaticHost};
+pub use public_key::{KeyAlgorithm, NotAKey, PublicKey};
 pub use quantity::{ByteSize, Millicores, NotAQuantity};
 pub use registry::{EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, RegistryAuth};
 pub use secret::Secret;
