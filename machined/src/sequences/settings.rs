@@ -62,6 +62,7 @@ impl Step {
             | Setting::UpgradeGate
             | Setting::Registries
             | Setting::TrustedRoots
+            | Setting::ImageVerification
             | Setting::Containers
             | Setting::Environment
             | Setting::MachineType

@@ -258,6 +258,15 @@ impl RegistryError {
     }
 }
 
+impl RegistryError {
+    /// Whether every endpoint has answered that it does not have the image.
+    pub fn is_absence(&self) -> bool {
+        let mut errors = self.tried.0.iter();
+        !self.tried.0.is_empty()
+            && errors.all(|(_, error)| matches!(error, RequestError::NotFound { .. }))
+    }
+}
+
 /// Endpoints and their errors, in the order of asking.
 #[derive(Debug)]
 pub struct Tried(pub Vec<(String, RequestError)>);
