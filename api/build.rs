@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file with a service or a package of its own; imports are included.
-const FILES: [&str; 19] = [
+const FILES: [&str; 20] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -27,6 +27,7 @@ const FILES: [&str; 19] = [
     "resource/definitions/network.proto",
     "resource/definitions/runtime.proto",
     "resource/definitions/secrets.proto",
+    "resource/definitions/security.proto",
     "resource/definitions/v1alpha1.proto",
 ];
 

@@ -140,6 +140,10 @@ pub mod talos {
                 secrets, "talos.resource.definitions.secrets"
             );
             package!(
+                /// What the machine lets in.
+                security, "talos.resource.definitions.security"
+            );
+            package!(
                 /// Services and the clock.
                 v1alpha1, "talos.resource.definitions.v1alpha1"
             );

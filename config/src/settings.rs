@@ -31,6 +31,8 @@ pub enum Setting {
     Registries,
     /// Authorities for verifying registries.
     TrustedRoots,
+    /// The images that may be used, and the signatures that they need.
+    ImageVerification,
     /// Links, addresses, routes, DNS.
     Network,
     /// Kernel parameters below /proc/sys.
@@ -106,7 +108,7 @@ pub struct Row {
 }
 
 /// Every setting, in the order of the docs.
-pub const SETTINGS: [Row; 17] = [
+pub const SETTINGS: [Row; 18] = [
     Row {
         setting: Setting::MachineType,
         name: "the machine's type",
@@ -204,6 +206,13 @@ pub const SETTINGS: [Row; 17] = [
         except: &[],
     },
     Row {
+        setting: Setting::ImageVerification,
+        name: "the verification of images",
+        taken_over: TakenOver::AtUse,
+        served: &["ImageVerificationConfig"],
+        except: &[],
+    },
+    Row {
         setting: Setting::Network,
         name: "the network",
         taken_over: TakenOver::ByStep(Step::Network),
@@ -287,6 +296,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         user_volumes,
         time,
         registries,
+        image_rules,
         network,
         sysctls,
         sysfs,
@@ -307,6 +317,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         Setting::Time => *time != new.time,
         Setting::Registries => *registries != new.registries,
         Setting::TrustedRoots => *trusted_roots != new.trusted_roots,
+        Setting::ImageVerification => *image_rules != new.image_rules,
         Setting::Network => *network != new.network,
         Setting::Sysctls => *sysctls != new.sysctls,
         Setting::Sysfs => *sysfs != new.sysfs,

@@ -59,6 +59,7 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
             warnings.push(warning);
             continue;
         }
+        warnings.extend(patterns_without_effect(document));
         let mut walk = Walk {
             warnings: &mut warnings,
         };
@@ -70,17 +71,12 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
 /// The warning of a document that is not served at all.
 fn of_whole_document(document: &Identified<'_>) -> Warning {
     let number = document.number;
-    let message = match (document.kind.name, document.name) {
-        // A stronger warning: users rely on these rules, and of all settings that are not served only this one lets in what it should
-        // block.
-        ("ImageVerificationConfig", _) => format!(
-            "NOT ENFORCED: no signature is checked and no rule is applied; images are pulled and run whatever document {number} says"
-        ),
-        (_, Some(name)) => format!(
+    let message = match document.name {
+        Some(name) => format!(
             "document {number} (`{}`) is known, but not served by this version",
             super::shape::shorten(name)
         ),
-        (_, None) => format!("document {number} is known, but not served by this version"),
+        None => format!("document {number} is known, but not served by this version"),
     };
     Warning {
         path: document.kind.name.to_owned(),
@@ -109,6 +105,41 @@ fn volume_of_another_type(document: &Identified<'_>) -> Option<Warning> {
             super::shape::shorten(document.name.unwrap_or_default())
         ),
     })
+}
+
+/// The warnings of rules for images whose pattern matches no image.
+fn patterns_without_effect(document: &Identified<'_>) -> Vec<Warning> {
+    if document.kind.name != "ImageVerificationConfig" {
+        return Vec::new();
+    }
+    let rules = document.root.get("rules").map(Node::items);
+    let patterns = rules.unwrap_or_default().iter().enumerate();
+    let warnings = patterns.filter_map(|(number, rule)| {
+        let pattern = rule.get("image")?;
+        Some(Warning {
+            path: format!("ImageVerificationConfig.rules[{number}].image"),
+            at: pattern.at,
+            message: fault_of_pattern(pattern.text()?)?.to_owned(),
+        })
+    });
+    warnings.collect()
+}
+
+fn fault_of_pattern(pattern: &str) -> Option<&'static str> {
+    let path = pattern.split_once('/').map(|(_, path)| path);
+    if pattern == "*" {
+        None
+    } else if pattern.contains('@') {
+        Some("a pattern is compared without digest: with `@` it matches no image")
+    } else if path.is_some_and(|path| path.contains(':')) {
+        Some("a pattern is compared without tag: with `:` in its path it matches no image")
+    } else if path.is_none() {
+        Some(
+            "a pattern is compared with registry and repository: without `/` it may match nothing, `nginx` is `docker.io/library/nginx`",
+        )
+    } else {
+        None
+    }
 }
 
 struct Walk<'a> {

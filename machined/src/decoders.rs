@@ -45,6 +45,7 @@ pub fn api_request(bytes: &[u8]) {
         machine::GenerateClientConfigurationRequest,
         machine::ContainersRequest,
         machine::ImageServicePullRequest,
+        machine::ImageServiceVerifyRequest,
         storage::BlockDeviceWipeRequest,
         time::TimeRequest,
         cluster::HealthCheckRequest,

@@ -15,8 +15,9 @@ use instar_base::blocking_io::{self, NoAnswer};
 
 use crate::registries::Registries;
 use crate::registry::{Download, RegistryClient, RegistryError, ResolvedImage, Retries};
-use crate::store::{ImageStore, Incoming, PulledImage, StoreError};
+use crate::store::{ImageStore, Incoming, NewImage, PulledImage, StoreError};
 use crate::unpack::{Limits, Ownership, UnpackError, Unpacker};
+use crate::verification::{Policy, Refusal, VerificationError, Verified, VerifiedImage};
 use instar_http_client::HttpError;
 use instar_values::Digest;
 use instar_values::ImageReference;
@@ -24,9 +25,10 @@ use instar_values::ImageReference;
 /// Timeout for a whole image at any speed: a registry that keeps just above the lowest speed could hold an upgrade for weeks.
 const LONGEST_PULL: Duration = Duration::from_secs(6 * 3600);
 
-/// Pulls images. It holds tokens and certificates: make one when it is needed.
+/// Pulls images that a policy allows. It holds tokens and certificates: make one when it is needed.
 pub struct Puller {
     client: RegistryClient,
+    policy: Policy,
 }
 
 /// The progress of a pull.
@@ -78,6 +80,9 @@ pub enum PullError {
         /// The cause.
         source: StoreError,
     },
+    /// The owner's policy does not allow the image, or it cannot be verified.
+    #[error(transparent)]
+    NotVerified(Box<VerificationError>),
     /// The thread that unpacks ended without a result.
     #[error("unpacking {reference} was interrupted")]
     Interrupted {
@@ -94,6 +99,7 @@ impl PullError {
     pub fn is_unreachable(&self) -> bool {
         match self {
             PullError::Resolve(error) => error.is_unreachable(),
+            PullError::NotVerified(error) => error.is_unreachable(),
             PullError::Late { .. } => true,
             // The network end of a download passes its errors to the unpacking end as I/O errors.
             PullError::Layer {
@@ -108,6 +114,18 @@ impl PullError {
     }
 }
 
+impl From<VerificationError> for PullError {
+    fn from(error: VerificationError) -> Self {
+        PullError::NotVerified(Box::new(error))
+    }
+}
+
+impl From<Refusal> for PullError {
+    fn from(refusal: Refusal) -> Self {
+        VerificationError::Refused(refusal).into()
+    }
+}
+
 /// The values that go to the unpacking thread and come back.
 struct Work {
     incoming: Incoming,
@@ -116,15 +134,21 @@ struct Work {
 
 impl Puller {
     /// A puller with these settings and the usual retries.
-    pub fn new(registries: Arc<Registries>) -> Self {
-        Puller::with_retries(registries, Retries::default())
+    pub fn new(registries: Arc<Registries>, policy: Policy) -> Self {
+        Puller::with_retries(registries, policy, Retries::default())
     }
 
     /// A puller with other retries.
-    pub fn with_retries(registries: Arc<Registries>, retries: Retries) -> Self {
+    pub fn with_retries(registries: Arc<Registries>, policy: Policy, retries: Retries) -> Self {
         Puller {
             client: RegistryClient::new(registries, retries),
+            policy,
         }
+    }
+
+    /// The owner's policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// Checks that the settings of all registries in the machine config can be used.
@@ -135,40 +159,95 @@ impl Puller {
         self.client.check_settings()
     }
 
-    /// Resolves a name: digest, config and labels. No layer is transferred.
+    /// Resolves a name: digest, config and labels. No layer is transferred. The registry is not asked for images that the policy denies.
     pub async fn resolve(&self, reference: &ImageReference) -> Result<ResolvedImage, PullError> {
+        self.policy.refuse_denied(reference)?;
         Ok(self.client.resolve(reference).await?)
+    }
+
+    /// Verifies a resolved image as the policy says. Its registry is asked for signatures.
+    pub async fn verify(&self, image: ResolvedImage) -> Result<Verified<ResolvedImage>, PullError> {
+        Ok(self.policy.verify(&self.client, image).await?)
+    }
+
+    /// Resolves a name, and verifies the image.
+    pub async fn look_up(
+        &self,
+        reference: &ImageReference,
+    ) -> Result<Verified<ResolvedImage>, PullError> {
+        self.verify(self.resolve(reference).await?).await
+    }
+
+    /// Admits an image of the store that is to be used by this name: by the signatures that are kept with it; if these are not enough, by
+    /// those at its registry, and these are kept from then on.
+    ///
+    /// # Errors
+    /// The policy's refusal, also if the registry cannot be asked.
+    pub async fn admit(
+        &self,
+        name: &ImageReference,
+        image: PulledImage,
+        store: &ImageStore,
+    ) -> Result<VerifiedImage, PullError> {
+        let refusal = match self.policy.admit(name, image.clone()) {
+            Ok(verified) => return Ok(verified),
+            Err(refusal) => refusal,
+        };
+        let Refusal::NotSigned { rule, key, .. } = &refusal else {
+            return Err(refusal.into());
+        };
+        // The document that the name pointed to at the pull is signed more often than the image in it.
+        let named = name.at(image.named_digest());
+        let resolved = self.client.resolve(&named).await;
+        let resolved = resolved.map_err(|source| VerificationError::Registry {
+            rule: rule.clone(),
+            key: *key,
+            source,
+        })?;
+        if resolved.digest() != image.digest() {
+            return Err(refusal.into());
+        }
+        let verified = self.verify(resolved).await?.same_image(image);
+        let kept = verified
+            .proof()
+            .map(|proof| store.keep_proof(&verified, proof));
+        kept.transpose().map_err(|source| PullError::Store {
+            reference: name.clone(),
+            source,
+        })?;
+        Ok(verified)
     }
 
     /// Pulls a resolved image into the store, unless it is there.
     pub async fn pull(
         &self,
-        image: &ResolvedImage,
+        image: &Verified<ResolvedImage>,
         store: &ImageStore,
         limits: &Limits,
-    ) -> Result<PulledImage, PullError> {
+    ) -> Result<VerifiedImage, PullError> {
         self.pull_with_progress(image, store, limits, &|_| {}).await
     }
 
     /// The same, and reports each piece that arrives. Dropping the future ends the pull and leaves nothing behind.
     pub async fn pull_with_progress(
         &self,
-        image: &ResolvedImage,
+        image: &Verified<ResolvedImage>,
         store: &ImageStore,
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Send + Sync),
-    ) -> Result<PulledImage, PullError> {
+    ) -> Result<VerifiedImage, PullError> {
         let late = PullError::Late {
             reference: image.reference.clone(),
         };
-        timeout(LONGEST_PULL, self.transfer(image, store, limits, progress))
+        let pulled = timeout(LONGEST_PULL, self.transfer(image, store, limits, progress))
             .await
-            .unwrap_or(Err(late))
+            .unwrap_or(Err(late))?;
+        Ok(image.same_image(pulled))
     }
 
     async fn transfer(
         &self,
-        image: &ResolvedImage,
+        image: &Verified<ResolvedImage>,
         store: &ImageStore,
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Send + Sync),
@@ -179,6 +258,9 @@ impl Puller {
             source,
         };
         if let Some(pulled) = store.get(image.digest()) {
+            if let Some(proof) = image.proof() {
+                store.keep_proof(&pulled, proof).map_err(stored)?;
+            }
             return store.add_name(pulled, reference).map_err(stored);
         }
         let total = image.download_bytes();
@@ -229,10 +311,24 @@ impl Puller {
         if let Some(devices) = work.unpacker.left_out() {
             tracing::warn!("{reference}: {devices}");
         }
-        let (name, config) = (reference.clone(), image.config.clone());
+        let new = NewImage {
+            name: reference.clone(),
+            named_digest: image.named_digest,
+            config: image.config.clone(),
+            download_bytes: total,
+            unpacked_bytes: work.unpacker.bytes(),
+        };
+        let (proof, keeper) = (image.proof().cloned(), store.clone());
         let committed = blocking_io::to_its_end(move || {
-            let unpacked = work.unpacker.bytes();
-            work.incoming.commit(&name, config, total, unpacked)
+            if let Some(proof) = &proof {
+                work.incoming.keep_proof(proof)?;
+            }
+            let pulled = work.incoming.commit(new)?;
+            // Another pull of the same image may have been faster, under another policy.
+            if let Some(proof) = &proof {
+                keeper.keep_proof(&pulled, proof)?;
+            }
+            Ok(pulled)
         });
         let committed = committed.await.map_err(|source| PullError::Interrupted {
             reference: reference.clone(),

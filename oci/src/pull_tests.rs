@@ -10,3 +10,4 @@ mod names;
 mod pulling;
 mod refused_images;
 mod registry;
+mod signatures;

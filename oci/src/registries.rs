@@ -21,7 +21,7 @@ pub struct Registries {
 
 /// One server to ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(crate) struct Endpoint {
     /// The URL of the API, with `/v2` or its replacement.
     pub(super) root: EndpointUrl,
     /// For a mirror: the registry that it mirrors, sent as `?ns=` (as containerd's mirrors expect).

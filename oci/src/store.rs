@@ -3,6 +3,7 @@
 //! ```text
 //! <store>/images/<64 hex digits>/rootfs/       the merged layers, never written to again
 //!                               /image.json    its record: names, config, sizes, times
+//!                               /proofs.json   the signatures that it was verified by, if it was
 //! <store>/images/.incoming-…                   a pull that is under way, or was cut off
 //! <store>/containers/<name>/                   the writable layer of a container
 //! ```
@@ -14,7 +15,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +24,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::manifest::ImageConfig;
+use crate::verification::{self, Proof, Proofs};
 use instar_base::blocking_io;
 use instar_base::lock::Lock as _;
 use instar_base::whole_file;
@@ -110,6 +112,9 @@ impl std::fmt::Debug for Hold {
 #[serde(rename_all = "kebab-case")]
 struct Record {
     digest: Digest,
+    /// The digest of the document that its name pointed to, if that was an index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    index: Option<Digest>,
     names: BTreeSet<ImageReference>,
     config: ImageConfig,
     download_bytes: u64,
@@ -153,6 +158,11 @@ impl PulledImage {
         self.record.digest
     }
 
+    /// The digest of the document that its name pointed to when it was pulled: an index, or its manifest.
+    pub fn named_digest(&self) -> Digest {
+        self.record.index.unwrap_or(self.record.digest)
+    }
+
     /// The names that it was pulled by.
     pub fn names(&self) -> &BTreeSet<ImageReference> {
         &self.record.names
@@ -182,6 +192,17 @@ impl PulledImage {
     pub fn asked_for_at(&self) -> Option<SystemTime> {
         let at = self.record.asked_for_at?;
         Some(UNIX_EPOCH + std::time::Duration::from_secs(at))
+    }
+
+    /// The signatures that it was verified by, as they are kept. A record that cannot be read is none.
+    pub(crate) fn proofs(&self) -> Proofs {
+        read_proofs(&self.directory)
+    }
+
+    /// The fingerprints of the keys whose signatures are kept with it, newest first. Only [`Policy::admit`](crate::Policy::admit) says
+    /// whether a signature holds.
+    pub fn signed_by(&self) -> Vec<Digest> {
+        self.proofs().iter().map(Proof::key).collect()
     }
 
     /// The directory of its merged layers. Not to be written to.
@@ -393,6 +414,16 @@ impl ImageStore {
         Ok(image)
     }
 
+    /// Keeps the signature that an image was verified by.
+    pub(super) fn keep_proof(&self, image: &PulledImage, proof: &Proof) -> Result<(), StoreError> {
+        let _naming = self.naming();
+        let mut proofs = image.proofs();
+        match proofs.add(proof) {
+            true => write_proofs(&image.directory, &proofs),
+            false => Ok(()),
+        }
+    }
+
     fn naming(&self) -> MutexGuard<'_, ()> {
         self.shared.naming.locked()
     }
@@ -423,6 +454,20 @@ impl ImageStore {
     }
 }
 
+/// The facts about an image that comes into the store.
+pub struct NewImage {
+    /// Its name.
+    pub name: ImageReference,
+    /// The digest of the document that the name points to.
+    pub named_digest: Digest,
+    /// The settings for running it, and its labels.
+    pub config: ImageConfig,
+    /// Size of the download, in bytes.
+    pub download_bytes: u64,
+    /// Size of its unpacked layers, in bytes.
+    pub unpacked_bytes: u64,
+}
+
 /// An image that is being unpacked. Unless it is committed, dropping it removes it.
 pub struct Incoming {
     store: ImageStore,
@@ -436,21 +481,23 @@ impl Incoming {
         self.directory.join("rootfs")
     }
 
+    /// Keeps the signature that the image was verified by. To be called before it is committed, so that it is never in the store without.
+    pub(super) fn keep_proof(&self, proof: &Proof) -> Result<(), StoreError> {
+        let mut proofs = Proofs::default();
+        proofs.add(proof);
+        write_proofs(&self.directory, &proofs)
+    }
+
     /// Makes it an image of the store. Blocks until it is on the disk.
-    pub fn commit(
-        self,
-        name: &ImageReference,
-        config: ImageConfig,
-        download_bytes: u64,
-        unpacked_bytes: u64,
-    ) -> Result<PulledImage, StoreError> {
-        let names = BTreeSet::from([name.clone()]);
+    pub fn commit(self, image: NewImage) -> Result<PulledImage, StoreError> {
+        let name = &image.name;
         let record = Record {
             digest: self.digest,
-            names,
-            config,
-            download_bytes,
-            unpacked_bytes,
+            index: Some(image.named_digest).filter(|&named| named != self.digest),
+            names: BTreeSet::from([name.clone()]),
+            config: image.config,
+            download_bytes: image.download_bytes,
+            unpacked_bytes: image.unpacked_bytes,
             pulled_at: now(),
             asked_for_at: None,
         };
@@ -511,6 +558,42 @@ fn lower_images(mountinfo: &str, images: &Path) -> BTreeSet<Digest> {
     image.collect()
 }
 
+const PROOFS: &str = "proofs.json";
+/// Size limit of kept proofs, in bytes: four times a payload and an index of 1 MiB each, in base64.
+const LARGEST_PROOFS: u64 = 12 << 20;
+
+fn read_proofs(directory: &Path) -> Proofs {
+    let path = directory.join(PROOFS);
+    let read = || {
+        let file = File::open(&path)?;
+        let mut bytes = Vec::new();
+        file.take(LARGEST_PROOFS).read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>(bytes)
+    };
+    match read().map(|bytes| verification::read_proofs(&bytes)) {
+        Ok(Some(proofs)) => proofs,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Proofs::default(),
+        Ok(None) => {
+            tracing::warn!(
+                "{} is damaged: the signatures in it do not count",
+                path.display()
+            );
+            Proofs::default()
+        }
+        Err(error) => {
+            tracing::warn!("{} cannot be read: {error}", path.display());
+            Proofs::default()
+        }
+    }
+}
+
+fn write_proofs(directory: &Path, proofs: &Proofs) -> Result<(), StoreError> {
+    let path = directory.join(PROOFS);
+    let bytes = verification::write_proofs(proofs).map_err(io::Error::from);
+    let written = bytes.and_then(|bytes| whole_file::replace(&path, 0o600, &bytes));
+    written.map_err(failed("writing", &path))
+}
+
 fn read(directory: &Path) -> Option<Record> {
     serde_json::from_slice(&fs::read(directory.join("image.json")).ok()?).ok()
 }
@@ -540,11 +623,25 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn new_image(reference: &str, digest: Digest) -> NewImage {
+        NewImage {
+            name: name(reference),
+            named_digest: digest,
+            config: ImageConfig::default(),
+            download_bytes: 0,
+            unpacked_bytes: 0,
+        }
+    }
+
     fn add(store: &ImageStore, content: &[u8], reference: &str) -> PulledImage {
         let incoming = store.incoming(Digest::of(content)).unwrap();
         fs::write(incoming.rootfs().join("file"), content).unwrap();
         incoming
-            .commit(&name(reference), ImageConfig::default(), 5, 10)
+            .commit(NewImage {
+                download_bytes: 5,
+                unpacked_bytes: 10,
+                ..new_image(reference, Digest::of(content))
+            })
             .unwrap()
     }
 
@@ -638,11 +735,9 @@ mod tests {
         let store = ImageStore::new(directory.path().to_owned());
         let first = store.incoming(Digest::of(b"x")).unwrap();
         let second = store.incoming(Digest::of(b"x")).unwrap();
-        first
-            .commit(&name("r.io/a"), ImageConfig::default(), 0, 0)
-            .unwrap();
+        first.commit(new_image("r.io/a", Digest::of(b"x"))).unwrap();
         let image = second
-            .commit(&name("r.io/b"), ImageConfig::default(), 0, 0)
+            .commit(new_image("r.io/b", Digest::of(b"x")))
             .unwrap();
         assert_eq!(image.names().len(), 2);
         assert_eq!(children(&store.images()), 1);

@@ -35,7 +35,6 @@ const NOT_SERVED: &str = "
 /machine.MachineService/EtcdAlarmList aore
 /machine.MachineService/EtcdStatus aore
 /machine.MachineService/EtcdSnapshot aoe
-/machine.ImageService/Verify aori
 /machine.MachineService/Unheard a
 ";
 /// The first byte of a varint that does not end: no message of any kind.

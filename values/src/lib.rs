@@ -11,6 +11,7 @@ mod container;
 pub mod digest;
 mod disk_selector;
 mod image_reference;
+mod image_rule;
 mod kernel_parameter;
 mod name;
 mod network;
@@ -32,6 +33,7 @@ pub use disk_selector::{
     Comparison, DiskFields, DiskKind, DiskSelector, NotASizeCondition, SizeCondition,
 };
 pub use image_reference::{ImageReference, ReferenceError};
+pub use image_rule::{ImagePattern, ImageRule, RuleEffect};
 pub use kernel_parameter::{KernelParameter, NotAParameter};
 pub use name::{
     AbsolutePath, BadName, ContainerName, HostPort, Hostname, HttpUrl, LinkName, RegistryHost,

@@ -42,16 +42,22 @@ pub struct PublicKey {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NotAKey {
     /// The text is not one block of PEM.
-    #[error("this must be one public key in PEM (-----BEGIN PUBLIC KEY-----, as cosign writes it) or one certificate")]
+    #[error(
+        "this must be one public key in PEM (-----BEGIN PUBLIC KEY-----, as cosign writes it) or one certificate"
+    )]
     Pem,
     /// The block holds a private key.
-    #[error("this is a private key; the public key is wanted here, and the private one belongs on no machine")]
+    #[error(
+        "this is a private key; the public key is wanted here, and the private one belongs on no machine"
+    )]
     Private,
     /// The block cannot be read.
     #[error("the public key cannot be read")]
     Malformed,
     /// The key is of another kind.
-    #[error("keys of this kind are not supported; ECDSA on P-256 or P-384, Ed25519 and RSA of 2048 to 8192 bits are")]
+    #[error(
+        "keys of this kind are not supported; ECDSA on P-256 or P-384, Ed25519 and RSA of 2048 to 8192 bits are"
+    )]
     Algorithm,
 }
 
@@ -87,10 +93,10 @@ impl PublicKey {
     pub fn from_certificate(der: &[u8]) -> Result<Self, NotAKey> {
         let (rest, certificate) =
             x509_parser::parse_x509_certificate(der).map_err(|_| NotAKey::Malformed)?;
-        if !rest.is_empty() {
-            return Err(NotAKey::Malformed);
+        match rest.is_empty() {
+            true => PublicKey::from_spki(certificate.public_key().raw, ""),
+            false => Err(NotAKey::Malformed),
         }
-        PublicKey::from_spki(certificate.public_key().raw, "")
     }
 
     fn from_spki(der: &[u8], pem: &str) -> Result<Self, NotAKey> {
@@ -157,8 +163,8 @@ impl FromStr for PublicKey {
         }
         let certificate =
             CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| NotAKey::Pem)?;
-        let (rest, certificate) = x509_parser::parse_x509_certificate(&certificate)
-            .map_err(|_| NotAKey::Malformed)?;
+        let (rest, certificate) =
+            x509_parser::parse_x509_certificate(&certificate).map_err(|_| NotAKey::Malformed)?;
         if !rest.is_empty() {
             return Err(NotAKey::Malformed);
         }
@@ -175,7 +181,9 @@ impl fmt::Debug for PublicKey {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519};
+    use rcgen::{
+        CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
+    };
 
     use super::*;
 
@@ -194,7 +202,10 @@ mod tests {
             let same: PublicKey = certificate.pem().parse().unwrap();
             assert_eq!(same.fingerprint(), key.fingerprint());
             assert_eq!(same.bytes(), key.bytes());
-            assert_eq!(pair.serialize_pem().parse::<PublicKey>(), Err(NotAKey::Private));
+            assert_eq!(
+                pair.serialize_pem().parse::<PublicKey>(),
+                Err(NotAKey::Private)
+            );
         }
     }
 
@@ -202,12 +213,28 @@ mod tests {
     fn other_texts_are_refused() {
         let pem = KeyPair::generate().unwrap().public_key_pem();
         let two = format!("{pem}{pem}");
-        for text in ["", "PEM", two.as_str(), &pem.replace("PUBLIC KEY", "CERTIFICATE REQUEST")] {
+        for text in [
+            "",
+            "PEM",
+            two.as_str(),
+            &pem.replace("PUBLIC KEY", "CERTIFICATE REQUEST"),
+        ] {
             assert_eq!(text.parse::<PublicKey>(), Err(NotAKey::Pem), "{text:?}");
         }
-        assert!(pem.replace("PUBLIC KEY", "CERTIFICATE").parse::<PublicKey>().is_err());
-        assert!(RSA_1024.parse::<PublicKey>().is_err_and(|error| error == NotAKey::Algorithm));
-        assert_eq!(RSA_2048.parse::<PublicKey>().unwrap().algorithm(), KeyAlgorithm::Rsa);
+        assert!(
+            pem.replace("PUBLIC KEY", "CERTIFICATE")
+                .parse::<PublicKey>()
+                .is_err()
+        );
+        assert!(
+            RSA_1024
+                .parse::<PublicKey>()
+                .is_err_and(|error| error == NotAKey::Algorithm)
+        );
+        assert_eq!(
+            RSA_2048.parse::<PublicKey>().unwrap().algorithm(),
+            KeyAlgorithm::Rsa
+        );
         // Anything may come: no byte may make it panic.
         for at in 0..pem.len() {
             let mut bytes = pem.clone().into_bytes();

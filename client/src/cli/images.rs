@@ -13,6 +13,11 @@ pub(crate) enum Image {
         /// Image reference
         image: String,
     },
+    /// Ask whether the node's rules allow an image, and by which signature
+    Verify {
+        /// The image
+        image: String,
+    },
     /// Remove an image that no container needs
     #[command(visible_alias = "rm")]
     Remove {

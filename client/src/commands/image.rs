@@ -1,15 +1,16 @@
-//! `image`: lists, pulls and removes images of the node.
+//! `image`: lists, pulls, verifies and removes images of the node.
 
 use instar_api::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
 use instar_api::machine::image_service_client::ImageServiceClient;
 use instar_api::machine::image_service_pull_response::Response;
 use instar_api::machine::{
     ImageServiceListRequest, ImageServiceListResponse, ImageServicePullRequest,
-    ImageServiceRemoveRequest,
+    ImageServiceRemoveRequest, ImageServiceVerifyRequest,
 };
 use instar_client::{Failure, FailureKind, Node};
 use serde_json::json;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use crate::cli::{Global, Image};
 use crate::output::{Output, human, table, time};
@@ -20,6 +21,7 @@ pub(super) async fn run(global: &Global, image: &Image) -> Result<(), Failure> {
         match image {
             Image::List => list(global, &node).await?,
             Image::Pull { image } => pull(global, &node, image).await?,
+            Image::Verify { image } => verify(global, &node, image).await?,
             Image::Remove { image } => remove(global, &node, image).await?,
         }
     }
@@ -126,6 +128,35 @@ pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<S
             format!("{doing}: the node did not say what it pulled"),
         )
     })
+}
+
+async fn verify(global: &Global, node: &Node, image: &str) -> Result<(), Failure> {
+    let request = ImageServiceVerifyRequest {
+        image_ref: image.to_owned(),
+        credentials: None,
+    };
+    let reply = client(node).verify(node.request(request)).await;
+    let answer = reply.map_err(|status| refused(node, image, status))?;
+    let answer = answer.into_inner();
+    let (verified, message, name) = (answer.verified, answer.message, answer.digested_image_ref);
+    global.output.show(
+        || format!("{}: {name}: {message}", node.name()),
+        || json!({ "node": node.name(), "verified": verified, "message": message, "image": name }),
+    )
+}
+
+/// Explains why an image is not verified. The node refuses an image with the status that otherwise means that the caller lacks a role.
+fn refused(node: &Node, image: &str, status: Status) -> Failure {
+    let doing = format!("cannot verify {image}");
+    let by_rule =
+        status.code() == Code::PermissionDenied && status.message().starts_with("verification ");
+    match by_rule {
+        true => Failure::new(
+            FailureKind::Failed,
+            format!("{}: {image}: {}", node.name(), status.message()),
+        ),
+        false => node.explain(&doing, status),
+    }
 }
 
 async fn remove(global: &Global, node: &Node, image: &str) -> Result<(), Failure> {

@@ -15,6 +15,8 @@ enum ListRule {
     Replace,
     /// Elements that have the same value at one of these keys are merged.
     MergeBy(&'static [&'static str]),
+    /// Elements that have the same value at one of these keys are replaced.
+    ReplaceBy(&'static [&'static str]),
 }
 
 /// The rule for the list at this path of a document.
@@ -31,6 +33,7 @@ fn rule(identity: &Identity, path: &[&str]) -> ListRule {
         (None, ["machine", "network", "interfaces", "vlans"]) => ListRule::MergeBy(&["vlanId"]),
         (None, ["cluster", "apiServer", "admissionControl"]) => ListRule::MergeBy(&["name"]),
         (Some("ExtensionServiceConfig"), ["configFiles"]) => ListRule::MergeBy(&["mountPath"]),
+        (Some("ImageVerificationConfig"), ["rules"]) => ListRule::ReplaceBy(&["image"]),
         _ => ListRule::Append,
     }
 }
@@ -91,10 +94,11 @@ fn merge_lists<'a>(
     identity: &Identity,
     path: &mut Vec<&'a str>,
 ) -> Value {
-    let keys = match rule(identity, path) {
+    let (keys, merges) = match rule(identity, path) {
         ListRule::Replace => return Value::Array(patch.to_vec()),
-        ListRule::Append => &[][..],
-        ListRule::MergeBy(keys) => keys,
+        ListRule::Append => (&[][..], false),
+        ListRule::MergeBy(keys) => (keys, true),
+        ListRule::ReplaceBy(keys) => (keys, false),
     };
     let mut merged = old.to_vec();
     for piece in patch {
@@ -109,7 +113,8 @@ fn merge_lists<'a>(
             })
         };
         match merged.iter_mut().find(same) {
-            Some(element) => *element = merge(element, piece, identity, path),
+            Some(element) if merges => *element = merge(element, piece, identity, path),
+            Some(element) => *element = merge(&Value::Null, piece, identity, path),
             None => merged.push(merge(&Value::Null, piece, identity, path)),
         }
     }
@@ -188,6 +193,23 @@ mod tests {
                 "network": {"podSubnets": ["c"], "serviceSubnets": ["b"]},
                 "apiServer": {"auditPolicy": {"rules": [2]}},
             }})
+        );
+    }
+
+    #[test]
+    fn a_rule_for_images_replaces_the_one_of_the_same_pattern() {
+        let identity = Identity::Kind {
+            api_version: "v1alpha1".into(),
+            kind: "ImageVerificationConfig".into(),
+            name: None,
+        };
+        let document =
+            json!({"rules": [{"image": "a/*", "skip": true}, {"image": "*", "deny": true}]});
+        let patch =
+            json!({"rules": [{"image": "a/*", "deny": true}, {"image": "b/*", "skip": true}]});
+        assert_eq!(
+            merged(&document, &patch, &identity),
+            json!({"rules": [{"image": "a/*", "deny": true}, {"image": "*", "deny": true}, {"image": "b/*", "skip": true}]})
         );
     }
 

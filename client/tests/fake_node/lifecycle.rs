@@ -23,6 +23,17 @@ impl ImageService for Api {
         };
         Ok(Response::new(Box::pin(tokio_stream::iter([Ok(pulled)]))))
     }
+
+    async fn verify(
+        &self,
+        request: Request<wire::ImageServiceVerifyRequest>,
+    ) -> Answer<wire::ImageServiceVerifyResponse> {
+        Ok(Response::new(wire::ImageServiceVerifyResponse {
+            verified: false,
+            message: "no matched rule".to_owned(),
+            digested_image_ref: format!("{}@sha256:0", request.into_inner().image_ref),
+        }))
+    }
 }
 
 #[tonic::async_trait]

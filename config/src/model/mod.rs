@@ -10,10 +10,10 @@ use instar_values::KernelParameter;
 pub use instar_values::{
     AbsolutePath, ByteSize, Capabilities, CheckTarget, Cidr, ClientIdentity, Comparison,
     ContainerName, ContainerNetwork, DiskFields, DiskKind, DiskSelector, EndpointUrl, EtcFile,
-    HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImageReference,
-    KernelModule, LinkName, Millicores, Mirror, MirrorEndpoint, Mount, MountOption, MountSource,
-    RegistryAuth, RegistryHost, RouteSpec, Secret, SecurityProfile, SizeCondition, StaticHost,
-    TimeServer, VolumeName, quantity,
+    HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImagePattern,
+    ImageReference, ImageRule, KernelModule, LinkName, Millicores, Mirror, MirrorEndpoint, Mount,
+    MountOption, MountSource, PublicKey, RegistryAuth, RegistryHost, RouteSpec, RuleEffect, Secret,
+    SecurityProfile, SizeCondition, StaticHost, TimeServer, VolumeName, quantity,
 };
 
 mod container;
@@ -44,6 +44,8 @@ pub struct MachineConfig {
     pub time: TimeSync,
     /// The sources of images.
     pub registries: Registries,
+    /// Rules for images, in the order of the file: the first one that matches an image decides about it.
+    pub image_rules: Vec<ImageRule>,
     /// Links, addresses, names.
     pub network: Network,
     /// Kernel parameters below /proc/sys, and their values.

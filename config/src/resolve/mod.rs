@@ -3,6 +3,7 @@
 //! [`super::conflicts`] has made sure that no setting is in both shapes, so the first one found is taken.
 
 mod containers;
+mod image_rules;
 mod install;
 mod network;
 mod registries;
@@ -73,6 +74,7 @@ pub(super) fn config<'a>(
         user_volumes: containers::user_volumes(&documents),
         time: system::time(&documents),
         registries: registries::registries(&documents),
+        image_rules: image_rules::rules(&documents),
         network: network::network(&documents),
         sysctls: system::sysctls(&documents),
         sysfs: system::sysfs(&documents),

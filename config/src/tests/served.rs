@@ -286,28 +286,38 @@ fn kinds_that_the_schema_lacks_load() {
 }
 
 #[test]
-fn rules_for_images_are_not_ignored_in_silence() {
+fn a_pattern_that_matches_nothing_is_a_warning() {
     let parsed = with(
         "\
 apiVersion: v1alpha1
 kind: ImageVerificationConfig
 rules:
-  - image: registry.local/*
-    publicKey: {certificate: PEM}
-  - image: ghcr.io/*
-    keyless: {issuer: \"https://accounts.example\", subjectRegex: \".*\"}
-  - image: docker.io/*
-    skip: true
-  - image: \"*\"
-    deny: true
+  - {image: \"*\", skip: true}
+  - {image: \"registry.local:5000/*\", skip: true}
+  - {image: \"*/installer\", skip: true}
+  - {image: \"r.io/a@sha256:*\", skip: true}
+  - {image: \"r.io/a:v1\", skip: true}
+  - {image: nginx, skip: true}
 ",
     )
     .unwrap();
-    let [warning] = parsed.warnings.as_slice() else {
-        panic!("{:?}", parsed.warnings)
-    };
-    assert_eq!(warning.path, "ImageVerificationConfig");
-    assert!(warning.message.starts_with("NOT ENFORCED: "), "{warning}");
+    let warnings: Vec<_> = parsed
+        .warnings
+        .iter()
+        .map(|warning| (warning.path.as_str(), warning.message.as_str()))
+        .collect();
+    let expected = [
+        (3, "a pattern is compared without digest: with `@` it matches no image"),
+        (4, "a pattern is compared without tag: with `:` in its path it matches no image"),
+        (5, "a pattern is compared with registry and repository: without `/` it may match nothing, `nginx` is `docker.io/library/nginx`"),
+    ]
+    .map(|(rule, message)| (format!("ImageVerificationConfig.rules[{rule}].image"), message));
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(path, message)| (path.as_str(), *message))
+        .collect();
+    assert_eq!(warnings, expected);
+    assert_eq!(parsed.config.image_rules.len(), 6);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use crate::intent;
 use crate::machine::Machine;
-use crate::oci::{Limits, Progress, PullError, PulledImage, StoreError};
+use crate::oci::{Limits, Progress, PullError, PulledImage, StoreError, VerifiedImage};
 use crate::operation_lock::{Busy, Holder, Interrupted, Operation};
 use crate::values::{ImageReference, ReferenceError};
 
@@ -73,7 +73,7 @@ pub(super) async fn pull(
     machine: &Arc<Machine>,
     name: &str,
     progress: &(dyn Fn(Progress) + Send + Sync),
-) -> Result<PulledImage, ImageError> {
+) -> Result<VerifiedImage, ImageError> {
     let reference = parse(name)?;
     if !machine.disk.status().borrow().var_mounted {
         return Err(ImageError::NoPlace);
@@ -81,7 +81,7 @@ pub(super) async fn pull(
     let _place = PULLS.try_acquire().map_err(|_| ImageError::TooMany)?;
     let puller = intent::puller(machine.config().as_deref());
     let pulling = async {
-        let resolved = puller.resolve(&reference).await?;
+        let resolved = puller.look_up(&reference).await?;
         puller
             .pull_with_progress(&resolved, &machine.images, &Limits::default(), progress)
             .await

@@ -12,6 +12,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::image_operations::{self, ImageError};
+use super::image_verification;
 use super::{caller, changing, streamed};
 use crate::base::error_chain::chain;
 use crate::machine::Machine;
@@ -167,6 +168,14 @@ impl ImageService for ImageApi {
             let _ = sender.send(last).await;
         });
         Ok(streamed(ReceiverStream::new(receiver)))
+    }
+
+    async fn verify(
+        &self,
+        request: Request<wire::ImageServiceVerifyRequest>,
+    ) -> Result<Response<wire::ImageServiceVerifyResponse>, Status> {
+        let answer = image_verification::verify(&self.machine, request.into_inner());
+        answer.await.map(Response::new)
     }
 
     async fn remove(

@@ -14,6 +14,7 @@ mod deadline;
 mod events;
 mod files;
 mod image_operations;
+mod image_verification;
 mod images;
 mod inspect_service;
 mod kernel_log;

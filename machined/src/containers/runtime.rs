@@ -37,7 +37,7 @@ use super::spec::{ContainerSpec, HostView, SpecError, runtime_config};
 use super::tail::Tail;
 use super::volume;
 use crate::base::{blocking_io, whole_file};
-use crate::oci::{ImageStore, PulledImage};
+use crate::oci::{ImageStore, PulledImage, VerifiedImage};
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
 use crate::sys::readiness;
@@ -252,7 +252,7 @@ impl Runtime {
     pub async fn start(
         &self,
         spec: &ContainerSpec,
-        image: &PulledImage,
+        image: &VerifiedImage,
         store: &ImageStore,
         host: &HostView,
         streams: Streams,

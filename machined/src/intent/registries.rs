@@ -1,4 +1,4 @@
-//! The registries that images come from.
+//! The registries that images come from, and the policy for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,16 +7,33 @@ use instar_http_client::{Proxies, Trust};
 
 use crate::config::MachineConfig;
 use crate::machine::Configured;
-use crate::oci::{Puller, Registries};
-use crate::values::RegistryHost;
+use crate::oci::{Policy, Puller, Registries};
+use crate::values::{RegistryAuth, RegistryHost};
 
-/// Returns the puller of images that the config describes; without a config, one that uses the registries directly.
+/// Returns the puller of images that the config describes, which takes only images that its rules allow; without a config, one that uses
+/// the registries directly and takes every image.
 pub fn puller(configured: Option<&Configured>) -> Arc<Puller> {
-    let make = |registries| Puller::new(Arc::new(registries));
+    let make = |registries, policy| Puller::new(Arc::new(registries), policy);
     match configured {
-        Some(configured) => configured.puller(|config| make(registries(config))),
-        None => Arc::new(make(Registries::default())),
+        Some(configured) => configured.puller(|config| make(registries(config), policy(config))),
+        None => Arc::new(make(Registries::default(), Policy::default())),
     }
+}
+
+/// Returns a puller that shows a caller's own credentials to one registry, and is like [`puller`] otherwise.
+pub fn puller_with_credentials(
+    configured: Option<&Configured>,
+    host: String,
+    auth: RegistryAuth,
+) -> Puller {
+    let config = configured.map(|configured| &configured.config);
+    let mut registries = config.map(registries).unwrap_or_default();
+    registries.auth.insert(host, auth);
+    Puller::new(Arc::new(registries), config.map(policy).unwrap_or_default())
+}
+
+fn policy(config: &MachineConfig) -> Policy {
+    Policy::new(config.image_rules.clone())
 }
 
 fn registries(config: &MachineConfig) -> Registries {

@@ -13,7 +13,7 @@ use similar::TextDiff;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
 use super::steps::{disk, find_config};
-use super::{ConfigChange, settings, shutdown};
+use super::{ConfigChange, image_rules, settings, shutdown};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors};
 use crate::config_source::persisted;
@@ -120,7 +120,8 @@ pub async fn apply_config(
     let mut applied = match machine.config() {
         None => begin(machine, configured, mode, lock).await?,
         Some(current) => {
-            let change = Change::plan(machine, &current, configured, mode)?;
+            let mut change = Change::plan(machine, &current, configured, mode)?;
+            change.warn_of_images(machine).await;
             match lock {
                 None => change.told(&current),
                 Some(lock) => change.carry_out(machine, lock).await?,
@@ -231,6 +232,15 @@ impl Change {
         })
     }
 
+    /// Warns of the running containers whose images the new rules do not allow.
+    async fn warn_of_images(&mut self, machine: &Machine) {
+        if self.change.changes_image_rules() {
+            let refused = image_rules::not_allowed(machine, &self.configured).await;
+            let warnings = refused.iter().map(image_rules::NotAllowed::warning);
+            self.warnings.extend(warnings);
+        }
+    }
+
     fn applied(self, details: String) -> Applied {
         Applied {
             warnings: self.warnings,
@@ -334,7 +344,12 @@ async fn take_over(
     configured: Arc<Configured>,
     definitions: Vec<Definition>,
 ) -> anyhow::Result<()> {
-    machine.set_config(configured);
+    machine.set_config(configured.clone());
+    if change.changes_image_rules() {
+        // Judged again: from here on nothing starts by the rules of before.
+        let refused = image_rules::not_allowed(machine, &configured).await;
+        image_rules::end(machine, &refused).await;
+    }
     let applied = settings::apply_changed(machine, &change.live).await;
     let other = || change.removed.iter().chain(&change.started);
     for name in other() {

@@ -60,6 +60,12 @@ impl ConfigChange {
         names(&self.at_boot)
     }
 
+    /// Whether running containers have to be judged anew by the rules for images.
+    pub fn changes_image_rules(&self) -> bool {
+        let mut live = self.live.iter();
+        live.any(|row| row.setting == Setting::ImageVerification)
+    }
+
     /// Whether the machine goes on unchanged.
     pub fn is_nothing(&self) -> bool {
         let settings = [&self.live, &self.at_boot, &self.unserved];

@@ -232,7 +232,7 @@ struct Downloaded {
 
 async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Result<Downloaded> {
     let puller = intent::puller(machine.config().as_deref());
-    let resolved = puller.resolve(reference).await?;
+    let resolved = puller.look_up(reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
     let limits = installer_limits(&candidate);
     let resources = Resources::now()?;

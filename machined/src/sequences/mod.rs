@@ -6,6 +6,7 @@
 mod apply_config;
 mod boot;
 mod config_change;
+mod image_rules;
 mod install;
 mod kexec;
 mod reset;

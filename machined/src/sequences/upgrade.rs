@@ -22,7 +22,7 @@ use crate::image_collection;
 use crate::init_link::{End, Scope, Workloads};
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::oci::{Limits, Puller, ResolvedImage};
+use crate::oci::{Limits, Puller, ResolvedImage, Verified};
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
@@ -111,15 +111,15 @@ pub(super) async fn check_first(
 /// An image's description from a registry; the image is not pulled yet.
 struct Found {
     puller: Arc<Puller>,
-    resolved: ResolvedImage,
+    resolved: Verified<ResolvedImage>,
     candidate: Candidate,
 }
 
-/// Finds the image and reads its labels.
+/// Finds the image, verifies it as the config's rules for images say, and reads its labels.
 async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, UpgradeError> {
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
     let puller = intent::puller(machine.config().as_deref());
-    let resolved = puller.resolve(&reference).await?;
+    let resolved = puller.look_up(&reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
     if !request.force {
         refuse_failed_before(machine, &candidate, &resolved.digest().to_string())?;

@@ -18,7 +18,7 @@ use crate::containers::{
     keepable,
 };
 use crate::init_link::{InitLink, Scope};
-use crate::oci::{ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage};
+use crate::oci::{ImageStore, Limits, PulledImage, Puller, ResolvedImage, VerifiedImage};
 use crate::values::ImageReference;
 
 /// Runs a container, again and again.
@@ -27,7 +27,7 @@ pub struct ContainerWorkload {
     pub spec: ContainerSpec,
     /// Its image.
     pub image: ImageReference,
-    /// Returns the puller of images of the machine config in force; called at each pull.
+    /// Returns the puller of images of the machine config in force, which knows its rules for images; called at each use of an image.
     pub puller: Box<dyn Fn() -> Arc<Puller> + Send + Sync>,
     /// The store of images.
     pub images: ImageStore,
@@ -44,7 +44,7 @@ pub struct ContainerWorkload {
     /// The cgroup of its processes.
     pub cgroup: Cgroup,
     /// The image for the start that is under way.
-    pub prepared: Mutex<Option<PulledImage>>,
+    pub prepared: Mutex<Option<VerifiedImage>>,
 }
 
 /// Grace period for a container that is not adopted.
@@ -69,14 +69,14 @@ pub fn output_name(service: &str) -> String {
 }
 
 impl ContainerWorkload {
-    /// Returns the image in force; without one, resolves the name and pulls.
-    async fn image_to_run(&self) -> anyhow::Result<PulledImage> {
+    /// Returns the image in force, if the rules allow it; without one, resolves the name and pulls.
+    async fn image_to_run(&self) -> anyhow::Result<VerifiedImage> {
         let name = self.spec.name.as_str();
         let Some(digest) = self.in_force.get(name, &self.image) else {
             return self.look_up(None).await;
         };
         if let Some(image) = self.images.get(digest) {
-            return Ok(image);
+            return self.admit(image).await;
         }
         // The image was lost with /var: pull the same digest again, whatever the name means by now.
         let same = self.image.at(digest);
@@ -87,7 +87,10 @@ impl ContainerWorkload {
                 reference: self.image.clone(),
                 ..puller.resolve(&same).await?
             };
-            self.bring(&puller, &resolved).await
+            let verified = puller.verify(resolved).await?;
+            puller
+                .pull(&verified, &self.images, &Limits::default())
+                .await
         };
         pulled.await.with_context(|| {
             format!("pull {same}, which {} meant; a restart of {name} by its operator looks the name up again", self.image)
@@ -96,11 +99,11 @@ impl ContainerWorkload {
 
     /// Resolves the image's name anew and puts the result in force. If the registry is unreachable, an image that is here is used,
     /// `running` first; any other failure is an error.
-    async fn look_up(&self, running: Option<PulledImage>) -> anyhow::Result<PulledImage> {
+    async fn look_up(&self, running: Option<PulledImage>) -> anyhow::Result<VerifiedImage> {
         let here = running.or_else(|| self.images.find(&self.image));
         let image = match here {
             // A digest always means the same image.
-            Some(image) if self.image.digest().is_some() => image,
+            Some(image) if self.image.digest().is_some() => self.admit(image).await?,
             here => self.ask_registry(here).await?,
         };
         let name = self.spec.name.as_str();
@@ -108,15 +111,25 @@ impl ContainerWorkload {
         Ok(image)
     }
 
-    async fn ask_registry(&self, here: Option<PulledImage>) -> anyhow::Result<PulledImage> {
+    /// Admits an image of the store as the rules in force say.
+    async fn admit(&self, image: PulledImage) -> anyhow::Result<VerifiedImage> {
+        Ok((self.puller)()
+            .admit(&self.image, image, &self.images)
+            .await?)
+    }
+
+    async fn ask_registry(&self, here: Option<PulledImage>) -> anyhow::Result<VerifiedImage> {
         let puller = (self.puller)();
-        let resolving = puller.resolve(&self.image);
+        let resolving = puller.look_up(&self.image);
         let resolved = match &here {
             Some(_) => tokio::time::timeout(LOOK_UP, resolving).await,
             None => Ok(resolving.await),
         };
         let pulled = match resolved {
-            Ok(Ok(resolved)) => Ok(self.bring(&puller, &resolved).await),
+            Ok(Ok(resolved)) => {
+                let limits = Limits::default();
+                Ok(puller.pull(&resolved, &self.images, &limits).await)
+            }
             Ok(Err(error)) => Ok(Err(error)),
             Err(too_late) => Err(too_late),
         };
@@ -133,16 +146,7 @@ impl ContainerWorkload {
             self.image,
             here.digest()
         );
-        Ok(here)
-    }
-
-    async fn bring(
-        &self,
-        puller: &Puller,
-        resolved: &ResolvedImage,
-    ) -> Result<PulledImage, PullError> {
-        let limits = Limits::default();
-        puller.pull(resolved, &self.images, &limits).await
+        Ok(puller.policy().admit(&self.image, here)?)
     }
 
     async fn prepare_image(&self) -> anyhow::Result<()> {
@@ -158,13 +162,16 @@ impl ContainerWorkload {
         self.look_up(running).await.map(drop)
     }
 
-    fn lock_prepared(&self) -> MutexGuard<'_, Option<PulledImage>> {
+    fn lock_prepared(&self) -> MutexGuard<'_, Option<VerifiedImage>> {
         self.prepared.locked()
     }
 
     async fn run(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
         let image = self.lock_prepared().take();
         let image = image.context("no image was prepared")?;
+        // The rules may have changed since.
+        let policy = (self.puller)();
+        let image = policy.policy().admit(&self.image, image.into_inner())?;
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .context("make the output's pipe")?;
         // Output waits in the pipe while generations change.
@@ -197,7 +204,7 @@ impl ContainerWorkload {
         if let Err(error) = self.note_identity(&image) {
             tracing::warn!("{} cannot be taken over later: {error:#}", self.spec.name);
         }
-        Ok(self.running(running, image, Some(output)))
+        Ok(self.running(running, image.into_inner(), Some(output)))
     }
 
     fn note_identity(&self, image: &PulledImage) -> anyhow::Result<()> {
@@ -225,7 +232,7 @@ impl ContainerWorkload {
     async fn take_over(&self, log: LogRing) -> Adopted {
         let why = match self.runtime.adopt(&self.spec.name).await {
             Ok(None) => return Adopted::Nothing,
-            Ok(Some(container)) => match self.same_image(&container) {
+            Ok(Some(container)) => match self.may_run_on(&container).await {
                 Ok(image) => return Adopted::Running(self.follow_again(container, image, log)),
                 Err(why) => {
                     end(&container).await;
@@ -239,6 +246,19 @@ impl ContainerWorkload {
             tracing::error!("container {}: {error:#}", self.spec.name);
         }
         Adopted::Ended(why)
+    }
+
+    /// Returns the image of a running container, if it would be started now and the rules allow it.
+    async fn may_run_on(&self, container: &RunningContainer) -> anyhow::Result<PulledImage> {
+        let image = self.same_image(container)?;
+        let admitted = tokio::time::timeout(LOOK_UP, self.admit(image)).await;
+        let late = || {
+            format!(
+                "its registry named no signature within {} s",
+                LOOK_UP.as_secs()
+            )
+        };
+        Ok(admitted.with_context(late)??.into_inner())
     }
 
     /// Returns the image of a running container, if it is the one that would be started now.

@@ -386,6 +386,13 @@ impl Services {
         service.tell(&message, &self.events, &self.store);
     }
 
+    /// Announces to the watchers of a service why it is about to end.
+    pub fn tell(&self, id: &str, message: &str) {
+        if let Some(service) = self.get(id) {
+            service.tell(message, &self.events, &self.store);
+        }
+    }
+
     /// Returns the names of the services that run on unattended.
     pub fn left(&self) -> Vec<String> {
         self.lock().left.clone()

@@ -12,7 +12,9 @@ use super::check::Room;
 use super::error::UpgradeError;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
-use crate::oci::{ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage, StoreError};
+use crate::oci::{
+    ImageStore, Limits, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
+};
 
 /// The mount point of the filesystem in memory.
 const MEMORY: &str = "/run/machined/installer";
@@ -23,7 +25,7 @@ const OVERHEAD: u64 = 8 << 20;
 #[derive(Debug)]
 pub struct Unpacked {
     /// The image.
-    pub image: PulledImage,
+    pub image: VerifiedImage,
     /// The store; the container's layer goes there, too.
     pub store: ImageStore,
     /// The filesystem in memory; dropping it unmounts and frees it.
@@ -51,7 +53,7 @@ impl Unpacked {
     /// Nothing of the image is left.
     pub async fn pull(
         puller: &Puller,
-        resolved: &ResolvedImage,
+        resolved: &Verified<ResolvedImage>,
         limits: &Limits,
         images: &ImageStore,
         room: Room,

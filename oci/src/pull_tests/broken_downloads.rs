@@ -57,7 +57,7 @@ async fn broken_downloads_are_resumed() {
 
     // Cut at 300 kB each time: without resuming, the whole blob never arrives.
     let flaky = puller(settings(flaky_proxy(registry.port, 3, 300_000)));
-    let resolved = flaky.resolve(&registry.reference(":v1")).await.unwrap();
+    let resolved = flaky.look_up(&registry.reference(":v1")).await.unwrap();
     let image = flaky
         .pull(&resolved, &store, &Limits::default())
         .await
@@ -91,7 +91,7 @@ async fn a_pull_that_is_given_up_leaves_nothing() {
         .await;
     let puller = puller(registry.settings());
     let (directory, store) = store();
-    let resolved = puller.resolve(&registry.reference(":v1")).await.unwrap();
+    let resolved = puller.look_up(&registry.reference(":v1")).await.unwrap();
     let started = tokio::sync::Notify::new();
     let notify = |_: Progress| started.notify_one();
     let limits = Limits::default();

@@ -26,7 +26,7 @@ async fn by_tag_and_by_digest() {
     let puller = puller(registry.settings());
     let (_directory, store) = store();
 
-    let by_tag = puller.resolve(&registry.reference(":v1")).await.unwrap();
+    let by_tag = puller.look_up(&registry.reference(":v1")).await.unwrap();
     assert_eq!(by_tag.labels()["dev.instar.version"], "v0.2.0");
     assert_eq!(by_tag.digest(), by_tag.named_digest);
     let arrived = AtomicUsize::new(0);
@@ -46,7 +46,7 @@ async fn by_tag_and_by_digest() {
     assert_eq!(image.config().entrypoint, ["/app"]);
 
     let reference = registry.reference(&format!("@{}", image.digest()));
-    let by_digest = puller.resolve(&reference).await.unwrap();
+    let by_digest = puller.look_up(&reference).await.unwrap();
     assert_eq!(by_digest.layers, by_tag.layers);
     // The image is in the store: nothing is transferred again, even without a registry.
     drop(registry);
@@ -55,7 +55,7 @@ async fn by_tag_and_by_digest() {
         .await
         .unwrap();
     assert_eq!(again.names().len(), 2);
-    assert_eq!(store.list().unwrap(), [again]);
+    assert_eq!(store.list().unwrap(), [again.into_inner()]);
 }
 
 #[tokio::test]

@@ -7,9 +7,14 @@ use std::time::{Duration, Instant};
 use instar_base::back_off::BackOff;
 
 use crate::unpack::test_tar::{TarBuilder, gzip};
-use crate::{ImageStore, Puller, Registries, Retries};
+use crate::{ImageStore, Policy, Puller, Registries, Retries};
 
 pub(super) fn puller(settings: Registries) -> Puller {
+    puller_with(settings, Policy::default())
+}
+
+/// A puller that keeps to a policy.
+pub(super) fn puller_with(settings: Registries, policy: Policy) -> Puller {
     let retries = Retries {
         attempts: 3,
         pauses: BackOff {
@@ -17,7 +22,7 @@ pub(super) fn puller(settings: Registries) -> Puller {
             longest: Duration::from_secs(1),
         },
     };
-    Puller::with_retries(Arc::new(settings), retries)
+    Puller::with_retries(Arc::new(settings), policy, retries)
 }
 
 pub(super) fn layer(name: &str, content: &[u8]) -> (Vec<u8>, Vec<u8>) {

@@ -19,7 +19,7 @@ async fn damaged_blobs_are_refused_and_leave_nothing() {
         .await;
     let puller = puller(registry.settings());
     let (directory, store) = store();
-    let resolved = puller.resolve(&registry.reference(":v1")).await.unwrap();
+    let resolved = puller.look_up(&registry.reference(":v1")).await.unwrap();
     let pull = async || {
         chain(
             &puller
@@ -128,7 +128,7 @@ async fn hostile_images_are_refused_and_leave_nothing() {
         ),
         (":diff-id", "but the image config says"),
     ] {
-        let resolved = puller.resolve(&registry.reference(tag)).await.unwrap();
+        let resolved = puller.look_up(&registry.reference(tag)).await.unwrap();
         let limits = Limits {
             ratio_from: 32 << 20,
             ..Limits::default()
@@ -141,7 +141,7 @@ async fn hostile_images_are_refused_and_leave_nothing() {
         unpacked_bytes: 10,
         ..Limits::default()
     };
-    let resolved = puller.resolve(&registry.reference(":path")).await.unwrap();
+    let resolved = puller.look_up(&registry.reference(":path")).await.unwrap();
     let error = puller.pull(&resolved, &store, &small).await.unwrap_err();
     assert!(
         matches!(error, PullError::TooLarge { limit: 10, .. }),

@@ -1,5 +1,6 @@
 //! Debian's docker-registry on a loopback port, started and ended by each test.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -120,6 +121,36 @@ impl Registry {
             .await
             .unwrap();
         response.manifest_url
+    }
+
+    /// Pushes the layers of signatures (blob, media type, annotations) under a tag.
+    pub(super) async fn push_signatures(
+        &self,
+        tag: &str,
+        layers: Vec<(Vec<u8>, &str, BTreeMap<String, String>)>,
+    ) {
+        let layers: Vec<_> = layers
+            .into_iter()
+            .map(|(blob, kind, annotations)| {
+                ImageLayer::new(blob, kind.to_owned(), Some(annotations))
+            })
+            .collect();
+        let reference = format!("{}/app:{tag}", self.host()).parse().unwrap();
+        let config = Config::oci_v1(b"{}".to_vec(), None);
+        let pusher = self.pusher();
+        let pushed = pusher.push(&reference, &layers, config, &PushAuth::Anonymous, None);
+        pushed.await.unwrap();
+    }
+
+    /// Pushes a manifest or an index under a tag, as it is.
+    pub(super) async fn push_manifest(&self, tag: &str, manifest: &serde_json::Value) -> Vec<u8> {
+        let reference = format!("{}/app:{tag}", self.host()).parse().unwrap();
+        let media_type = manifest["mediaType"].as_str().unwrap().parse().unwrap();
+        let body = manifest.to_string().into_bytes();
+        let pusher = self.pusher();
+        let pushed = pusher.push_manifest_raw(&reference, body.clone(), media_type);
+        pushed.await.unwrap();
+        body
     }
 
     /// The file that the registry keeps a blob in.

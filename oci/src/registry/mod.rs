@@ -34,7 +34,7 @@ use instar_values::ImageReference;
 /// Size limit of manifests and configs. Registries accept no manifest above 4 MiB; real ones have a few KiB.
 const LARGEST_DOCUMENT: u64 = 1 << 20;
 /// Timeout for manifest, config and tokens of one image, redirections and retries included.
-const RESOLVE: Duration = Duration::from_secs(300);
+pub(crate) const RESOLVE: Duration = Duration::from_secs(300);
 /// Limit on redirections: a registry redirects to a blob store, which may redirect again.
 const MOST_REDIRECTIONS: usize = 5;
 /// Size limit of tokens and error messages.
@@ -81,6 +81,8 @@ pub struct ResolvedImage {
     pub config: ImageConfig,
     /// The layers, lowest first.
     pub layers: Vec<Layer>,
+    /// The index that the name points to, as the registry serves it: where the index is signed, it leads from the signature to the image.
+    pub index: Option<Vec<u8>>,
 }
 
 impl ResolvedImage {
@@ -256,6 +258,15 @@ impl RegistryError {
     }
 }
 
+impl RegistryError {
+    /// Whether every endpoint has answered that it does not have the image.
+    pub fn is_absence(&self) -> bool {
+        let mut errors = self.tried.0.iter();
+        !self.tried.0.is_empty()
+            && errors.all(|(_, error)| matches!(error, RequestError::NotFound { .. }))
+    }
+}
+
 /// Endpoints and their errors, in the order of asking.
 #[derive(Debug)]
 pub struct Tried(pub Vec<(String, RequestError)>);
@@ -277,15 +288,22 @@ impl fmt::Display for Tried {
     }
 }
 
-/// A small response, read to its end.
-struct Document {
-    content_type: Option<String>,
+/// A manifest, its digest, and its bytes.
+struct NamedManifest {
+    manifest: Manifest,
+    digest: Digest,
     bytes: Vec<u8>,
+}
+
+/// A small response, read to its end.
+pub(crate) struct Document {
+    content_type: Option<String>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Document {
     /// Checks the document against its descriptor, and returns its digest.
-    fn check(
+    pub(crate) fn check(
         &self,
         what: &'static str,
         digest: Option<Digest>,
@@ -337,13 +355,18 @@ impl RegistryClient {
         self.http.check_settings()
     }
 
+    /// The endpoints for an image, in the order of asking.
+    pub(crate) fn endpoints(&self, reference: &ImageReference) -> Vec<Endpoint> {
+        self.registries.endpoints(reference.registry())
+    }
+
     /// Resolves a name. Only manifest and config are transferred.
     pub async fn resolve(
         &self,
         reference: &ImageReference,
     ) -> Result<ResolvedImage, RegistryError> {
         let mut tried = Vec::new();
-        for endpoint in self.registries.endpoints(reference.registry()) {
+        for endpoint in self.endpoints(reference) {
             let resolved = timeout(RESOLVE, self.resolve_at(&endpoint, reference)).await;
             match resolved.unwrap_or(Err(RequestError::Late)) {
                 Ok(image) => return Ok(image),
@@ -362,18 +385,24 @@ impl RegistryClient {
         reference: &ImageReference,
     ) -> Result<ResolvedImage, RequestError> {
         let selector = reference.selector();
-        let (manifest, named_digest) = self
+        let named = self
             .manifest(endpoint, reference, &selector, reference.digest(), None)
             .await?;
-        let (manifest, digest) = match manifest {
-            Manifest::Image { .. } => (manifest, named_digest),
+        let named_digest = named.digest;
+        let (ours, index) = match named.manifest {
+            Manifest::Image { .. } => (named, None),
             Manifest::Index(manifests) => {
                 let ours = manifest::select(manifests)?;
                 let (digest, size) = (Some(ours.digest), Some(ours.size));
-                self.manifest(endpoint, reference, &ours.digest.to_string(), digest, size)
-                    .await?
+                let ours = self
+                    .manifest(endpoint, reference, &ours.digest.to_string(), digest, size)
+                    .await?;
+                (ours, Some(named.bytes))
             }
         };
+        let NamedManifest {
+            manifest, digest, ..
+        } = ours;
         let Manifest::Image { config, layers } = manifest else {
             return Err(RequestError::Nested);
         };
@@ -393,10 +422,11 @@ impl RegistryClient {
             named_digest,
             config,
             layers,
+            index,
         })
     }
 
-    /// Gets a manifest by tag or digest; returns it with its digest.
+    /// Gets a manifest by tag or digest.
     async fn manifest(
         &self,
         endpoint: &Endpoint,
@@ -404,14 +434,18 @@ impl RegistryClient {
         selector: &str,
         digest: Option<Digest>,
         size: Option<u64>,
-    ) -> Result<(Manifest, Digest), RequestError> {
+    ) -> Result<NamedManifest, RequestError> {
         let path = format!("{}/manifests/{selector}", reference.repository());
         let document = self
             .document(endpoint, reference, &path, MANIFEST_MEDIA_TYPES)
             .await?;
         let digest = document.check("a manifest", digest, size)?;
         let manifest = Manifest::parse(&document.bytes, document.content_type.as_deref())?;
-        Ok((manifest, digest))
+        Ok(NamedManifest {
+            manifest,
+            digest,
+            bytes: document.bytes,
+        })
     }
 
     /// Gets a small document, with retries while they may help.
@@ -422,9 +456,23 @@ impl RegistryClient {
         path: &str,
         accept: &'static str,
     ) -> Result<Document, RequestError> {
+        self.bounded_document(endpoint, reference, path, accept, LARGEST_DOCUMENT)
+            .await
+    }
+
+    /// The same, with a limit on its size in bytes.
+    pub(crate) async fn bounded_document(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        path: &str,
+        accept: &'static str,
+        limit: u64,
+    ) -> Result<Document, RequestError> {
         let mut failed = 0;
         loop {
-            let error = match self.document_once(endpoint, reference, path, accept).await {
+            let once = self.document_once(endpoint, reference, path, accept, limit);
+            let error = match once.await {
                 Ok(document) => return Ok(document),
                 Err(error) => error,
             };
@@ -442,13 +490,14 @@ impl RegistryClient {
         reference: &ImageReference,
         path: &str,
         accept: &'static str,
+        limit: u64,
     ) -> Result<Document, RequestError> {
         let mut answer = self.get(endpoint, reference, path, accept, 0).await?;
         let content_type = answer.headers.get(CONTENT_TYPE);
         Ok(Document {
             content_type: content_type
                 .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
-            bytes: answer.document(LARGEST_DOCUMENT as usize).await?,
+            bytes: answer.document(limit as usize).await?,
         })
     }
 

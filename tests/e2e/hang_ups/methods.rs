@@ -62,6 +62,7 @@ const CHANGE_NOTHING: &[&str] = &[
     "machine.MachineService/SystemStat",
     "machine.MachineService/Version",
     "machine.ImageService/List",
+    "machine.ImageService/Verify",
     "machine.StorageService/Statfs",
     "storage.StorageService/Disks",
     "time.TimeService/Time",

@@ -22,11 +22,13 @@ pub enum Namespace {
     Secrets,
     /// The machine's hardware.
     Hardware,
+    /// What the machine lets in.
+    Security,
 }
 
 impl Namespace {
     /// All namespaces, each with a description.
-    pub const ALL: [(Namespace, &'static str); 7] = [
+    pub const ALL: [(Namespace, &'static str); 8] = [
         (Namespace::Meta, "what kinds of resources there are"),
         (Namespace::Runtime, "the machine as it runs"),
         (Namespace::Network, "links, addresses, routes, names"),
@@ -34,6 +36,7 @@ impl Namespace {
         (Namespace::Config, "the machine config"),
         (Namespace::Secrets, "keys and tokens of the machine config"),
         (Namespace::Hardware, "what the machine is built of"),
+        (Namespace::Security, "what the machine lets in"),
     ];
 
     /// Returns the name in the API.
@@ -46,6 +49,7 @@ impl Namespace {
             Namespace::Config => "config",
             Namespace::Secrets => "secrets",
             Namespace::Hardware => "hardware",
+            Namespace::Security => "security",
         }
     }
 

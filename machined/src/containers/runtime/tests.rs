@@ -7,7 +7,8 @@ use namespace::{block_on, isolated};
 
 use super::*;
 use crate::oci::manifest::ImageConfig;
-use crate::values::Digest;
+use crate::oci::{NewImage, Policy};
+use crate::values::{Digest, ImageReference};
 
 fn name() -> ContainerName {
     "web".parse().unwrap()
@@ -30,15 +31,21 @@ async fn a_process_is_watched_and_signalled_by_its_pidfd() {
     assert_eq!(Errno::from_io_error(&gone), Some(Errno::SRCH));
 }
 
-fn stored_image(store: &ImageStore) -> PulledImage {
+fn stored_image(store: &ImageStore) -> VerifiedImage {
     let incoming = store.incoming(Digest::of(b"image")).unwrap();
     let config = ImageConfig {
         entrypoint: vec!["/app".into()],
         ..ImageConfig::default()
     };
-    incoming
-        .commit(&"r.io/a".parse().unwrap(), config, 0, 0)
-        .unwrap()
+    let name: ImageReference = "r.io/a".parse().unwrap();
+    let image = incoming.commit(NewImage {
+        name: name.clone(),
+        named_digest: Digest::of(b"image"),
+        config,
+        download_bytes: 0,
+        unpacked_bytes: 0,
+    });
+    Policy::default().admit(&name, image.unwrap()).unwrap()
 }
 
 fn streams() -> Streams {

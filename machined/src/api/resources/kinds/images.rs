@@ -13,6 +13,7 @@ pub(super) const IMAGES: Kind = Kind {
     columns: &[
         ("Names", "{.names}"),
         ("Containers", "{.containers}"),
+        ("Signed by", "{.signedBy}"),
         ("Downloaded", "{.downloadBytes}"),
         ("Unpacked", "{.unpackedBytes}"),
         ("Pulled", "{.pulledAt}"),
@@ -31,12 +32,15 @@ fn image(image: &PulledImage, in_force: &InForce) -> Item {
         .iter()
         .filter(|(_, it)| it.digest == image.digest());
     let containers = of_it.map(|(container, it)| format!("{container}={}", it.reference));
+    let signed_by = image.signed_by().into_iter();
+    let signed_by = signed_by.map(|key| key.to_string());
     let spec = Record::default()
         .with("names", 1, names.collect::<Value>())
         .with("digest", 2, image.digest().to_string())
         .with("downloadBytes", 3, image.download_bytes())
         .with("unpackedBytes", 4, image.unpacked_bytes())
         .with("pulledAt", 5, Value::Time(image.pulled_at()))
-        .with("containers", 6, containers.collect::<Value>());
+        .with("containers", 6, containers.collect::<Value>())
+        .with("signedBy", 7, signed_by.collect::<Value>());
     Item::new(image.digest().to_string(), spec)
 }

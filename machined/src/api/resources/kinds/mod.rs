@@ -18,7 +18,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 31] = [
+pub static KINDS: [&Kind; 32] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -31,6 +31,7 @@ pub static KINDS: [&Kind; 31] = [
     &runtime::META_KEYS,
     &kernel::PARAMETERS,
     &security::SECURITY_STATES,
+    &security::IMAGE_VERIFICATION_RULES,
     &upgrades::UPGRADES,
     &images::IMAGES,
     &network::HOSTNAMES,

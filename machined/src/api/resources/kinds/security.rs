@@ -1,8 +1,9 @@
-//! The kind that tells how far the machine can trust its boot.
+//! Kinds that tell how far the machine can trust its boot, and which images it lets in.
 
 use std::path::Path;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
+use crate::values::{ImageRule, RuleEffect};
 
 /// Secure Boot, and the boot image that the firmware started.
 pub(super) const SECURITY_STATES: Kind = Kind {
@@ -19,6 +20,45 @@ pub(super) const SECURITY_STATES: Kind = Kind {
     sources: &[Source::Disk],
     read: |_| Ok(state(Path::new("/sys/firmware/efi")).into_iter().collect()),
 };
+
+/// The rules for images of the config in force. The first one that matches an image decides about it.
+pub(super) const IMAGE_VERIFICATION_RULES: Kind = Kind {
+    name: "ImageVerificationRules.security.talos.dev",
+    singular: "ImageVerificationRule",
+    namespace: Namespace::Security,
+    aliases: &[],
+    columns: &[
+        ("Pattern", "{.imagePattern}"),
+        ("Skip", "{.skip}"),
+        ("Deny", "{.deny}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Config],
+    read: |machine| {
+        let configured = machine.config();
+        let rules = configured.map(|configured| rules(&configured.config.image_rules));
+        Ok(rules.unwrap_or_default())
+    },
+};
+
+fn rules(rules: &[ImageRule]) -> Vec<Item> {
+    let numbered = rules.iter().enumerate();
+    let items = numbered.map(|(number, rule)| {
+        let spec = Record::default()
+            .with("imagePattern", 1, rule.pattern.as_str())
+            .with("skip", 2, rule.effect == RuleEffect::Skip)
+            .with("deny", 3, rule.effect == RuleEffect::Deny);
+        let spec = match &rule.effect {
+            RuleEffect::SignedBy(key) => {
+                let key = Record::default().with("certificate", 1, key.pem());
+                spec.with("publicKeyVerifier", 5, key)
+            }
+            RuleEffect::Skip | RuleEffect::Deny => spec,
+        };
+        Item::new(format!("{number:04}"), spec)
+    });
+    items.collect()
+}
 
 /// GUID of the firmware's own variables (UEFI specification).
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
@@ -50,9 +90,32 @@ fn state(efi: &Path) -> Option<Item> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use instar_api::definitions::runtime::SecurityStateSpec;
+    use instar_api::definitions::security::ImageVerificationRuleSpec;
     use prost::Message as _;
 
     use super::*;
+
+    const CONFIG: &str = include_str!("../../../../../config/tests/data/served-1.14.yaml");
+
+    #[test]
+    fn rules_have_their_numbers_and_both_encodings() {
+        let config = crate::config::parse(CONFIG.as_bytes()).unwrap().config;
+        let items = rules(&config.image_rules);
+        let ids: Vec<_> = items.iter().map(|item| item.id.as_str()).collect();
+        assert_eq!(ids, ["0000", "0001", "0002"]);
+        let decoded = items.iter().map(|item| {
+            ImageVerificationRuleSpec::decode(item.spec.protobuf().as_slice()).unwrap()
+        });
+        let [skip, key, deny] = decoded.collect::<Vec<_>>().try_into().unwrap();
+        assert!(skip.skip && !skip.deny && skip.public_key_verifier.is_none());
+        assert!(!key.skip && !key.deny);
+        let pem = key.public_key_verifier.unwrap().certificate;
+        assert!(pem.starts_with("-----BEGIN PUBLIC KEY-----"), "{pem}");
+        assert!(deny.deny);
+        assert_eq!(deny.image_pattern, "*");
+        let yaml: serde_json::Value = serde_saphyr::from_str(&items[1].spec.yaml()).unwrap();
+        assert_eq!(yaml["publicKeyVerifier"]["certificate"], pem);
+    }
 
     #[test]
     fn what_cannot_be_asked_is_not_answered() {

@@ -1,0 +1,320 @@
+//! Images that need a signature, pulled from a real registry.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use instar_base::error_chain::chain;
+use instar_values::{Digest, ImagePattern, ImageRule, RuleEffect};
+use serde_json::json;
+
+use super::pulling::{layer, puller, puller_with, store};
+use super::registry::Registry;
+use crate::verification::test_signing::{Signer, annotation, bundle_of, payload, statement};
+use crate::verification::{Basis, Signature};
+use crate::{Limits, Policy, PulledImage, Puller, ResolvedImage};
+
+const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+async fn pushed() -> (Registry, ResolvedImage) {
+    let registry = Registry::start();
+    registry
+        .push("v1", "amd64", &[layer("a", b"content")])
+        .await;
+    let (puller, name) = (puller(registry.settings()), registry.reference(":v1"));
+    let resolved = puller.resolve(&name).await.unwrap();
+    (registry, resolved)
+}
+
+async fn sign(registry: &Registry, digest: Digest, signatures: &[Signature]) {
+    let layers = signatures.iter().map(|signature| {
+        let beside = [(
+            "dev.cosignproject.cosign/signature".to_owned(),
+            annotation(signature),
+        )];
+        (
+            signature.payload().to_vec(),
+            PAYLOAD,
+            BTreeMap::from(beside),
+        )
+    });
+    let tag = format!("sha256-{}.sig", digest.hex());
+    registry.push_signatures(&tag, layers.collect()).await;
+}
+
+async fn refused(puller: &Puller, registry: &Registry) -> String {
+    chain(
+        &puller
+            .look_up(&registry.reference(":v1"))
+            .await
+            .unwrap_err(),
+    )
+}
+
+#[tokio::test]
+async fn a_signature_of_the_older_form_is_found_and_kept() {
+    let (registry, image) = pushed().await;
+    let (signer, other) = (Signer::ecdsa(), Signer::ecdsa());
+    let key = signer.public_key().fingerprint();
+    let puller = puller_with(registry.settings(), signer.policy());
+    let said = refused(&puller, &registry).await;
+    let expected = format!(
+        "{} ({}) is not allowed: rule 0000 (*) of ImageVerificationConfig wants a signature by the key {key}, and no signature was found; \
+         sign the image, or change the rule",
+        image.reference,
+        image.digest()
+    );
+    assert_eq!(said, expected);
+
+    let by_other = other.simple(payload(image.digest()));
+    sign(&registry, image.digest(), std::slice::from_ref(&by_other)).await;
+    let said = refused(&puller, &registry).await;
+    assert!(
+        said.contains("and 1 signature, not by this key was found"),
+        "{said}"
+    );
+
+    sign(
+        &registry,
+        image.digest(),
+        &[by_other, signer.simple(payload(image.digest()))],
+    )
+    .await;
+    let verified = puller.look_up(&image.reference).await.unwrap();
+    assert!(matches!(verified.basis(), Basis::Signed { key: by, .. } if *by == key));
+    let (_directory, store) = store();
+    let pulled = puller
+        .pull(&verified, &store, &Limits::default())
+        .await
+        .unwrap();
+    assert_eq!(pulled.signed_by(), [key]);
+
+    // No registry is needed any more.
+    drop(registry);
+    let again = store.get(image.digest()).unwrap();
+    let admitted = puller
+        .admit(&image.reference, again.clone(), &store)
+        .await
+        .unwrap();
+    assert_eq!(admitted.basis(), verified.basis());
+    let error = puller_with(Default::default(), other.policy());
+    let error = error
+        .admit(&image.reference, again, &store)
+        .await
+        .unwrap_err();
+    assert!(error.is_unreachable(), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn a_signature_for_another_image_is_named_as_such() {
+    let (registry, image) = pushed().await;
+    let (signer, old) = (Signer::ecdsa(), Digest::of(b"old"));
+    sign(&registry, image.digest(), &[signer.simple(payload(old))]).await;
+    let puller = puller_with(registry.settings(), signer.policy());
+    let said = refused(&puller, &registry).await;
+    let expected = format!("and a signature by this key, but for the digest {old} was found");
+    assert!(said.contains(&expected), "{said}");
+}
+
+/// A signer signs the index; the machine takes one image from it.
+#[tokio::test]
+async fn a_bundle_for_an_index_is_found_behind_its_tag() {
+    let (registry, image) = pushed().await;
+    let signer = Signer::ecdsa();
+    let index = json!({
+        "schemaVersion": 2, "mediaType": INDEX,
+        "manifests": [{"mediaType": MANIFEST, "digest": image.digest(), "size": size_of(&registry, image.digest()),
+                       "platform": {"os": "linux", "architecture": "amd64"}}],
+    });
+    let index = Digest::of(&registry.push_manifest("v1", &index).await);
+    let bundle = bundle_of(&signer.statement(statement(index)));
+    let tag = format!("sha256-{}", index.hex());
+    registry
+        .push_signatures(&tag, vec![(bundle, BUNDLE, BTreeMap::new())])
+        .await;
+    let puller = puller_with(registry.settings(), signer.policy());
+    let verified = puller.look_up(&image.reference).await.unwrap();
+    let (_directory, store) = store();
+    let pulled = puller
+        .pull(&verified, &store, &Limits::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        (pulled.digest(), pulled.named_digest()),
+        (image.digest(), index)
+    );
+
+    drop(registry);
+    let again = store.get(image.digest()).unwrap();
+    signer.policy().admit(&image.reference, again).unwrap();
+}
+
+#[tokio::test]
+async fn a_bundle_in_a_list_of_referrers_behind_a_tag_is_found() {
+    let (registry, image) = pushed().await;
+    let signer = Signer::ed25519();
+    let bundle = bundle_of(&signer.statement(statement(image.digest())));
+    registry
+        .push_signatures("bundle", vec![(bundle, BUNDLE, BTreeMap::new())])
+        .await;
+    let manifest = {
+        // The reference of a manifest of signatures is not one of an image.
+        let body = get(&registry, "manifests/bundle", MANIFEST);
+        (Digest::of(&body), body.len())
+    };
+    let referrers = json!({
+        "schemaVersion": 2, "mediaType": INDEX,
+        "manifests": [{"mediaType": MANIFEST, "artifactType": BUNDLE, "digest": manifest.0, "size": manifest.1}],
+    });
+    let tag = format!("sha256-{}", image.digest().hex());
+    registry.push_manifest(&tag, &referrers).await;
+    let puller = puller_with(registry.settings(), signer.policy());
+    puller.look_up(&image.reference).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_flipped_byte_of_the_blob_at_the_registry_refuses() {
+    let (registry, image) = pushed().await;
+    let signer = Signer::ecdsa();
+    let signature = signer.simple(payload(image.digest()));
+    sign(&registry, image.digest(), std::slice::from_ref(&signature)).await;
+    let puller = puller_with(registry.settings(), signer.policy());
+    let file = registry.blob(signature.payload());
+    let good = fs::read(&file).unwrap();
+    for at in [0, good.len() / 2, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&file, &bad).unwrap();
+        let error = puller.look_up(&image.reference).await.unwrap_err();
+        assert!(!error.is_unreachable(), "{}", chain(&error));
+    }
+    fs::write(&file, &good).unwrap();
+    puller.look_up(&image.reference).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_flipped_byte_of_the_kept_proof_refuses_until_the_registry_has_another() {
+    let (registry, image) = pushed().await;
+    let signer = Signer::ecdsa();
+    sign(
+        &registry,
+        image.digest(),
+        &[signer.simple(payload(image.digest()))],
+    )
+    .await;
+    let puller = puller_with(registry.settings(), signer.policy());
+    let (directory, store) = store();
+    let verified = puller.look_up(&image.reference).await.unwrap();
+    puller
+        .pull(&verified, &store, &Limits::default())
+        .await
+        .unwrap();
+    let kept = directory
+        .path()
+        .join("images")
+        .join(image.digest().hex())
+        .join("proofs.json");
+    let good = fs::read(&kept).unwrap();
+    let admits = |image: PulledImage| signer.policy().admit(&verified.reference, image).is_ok();
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&kept, &bad).unwrap();
+        assert!(!admits(store.get(image.digest()).unwrap()), "byte {at}");
+    }
+    let here = store.get(image.digest()).unwrap();
+    puller
+        .admit(&image.reference, here.clone(), &store)
+        .await
+        .unwrap();
+    assert!(admits(here));
+}
+
+#[tokio::test]
+async fn a_policy_changes_while_the_image_is_here() {
+    let (registry, image) = pushed().await;
+    let (one, two) = (Signer::ecdsa(), Signer::p384());
+    let (_directory, store) = store();
+    let free = puller(registry.settings());
+    let verified = free.look_up(&image.reference).await.unwrap();
+    assert_eq!(*verified.basis(), Basis::NoRule);
+    let pulled = free
+        .pull(&verified, &store, &Limits::default())
+        .await
+        .unwrap();
+    assert!(pulled.signed_by().is_empty());
+    let pulled = pulled.into_inner();
+
+    let both = [
+        one.simple(payload(image.digest())),
+        two.simple(payload(image.digest())),
+    ];
+    sign(&registry, image.digest(), &both).await;
+    for signer in [&one, &two] {
+        let strict = puller_with(registry.settings(), signer.policy());
+        strict
+            .admit(&image.reference, pulled.clone(), &store)
+            .await
+            .unwrap();
+    }
+    drop(registry);
+    for signer in [&one, &two] {
+        signer
+            .policy()
+            .admit(&image.reference, pulled.clone())
+            .unwrap();
+    }
+    let deny = Policy::new(vec![ImageRule {
+        pattern: ImagePattern::new("*"),
+        effect: RuleEffect::Deny,
+    }]);
+    let said = chain(&deny.admit(&image.reference, pulled).unwrap_err());
+    assert!(
+        said.ends_with("rule 0000 (*) of ImageVerificationConfig denies it"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_registry_that_is_away_is_not_an_absent_signature() {
+    let (registry, image) = pushed().await;
+    let signer = Signer::ecdsa();
+    let settings = registry.settings();
+    drop(registry);
+    let puller = puller_with(settings, signer.policy());
+    let error = puller.verify(image).await.unwrap_err();
+    assert!(error.is_unreachable(), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn a_denied_image_is_not_asked_for() {
+    let deny = Policy::new(vec![ImageRule {
+        pattern: ImagePattern::new("r.invalid/*"),
+        effect: RuleEffect::Deny,
+    }]);
+    let puller = puller_with(Default::default(), deny);
+    let error = puller
+        .resolve(&"r.invalid/a".parse().unwrap())
+        .await
+        .unwrap_err();
+    let expected = "r.invalid/a:latest is not allowed: rule 0000 (r.invalid/*) of ImageVerificationConfig denies it";
+    assert_eq!(chain(&error), expected);
+}
+
+fn size_of(registry: &Registry, manifest: Digest) -> usize {
+    get(registry, &format!("manifests/{manifest}"), MANIFEST).len()
+}
+
+fn get(registry: &Registry, place: &str, accept: &str) -> Vec<u8> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(registry.host()).unwrap();
+    let head = format!(
+        "GET /v2/app/{place} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.as_bytes().to_vec()
+}

@@ -1,0 +1,107 @@
+//! Admits images: resolved ones by the signatures at their registry, those of the store by the proofs that are kept with them.
+
+use instar_values::{ImageReference, PublicKey};
+
+use super::findings::{Findings, Subject};
+use super::policy::{Policy, RuleName, Verdict};
+use super::refusal::{Refusal, VerificationError};
+use super::verified::{Basis, Verified, VerifiedImage};
+use crate::registry::{RegistryClient, ResolvedImage};
+use crate::store::PulledImage;
+
+impl Policy {
+    /// Refuses images that a rule denies, by their name alone.
+    ///
+    /// # Errors
+    /// The rule.
+    pub fn refuse_denied(&self, image: &ImageReference) -> Result<(), Refusal> {
+        match self.verdict(image) {
+            Verdict::Deny(rule) => Err(Refusal::Denied {
+                image: image.clone(),
+                rule,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Admits an image of the store that is to be used by this name, without a registry: by the proofs that are kept with it.
+    ///
+    /// # Errors
+    /// The rule, and what was found instead.
+    pub fn admit(
+        &self,
+        name: &ImageReference,
+        image: PulledImage,
+    ) -> Result<VerifiedImage, Refusal> {
+        match self.decide(name, image)? {
+            Decision::Allowed(verified) => Ok(verified),
+            Decision::NeedsSignature(image, rule, key) => {
+                let digest = image.digest();
+                let mut findings = Findings::default();
+                let subject = Subject {
+                    image: digest,
+                    index: None,
+                };
+                for proof in image.proofs().iter() {
+                    if proof.holds(key, digest).is_ok() {
+                        return Ok(Verified::signed(image, rule, proof.clone()));
+                    }
+                    findings.judge(proof.clone().into_signature(), key, &subject);
+                }
+                let key = key.fingerprint();
+                Err(Refusal::not_signed(name, digest, rule, key, &findings))
+            }
+        }
+    }
+
+    /// Verifies a resolved image by the signatures at its registry.
+    ///
+    /// # Errors
+    /// The policy refuses the image, or the registry cannot be asked.
+    pub(crate) async fn verify(
+        &self,
+        client: &RegistryClient,
+        image: ResolvedImage,
+    ) -> Result<Verified<ResolvedImage>, VerificationError> {
+        let name = image.reference.clone();
+        match self
+            .decide(&name, image)
+            .map_err(VerificationError::Refused)?
+        {
+            Decision::Allowed(verified) => Ok(verified),
+            Decision::NeedsSignature(image, rule, key) => {
+                match client.find_proof(&image, &rule, key).await? {
+                    Ok(proof) => Ok(Verified::signed(image, rule, proof)),
+                    Err(findings) => {
+                        let (digest, key) = (image.digest(), key.fingerprint());
+                        let refusal = Refusal::not_signed(&name, digest, rule, key, &findings);
+                        Err(VerificationError::Refused(refusal))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decides about an image by its name.
+    fn decide<T>(&self, name: &ImageReference, image: T) -> Result<Decision<'_, T>, Refusal> {
+        Ok(match self.verdict(name) {
+            Verdict::NoRule => Decision::Allowed(Verified::without_signature(image, Basis::NoRule)),
+            Verdict::Skip(rule) => {
+                Decision::Allowed(Verified::without_signature(image, Basis::Skipped(rule)))
+            }
+            Verdict::SignedBy(rule, key) => Decision::NeedsSignature(image, rule, key),
+            Verdict::Deny(rule) => {
+                return Err(Refusal::Denied {
+                    image: name.clone(),
+                    rule,
+                });
+            }
+        })
+    }
+}
+
+/// What an image's name decides.
+enum Decision<'a, T> {
+    Allowed(Verified<T>),
+    NeedsSignature(T, RuleName, &'a PublicKey),
+}

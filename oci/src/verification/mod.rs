@@ -1,0 +1,37 @@
+//! Verification: whether the owner's policy allows an image.
+//!
+//! ```text
+//! rules ─ policy ─► no rule, skip ───────────────────────────────► Verified<ResolvedImage> ─ pull ─► VerifiedImage
+//!            │ deny ─► refused                                                  ▲                        ▲
+//!            └ a key ─► signatures of its digests, at its registries ─► proof ──┘      kept with the image ┘ admitted later
+//! ```
+//!
+//! [`Verified`] can only be made here, and only a [`VerifiedImage`] is run or installed. The [`Proof`] that an image was verified by is kept
+//! with it in the store: it is verified again, without a registry, at each start and when the policy changes.
+//!
+//! The decision: signatures by a key that the owner names, in the three places and two forms that cosign writes. A transparency log is not
+//! asked: a machine may have no way to it, and a log finds keys that were misused afterwards, while a policy decides beforehand.
+//! The rest of a name does not count: the signed name of an image (`docker-reference`) is where it was first pushed, and images are copied to
+//! mirrors and other registries. What was signed is a digest.
+
+mod admission;
+mod bundle;
+mod findings;
+mod policy;
+mod proof;
+mod refusal;
+mod search;
+mod signature;
+mod simple_signing;
+#[cfg(test)]
+pub(crate) mod test_signing;
+mod verified;
+
+#[cfg(feature = "fuzzing")]
+pub(crate) use bundle::signatures as bundle_signatures;
+pub use policy::{Policy, RuleName, Verdict};
+pub use proof::Proof;
+pub(crate) use proof::{Proofs, read as read_proofs, write as write_proofs};
+pub use refusal::{Refusal, VerificationError};
+pub use signature::{NotASignature, Signature};
+pub use verified::{Basis, Verified, VerifiedImage};

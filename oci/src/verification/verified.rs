@@ -1,0 +1,88 @@
+//! A value that the policy allows. Only this room makes one.
+
+use std::ops::Deref;
+
+use instar_values::Digest;
+
+use super::policy::RuleName;
+use super::proof::Proof;
+use crate::store::PulledImage;
+
+/// An image that the policy allows: resolved, and then it may be pulled; or pulled, and then it may be run and installed. It has no public
+/// constructor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verified<T> {
+    value: T,
+    basis: Basis,
+    proof: Option<Proof>,
+}
+
+/// An image of the store that may be run and installed.
+pub type VerifiedImage = Verified<PulledImage>;
+
+/// Why the policy allows an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Basis {
+    /// No rule matches.
+    NoRule,
+    /// A rule allows it without a signature.
+    Skipped(RuleName),
+    /// It is signed by the key of a rule.
+    Signed {
+        /// The rule.
+        rule: RuleName,
+        /// The key's fingerprint.
+        key: Digest,
+    },
+}
+
+impl<T> Verified<T> {
+    pub(super) fn without_signature(value: T, basis: Basis) -> Self {
+        Verified {
+            value,
+            basis,
+            proof: None,
+        }
+    }
+
+    pub(super) fn signed(value: T, rule: RuleName, proof: Proof) -> Self {
+        let key = proof.key();
+        Verified {
+            value,
+            basis: Basis::Signed { rule, key },
+            proof: Some(proof),
+        }
+    }
+
+    /// Why the policy allows it.
+    pub fn basis(&self) -> &Basis {
+        &self.basis
+    }
+
+    /// The signature that it was verified by.
+    pub(crate) fn proof(&self) -> Option<&Proof> {
+        self.proof.as_ref()
+    }
+
+    /// The value, which is only a value from here on.
+    pub fn into_inner(self) -> T {
+        self.value
+    }
+
+    /// The same decision about the same image in another form. The caller makes sure that both have the same digest.
+    pub(crate) fn same_image<U>(&self, value: U) -> Verified<U> {
+        Verified {
+            value,
+            basis: self.basis.clone(),
+            proof: self.proof.clone(),
+        }
+    }
+}
+
+impl<T> Deref for Verified<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
