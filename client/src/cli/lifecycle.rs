@@ -16,12 +16,12 @@ pub(crate) struct Upgrade {
     #[arg(long)]
     pub(crate) stage: bool,
     /// Only prepare it: a reboot starts it, without the kernel where kernel and init are the same
-    #[arg(long, conflicts_with_all = ["stage", "force", "reboot_mode", "no_wait"])]
+    #[arg(long, conflicts_with_all = ["stage", "reboot_mode", "no_wait"])]
     pub(crate) no_reboot: bool,
     /// Only tell what it would do, and to which containers; nothing changes
     #[arg(long, conflicts_with_all = ["stage", "no_reboot", "no_wait"])]
     pub(crate) dry_run: bool,
-    /// Even if the node advises against it
+    /// Even below the node's floor, over a version that the image does not name, behind a wrong tag, or after it failed there
     #[arg(long)]
     pub(crate) force: bool,
     /// How the new version comes to run

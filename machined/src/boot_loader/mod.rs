@@ -21,5 +21,5 @@ pub use next_loader::{
 };
 pub use partition::{
     EspError, MountedEsp, RefusedEntry, bless, forget, free_lost_clusters, is_installed,
-    prefer_other, state,
+    other, prefer_other, state,
 };

@@ -8,10 +8,13 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::failed::FailedImages;
+use super::floor::Floor;
+use super::origin::ReleaseOrigin;
 use crate::base::sealed_json;
 use crate::containers::InForce;
 use crate::network::Lease;
 use crate::store::event_log::ActorId;
+use crate::values::Version;
 
 /// The name under which init keeps the hand-over.
 pub const NAME: &str = "handover";
@@ -36,6 +39,12 @@ pub struct PendingUpgrade {
     /// The order of its boot entry, on a machine that boots from its disk.
     #[serde(default)]
     pub boot_entry: Option<u32>,
+    /// The date in the image's config.
+    #[serde(default)]
+    pub created: Option<String>,
+    /// The floor that the new version sets once it is committed.
+    #[serde(default)]
+    pub floor: Option<Version>,
 }
 
 /// All that is left to the next generation. Unknown fields of a newer version are ignored, missing ones of an older version are empty, so
@@ -51,6 +60,10 @@ pub struct Handover {
     pub upgrade: Option<PendingUpgrade>,
     /// Images that failed on this machine.
     pub failed: FailedImages,
+    /// The machine's floor; one on a disk may be higher.
+    pub floor: Option<Floor>,
+    /// The image that the version came from which leaves this.
+    pub origin: Option<ReleaseOrigin>,
     /// The images that containers run; a record on a disk is newer.
     pub images_in_force: InForce,
     /// Services that were up; the upgrade succeeds when they are up again.

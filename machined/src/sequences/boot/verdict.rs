@@ -120,7 +120,8 @@ async fn keep(boot: &Boot, commit: Commit) {
     boot.handover_kept.call_once(|| {
         tokio::spawn(current_handover::keep(machine.clone()));
     });
-    if let Err(error) = trial_record::finish(machine, commit.bless).await {
+    let finished = trial_record::finish(machine, commit.bless, commit.upgrade.as_ref()).await;
+    if let Err(error) = finished {
         bless_retry::start(machine, commit.bless, &error);
     }
     let (failed, records) = (machine.upgrades.failed_images().clone(), records(machine));
