@@ -149,7 +149,11 @@ fn parse(text: &str) -> Option<ReleaseTag> {
         None => (false, text),
     };
     let mut parts = text.split('-');
-    let version: Vec<u64> = parts.next()?.split('.').map(number).collect::<Option<_>>()?;
+    let version: Vec<u64> = parts
+        .next()?
+        .split('.')
+        .map(number)
+        .collect::<Option<_>>()?;
     let revision = parts.next().map(|part| number(part.strip_prefix("rev")?));
     let build = parts.next().map(|part| {
         let (commit, rebuild) = part.strip_prefix('b')?.split_once('.')?;
@@ -360,7 +364,10 @@ mod tests {
         }
         let both = tag("v0.2.0").check_label(&"v0.3.0".parse().unwrap());
         let both = both.unwrap_err().to_string();
-        assert_eq!(both, "the tag v0.2.0 says version 0.2.0, and the image's label says v0.3.0");
+        assert_eq!(
+            both,
+            "the tag v0.2.0 says version 0.2.0, and the image's label says v0.3.0"
+        );
     }
 
     /// Returns all tags of these few numbers: enough for every way in which two or three of them differ.
@@ -372,7 +379,10 @@ mod tests {
         for v in ["", "v"] {
             for version in versions {
                 for revision in revisions {
-                    for build in builds.iter().filter(|it| it.is_empty() || !revision.is_empty()) {
+                    for build in builds
+                        .iter()
+                        .filter(|it| it.is_empty() || !revision.is_empty())
+                    {
                         let text = format!("{v}{version}{revision}{build}");
                         assert_eq!(tag(&text).to_string(), text);
                         tags.push(tag(&text));

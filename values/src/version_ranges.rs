@@ -98,7 +98,10 @@ impl FromStr for VersionRanges {
                 false => Ok(bounds),
             }
         };
-        text.split("||").map(range).collect::<Result<_, _>>().map(Self)
+        text.split("||")
+            .map(range)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 }
 
@@ -149,12 +152,20 @@ mod tests {
     use super::*;
 
     /// Ranges, versions in them, and versions that are not.
-    type Case = (&'static str, &'static [&'static str], &'static [&'static str]);
+    type Case = (
+        &'static str,
+        &'static [&'static str],
+        &'static [&'static str],
+    );
 
     const CASES: [Case; 9] = [
         ("v0.5.1", &["v0.5.1"], &["v0.5.0", "v0.5.2", "v0.5.1-rc.1"]),
         ("=v0.5.1", &["v0.5.1"], &["v0.5.0"]),
-        (">=v0.1.0", &["v0.1.0", "v9.0.0", "v0.2.0-rc.1"], &["v0.0.9", "v0.1.0-rc.1"]),
+        (
+            ">=v0.1.0",
+            &["v0.1.0", "v9.0.0", "v0.2.0-rc.1"],
+            &["v0.0.9", "v0.1.0-rc.1"],
+        ),
         (">v0.1.0", &["v0.1.1", "v0.1.1-0"], &["v0.1.0"]),
         ("<=v0.1.0", &["v0.1.0", "v0.1.0-rc.1"], &["v0.1.1-0"]),
         ("<v0.3.0", &["v0.2.9", "v0.3.0-rc.1"], &["v0.3.0"]),
@@ -196,8 +207,19 @@ mod tests {
 
     #[test]
     fn what_is_no_ranges_is_refused_with_its_place() {
-        for empty in ["", " ", "||", "v0.1.0 ||", "|| v0.1.0", "v0.1.0 || || v0.2.0"] {
-            assert_eq!(empty.parse::<VersionRanges>(), Err(NotRanges::Empty), "{empty:?}");
+        for empty in [
+            "",
+            " ",
+            "||",
+            "v0.1.0 ||",
+            "|| v0.1.0",
+            "v0.1.0 || || v0.2.0",
+        ] {
+            assert_eq!(
+                empty.parse::<VersionRanges>(),
+                Err(NotRanges::Empty),
+                "{empty:?}"
+            );
         }
         for (text, wrong) in [
             ("0.1.0", "0.1.0"),

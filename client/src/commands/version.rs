@@ -75,7 +75,10 @@ mod tests {
     #[test]
     fn the_image_is_told_if_it_is_known() {
         let medium = ReleaseInfo::default();
-        assert_eq!(about(&medium), "\nimage   none is known: the version came from a medium");
+        assert_eq!(
+            about(&medium),
+            "\nimage   none is known: the version came from a medium"
+        );
         let image = ReleaseInfo {
             image: "r.io/installer:v0.2.0".to_owned(),
             digest: "sha256:1".to_owned(),

@@ -278,8 +278,7 @@ async fn write(
         folder: mounted.path().to_owned(),
         running: None,
     };
-    let delivery =
-        installer::run(&machine.init, &image, &candidate, Some(&esp), progress).await?;
+    let delivery = installer::run(&machine.init, &image, &candidate, Some(&esp), progress).await?;
     drop(mounted);
     if let Err(error) = committed::remember(machine, delivery.boot_entry, origin).await {
         tracing::warn!("nobody will know which image the version came from: {error:#}");

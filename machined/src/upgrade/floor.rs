@@ -64,10 +64,26 @@ mod tests {
             (None, None, None),
             (None, floor("v0.2.0", "b"), floor("v0.2.0", "b")),
             (floor("v0.2.0", "a"), None, floor("v0.2.0", "a")),
-            (floor("v0.2.0", "a"), floor("v0.1.0", "b"), floor("v0.2.0", "a")),
-            (floor("v0.2.0", "a"), floor("v0.2.0", "b"), floor("v0.2.0", "a")),
-            (floor("v0.9.0", "a"), floor("v0.10.0", "b"), floor("v0.10.0", "b")),
-            (floor("v0.2.0-rc.1", "a"), floor("v0.2.0", "b"), floor("v0.2.0", "b")),
+            (
+                floor("v0.2.0", "a"),
+                floor("v0.1.0", "b"),
+                floor("v0.2.0", "a"),
+            ),
+            (
+                floor("v0.2.0", "a"),
+                floor("v0.2.0", "b"),
+                floor("v0.2.0", "a"),
+            ),
+            (
+                floor("v0.9.0", "a"),
+                floor("v0.10.0", "b"),
+                floor("v0.10.0", "b"),
+            ),
+            (
+                floor("v0.2.0-rc.1", "a"),
+                floor("v0.2.0", "b"),
+                floor("v0.2.0", "b"),
+            ),
         ];
         for (one, other, expected) in cases {
             let told = format!("{one:?} and {other:?}");

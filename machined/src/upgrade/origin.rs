@@ -156,7 +156,12 @@ mod tests {
             (left(old(), None), Restart, "v0.1.0", old()),
             (left(old(), None), Fresh, "v0.1.0", old()),
             // The same version anew, from another image.
-            (left(old(), Some(pending("v0.1.0"))), Rollback, "v0.1.0", old()),
+            (
+                left(old(), Some(pending("v0.1.0"))),
+                Rollback,
+                "v0.1.0",
+                old(),
+            ),
             // What cannot be right is not told.
             (left(old(), None), Restart, "v0.2.0", None),
             (left(None, Some(PendingUpgrade::default())), Next, "", None),

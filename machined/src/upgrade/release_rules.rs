@@ -39,9 +39,8 @@ fn not_after(candidate: &Candidate, running: &str) -> Option<Refusal> {
     let ranges = candidate.upgrades_from.as_ref()?;
     // A running version without a place in the order is in no range.
     let version = running.parse::<Version>().ok();
-    let may_follow = version.is_some_and(|version| {
-        version == candidate.version || ranges.contains(&version)
-    });
+    let may_follow =
+        version.is_some_and(|version| version == candidate.version || ranges.contains(&version));
     (!may_follow).then(|| Refusal::MayNotFollow {
         version: candidate.version.to_string(),
         ranges: ranges.to_string(),
@@ -158,7 +157,12 @@ mod tests {
 
     #[test]
     fn all_objections_are_found() {
-        let all = told(("v0.2.0", Some("v0.1.9")), Some("v0.3.0"), "v0.1.0", Some("v0.2.1"));
+        let all = told(
+            ("v0.2.0", Some("v0.1.9")),
+            Some("v0.3.0"),
+            "v0.1.0",
+            Some("v0.2.1"),
+        );
         assert_eq!(all.len(), 3, "{all:?}");
     }
 }

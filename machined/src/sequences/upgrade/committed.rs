@@ -14,7 +14,8 @@ use crate::upgrade::{Floor, PendingUpgrade, ReleaseOrigin, ReleaseOrigins};
 pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&PendingUpgrade>) {
     let running = &machine.running;
     let own = Floor::of_release(running.floor.as_ref(), &running.version);
-    let labelled = upgrade.and_then(|upgrade| Floor::of_release(upgrade.floor.as_ref(), &upgrade.to));
+    let labelled =
+        upgrade.and_then(|upgrade| Floor::of_release(upgrade.floor.as_ref(), &upgrade.to));
     if let Some(floor) = machine.upgrades.raise_floor(Floor::higher(own, labelled)) {
         tracing::info!("no version below {} is taken from now on", floor.version);
         if let Err(error) = save_floor(machine, floor).await {
