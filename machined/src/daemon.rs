@@ -89,7 +89,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     // No hand-over is the same as an empty one.
     let empty = Handover::default();
     let handed_over = left.as_ref().unwrap_or(&empty);
-    let origin = ReleaseOrigin::handed_over(handed_over, welcome.start, &running.version);
+    let origin = handed_over.origin_of(welcome.start, &running.version);
     let Handover {
         leases,
         failed,

@@ -43,8 +43,18 @@ impl Floor {
         whole_file::read_json(&state.join(RELEASE_FLOOR.name))
     }
 
+    /// Writes the floor, unless the same one or a higher one is there. A file that cannot be read is left for whoever looks into it, until
+    /// the floor has risen. `rose`: it has risen just now.
+    pub fn keep(&self, state: &Path, rose: bool) -> anyhow::Result<()> {
+        match Self::load(state) {
+            Ok(Some(kept)) if kept.version >= self.version => Ok(()),
+            Err(_) if !rose => Ok(()),
+            _ => self.save(state),
+        }
+    }
+
     /// Writes the floor, whole or not at all.
-    pub fn save(&self, state: &Path) -> anyhow::Result<()> {
+    fn save(&self, state: &Path) -> anyhow::Result<()> {
         whole_file::replace_json(&state.join(RELEASE_FLOOR.name), RELEASE_FLOOR.mode, self)
     }
 }
@@ -96,11 +106,19 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         assert_eq!(Floor::load(state.path()).unwrap(), None);
         let kept = floor("v0.2.0", "v0.3.0");
-        kept.as_ref().unwrap().save(state.path()).unwrap();
+        // Its rise may have come before STATE was there.
+        kept.as_ref().unwrap().keep(state.path(), false).unwrap();
+        assert_eq!(Floor::load(state.path()).unwrap(), kept);
+        let lower = floor("v0.1.0", "v0.1.0").unwrap();
+        lower.keep(state.path(), true).unwrap();
         assert_eq!(Floor::load(state.path()).unwrap(), kept);
         for damaged in ["", "{", "{}", r#"{"version":"latest","set_by":""}"#] {
             std::fs::write(state.path().join(RELEASE_FLOOR.name), damaged).unwrap();
             assert!(Floor::load(state.path()).is_err(), "{damaged}");
+            lower.keep(state.path(), false).unwrap();
+            assert!(Floor::load(state.path()).is_err(), "{damaged}");
         }
+        lower.keep(state.path(), true).unwrap();
+        assert_eq!(Floor::load(state.path()).unwrap(), Some(lower));
     }
 }

@@ -7,9 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::handover::{Handover, PendingUpgrade};
 use crate::base::whole_file;
-use crate::init_link::StartReason;
 use crate::state_partition::RELEASE_ORIGINS;
 use crate::store::Resource;
 use crate::values::Digest;
@@ -39,30 +37,6 @@ impl Resource for ReleaseOrigin {
 impl ReleaseOrigin {
     /// The id of the running version's own in the store; without it, the version came from a medium.
     pub const RUNNING: &'static str = "running";
-
-    /// Returns the origin that an upgrade brings; None if its image is unknown.
-    pub fn of_upgrade(upgrade: &PendingUpgrade) -> Option<Self> {
-        Some(ReleaseOrigin {
-            version: upgrade.to.clone(),
-            image: upgrade.image.clone(),
-            digest: upgrade.digest.parse().ok()?,
-            created: upgrade.created.clone(),
-        })
-    }
-
-    /// Returns the origin of the running version as far as the hand-over tells it: that of the upgrade which this start tries, or that of the
-    /// generation which left the hand-over.
-    pub fn handed_over(handover: &Handover, start: StartReason, running: &str) -> Option<Self> {
-        let upgrade = handover.upgrade.as_ref();
-        let tried = upgrade.filter(|upgrade| {
-            // After a rollback the version of before runs, even if the other one had the same name.
-            start != StartReason::Rollback && upgrade.to == running
-        });
-        match tried {
-            Some(upgrade) => Self::of_upgrade(upgrade),
-            None => handover.origin.clone().filter(|it| it.version == running),
-        }
-    }
 }
 
 /// Returns the date in an image's config, if it is one.
@@ -125,50 +99,6 @@ mod tests {
             image: format!("r.io/installer:{version}"),
             digest: Digest::of(version.as_bytes()),
             created: None,
-        }
-    }
-
-    fn pending(version: &str) -> PendingUpgrade {
-        PendingUpgrade {
-            to: version.to_owned(),
-            image: format!("r.io/installer:{version}"),
-            digest: Digest::of(version.as_bytes()).to_string(),
-            ..PendingUpgrade::default()
-        }
-    }
-
-    #[test]
-    fn the_hand_over_tells_the_origin_of_what_runs() {
-        use StartReason::{Fresh, Next, Restart, Rollback};
-        let left = |origin, upgrade| Handover {
-            origin,
-            upgrade,
-            ..Handover::default()
-        };
-        let (old, new) = (|| Some(origin("v0.1.0")), || Some(origin("v0.2.0")));
-        let to_new = || Some(pending("v0.2.0"));
-        for (handover, start, running, expected) in [
-            (left(old(), to_new()), Next, "v0.2.0", new()),
-            (left(old(), to_new()), Restart, "v0.2.0", new()),
-            (left(None, to_new()), Next, "v0.2.0", new()),
-            (left(old(), to_new()), Rollback, "v0.1.0", old()),
-            (left(None, to_new()), Rollback, "v0.1.0", None),
-            (left(old(), None), Restart, "v0.1.0", old()),
-            (left(old(), None), Fresh, "v0.1.0", old()),
-            // The same version anew, from another image.
-            (
-                left(old(), Some(pending("v0.1.0"))),
-                Rollback,
-                "v0.1.0",
-                old(),
-            ),
-            // What cannot be right is not told.
-            (left(old(), None), Restart, "v0.2.0", None),
-            (left(None, Some(PendingUpgrade::default())), Next, "", None),
-            (Handover::default(), Next, "v0.1.0", None),
-        ] {
-            let told = ReleaseOrigin::handed_over(&handover, start, running);
-            assert_eq!(told, expected, "{start:?} {running} {handover:?}");
         }
     }
 

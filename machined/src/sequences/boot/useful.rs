@@ -87,12 +87,12 @@ async fn take_up_record(
     let settled = match step {
         RecordStep::Load => trial_record::load_record(&machine).await,
         RecordStep::GiveUp => trial_record::give_up_last(&machine).await.map(|()| None),
-        RecordStep::Leave => Ok(None),
+        RecordStep::Leave => return Ok(()),
     };
     match settled {
         // The boot waits for the record.
         Ok(Some(record)) => {
-            if let Some(origin) = ReleaseOrigin::of_upgrade(&record.upgrade) {
+            if let Some(origin) = record.upgrade.origin() {
                 machine.store.put(ReleaseOrigin::RUNNING, origin);
             }
             drop(tried.send(record));
@@ -103,9 +103,6 @@ async fn take_up_record(
             tracing::error!("the last upgrade cannot be settled: {error:#}");
             status::note_problem(&machine, "upgrade", &format!("{error:#}"));
         }
-    }
-    if let Err(error) = committed::find_origin(&machine).await {
-        tracing::warn!("nobody knows which image this version came from: {error:#}");
     }
     Ok(())
 }

@@ -16,16 +16,19 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
     let own = Floor::of_release(running.floor.as_ref(), &running.version);
     let labelled =
         upgrade.and_then(|upgrade| Floor::of_release(upgrade.floor.as_ref(), &upgrade.to));
-    if let Some(floor) = machine.upgrades.raise_floor(Floor::higher(own, labelled)) {
+    let rose = machine
+        .upgrades
+        .raise_floor(Floor::higher(own, labelled));
+    if let Some(floor) = &rose {
         tracing::info!("no version below {} is taken from now on", floor.version);
-        if let Err(error) = save_floor(machine, floor).await {
-            tracing::error!("the floor is not kept over a reboot: {error:#}");
-        }
+    }
+    if let Err(error) = save_floor(machine, rose.is_some()).await {
+        tracing::error!("the floor is not kept over a reboot: {error:#}");
     }
     let Some(upgrade) = upgrade else {
         return;
     };
-    let Some(origin) = ReleaseOrigin::of_upgrade(upgrade) else {
+    let Some(origin) = upgrade.origin() else {
         return;
     };
     machine.store.put(ReleaseOrigin::RUNNING, origin.clone());
@@ -34,11 +37,12 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
     }
 }
 
-async fn save_floor(machine: &Machine, floor: Floor) -> anyhow::Result<()> {
-    let Some(state) = machine.disk.state() else {
+/// Brings the floor to STATE, which may have been mounted after the floor rose.
+async fn save_floor(machine: &Machine, rose: bool) -> anyhow::Result<()> {
+    let (Some(state), Some(floor)) = (machine.disk.state(), machine.upgrades.floor()) else {
         return Ok(());
     };
-    blocking_io::within(ANSWER, move || floor.save(state)).await?
+    blocking_io::within(ANSWER, move || floor.keep(state, rose)).await?
 }
 
 /// Notes which image the version of this boot entry came from.
