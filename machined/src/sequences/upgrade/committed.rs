@@ -1,6 +1,6 @@
 //! What a committed release leaves on the machine: the floor, and the image that it came from.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 
@@ -37,12 +37,16 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
     }
 }
 
+fn state(machine: &Machine) -> Option<PathBuf> {
+    machine.disk.state().map(PathBuf::from)
+}
+
 /// Brings the floor to STATE, which may have been mounted after the floor rose.
 async fn save_floor(machine: &Machine, rose: bool) -> anyhow::Result<()> {
-    let (Some(state), Some(floor)) = (machine.disk.state(), machine.upgrades.floor()) else {
+    let (Some(state), Some(floor)) = (state(machine), machine.upgrades.floor()) else {
         return Ok(());
     };
-    blocking_io::within(ANSWER, move || floor.keep(state, rose)).await?
+    blocking_io::within(ANSWER, move || floor.keep(&state, rose)).await?
 }
 
 /// Notes which image the version of this boot entry came from.
@@ -51,7 +55,7 @@ pub(in crate::sequences) async fn remember(
     boot_entry: Option<u32>,
     origin: ReleaseOrigin,
 ) -> anyhow::Result<()> {
-    let (Some(state), Some(order)) = (machine.disk.state(), boot_entry) else {
+    let (Some(state), Some(order)) = (state(machine), boot_entry) else {
         return Ok(());
     };
     let Some(installed) = boot_assets::installed(machine).await? else {
@@ -60,12 +64,12 @@ pub(in crate::sequences) async fn remember(
     let uki = boot_assets::uki(&installed, order).await?;
     let uki = uki.context("its boot entry is gone")?;
     blocking_io::within(ANSWER, move || {
-        let mut origins = ReleaseOrigins::load(state).unwrap_or_else(|error| {
+        let mut origins = ReleaseOrigins::load(&state).unwrap_or_else(|error| {
             tracing::warn!("the images of versions before are forgotten: {error:#}");
             ReleaseOrigins::default()
         });
         origins.note(uki, origin);
-        origins.save(state)
+        origins.save(&state)
     })
     .await?
 }
@@ -73,7 +77,7 @@ pub(in crate::sequences) async fn remember(
 /// Finds the image that the running version came from, unless the hand-over has told it.
 pub(in crate::sequences) async fn find_origin(machine: &Machine) -> anyhow::Result<()> {
     let known = machine.store.get::<ReleaseOrigin>(ReleaseOrigin::RUNNING);
-    let (None, Some(state)) = (known, machine.disk.state()) else {
+    let (None, Some(state)) = (known, state(machine)) else {
         return Ok(());
     };
     let Some(installed) = boot_assets::installed(machine).await? else {
@@ -89,7 +93,7 @@ pub(in crate::sequences) async fn find_origin(machine: &Machine) -> anyhow::Resu
 
 async fn of_booted(
     installed: &Installed,
-    state: &'static Path,
+    state: PathBuf,
 ) -> anyhow::Result<Option<ReleaseOrigin>> {
     let Some(order) = installed.booted else {
         return Ok(None);
@@ -97,7 +101,7 @@ async fn of_booted(
     let Some(uki) = boot_assets::uki(installed, order).await? else {
         return Ok(None);
     };
-    let origins = blocking_io::within(ANSWER, move || ReleaseOrigins::load(state)).await??;
+    let origins = blocking_io::within(ANSWER, move || ReleaseOrigins::load(&state)).await??;
     Ok(origins.of(&uki).cloned())
 }
 
