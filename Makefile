@@ -16,6 +16,8 @@ KERNEL ?= cloud
 # updates, which `make packages` needs.
 MIRROR ?=
 SECURITY_MIRROR ?=
+# The date in installer images: that of the last commit, so that the same sources give the same bytes.
+CREATED ?= $(shell git log -1 --format=%cI 2>/dev/null)
 # More options for `image build`, such as --exact.
 IMAGE_OPTIONS ?=
 # Keys for Secure Boot (PK, KEK, db): made when there are none. These are for trying things out on this machine.
@@ -74,7 +76,8 @@ tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the pr
 # A version, the folder in target/image, a kernel.
 define build-image
     target/debug/image build --version $(1) --out target/image/$(2) --kernel $(3) --profile $(PROFILE) \
-        --sign-key $(KEYS)/db.key --sign-certificate $(KEYS)/db.crt $(if $(MIRROR),--mirror $(MIRROR)) $(IMAGE_OPTIONS); \
+        --sign-key $(KEYS)/db.key --sign-certificate $(KEYS)/db.crt $(if $(MIRROR),--mirror $(MIRROR)) \
+        $(if $(CREATED),--created $(CREATED)) $(IMAGE_OPTIONS); \
     target/debug/image media target/image/$(2) --enrol $(KEYS) $(if $(MIRROR),--mirror $(MIRROR))
 endef
 

@@ -65,7 +65,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Reboot { mode, wait } => reboot::run(&global, mode, wait).await,
         Command::Shutdown { force, wait } => shutdown::run(&global, force, wait).await,
         Command::Read { path } => read::run(&global, &path).await,
-        Command::Rollback { wait } => rollback::run(&global, wait).await,
+        Command::Rollback { force, wait } => rollback::run(&global, force, wait).await,
         Command::Reset(arguments) => reset::run(&global, &arguments).await,
         Command::ApplyConfig(arguments) => apply_config::run(&global, &arguments).await,
         Command::Validate(arguments) => validate::run(&global, &arguments),

@@ -31,7 +31,6 @@ mod plan;
 mod plans;
 mod slot;
 mod state;
-pub mod version;
 mod volume;
 
 pub use entry::{Entry, FileDigest, NotAnEntry};
@@ -45,7 +44,6 @@ pub use plans::{
 };
 pub use slot::{DEFAULT_SLOTS, Slot, Slots};
 pub use state::{Found, State};
-pub use version::{NotAVersion, Version};
 pub use volume::{Volume, paths};
 
 /// The partition's name in the GPT.

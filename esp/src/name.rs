@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use thiserror::Error;
 
-use crate::version::Version;
+use instar_values::Version;
 
 /// Tries of a new version before the loader takes the one before it.
 pub const TRIES: u32 = 3;

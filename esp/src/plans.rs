@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use instar_values::Version;
 use thiserror::Error;
 
 use crate::{
@@ -10,7 +11,6 @@ use crate::{
     plan::{Asset, Content, Plan},
     slot::{Slot, Slots},
     state::State,
-    version::Version,
     volume::paths,
 };
 

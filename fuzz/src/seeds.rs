@@ -78,7 +78,7 @@ pub(crate) fn image_manifests() -> Vec<Vec<u8>> {
         descriptor("layer.v1.tar+zstd"),
     );
     let labels = format!(
-        r#"{{"dev.instar.version":"v0.2.0","dev.instar.protocol":"1","dev.instar.architecture":"amd64","dev.instar.kernel.blake3":"{0}","dev.instar.init.blake3":"{0}","dev.instar.rootfs.blake3":"{0}","dev.instar.rootfs.bytes":"4096"}}"#,
+        r#"{{"dev.instar.version":"v0.2.0","dev.instar.protocol":"1","dev.instar.architecture":"amd64","dev.instar.kernel.blake3":"{0}","dev.instar.init.blake3":"{0}","dev.instar.rootfs.blake3":"{0}","dev.instar.rootfs.bytes":"4096","dev.instar.floor":"v0.1.0","dev.instar.upgrades-from":">=v0.1.0 <v0.2.0 || v0.2.0"}}"#,
         "00".repeat(32)
     );
     let config = format!(

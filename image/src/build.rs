@@ -14,7 +14,8 @@ use crate::{
     certificates, crates,
     debian::{self, Fetched, Request},
     digest::{Blake3, Sha256},
-    initramfs, installer_image,
+    initramfs,
+    installer_image::{self, ReleaseRules},
     kernel::{
         bzimage::{self, Banner},
         modules::{self, Available, Selection},
@@ -108,6 +109,10 @@ pub struct Options {
     pub append: Vec<String>,
     /// Signs UKI and loader for Secure Boot.
     pub signer: Option<Signer>,
+    /// The rules between this release and others.
+    pub rules: ReleaseRules,
+    /// The date of the installer image.
+    pub created: Option<jiff::Timestamp>,
 }
 
 /// The results of a build, also written as `manifest.json`.
@@ -155,6 +160,7 @@ impl File {
 /// # Errors
 /// A program, package or tool is missing, or the folder cannot be written.
 pub fn build(options: &Options) -> Result<Report> {
+    options.rules.check(&options.version)?;
     let [init, machined, installer] =
         [&options.init, &options.machined, &options.installer].map(|path| program(path));
     let (init, machined, installer) = (init?, machined?, installer?);
@@ -192,6 +198,8 @@ pub fn build(options: &Options) -> Result<Report> {
         init: &init,
         uki: &boot.uki,
         loader: &boot.loader,
+        rules: &options.rules,
+        created: options.created,
     };
     let installer_manifest =
         oci::layout::write(&installer_image::compose(&parts)?, &part.join("installer"))?.digest;
@@ -252,6 +260,7 @@ fn root_tree(
         &kernel.image,
         &kernel.banner,
         init,
+        options.rules.floor.as_ref(),
     )?;
     Ok(tree)
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+
+use instar_values::VersionRanges;
 
 use crate::{
     digest::Blake3,
@@ -32,6 +34,35 @@ pub struct Parts<'a> {
     pub uki: &'a [u8],
     /// systemd-boot.
     pub loader: &'a [u8],
+    /// The rules between releases.
+    pub rules: &'a ReleaseRules,
+    /// When the release was made.
+    pub created: Option<jiff::Timestamp>,
+}
+
+/// The rules by which this release follows others, and others follow it (docs/contracts.md).
+#[derive(Clone, Debug, Default)]
+pub struct ReleaseRules {
+    /// The oldest version that a machine takes once this one was committed there.
+    pub floor: Option<Version>,
+    /// The versions that this one may follow; None: all.
+    pub upgrades_from: Option<VersionRanges>,
+}
+
+impl ReleaseRules {
+    /// Checks the rules of a version.
+    ///
+    /// # Errors
+    /// The floor is above the version itself, so that nobody could install it again.
+    pub fn check(&self, version: &Version) -> Result<()> {
+        if let Some(floor) = &self.floor {
+            ensure!(
+                floor <= version,
+                "the floor {floor} is above the version {version} itself"
+            );
+        }
+        Ok(())
+    }
 }
 
 #[derive(Serialize)]
@@ -60,10 +91,11 @@ impl File {
 /// Returns the image, not yet written: a test can still change it.
 ///
 /// # Errors
-/// The UKI does not hold the root filesystem.
+/// The UKI does not hold the root filesystem, or the floor is above the version.
 pub fn compose(parts: &Parts<'_>) -> Result<Image> {
+    parts.rules.check(parts.version)?;
     let rootfs = File::of(parts.rootfs);
-    let labels = BTreeMap::from([
+    let mut labels = BTreeMap::from([
         ("dev.instar.version", parts.version.to_string()),
         ("dev.instar.architecture", "amd64".to_owned()),
         (
@@ -75,6 +107,12 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
         ("dev.instar.rootfs.bytes", rootfs.bytes.to_string()),
         ("dev.instar.protocol", PROTOCOL.to_owned()),
     ]);
+    if let Some(floor) = &parts.rules.floor {
+        labels.insert("dev.instar.floor", floor.to_string());
+    }
+    if let Some(ranges) = &parts.rules.upgrades_from {
+        labels.insert("dev.instar.upgrades-from", ranges.to_string());
+    }
 
     let mut soft = Tree::new();
     soft.file("usr/bin/installer", 0o755, parts.installer)?;
@@ -108,6 +146,7 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
             .map(|(name, value)| (name.to_owned(), value))
             .collect(),
         tag: Some(parts.version.to_string()),
+        created: parts.created,
         ..Image::default()
     })
 }
@@ -143,6 +182,8 @@ mod tests {
             init: b"init",
             uki: b"kernel, init, root, signature",
             loader: b"l",
+            rules: &ReleaseRules::default(),
+            created: None,
         };
         let image = compose(&parts).unwrap();
         assert_eq!(image.labels["dev.instar.version"], "v0.2.0");
@@ -180,6 +221,37 @@ mod tests {
             ..parts
         };
         compose(&other).unwrap_err();
+    }
+
+    #[test]
+    fn the_rules_between_releases_are_labels() {
+        let version = "v0.3.0".parse().unwrap();
+        let parts = |rules| {
+            compose(&Parts {
+                version: &version,
+                installer: b"i",
+                rootfs: b"root",
+                kernel: b"k",
+                init: b"init",
+                uki: b"root",
+                loader: b"l",
+                rules,
+                created: None,
+            })
+        };
+        let mut rules = ReleaseRules {
+            floor: "v0.2.0".parse().ok(),
+            upgrades_from: ">=v0.1.0 <v0.3.0||v0.3.0-rc.1".parse().ok(),
+        };
+        let image = parts(&rules).unwrap();
+        assert_eq!(image.labels["dev.instar.floor"], "v0.2.0");
+        assert_eq!(
+            image.labels["dev.instar.upgrades-from"],
+            ">=v0.1.0 <v0.3.0 || v0.3.0-rc.1"
+        );
+        rules.floor = "v0.3.1".parse().ok();
+        let error = parts(&rules).unwrap_err().to_string();
+        assert!(error.contains("above the version v0.3.0"), "{error}");
     }
 
     #[test]

@@ -28,4 +28,4 @@ pub mod sbom;
 pub mod squashfs;
 pub mod stand_in;
 pub mod tree;
-pub use instar_esp::version;
+pub use instar_values::version;

@@ -14,11 +14,14 @@ use image::{
     container, crates,
     debian::{self, Mirror, Missing},
     digest::Blake3,
-    firmware, media,
+    firmware,
+    installer_image::ReleaseRules,
+    media,
     oci::{self, push::Transport},
     sbom,
     version::Version,
 };
+use instar_values::VersionRanges;
 
 /// Builds and pushes Instar's images.
 #[derive(Parser)]
@@ -82,6 +85,15 @@ struct Build {
     /// A kernel argument after the usual ones, such as instar.config=URL; may be repeated.
     #[arg(long, allow_hyphen_values = true)]
     append: Vec<String>,
+    /// The oldest version that a machine takes, other than by force, once this one has proved itself there.
+    #[arg(long, value_name = "VERSION")]
+    floor: Option<Version>,
+    /// The versions that this one may follow, other than by force, such as ">=v0.1.0 <v0.3.0 || v0.5.1"; all without this option.
+    #[arg(long, value_name = "RANGES")]
+    upgrades_from: Option<VersionRanges>,
+    /// The date in the installer image, such as that of the sources' last commit, in RFC 3339.
+    #[arg(long, value_name = "DATE")]
+    created: Option<jiff::Timestamp>,
     /// Sign UKI and boot loader for Secure Boot with this RSA key, in PEM.
     #[arg(long, requires = "sign_certificate")]
     sign_key: Option<PathBuf>,
@@ -350,6 +362,11 @@ fn options(arguments: Build) -> Result<Options> {
         compression: arguments.compression,
         append: arguments.append,
         signer,
+        rules: ReleaseRules {
+            floor: arguments.floor,
+            upgrades_from: arguments.upgrades_from,
+        },
+        created: arguments.created,
     })
 }
 

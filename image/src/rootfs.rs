@@ -29,6 +29,9 @@ pub struct Identity<'a> {
     pub kernel_blake3: Blake3,
     /// BLAKE3 digest of the program init.
     pub init_blake3: Blake3,
+    /// The oldest version that a machine takes once this one was committed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<&'a Version>,
 }
 
 /// Adds directories, links, users and machined. Programs of Debian are added later.
@@ -113,6 +116,7 @@ pub fn add_identity(
     kernel: &[u8],
     banner: &Banner,
     init: &[u8],
+    floor: Option<&Version>,
 ) -> Result<()> {
     let identity = Identity {
         version,
@@ -121,6 +125,7 @@ pub fn add_identity(
         kernel_banner: &banner.text,
         kernel_blake3: Blake3::of(kernel),
         init_blake3: Blake3::of(init),
+        floor,
     };
     let mut text = serde_json::to_vec(&identity)?;
     text.push(b'\n');

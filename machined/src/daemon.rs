@@ -23,7 +23,7 @@ use crate::oci::ImageStore;
 use crate::sequences::{BootArguments, Rollback, boot, note_time};
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
-use crate::upgrade::{Handover, HistoryKeeper, RunningSystem, handover};
+use crate::upgrade::{Handover, HistoryKeeper, ReleaseOrigin, RunningSystem, handover};
 use crate::{api, hang_guard, image_collection, logging, status, sys};
 
 /// The name under which init keeps the API's listening socket.
@@ -87,12 +87,16 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let left = read_handover(&mut kept);
     let listener = listener(&init, &mut kept).await?;
     // No hand-over is the same as an empty one.
+    let empty = Handover::default();
+    let handed_over = left.as_ref().unwrap_or(&empty);
+    let origin = handed_over.origin_of(welcome.start, &running.version);
     let Handover {
         leases,
         failed,
+        floor,
         images_in_force,
         ..
-    } = left.clone().unwrap_or_default();
+    } = handed_over.clone();
     let network = start_network(welcome.start, leases)?;
     let generation = Generation {
         number: welcome.generation,
@@ -110,9 +114,13 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         disk: OwnedDisk::new(Paths::default()),
         clock,
         failed,
+        floor,
         images_in_force,
         kept,
     }));
+    if let Some(origin) = origin {
+        machine.store.put(ReleaseOrigin::RUNNING, origin);
+    }
     machine.services.add_machined(machine.own_log.clone());
     start_followers(&machine);
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));

@@ -33,7 +33,7 @@ use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
 use crate::time::TimeSync;
 use crate::trust::Maintenance;
-use crate::upgrade::{FailedImages, RunningSystem, UpgradeState};
+use crate::upgrade::{FailedImages, Floor, RunningSystem, UpgradeState};
 
 /// A machine config and the text that it was read from.
 pub struct Configured {
@@ -109,7 +109,7 @@ pub struct Machine {
     pub operations: Operations,
     /// The kernel settings that the config asks for.
     pub kernel_settings: KernelSettings,
-    /// Images that failed, and the version that waits for a reboot.
+    /// Images that failed, the floor, and the version that waits for a reboot.
     pub upgrades: UpgradeState,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
@@ -150,6 +150,8 @@ pub struct Parts {
     pub clock: TimeSync,
     /// Images that failed, as known to the previous generation.
     pub failed: FailedImages,
+    /// The floor, as known to the previous generation.
+    pub floor: Option<Floor>,
     /// The images in force, as known to the previous generation.
     pub images_in_force: InForce,
     /// Descriptors that an earlier machined of this generation left with init.
@@ -190,7 +192,7 @@ impl Machine {
             config: watch::channel(None).0,
             maintenance: watch::channel(Maintenance::undecided()).0,
             trial: Mutex::default(),
-            upgrades: UpgradeState::new(parts.failed, &mut parts.kept),
+            upgrades: UpgradeState::new(parts.failed, parts.floor, &mut parts.kept),
             kernel_settings: KernelSettings::new(left_undone(&mut parts.kept)),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,

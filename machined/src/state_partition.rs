@@ -57,6 +57,22 @@ pub const UPGRADE_HISTORY: StateFile = StateFile {
     loss: "the history begins anew",
 };
 
+/// The oldest version that the machine takes.
+pub const RELEASE_FLOOR: StateFile = StateFile {
+    name: "release-floor.json",
+    mode: 0o644,
+    writer: "upgrade/floor.rs",
+    loss: "the running version's own floor is in force",
+};
+
+/// The images that the versions on the disk came from.
+pub const RELEASE_ORIGINS: StateFile = StateFile {
+    name: "release-origins.json",
+    mode: 0o644,
+    writer: "upgrade/origin.rs",
+    loss: "after a reboot nobody knows which image the running version came from",
+};
+
 /// The digest that each image's name was resolved to.
 pub const IMAGES_IN_FORCE: StateFile = StateFile {
     name: "images-in-force.json",
@@ -75,12 +91,14 @@ pub const META: StateFile = StateFile {
 };
 
 /// All these files.
-pub const ALL: [StateFile; 7] = [
+pub const ALL: [StateFile; 9] = [
     MACHINE_CONFIG,
     TRUST,
     UPGRADE,
     FAILED_IMAGES,
     UPGRADE_HISTORY,
+    RELEASE_FLOOR,
+    RELEASE_ORIGINS,
     IMAGES_IN_FORCE,
     META,
 ];

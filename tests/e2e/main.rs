@@ -50,6 +50,7 @@ mod peers;
 mod power_cuts;
 mod proxies;
 mod refused_images;
+mod release_rules;
 mod resources;
 mod rollback;
 mod secure_boot;
@@ -101,7 +102,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 30] = [
+const OF_LONG_RUNS: [Area; 31] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -110,6 +111,7 @@ const OF_LONG_RUNS: [Area; 30] = [
     staged::tests,
     hangs::tests,
     installed::tests,
+    release_rules::tests,
     proxies::tests,
     kexec::tests,
     io_errors::tests,

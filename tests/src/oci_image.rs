@@ -159,6 +159,12 @@ impl OciImage {
         self
     }
 
+    /// Sets the date.
+    pub fn created(mut self, date: &str) -> Self {
+        self.config["created"] = date.into();
+        self
+    }
+
     /// Removes a label.
     pub fn without_label(mut self, name: &str) -> Self {
         if let Some(labels) = self.config["config"]["Labels"].as_object_mut() {

@@ -18,10 +18,13 @@ mod network;
 mod public_key;
 pub mod quantity;
 mod registry;
+mod release_tag;
 mod secret;
 mod system;
 pub mod system_process;
 mod tls;
+pub mod version;
+mod version_ranges;
 
 pub use cidr::{Cidr, NotACidr};
 pub use container::{
@@ -43,6 +46,9 @@ pub use network::{HostnamePolicy, RouteSpec, StaticHost};
 pub use public_key::{KeyAlgorithm, NotAKey, PublicKey};
 pub use quantity::{ByteSize, Millicores, NotAQuantity};
 pub use registry::{EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, RegistryAuth};
+pub use release_tag::{Contradiction, Level, NotAReleaseTag, ReleaseTag};
 pub use secret::Secret;
 pub use system::{EtcFile, KernelModule};
 pub use tls::{ClientIdentity, HostTls};
+pub use version::{NotAVersion, Version};
+pub use version_ranges::{NotRanges, VersionRanges};

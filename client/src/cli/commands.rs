@@ -87,6 +87,9 @@ pub(crate) enum Command {
     },
     /// Reboot the node into the other version on its disk
     Rollback {
+        /// Even to a version below the node's floor
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         wait: Wait,
     },

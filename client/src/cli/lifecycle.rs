@@ -16,12 +16,12 @@ pub(crate) struct Upgrade {
     #[arg(long)]
     pub(crate) stage: bool,
     /// Only prepare the new version: `reboot` starts it, without restarting the kernel if kernel and init are the same
-    #[arg(long, conflicts_with_all = ["stage", "force", "reboot_mode", "no_wait"])]
+    #[arg(long, conflicts_with_all = ["stage", "reboot_mode", "no_wait"])]
     pub(crate) no_reboot: bool,
     /// Only print the steps and the effect on each container; nothing changes
     #[arg(long, conflicts_with_all = ["stage", "no_reboot", "no_wait"])]
     pub(crate) dry_run: bool,
-    /// Upgrade even if the node refuses the version
+    /// Upgrade although the version is below the node's floor, may not follow the running one, has a wrong tag, or failed before
     #[arg(long)]
     pub(crate) force: bool,
     /// How to start the new version

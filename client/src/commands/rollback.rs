@@ -8,13 +8,13 @@ use crate::cli::{Global, Wait};
 use crate::follow::follow;
 use crate::target;
 
-pub(super) async fn run(global: &Global, wait: Wait) -> Result<(), Failure> {
+pub(super) async fn run(global: &Global, force: bool, wait: Wait) -> Result<(), Failure> {
     let node = target::one(global).await?;
     // The reply names no actor: the boot id shows when it is done.
     let act = async |node: &Node| {
         let reply = node
             .machine()
-            .rollback(node.request(RollbackRequest {}))
+            .rollback(node.request(RollbackRequest { force }))
             .await;
         let reply = reply.map_err(|status| node.explain("did not roll back", status))?;
         node.only(reply.into_inner().messages)?;

@@ -15,7 +15,7 @@ use crate::target;
 pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Failure> {
     let node = target::one(global).await?;
     if arguments.no_reboot {
-        return prepare::run(global, &node, &arguments.image).await;
+        return prepare::run(global, &node, &arguments.image, arguments.force).await;
     }
     let request = UpgradeRequest {
         image: arguments.image.clone(),

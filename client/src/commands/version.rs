@@ -1,5 +1,6 @@
 //! `version`: the versions of the client and of the nodes.
 
+use instar_api::machine::ReleaseInfo;
 use instar_client::Failure;
 use serde_json::json;
 
@@ -13,6 +14,8 @@ pub(super) async fn run(global: &Global) -> Result<(), Failure> {
         let version = node.version().await?;
         let info = version.version.unwrap_or_default();
         let platform = version.platform.unwrap_or_default();
+        // A node of an earlier version tells nothing.
+        let release = version.release.as_ref();
         global.output.show(
             || {
                 let mut text = format!(
@@ -25,6 +28,7 @@ pub(super) async fn run(global: &Global) -> Result<(), Failure> {
                 if !platform.name.is_empty() {
                     text.push_str(&format!("  {} ({})", platform.name, platform.mode));
                 }
+                text.push_str(&release.map_or_else(String::new, about));
                 text
             },
             || {
@@ -38,10 +42,52 @@ pub(super) async fn run(global: &Global) -> Result<(), Failure> {
                     "arch": info.arch,
                     "platform": platform.name,
                     "mode": platform.mode,
+                    "image": release.map(|release| &release.image),
+                    "digest": release.map(|release| &release.digest),
+                    "created": release.map(|release| &release.created),
+                    "floor": release.map(|release| &release.floor),
                     "rbac": version.features.is_some_and(|features| features.rbac),
                 })
             },
         )?;
     }
     Ok(())
+}
+
+/// Returns the lines about the image that the node's version came from, and about the floor.
+fn about(release: &ReleaseInfo) -> String {
+    let mut text = match release.digest.as_str() {
+        "" => "\nimage   none is known: the version came from a medium".to_owned(),
+        digest => format!("\nimage   {}\ndigest  {digest}", release.image),
+    };
+    for (name, value) in [("created", &release.created), ("floor", &release.floor)] {
+        if !value.is_empty() {
+            text.push_str(&format!("\n{name:<7} {value}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_image_is_told_if_it_is_known() {
+        let medium = ReleaseInfo::default();
+        assert_eq!(
+            about(&medium),
+            "\nimage   none is known: the version came from a medium"
+        );
+        let image = ReleaseInfo {
+            image: "r.io/installer:v0.2.0".to_owned(),
+            digest: "sha256:1".to_owned(),
+            created: "2026-11-25T22:00:00Z".to_owned(),
+            floor: "v0.1.0".to_owned(),
+        };
+        assert_eq!(
+            about(&image),
+            "\nimage   r.io/installer:v0.2.0\ndigest  sha256:1\ncreated 2026-11-25T22:00:00Z\nfloor   v0.1.0"
+        );
+    }
 }

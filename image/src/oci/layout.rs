@@ -48,6 +48,8 @@ pub struct Image {
     pub tag: Option<String>,
     /// The processor's name; `amd64` when empty.
     pub architecture: Option<String>,
+    /// The date of the config. A date of the sources, not of the build, so that the same sources give the same bytes.
+    pub created: Option<jiff::Timestamp>,
 }
 
 /// Writes the image to the folder `out`, replacing a layout that is there. Returns the descriptor of its manifest.
@@ -78,6 +80,7 @@ pub fn write(image: &Image, out: &Path) -> Result<Descriptor> {
     let config = Config {
         architecture,
         os: "linux",
+        created: image.created.map(|created| created.to_string()),
         config: Runtime {
             entrypoint: &image.entrypoint,
             cmd: &image.command,

@@ -81,6 +81,8 @@ fn index_type() -> String {
 pub(super) struct Config<'a> {
     pub(super) architecture: &'a str,
     pub(super) os: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) created: Option<String>,
     pub(super) config: Runtime<'a>,
     pub(super) rootfs: RootFs,
 }

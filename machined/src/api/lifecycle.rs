@@ -80,14 +80,9 @@ async fn narrate<Message>(
 async fn prepare(
     machine: Arc<Machine>,
     lock: OperationLock,
-    image: String,
+    request: UpgradeRequest,
     progress: &ProgressSink,
 ) -> (String, i32) {
-    let request = UpgradeRequest {
-        image,
-        force: false,
-        mode: UpgradeMode::Quickest,
-    };
     let prepared = sequences::prepare_upgrade(&machine, lock, request, progress).await;
     if let Err(error) = &prepared {
         tracing::warn!("no version was prepared: {}", chain(error));
@@ -147,19 +142,23 @@ impl LifecycleService for LifecycleApi {
         request: Request<wire::LifecycleServiceUpgradeRequest>,
     ) -> Result<Response<BoxStream<wire::LifecycleServiceUpgradeResponse>>, Status> {
         let peer = caller::peer(&request).to_owned();
-        let source = request.into_inner().source.unwrap_or_default();
-        if source.image_name.is_empty() {
+        let request = request.into_inner();
+        let wanted = UpgradeRequest {
+            image: request.source.unwrap_or_default().image_name,
+            force: request.force,
+            mode: UpgradeMode::Quickest,
+        };
+        if wanted.image.is_empty() {
             return Err(Status::invalid_argument("source.image_name is empty"));
         }
         let lock = self
             .machine
             .lock_operation(Operation::PrepareUpgrade)
             .map_err(busy)?;
-        tracing::info!("preparation of {} asked for by {peer}", source.image_name);
+        tracing::info!("preparation of {} asked for by {peer}", wanted.image);
         let machine = self.machine.clone();
-        let work = async move |progress: &ProgressSink| {
-            prepare(machine, lock, source.image_name, progress).await
-        };
+        let work =
+            async move |progress: &ProgressSink| prepare(machine, lock, wanted, progress).await;
         let (sender, receiver) = mpsc::channel(16);
         tokio::spawn(narrate(work, sender, |progress| {
             wire::LifecycleServiceUpgradeResponse { progress }

@@ -48,6 +48,9 @@ impl UpgradeService for UpgradePlanApi {
                 Route::Reboot(why) => why.to_owned(),
             },
             containers: containers.collect(),
+            overridden: plan.overridden.iter().map(ToString::to_string).collect(),
+            digest: plan.digest,
+            created: plan.created.unwrap_or_default(),
         }))
     }
 }

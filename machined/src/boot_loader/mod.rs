@@ -22,6 +22,6 @@ pub use next_loader::{
 };
 pub use partition::{
     EspError, MountedEsp, RefusedEntry, bless, forget, free_lost_clusters, is_installed,
-    prefer_other, state,
+    other, prefer_other, state,
 };
 pub use secure_boot::{SecureBoot, SecureBootError, secure_boot};

@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use crate::disk::{ApplyError, ProbeError, Signature, open_exclusively, probe_partition};
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
+use crate::values::Version;
 
 /// Mount options. By default, vfat would turn read-only when it removes a file of which a power cut has left half, and the rest
 /// of a plan would fail. Going on (`errors=continue`) is safe, because all writes of a plan are read back.
@@ -210,7 +211,23 @@ pub struct RefusedEntry {
 /// Makes the newest version that was healthy once and is not the running one the next to boot. Returns its name.
 pub fn prefer_other(device: &Path, from: &RefusedEntry) -> Result<String, EspError> {
     let mut esp = MountedEsp::of(device)?;
-    let state = esp.state()?;
+    let other = other_entry(&esp.state()?, from)?;
+    let (order, version) = (other.name.order, other.name.version.to_string());
+    if let Some(staged) = from.staged {
+        esp.forget(staged)?;
+    }
+    let plan = instar_esp::prefer(&esp.state()?, order)?;
+    esp.perform(&plan)?;
+    Ok(version)
+}
+
+/// Returns the version that [`prefer_other`] would make the next to boot.
+pub fn other(device: &Path, from: &RefusedEntry) -> Result<Version, EspError> {
+    let esp = MountedEsp::of(device)?;
+    Ok(other_entry(&esp.state()?, from)?.name.version)
+}
+
+fn other_entry(state: &State, from: &RefusedEntry) -> Result<Entry, EspError> {
     let is_running = |entry: &&Entry| entry.name.version.to_string() == from.version;
     let booted = from.booted.and_then(|order| state.of_order(order));
     let running = booted
@@ -219,15 +236,9 @@ pub fn prefer_other(device: &Path, from: &RefusedEntry) -> Result<String, EspErr
         // If this boot was not from one of the entries, the entry that would be booted next is the one to leave.
         .or(state.next_boot());
     let slot = running.map(|entry| entry.slot);
-    let other = state
+    state
         .whole_entries()
         .find(|entry| entry.name.is_blessed() && Some(entry.slot) != slot)
-        .ok_or(EspError::NoOther)?;
-    let (order, version) = (other.name.order, other.name.version.to_string());
-    if let Some(staged) = from.staged {
-        esp.forget(staged)?;
-    }
-    let plan = instar_esp::prefer(&esp.state()?, order)?;
-    esp.perform(&plan)?;
-    Ok(version)
+        .cloned()
+        .ok_or(EspError::NoOther)
 }

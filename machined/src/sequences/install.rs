@@ -12,7 +12,7 @@ use super::steps::disk;
 use super::steps::leave::leave;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
-use super::upgrade::installer_limits;
+use super::upgrade::{committed, installer_limits};
 use crate::boot_loader::{self, Medium, When};
 use crate::config::InstallSpec;
 use crate::disk::DiskSpec;
@@ -24,7 +24,8 @@ use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::status;
 use crate::store::MachineStage;
 use crate::upgrade::{
-    Candidate, EspForInstaller, ProgressSink, Resources, Unpacked, check, installer,
+    Candidate, EspForInstaller, ProgressSink, ReleaseOrigin, Resources, Unpacked, check, created,
+    installer,
 };
 use crate::values::ImageReference;
 
@@ -228,6 +229,7 @@ async fn install(
 struct Downloaded {
     image: Unpacked,
     candidate: Candidate,
+    origin: ReleaseOrigin,
 }
 
 async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Result<Downloaded> {
@@ -245,7 +247,17 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
     load_overlay(machine).await?;
     let images = &machine.images;
     let image = Unpacked::pull(&puller, &resolved, &limits, images, plan.room).await?;
-    Ok(Downloaded { image, candidate })
+    let origin = ReleaseOrigin {
+        version: candidate.version.to_string(),
+        image: reference.to_string(),
+        digest: resolved.digest(),
+        created: created(resolved.config.created.as_deref()),
+    };
+    Ok(Downloaded {
+        image,
+        candidate,
+        origin,
+    })
 }
 
 async fn write(
@@ -253,7 +265,11 @@ async fn write(
     downloaded: Downloaded,
     progress: &ProgressSink,
 ) -> anyhow::Result<()> {
-    let Downloaded { image, candidate } = downloaded;
+    let Downloaded {
+        image,
+        candidate,
+        origin,
+    } = downloaded;
     // The remains of an interrupted installation are not worth keeping: without a loader nothing boots from them.
     let efi = machine.disk.format_efi().await?;
     let new = Installed { efi, booted: None };
@@ -262,8 +278,11 @@ async fn write(
         folder: mounted.path().to_owned(),
         running: None,
     };
-    installer::run(&machine.init, &image, &candidate, Some(&esp), progress).await?;
+    let delivery = installer::run(&machine.init, &image, &candidate, Some(&esp), progress).await?;
     drop(mounted);
+    if let Err(error) = committed::remember(machine, delivery.boot_entry, origin).await {
+        tracing::warn!("nobody will know which image the version came from: {error:#}");
+    }
     image.remove().await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await
 }

@@ -8,6 +8,7 @@ use super::upgrade::trial_record;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
 use crate::store::event_log::ActorId;
+use crate::upgrade::{Refusal, below_floor};
 
 /// Why a rollback was refused.
 #[derive(Debug, thiserror::Error)]
@@ -20,18 +21,32 @@ pub enum RollbackError {
         "this machine does not boot from its disk, so there is no other version to go back to; upgrade to it instead"
     )]
     NotInstalled,
+    /// The other version is below the machine's floor.
+    #[error(transparent)]
+    BelowFloor(Refusal),
     /// No other version could be booted.
     #[error(transparent)]
     Failed(anyhow::Error),
 }
 
-/// Makes the other version the next to boot, and reboots.
-pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> {
+/// Makes the other version the next to boot, and reboots. By force even to a version below the machine's floor.
+///
+/// The decision: the floor is in force here too. A rollback would otherwise be the way around it for whoever may call this method, and
+/// force still spares everybody a visit to the machine. A version that fails its trial is left in any case: nobody asks for that.
+pub async fn rollback(machine: &Arc<Machine>, force: bool) -> Result<ActorId, RollbackError> {
     let lock = machine.lock_operation(Operation::Rollback)?;
     let installed = boot_assets::installed(machine)
         .await
         .map_err(RollbackError::Failed)?
         .ok_or(RollbackError::NotInstalled)?;
+    let other = boot_assets::other(machine, &installed)
+        .await
+        .map_err(RollbackError::Failed)?;
+    match below_floor(&other, machine.upgrades.floor().as_ref()) {
+        Some(objection) if force => tracing::warn!("forced, although {objection}"),
+        Some(objection) => return Err(RollbackError::BelowFloor(objection)),
+        None => {}
+    }
     let staged = trial_record::staged(machine)
         .await
         .map_err(RollbackError::Failed)?;

@@ -2,8 +2,10 @@
 //! machine reboots.
 
 pub(super) mod bless_retry;
+pub(super) mod committed;
 pub(super) mod current_handover;
 mod dry_run;
+mod rules;
 pub(super) mod trial_record;
 
 pub use dry_run::plan_upgrade;
@@ -28,8 +30,8 @@ use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 use crate::upgrade::{
     Candidate, EspForInstaller, Handover, INSTALLER_FILES, InstallerOutput, PendingUpgrade, Plan,
-    ProgressSink, Refusal, Resources, Room, Route, Unpacked, UpgradeError, UpgradeMode,
-    UpgradeRecord, UpgradeRequest, check, handover, installer, is_full,
+    ProgressSink, Refusal, ReleaseOrigin, Resources, Room, Route, Unpacked, UpgradeError, UpgradeMode,
+    UpgradeRecord, UpgradeRequest, check, created, handover, installer, is_full,
 };
 use crate::values::ImageReference;
 
@@ -71,7 +73,12 @@ pub(super) async fn check_first(
         puller,
         resolved,
         candidate,
+        overridden,
     } = look_up(machine, request).await?;
+    for objection in overridden {
+        tracing::warn!("forced, although {objection}");
+        progress.say(format!("forced, although {objection}"));
+    }
     let digest = resolved.digest().to_string();
     let Plan { path, room } = plan_with_room(machine, &candidate).await?;
     let path = route(request.mode, path);
@@ -96,8 +103,10 @@ pub(super) async fn check_first(
         image: request.image.clone(),
         digest,
         from: machine.running.version.clone(),
-        to: candidate.version.clone(),
+        to: candidate.version.to_string(),
         boot_entry: None,
+        created: created(resolved.config.created.as_deref()),
+        floor: candidate.floor.clone(),
     };
     Ok(Checked {
         image: Arc::new(image),
@@ -113,6 +122,8 @@ struct Found {
     puller: Arc<Puller>,
     resolved: Verified<ResolvedImage>,
     candidate: Candidate,
+    /// Objections that force overrides.
+    overridden: Vec<Refusal>,
 }
 
 /// Finds the image, verifies it as the config's rules for images say, and reads its labels.
@@ -121,13 +132,13 @@ async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, U
     let puller = intent::puller(machine.config().as_deref());
     let resolved = puller.look_up(&reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
-    if !request.force {
-        refuse_failed_before(machine, &candidate, &resolved.digest().to_string())?;
-    }
+    let digest = resolved.digest().to_string();
+    let overridden = rules::judge(machine, request, &reference, &candidate, &digest)?;
     Ok(Found {
         puller,
         resolved,
         candidate,
+        overridden,
     })
 }
 
@@ -137,21 +148,6 @@ fn route(mode: UpgradeMode, shortest: Route) -> Route {
         UpgradeMode::Quickest => shortest,
         UpgradeMode::Reboot => Route::Reboot("a reboot was asked for"),
         UpgradeMode::Kexec => Route::Reboot("a reboot by kexec was asked for"),
-    }
-}
-
-/// Refuses an image that was rolled back before.
-fn refuse_failed_before(
-    machine: &Machine,
-    candidate: &Candidate,
-    digest: &str,
-) -> Result<(), Refusal> {
-    match machine.upgrades.failed_images().reason(digest) {
-        Some(reason) => Err(Refusal::FailedBefore {
-            version: candidate.version.clone(),
-            reason: reason.to_owned(),
-        }),
-        None => Ok(()),
     }
 }
 
@@ -361,6 +357,8 @@ pub(super) async fn next_generation(
         leases: machine.network.leases(),
         upgrade: Some(pending),
         failed: machine.upgrades.failed_images().clone(),
+        floor: machine.upgrades.floor(),
+        origin: machine.store.get(ReleaseOrigin::RUNNING),
         images_in_force: machine.images_in_force.all(),
         services_up,
     };

@@ -1,11 +1,12 @@
 //! Decides from an installer image's labels whether this machine can take it, before anything is disturbed.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use anyhow::Context as _;
-use instar_esp::Version;
 
 use crate::statistics;
+use crate::values::{Contradiction, Version, VersionRanges};
 
 use super::running::RunningSystem;
 
@@ -16,7 +17,7 @@ const PROTOCOL: u32 = instar_init_protocol::VERSION;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// As in `v0.2.0`.
-    pub version: String,
+    pub version: Version,
     /// As in `amd64`.
     pub architecture: String,
     /// BLAKE3 of the kernel image.
@@ -27,6 +28,10 @@ pub struct Candidate {
     pub rootfs: blake3::Hash,
     /// Size of the root filesystem.
     pub rootfs_bytes: u64,
+    /// The oldest version that a machine takes once this one was committed there.
+    pub floor: Option<Version>,
+    /// The versions that this one may follow; None: all.
+    pub upgrades_from: Option<VersionRanges>,
 }
 
 /// How the new version is started.
@@ -140,6 +145,36 @@ pub enum Refusal {
         /// The reason of the failure.
         reason: String,
     },
+    /// The version is below the machine's floor.
+    #[error(
+        "version {version} is below this machine's floor {floor}, which {set_by} set when it ran here; take {floor} or a newer version, or \
+         use force"
+    )]
+    BelowFloor {
+        /// Its version.
+        version: String,
+        /// The floor.
+        floor: String,
+        /// The release that set the floor.
+        set_by: String,
+    },
+    /// The image does not name the running version among those that it may follow.
+    #[error(
+        "version {version} may follow only {ranges}, and {running} runs here; upgrade to one of these first, or use force"
+    )]
+    MayNotFollow {
+        /// Its version.
+        version: String,
+        /// The versions that it may follow.
+        ranges: String,
+        /// The running version.
+        running: String,
+    },
+    /// The image is behind a tag of another release.
+    #[error(
+        "{0}; one of both is wrong: name the image by a tag of its version or by its digest, or use force"
+    )]
+    WrongTag(Box<Contradiction>),
 }
 
 /// f_type of a tmpfs (statfs(2)).
@@ -193,15 +228,8 @@ impl Candidate {
                 expected: "a number",
             })
         };
-        let version = get("dev.instar.version")?;
-        // A version that cannot name a boot entry would fail later.
-        if version.parse::<Version>().is_err() {
-            return Err(Refusal::BadLabel {
-                label: "dev.instar.version",
-                value: version,
-                expected: "a version such as v1.2.3",
-            });
-        }
+        let version = parsed(get("dev.instar.version")?, "dev.instar.version", A_VERSION)?;
+        let (floor, upgrades_from) = release_rules(labels, &version)?;
         let protocol = number("dev.instar.protocol")?;
         let protocol = u32::try_from(protocol).unwrap_or(u32::MAX);
         if protocol > PROTOCOL {
@@ -217,8 +245,50 @@ impl Candidate {
             init: digest("dev.instar.init.blake3")?,
             rootfs: digest("dev.instar.rootfs.blake3")?,
             rootfs_bytes: number("dev.instar.rootfs.bytes")?,
+            floor,
+            upgrades_from,
         })
     }
+}
+
+/// The form of a version in a label.
+const A_VERSION: &str = "a version such as v1.2.3";
+
+/// Parses a label's value.
+fn parsed<T: FromStr>(
+    value: String,
+    label: &'static str,
+    expected: &'static str,
+) -> Result<T, Refusal> {
+    value.parse().map_err(|_| Refusal::BadLabel {
+        label,
+        value,
+        expected,
+    })
+}
+
+/// Reads the labels with the rules between releases; an image needs none of them.
+fn release_rules(
+    labels: &BTreeMap<String, String>,
+    version: &Version,
+) -> Result<(Option<Version>, Option<VersionRanges>), Refusal> {
+    let get = |label: &str| labels.get(label).cloned();
+    let floor = get("dev.instar.floor").map(|value| {
+        let floor: Version = parsed(value, "dev.instar.floor", A_VERSION)?;
+        match floor <= *version {
+            true => Ok(floor),
+            false => Err(Refusal::BadLabel {
+                label: "dev.instar.floor",
+                value: floor.to_string(),
+                expected: "the image's own version or an older one",
+            }),
+        }
+    });
+    let ranges = get("dev.instar.upgrades-from").map(|value| {
+        let expected = "ranges of versions such as \">=v0.1.0 <v0.3.0 || v0.5.1\"";
+        parsed(value, "dev.instar.upgrades-from", expected)
+    });
+    Ok((floor.transpose()?, ranges.transpose()?))
 }
 
 /// Decides whether and how the candidate can run here.
@@ -303,6 +373,7 @@ mod tests {
             architecture: "amd64".into(),
             kernel: Some(blake3::hash(&[1])),
             init: blake3::hash(&[2]),
+            floor: None,
         }
     }
 
@@ -350,6 +421,42 @@ mod tests {
             let mut odd = labels();
             odd.insert(label.clone(), "../nonsense".into());
             assert!(verdict(&odd, PLENTY).is_err(), "{label}");
+        }
+    }
+
+    #[test]
+    fn the_rules_between_releases_are_read_and_must_make_sense() {
+        let with = |label: &str, value: &str| {
+            let mut labels = labels();
+            labels.insert(label.to_owned(), value.to_owned());
+            Candidate::from_labels(&labels)
+        };
+        let (floor, from) = ("dev.instar.floor", "dev.instar.upgrades-from");
+        let plain = Candidate::from_labels(&labels()).unwrap();
+        assert_eq!((plain.floor, plain.upgrades_from), (None, None));
+        for own_or_older in ["v0.2.0", "v0.1.0", "v0.2.0-rc.1"] {
+            let read = with(floor, own_or_older).unwrap().floor;
+            assert_eq!(read, own_or_older.parse().ok());
+        }
+        let ranges = ">=v0.1.0 <v0.2.0 || v0.2.0-rc.1";
+        let read = with(from, ranges).unwrap().upgrades_from;
+        assert_eq!(read, ranges.parse().ok());
+        for (label, value) in [
+            (floor, ""),
+            (floor, "0.1.0"),
+            (floor, "latest"),
+            // Nobody could install this very version again.
+            (floor, "v0.2.1"),
+            (from, ""),
+            (from, "0.1.0"),
+            (from, ">=v0.1.0,<v0.2.0"),
+            (from, "v0.1.0 ||"),
+        ] {
+            let refusal = with(label, value).unwrap_err();
+            assert!(
+                matches!(&refusal, Refusal::BadLabel { label: bad, .. } if *bad == label),
+                "{label} {value}: {refusal}"
+            );
         }
     }
 

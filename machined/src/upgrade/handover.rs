@@ -8,10 +8,14 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::failed::FailedImages;
+use super::floor::Floor;
+use super::origin::ReleaseOrigin;
 use crate::base::sealed_json;
 use crate::containers::InForce;
+use crate::init_link::StartReason;
 use crate::network::Lease;
 use crate::store::event_log::ActorId;
+use crate::values::Version;
 
 /// The name under which init keeps the hand-over.
 pub const NAME: &str = "handover";
@@ -36,6 +40,24 @@ pub struct PendingUpgrade {
     /// The order of its boot entry, on a machine that boots from its disk.
     #[serde(default)]
     pub boot_entry: Option<u32>,
+    /// The date in the image's config.
+    #[serde(default)]
+    pub created: Option<String>,
+    /// The floor that the new version sets once it is committed.
+    #[serde(default)]
+    pub floor: Option<Version>,
+}
+
+impl PendingUpgrade {
+    /// Returns the image that the new version comes from; None if it is unknown.
+    pub fn origin(&self) -> Option<ReleaseOrigin> {
+        Some(ReleaseOrigin {
+            version: self.to.clone(),
+            image: self.image.clone(),
+            digest: self.digest.parse().ok()?,
+            created: self.created.clone(),
+        })
+    }
 }
 
 /// All that is left to the next generation. Unknown fields of a newer version are ignored, missing ones of an older version are empty, so
@@ -51,6 +73,10 @@ pub struct Handover {
     pub upgrade: Option<PendingUpgrade>,
     /// Images that failed on this machine.
     pub failed: FailedImages,
+    /// The machine's floor; one on a disk may be higher.
+    pub floor: Option<Floor>,
+    /// The image that the version came from which leaves this.
+    pub origin: Option<ReleaseOrigin>,
     /// The images that containers run; a record on a disk is newer.
     pub images_in_force: InForce,
     /// Services that were up; the upgrade succeeds when they are up again.
@@ -61,6 +87,19 @@ impl Handover {
     /// Writes the hand-over to a sealed memfd.
     pub fn to_memfd(&self) -> anyhow::Result<OwnedFd> {
         sealed_json::to_memfd(NAME, WHAT, self)
+    }
+
+    /// Returns the image that the running version came from: that of the upgrade which this start tries, else that of the generation which
+    /// left the hand-over.
+    pub fn origin_of(&self, start: StartReason, running: &str) -> Option<ReleaseOrigin> {
+        let tried = self.upgrade.as_ref().filter(|upgrade| {
+            // After a rollback the version of before runs, even if the other one had the same name.
+            start != StartReason::Rollback && upgrade.to == running
+        });
+        match tried {
+            Some(upgrade) => upgrade.origin(),
+            None => self.origin.clone().filter(|it| it.version == running),
+        }
     }
 
     /// Reads the hand-over of the previous generation.
@@ -75,6 +114,61 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::Write as _;
+
+    use crate::values::Digest;
+
+    fn origin(version: &str) -> ReleaseOrigin {
+        ReleaseOrigin {
+            version: version.to_owned(),
+            image: format!("r.io/installer:{version}"),
+            digest: Digest::of(version.as_bytes()),
+            created: None,
+        }
+    }
+
+    fn pending(version: &str) -> PendingUpgrade {
+        PendingUpgrade {
+            to: version.to_owned(),
+            image: format!("r.io/installer:{version}"),
+            digest: Digest::of(version.as_bytes()).to_string(),
+            ..PendingUpgrade::default()
+        }
+    }
+
+    #[test]
+    fn the_hand_over_tells_the_origin_of_what_runs() {
+        use StartReason::{Fresh, Next, Restart, Rollback};
+        let left = |origin, upgrade| Handover {
+            origin,
+            upgrade,
+            ..Handover::default()
+        };
+        let (old, new) = (|| Some(origin("v0.1.0")), || Some(origin("v0.2.0")));
+        let to_new = || Some(pending("v0.2.0"));
+        for (handover, start, running, expected) in [
+            (left(old(), to_new()), Next, "v0.2.0", new()),
+            (left(old(), to_new()), Restart, "v0.2.0", new()),
+            (left(None, to_new()), Next, "v0.2.0", new()),
+            (left(old(), to_new()), Rollback, "v0.1.0", old()),
+            (left(None, to_new()), Rollback, "v0.1.0", None),
+            (left(old(), None), Restart, "v0.1.0", old()),
+            (left(old(), None), Fresh, "v0.1.0", old()),
+            // The same version anew, from another image.
+            (
+                left(old(), Some(pending("v0.1.0"))),
+                Rollback,
+                "v0.1.0",
+                old(),
+            ),
+            // What cannot be right is not told.
+            (left(old(), None), Restart, "v0.2.0", None),
+            (left(None, Some(PendingUpgrade::default())), Next, "", None),
+            (Handover::default(), Next, "v0.1.0", None),
+        ] {
+            let told = handover.origin_of(start, running);
+            assert_eq!(told, expected, "{start:?} {running} {handover:?}");
+        }
+    }
 
     #[test]
     fn a_handover_comes_back_as_it_was_and_cannot_be_changed() {

@@ -11,6 +11,7 @@ use instar_api::events::EventPayload;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::origin::ReleaseOrigin;
 use crate::base::blocking_io::{self, ANSWER};
 use crate::base::{sealed_json, whole_file};
 use crate::disk::{OwnedDiskStatus, STATE};
@@ -56,6 +57,15 @@ pub struct UpgradeFact {
     /// Why it failed; empty otherwise.
     #[serde(default)]
     pub reason: String,
+    /// The installer image that the version came from, as its caller named it; empty if unknown.
+    #[serde(default)]
+    pub image: String,
+    /// Digest of that image's manifest.
+    #[serde(default)]
+    pub digest: String,
+    /// The date in that image's config.
+    #[serde(default)]
+    pub created: String,
 }
 
 impl Resource for UpgradeFact {
@@ -68,39 +78,50 @@ impl Resource for UpgradeFact {
 #[serde(transparent)]
 struct History(Vec<UpgradeFact>);
 
+/// The running version, and the image that it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Runs {
+    version: String,
+    origin: Option<ReleaseOrigin>,
+}
+
 impl History {
-    /// Notes that this version runs, unless it did before. Returns whether the entry is new.
-    fn note_running(&mut self, version: &str, at: u64) -> bool {
-        let before = self.0.last().map(|last| last.version.clone());
-        if before.as_deref() == Some(version) {
+    /// Notes that this version runs, unless it did before. The same version from another image is another one. Returns whether the entry is
+    /// new.
+    fn note_running(&mut self, runs: &Runs, at: u64) -> bool {
+        let is_same = |last: &UpgradeFact| {
+            let digest = runs.origin.as_ref().map(|origin| origin.digest.to_string());
+            last.version == runs.version
+                && (last.digest.is_empty() || digest.is_none_or(|digest| digest == last.digest))
+        };
+        if self.0.last().is_some_and(is_same) {
             return false;
         }
-        self.push(
-            before.unwrap_or_default(),
-            version,
-            at,
-            Outcome::Running,
-            String::new(),
-        );
+        let from = self.0.last().map(|last| last.version.clone());
+        self.push(from.unwrap_or_default(), runs, at, Outcome::Running, "");
         true
     }
 
     /// Notes that an upgrade failed and this version runs.
-    fn note_failure(&mut self, version: &str, at: u64, reason: &str) {
-        let mut reason = reason.to_owned();
-        reason.truncate(reason.floor_char_boundary(REASON));
-        self.push(version.to_owned(), version, at, Outcome::Failed, reason);
+    fn note_failure(&mut self, runs: &Runs, at: u64, reason: &str) {
+        let reason = &reason[..reason.floor_char_boundary(REASON)];
+        self.push(runs.version.clone(), runs, at, Outcome::Failed, reason);
     }
 
-    fn push(&mut self, from: String, version: &str, at: u64, outcome: Outcome, reason: String) {
+    fn push(&mut self, from: String, runs: &Runs, at: u64, outcome: Outcome, reason: &str) {
         let number = self.0.last().map_or(1, |last| last.number + 1);
+        let origin = runs.origin.as_ref();
+        let told = |part: fn(&ReleaseOrigin) -> String| origin.map_or_else(String::new, part);
         self.0.push(UpgradeFact {
             number,
             at,
             from,
-            version: version.to_owned(),
+            version: runs.version.clone(),
             outcome,
-            reason,
+            reason: reason.to_owned(),
+            image: told(|origin| origin.image.clone()),
+            digest: told(|origin| origin.digest.to_string()),
+            created: told(|origin| origin.created.clone().unwrap_or_default()),
         });
         let gone = self.0.len().saturating_sub(REMEMBERED);
         self.0.drain(..gone);
@@ -158,7 +179,7 @@ impl HistoryKeeper {
             })
             .await;
         let mut history = self.find().await;
-        if history.note_running(&self.version, seconds(SystemTime::now())) {
+        if history.note_running(&self.runs(), seconds(SystemTime::now())) {
             self.publish(&history);
             self.store(&history).await;
         } else {
@@ -172,10 +193,18 @@ impl HistoryKeeper {
             if let Some(error) = &sequence.error
                 && UPGRADES.contains(&sequence.sequence.as_str())
             {
-                history.note_failure(&self.version, seconds(event.at), &error.message);
+                history.note_failure(&self.runs(), seconds(event.at), &error.message);
                 self.publish(&history);
                 self.store(&history).await;
             }
+        }
+    }
+
+    /// Returns the running version, and its image as far as it is known by now.
+    fn runs(&self) -> Runs {
+        Runs {
+            version: self.version.clone(),
+            origin: self.store.get(ReleaseOrigin::RUNNING),
         }
     }
 
@@ -254,16 +283,52 @@ fn seconds(at: SystemTime) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::values::Digest;
+
+    fn runs(version: &str) -> Runs {
+        Runs {
+            version: version.to_owned(),
+            origin: None,
+        }
+    }
+
+    fn runs_from(version: &str, image: &str) -> Runs {
+        let origin = ReleaseOrigin {
+            version: version.to_owned(),
+            image: image.to_owned(),
+            digest: Digest::of(image.as_bytes()),
+            created: None,
+        };
+        Runs {
+            origin: Some(origin),
+            ..runs(version)
+        }
+    }
+
+    #[test]
+    fn a_version_from_another_image_is_another_one() {
+        let mut history = History::default();
+        assert!(history.note_running(&runs("v0.1.0"), 1));
+        // Only now its image is known.
+        assert!(!history.note_running(&runs_from("v0.1.0", "a"), 2));
+        assert!(history.note_running(&runs_from("v0.2.0", "b"), 3));
+        assert!(!history.note_running(&runs_from("v0.2.0", "b"), 4));
+        assert!(!history.note_running(&runs("v0.2.0"), 5));
+        assert!(history.note_running(&runs_from("v0.2.0", "c"), 6));
+        let last = history.0.last().unwrap();
+        assert_eq!((last.from.as_str(), last.image.as_str()), ("v0.2.0", "c"));
+        assert_eq!(last.digest, Digest::of(b"c").to_string());
+    }
 
     #[test]
     fn versions_and_failures_follow_each_other() {
         let mut history = History::default();
-        assert!(history.note_running("v0.1.0", 1));
-        assert!(!history.note_running("v0.1.0", 2));
-        assert!(history.note_running("v0.2.0", 3));
-        history.note_failure("v0.2.0", 4, "no room");
-        assert!(!history.note_running("v0.2.0", 5));
-        assert!(history.note_running("v0.1.0", 6));
+        assert!(history.note_running(&runs("v0.1.0"), 1));
+        assert!(!history.note_running(&runs("v0.1.0"), 2));
+        assert!(history.note_running(&runs("v0.2.0"), 3));
+        history.note_failure(&runs("v0.2.0"), 4, "no room");
+        assert!(!history.note_running(&runs("v0.2.0"), 5));
+        assert!(history.note_running(&runs("v0.1.0"), 6));
         let told: Vec<_> = history
             .0
             .iter()
@@ -284,7 +349,7 @@ mod tests {
     fn it_is_bounded_and_comes_back_from_both_places() {
         let mut history = History::default();
         for at in 0..100 {
-            history.note_failure("v0.1.0", at, &"ä".repeat(REASON));
+            history.note_failure(&runs("v0.1.0"), at, &"ä".repeat(REASON));
         }
         assert_eq!(history.0.len(), REMEMBERED);
         assert_eq!(history.0[0].number, 100 - REMEMBERED as u64 + 1);

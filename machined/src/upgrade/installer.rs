@@ -285,7 +285,7 @@ fn receive_packet(socket: &OwnedFd) -> std::io::Result<(Vec<u8>, Option<OwnedFd>
 }
 
 fn check(delivered: &RootfsMessage, candidate: &Candidate) -> anyhow::Result<()> {
-    if delivered.version != candidate.version {
+    if delivered.version != candidate.version.to_string() {
         bail!(
             "the installer delivered version {}, the image's label says {}",
             delivered.version,
@@ -319,12 +319,14 @@ mod tests {
 
     fn candidate() -> Candidate {
         Candidate {
-            version: "v0.2.0".into(),
+            version: "v0.2.0".parse().unwrap(),
             architecture: "amd64".into(),
             kernel: blake3::hash(b"k"),
             init: blake3::hash(b"i"),
             rootfs: blake3::hash(b"r"),
             rootfs_bytes: 1,
+            floor: None,
+            upgrades_from: None,
         }
     }
 

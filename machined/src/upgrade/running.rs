@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Deserialize;
 
+use crate::values::Version;
+
 /// The file in which the image describes itself (docs/contracts.md).
 const IMAGE_FACTS: &str = "/usr/lib/instar/image.json";
 
@@ -20,6 +22,8 @@ pub struct RunningSystem {
     pub kernel: Option<blake3::Hash>,
     /// BLAKE3 of the running init.
     pub init: blake3::Hash,
+    /// The floor that this version sets.
+    pub floor: Option<Version>,
 }
 
 #[derive(Deserialize)]
@@ -28,6 +32,8 @@ struct ImageFacts {
     architecture: String,
     kernel_banner: String,
     kernel_blake3: String,
+    #[serde(default)]
+    floor: Option<Version>,
 }
 
 impl RunningSystem {
@@ -46,6 +52,7 @@ impl RunningSystem {
             architecture: facts.architecture,
             kernel,
             init: hash_file(Path::new("/proc/1/exe"))?,
+            floor: facts.floor,
         })
     }
 }

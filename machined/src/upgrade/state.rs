@@ -1,10 +1,11 @@
-//! machined's state of upgrades while it runs: images that failed here, and the version that is prepared for a reboot.
+//! machined's state of upgrades while it runs: images that failed here, the floor, and the version that is prepared for a reboot.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 
 use super::failed::FailedImages;
+use super::floor::Floor;
 use super::prepared::Prepared;
 use crate::base::lock::Lock as _;
 use crate::init_link::InitLink;
@@ -12,15 +13,21 @@ use crate::init_link::InitLink;
 /// The state of upgrades; all operations share it.
 pub struct UpgradeState {
     failed: Mutex<FailedImages>,
+    floor: Mutex<Option<Floor>>,
     prepared: Mutex<Option<Prepared>>,
 }
 
 impl UpgradeState {
-    /// Starts with the failures that the previous generation knew, and with the version in `kept`, which an earlier machined of this
-    /// generation prepared and left with init.
-    pub fn new(failed: FailedImages, kept: &mut BTreeMap<String, OwnedFd>) -> Self {
+    /// Starts with the failures and the floor that the previous generation knew, and with the version in `kept`, which an earlier machined
+    /// of this generation prepared and left with init.
+    pub fn new(
+        failed: FailedImages,
+        floor: Option<Floor>,
+        kept: &mut BTreeMap<String, OwnedFd>,
+    ) -> Self {
         UpgradeState {
             failed: Mutex::new(failed),
+            floor: Mutex::new(floor),
             prepared: Mutex::new(Prepared::adopt(kept)),
         }
     }
@@ -28,6 +35,20 @@ impl UpgradeState {
     /// Returns the images that failed here.
     pub fn failed_images(&self) -> MutexGuard<'_, FailedImages> {
         self.failed.locked()
+    }
+
+    /// Returns the machine's floor, if a release has set one.
+    pub fn floor(&self) -> Option<Floor> {
+        self.floor.locked().clone()
+    }
+
+    /// Raises the floor to this one, if that is higher; returns the new floor if it rose.
+    pub fn raise_floor(&self, to: Option<Floor>) -> Option<Floor> {
+        let mut floor = self.floor.locked();
+        let higher = Floor::higher(floor.clone(), to);
+        let rose = higher != *floor;
+        floor.clone_from(&higher);
+        higher.filter(|_| rose)
     }
 
     /// Sets the version that the next reboot starts, in place of another one. init keeps it over a restart of machined.

@@ -51,6 +51,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
             architecture: "amd64".to_owned(),
             kernel: None,
             init: blake3::hash(b"none"),
+            floor: None,
         },
         generation: Generation {
             number: welcome.generation,
@@ -66,6 +67,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         disk: OwnedDisk::new(Paths::default()),
         clock: TimeSync::start(clock, 0, Beforehand::Nothing),
         failed: FailedImages::default(),
+        floor: None,
         images_in_force: Default::default(),
         kept: Default::default(),
     })))

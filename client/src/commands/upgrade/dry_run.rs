@@ -34,6 +34,9 @@ fn text(node: &str, plan: &UpgradePlanResponse) -> String {
     };
     let mut text =
         format!("{node}: would upgrade from {before} to {after} {how}; nothing has changed");
+    for objection in &plan.overridden {
+        text.push_str(&format!("\nforced, although {objection}"));
+    }
     if !plan.containers.is_empty() {
         let rows: Vec<Vec<String>> = plan.containers.iter().map(row).collect();
         text.push('\n');
@@ -69,6 +72,9 @@ fn json(node: &str, plan: &UpgradePlanResponse) -> Value {
         "version_after": plan.version,
         "reboot": !plan.reboot_reason.is_empty(),
         "reboot_reason": plan.reboot_reason,
+        "overridden": plan.overridden,
+        "digest": plan.digest,
+        "created": plan.created,
         "containers": containers.collect::<Vec<_>>(),
     })
 }
@@ -89,6 +95,8 @@ mod tests {
             version: "v0.2.0".to_owned(),
             reboot_reason: String::new(),
             containers: vec![container("web", ""), container("tool", "it says restart")],
+            overridden: vec!["it is old".to_owned()],
+            ..UpgradePlanResponse::default()
         };
         let told = text("node-1", &plan);
         let lines: Vec<&str> = told.lines().collect();
@@ -96,6 +104,7 @@ mod tests {
             lines,
             [
                 "node-1: would upgrade from v0.1.0 to v0.2.0 without a reboot; nothing has changed",
+                "forced, although it is old",
                 "CONTAINER  UPGRADE       REASON",
                 "web        lives on",
                 "tool       starts again  it says restart",

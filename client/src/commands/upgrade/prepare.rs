@@ -13,10 +13,15 @@ use crate::progress::ProgressDisplay;
 /// The exit codes of an installer that refuses before it does anything: bad input, unsupported, not in this environment.
 const REFUSALS: std::ops::RangeInclusive<i32> = 2..=4;
 
-pub(super) async fn run(global: &Global, node: &Node, name: &str) -> Result<(), Failure> {
+pub(super) async fn run(
+    global: &Global,
+    node: &Node,
+    name: &str,
+    force: bool,
+) -> Result<(), Failure> {
     let pulled = image::bring(global, node, name).await?;
     let mut progress = ProgressDisplay::new(node.name());
-    let prepared = prepare(node, name, &mut progress).await;
+    let prepared = prepare(node, name, force, &mut progress).await;
     progress.finish();
     let last = prepared?;
     global.output.show(
@@ -26,13 +31,19 @@ pub(super) async fn run(global: &Global, node: &Node, name: &str) -> Result<(), 
 }
 
 /// Shows the progress that the node reports; returns its last message.
-async fn prepare(node: &Node, name: &str, progress: &mut impl Progress) -> Result<String, Failure> {
+async fn prepare(
+    node: &Node,
+    name: &str,
+    force: bool,
+    progress: &mut impl Progress,
+) -> Result<String, Failure> {
     let explain = |status| node.explain("did not prepare the upgrade", status);
     let request = LifecycleServiceUpgradeRequest {
         containerd: image::store(),
         source: Some(InstallArtifactsSource {
             image_name: name.to_owned(),
         }),
+        force,
     };
     let mut client = LifecycleServiceClient::new(node.channel());
     let reply = client.upgrade(node.request(request)).await;

@@ -104,8 +104,9 @@ pub(super) async fn rollback(
     let metadata = caller::reply_metadata(request.metadata());
     tracing::warn!("rollback asked for by {}", caller::peer(&request));
     let machine = api.machine.clone();
+    let force = request.get_ref().force;
     changing::to_its_end(async move {
-        let started = sequences::rollback(&machine).await;
+        let started = sequences::rollback(&machine, force).await;
         started.map_err(|error| Status::failed_precondition(chain(&error)))
     })
     .await?;

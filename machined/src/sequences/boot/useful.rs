@@ -15,11 +15,11 @@ use crate::sequences::install::install_if_missing;
 use crate::sequences::settings::{self, When};
 use crate::sequences::steps::overlay::load_overlay;
 use crate::sequences::steps::{disk, last_known_time, release_memory};
-use crate::sequences::upgrade::trial_record;
+use crate::sequences::upgrade::{committed, trial_record};
 use crate::sequences::{Phase, Sequence, Task};
 use crate::status;
 use crate::upgrade::trial::RecordStep;
-use crate::upgrade::{FailedImages, UpgradeRecord};
+use crate::upgrade::{FailedImages, ReleaseOrigin, UpgradeRecord};
 
 /// Time before init's deadline at which the wait for a disk ends: a version on trial then has time to note the reason and to reboot.
 const BEFORE_TRY_AGAIN: Duration = Duration::from_secs(20);
@@ -71,6 +71,7 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
         // Not worth staying down for: an image that failed before fails again, and is rolled back again.
         Err(error) => tracing::error!("the record of failed images is lost: {error:#}"),
     }
+    committed::take_up_floor(&machine);
     if let Err(error) = machine.images_in_force.open(&records(&machine)) {
         tracing::error!("images are looked up anew, which were in force is lost: {error:#}");
     }
@@ -90,7 +91,12 @@ async fn take_up_record(
     };
     match settled {
         // The boot waits for the record.
-        Ok(Some(record)) => drop(tried.send(record)),
+        Ok(Some(record)) => {
+            if let Some(origin) = record.upgrade.origin() {
+                machine.store.put(ReleaseOrigin::RUNNING, origin);
+            }
+            drop(tried.send(record));
+        }
         Ok(None) => {}
         // A problem with the last upgrade does not keep the machine from working.
         Err(error) => {

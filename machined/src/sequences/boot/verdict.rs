@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::sequences::steps::leave::leave;
 use crate::sequences::steps::{boot_assets, disk};
 use crate::sequences::system_services;
-use crate::sequences::upgrade::{bless_retry, current_handover, trial_record};
+use crate::sequences::upgrade::{bless_retry, committed, current_handover, trial_record};
 use crate::status;
 use crate::store::{MachineStage, Problem};
 use crate::upgrade::trial::{Commit, Next, Standing, is_from_the_loader};
@@ -120,8 +120,13 @@ async fn keep(boot: &Boot, commit: Commit) {
     boot.handover_kept.call_once(|| {
         tokio::spawn(current_handover::keep(machine.clone()));
     });
-    if let Err(error) = trial_record::finish(machine, commit.bless).await {
+    let finished = trial_record::finish(machine, commit.bless, commit.upgrade.as_ref()).await;
+    if let Err(error) = finished {
         bless_retry::start(machine, commit.bless, &error);
+    }
+    // Not earlier: services start without it.
+    if let Err(error) = committed::find_origin(machine).await {
+        tracing::warn!("nobody knows which image this version came from: {error:#}");
     }
     let (failed, records) = (machine.upgrades.failed_images().clone(), records(machine));
     let saved = blocking_io::within(ANSWER, move || failed.save(&records)).await;

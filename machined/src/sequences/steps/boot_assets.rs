@@ -10,6 +10,7 @@ use super::load_modules::{load_disk_drivers, load_modules};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, RefusedEntry, When};
 use crate::machine::Machine;
+use crate::values::Version;
 
 /// The kernel modules for the EFI system partition's filesystem.
 const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
@@ -112,10 +113,34 @@ pub(in crate::sequences) async fn entry(
     Ok(state.of_order(order).map(|entry| entry.name.clone()))
 }
 
+/// Returns the BLAKE3 of the UKI that the entry of this order starts; None if there is no such version.
+pub(in crate::sequences) async fn uki(
+    installed: &Installed,
+    order: u32,
+) -> anyhow::Result<Option<String>> {
+    let efi = installed.efi.clone();
+    let state = blocking(move || Ok(boot_loader::state(&efi)?)).await?;
+    Ok(state.of_order(order).map(|entry| entry.uki.blake3.to_string()))
+}
+
 /// Removes the version of this order; no error if it is gone already.
 pub(in crate::sequences) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::forget(&efi, order)?)).await
+}
+
+/// Returns the other version that was healthy once.
+pub(in crate::sequences) async fn other(
+    machine: &Machine,
+    installed: &Installed,
+) -> anyhow::Result<Version> {
+    let efi = installed.efi.clone();
+    let from = RefusedEntry {
+        booted: installed.booted,
+        version: machine.running.version.clone(),
+        staged: None,
+    };
+    blocking(move || Ok(boot_loader::other(&efi, &from)?)).await
 }
 
 /// Makes the other version that was healthy once the next to boot; returns its name. The version of the order `staged` is removed.

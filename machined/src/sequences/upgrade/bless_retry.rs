@@ -45,7 +45,7 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
             tracing::warn!("another upgrade has come: this version is not blessed any more");
             return;
         }
-        match trial_record::finish(machine, bless).await {
+        match trial_record::finish(machine, bless, None).await {
             Ok(()) => {
                 tracing::info!("the boot entry of this version is blessed now");
                 machine.store.remove::<Problem>(PROBLEM);

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 use crate::init_link::Scope;
 use crate::machine::Machine;
-use crate::upgrade::{Handover, handover};
+use crate::upgrade::{Handover, ReleaseOrigin, handover};
 
 /// Leaves the hand-over with init after every sequence and every change of the config, from the moment at which the generation has proved
 /// itself: all of these hold the lock of operations. Also after every change of the images in force.
@@ -37,6 +37,8 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),
         failed: machine.upgrades.failed_images().clone(),
+        floor: machine.upgrades.floor(),
+        origin: machine.store.get(ReleaseOrigin::RUNNING),
         images_in_force: machine.images_in_force.all(),
         ..Handover::default()
     };

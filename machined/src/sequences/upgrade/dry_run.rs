@@ -2,12 +2,18 @@
 
 use super::{Found, Var, look_up, plan, route};
 use crate::machine::Machine;
-use crate::upgrade::{Route, UpgradeError, UpgradeRequest};
+use crate::upgrade::{Refusal, Route, UpgradeError, UpgradeRequest, created};
 
 /// The effects of an upgrade.
 pub struct UpgradePlan {
     /// The version that it would bring.
     pub version: String,
+    /// Digest of the image's manifest.
+    pub digest: String,
+    /// The date in the image's config.
+    pub created: Option<String>,
+    /// Objections that force overrides.
+    pub overridden: Vec<Refusal>,
     /// How the version would be started.
     pub path: Route,
     /// Running containers by name, each with the reason if it would end.
@@ -24,7 +30,12 @@ pub async fn plan_upgrade(
 ) -> Result<UpgradePlan, UpgradeError> {
     // An operation that would keep an upgrade from beginning is reported here as well.
     machine.operations.check_free()?;
-    let Found { candidate, .. } = look_up(machine, request).await?;
+    let Found {
+        resolved,
+        candidate,
+        overridden,
+        ..
+    } = look_up(machine, request).await?;
     let path = route(request.mode, plan(machine, &candidate, Var::AsItSays)?.path);
     let fates = machine.services.fates().into_iter();
     let containers = fates.map(|(service, fate)| {
@@ -35,7 +46,10 @@ pub async fn plan_upgrade(
         (service.definition().id.clone(), ends)
     });
     Ok(UpgradePlan {
-        version: candidate.version.clone(),
+        version: candidate.version.to_string(),
+        digest: resolved.digest().to_string(),
+        created: created(resolved.config.created.as_deref()),
+        overridden,
         path,
         containers: containers.collect(),
     })

@@ -4,6 +4,7 @@
 use anyhow::Context as _;
 use instar_esp::EntryName;
 
+use super::committed;
 use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::sequences::emit_failure;
@@ -34,6 +35,7 @@ pub(in crate::sequences) async fn load_record(
         }
         RecordedUpgrade::Kept => {
             tracing::info!("the upgrade to {version} was kept");
+            committed::note(machine, Some(&record.upgrade)).await;
             remove_record(machine)?;
         }
         RecordedUpgrade::Failed => {
@@ -174,17 +176,33 @@ pub(in crate::sequences) fn note_failure(
     record.save(state)
 }
 
-/// Keeps the running version: blesses its boot entry and removes the record of its upgrade.
-pub(in crate::sequences) async fn finish(machine: &Machine, bless: Bless) -> anyhow::Result<()> {
-    if bless.gives_way_to_a_record() && record(machine)?.is_some() {
+/// Keeps the running version: blesses its boot entry, notes what the commit leaves on the machine, and removes the record of its upgrade.
+/// `upgrade`: the upgrade that brought the version; None leaves it to the record.
+pub(in crate::sequences) async fn finish(
+    machine: &Machine,
+    bless: Bless,
+    upgrade: Option<&PendingUpgrade>,
+) -> anyhow::Result<()> {
+    let record = match record(machine) {
+        Err(error) if !bless.gives_way_to_a_record() => {
+            tracing::error!("nobody knows who asked for this version: {error:#}");
+            None
+        }
+        found => found?,
+    };
+    if bless.gives_way_to_a_record() && record.is_some() {
         return Ok(());
     }
+    let upgrade = upgrade.or(record.as_ref().map(|record| &record.upgrade));
     let Some(installed) = boot_assets::installed(machine).await? else {
+        committed::note(machine, upgrade).await;
         return Ok(());
     };
     if let Some(order) = bless.order(installed.booted) {
         boot_assets::bless(machine, &installed, order).await?;
     }
+    // Before the record goes: after a power cut the next boot finds it, and notes the same.
+    committed::note(machine, upgrade).await;
     remove_record(machine)
 }
 

@@ -17,6 +17,8 @@ pub(super) const UPGRADES: Kind = Kind {
         ("From", "{.from}"),
         ("Runs", "{.version}"),
         ("Outcome", "{.outcome}"),
+        ("Digest", "{.digest}"),
+        ("Created", "{.created}"),
         ("Reason", "{.reason}"),
     ],
     sensitivity: Sensitivity::Open,
@@ -44,6 +46,9 @@ fn record(fact: UpgradeFact) -> Record {
         .with("version", 3, fact.version)
         .with("outcome", 4, outcome)
         .with("reason", 5, fact.reason)
+        .with("image", 6, fact.image)
+        .with("digest", 7, fact.digest)
+        .with("created", 8, fact.created)
 }
 
 #[cfg(test)]
@@ -64,9 +69,14 @@ mod tests {
             version: "v0.1.0".to_owned(),
             outcome: Outcome::Failed,
             reason: "no room".to_owned(),
+            image: "r.io/installer:v0.1.0".to_owned(),
+            digest: "sha256:1".to_owned(),
+            created: "2026-11-21T12:00:00Z".to_owned(),
         }));
         let decoded = wire::UpgradeRecordSpec::decode(spec.protobuf().as_slice()).unwrap();
         assert_eq!(decoded.outcome(), wire::Outcome::Failed);
+        assert_eq!(decoded.digest, "sha256:1");
+        assert_eq!(decoded.created, "2026-11-21T12:00:00Z");
         assert_eq!(decoded.at.unwrap().seconds, 1_795_262_400);
         let yaml: serde_json::Value = serde_saphyr::from_str(&spec.yaml()).unwrap();
         assert_eq!(yaml["at"], "2026-11-21T12:00:00Z");

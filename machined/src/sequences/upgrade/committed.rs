@@ -1,0 +1,124 @@
+//! What a committed release leaves on the machine: the floor, and the image that it came from.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::base::blocking_io::{self, ANSWER};
+use crate::machine::Machine;
+use crate::sequences::steps::boot_assets::{self, Installed};
+use crate::upgrade::{Floor, PendingUpgrade, ReleaseOrigin, ReleaseOrigins};
+
+/// Notes that the running version is kept. `upgrade`: the upgrade that brought it, if this is its commit. What cannot be written is
+/// logged: the version runs, and is better than none.
+pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&PendingUpgrade>) {
+    let running = &machine.running;
+    let own = Floor::of_release(running.floor.as_ref(), &running.version);
+    let labelled =
+        upgrade.and_then(|upgrade| Floor::of_release(upgrade.floor.as_ref(), &upgrade.to));
+    let rose = machine
+        .upgrades
+        .raise_floor(Floor::higher(own, labelled));
+    if let Some(floor) = &rose {
+        tracing::info!("no version below {} is taken from now on", floor.version);
+    }
+    if let Err(error) = save_floor(machine, rose.is_some()).await {
+        tracing::error!("the floor is not kept over a reboot: {error:#}");
+    }
+    let Some(upgrade) = upgrade else {
+        return;
+    };
+    let Some(origin) = upgrade.origin() else {
+        return;
+    };
+    machine.store.put(ReleaseOrigin::RUNNING, origin.clone());
+    if let Err(error) = remember(machine, upgrade.boot_entry, origin).await {
+        tracing::warn!("after a reboot nobody knows which image this version came from: {error:#}");
+    }
+}
+
+fn state(machine: &Machine) -> Option<PathBuf> {
+    machine.disk.state().map(PathBuf::from)
+}
+
+/// Brings the floor to STATE, which may have been mounted after the floor rose.
+async fn save_floor(machine: &Machine, rose: bool) -> anyhow::Result<()> {
+    let (Some(state), Some(floor)) = (state(machine), machine.upgrades.floor()) else {
+        return Ok(());
+    };
+    blocking_io::within(ANSWER, move || floor.keep(&state, rose)).await?
+}
+
+/// Notes which image the version of this boot entry came from.
+pub(in crate::sequences) async fn remember(
+    machine: &Machine,
+    boot_entry: Option<u32>,
+    origin: ReleaseOrigin,
+) -> anyhow::Result<()> {
+    let (Some(state), Some(order)) = (state(machine), boot_entry) else {
+        return Ok(());
+    };
+    let Some(installed) = boot_assets::installed(machine).await? else {
+        return Ok(());
+    };
+    let uki = boot_assets::uki(&installed, order).await?;
+    let uki = uki.context("its boot entry is gone")?;
+    blocking_io::within(ANSWER, move || {
+        let mut origins = ReleaseOrigins::load(&state).unwrap_or_else(|error| {
+            tracing::warn!("the images of versions before are forgotten: {error:#}");
+            ReleaseOrigins::default()
+        });
+        origins.note(uki, origin);
+        origins.save(&state)
+    })
+    .await?
+}
+
+/// Finds the image that the running version came from, unless the hand-over has told it.
+pub(in crate::sequences) async fn find_origin(machine: &Machine) -> anyhow::Result<()> {
+    let known = machine.store.get::<ReleaseOrigin>(ReleaseOrigin::RUNNING);
+    let (None, Some(state)) = (known, state(machine)) else {
+        return Ok(());
+    };
+    let Some(installed) = boot_assets::installed(machine).await? else {
+        return Ok(());
+    };
+    if let Some(origin) = of_booted(&installed, state).await?
+        && origin.version == machine.running.version
+    {
+        machine.store.put(ReleaseOrigin::RUNNING, origin);
+    }
+    Ok(())
+}
+
+async fn of_booted(
+    installed: &Installed,
+    state: PathBuf,
+) -> anyhow::Result<Option<ReleaseOrigin>> {
+    let Some(order) = installed.booted else {
+        return Ok(None);
+    };
+    let Some(uki) = boot_assets::uki(installed, order).await? else {
+        return Ok(None);
+    };
+    let origins = blocking_io::within(ANSWER, move || ReleaseOrigins::load(&state)).await??;
+    Ok(origins.of(&uki).cloned())
+}
+
+/// Takes up the floor on STATE. One that cannot be read counts as that of the running version.
+pub(in crate::sequences) fn take_up_floor(machine: &Machine) {
+    let Some(state) = machine.disk.state() else {
+        return;
+    };
+    let floor = Floor::load(state).unwrap_or_else(|error| {
+        let running = &machine.running;
+        let own = running.floor.as_ref();
+        tracing::error!(
+            "the floor cannot be read, that of {} counts instead ({}): {error:#}",
+            running.version,
+            own.map_or_else(|| "none".to_owned(), ToString::to_string)
+        );
+        Floor::of_release(own, &running.version)
+    });
+    machine.upgrades.raise_floor(floor);
+}
