@@ -91,6 +91,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         leases,
         failed,
         images_in_force,
+        own_certificates,
         ..
     } = left.clone().unwrap_or_default();
     let network = start_network(welcome.start, leases)?;
@@ -111,6 +112,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         clock,
         failed,
         images_in_force,
+        own_certificates,
         kept,
     }));
     machine.services.add_machined(machine.own_log.clone());

@@ -67,6 +67,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         clock: TimeSync::start(clock, 0, Beforehand::Nothing),
         failed: FailedImages::default(),
         images_in_force: Default::default(),
+        own_certificates: None,
         kept: Default::default(),
     })))
 }

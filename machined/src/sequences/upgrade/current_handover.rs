@@ -38,6 +38,7 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
         machine_config: configured.map(|configured| configured.text.clone()),
         failed: machine.upgrades.failed_images().clone(),
         images_in_force: machine.images_in_force.all(),
+        own_certificates: machine.own_certificates.borrow().clone(),
         ..Handover::default()
     };
     let memfd = left.to_memfd()?;
