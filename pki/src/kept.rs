@@ -47,7 +47,8 @@ impl IssuedCertificate {
 pub fn validity(certificate: &[u8]) -> Result<(SystemTime, SystemTime), PeerError> {
     let certificate = peer::parse(certificate)?;
     let validity = certificate.validity();
-    let time = |at: i64| SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(at).unwrap_or(0));
+    let time =
+        |at: i64| SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(at).unwrap_or(0));
     Ok((
         time(validity.not_before.timestamp()),
         time(validity.not_after.timestamp()),
@@ -94,7 +95,9 @@ mod tests {
     fn a_certificate_that_was_issued_comes_back_with_its_names_and_dates() {
         let now = SystemTime::UNIX_EPOCH + DAY * 20_000;
         let authority = CertificateAuthority::generate(now).unwrap();
-        let names: Vec<SubjectName> = ["192.0.2.7", "2001:db8::7", "node-1"].map(Into::into).into();
+        let names: Vec<SubjectName> = ["192.0.2.7", "2001:db8::7", "node-1"]
+            .map(Into::into)
+            .into();
         let issued = authority.issue_server(&names, now, DAY).unwrap();
         let (certificate, key) = (issued.der().to_vec(), issued.key_der().to_vec());
         assert_eq!(
@@ -121,10 +124,7 @@ mod tests {
             read(one.der(), other.key_der()),
             Err(KeptError::KeyMismatch)
         ));
-        assert!(matches!(
-            read(one.der(), b"no key"),
-            Err(KeptError::Key(_))
-        ));
+        assert!(matches!(read(one.der(), b"no key"), Err(KeptError::Key(_))));
         assert!(matches!(
             read(b"none", one.key_der()),
             Err(KeptError::Certificate(_))

@@ -103,10 +103,7 @@ async fn can_still_be_upgraded_and_go_back(chaos: &Chaos, belongings: &Belonging
 
 /// Causes one fault and waits until the node is well again.
 async fn row(chaos: &Arc<Chaos>, belongings: &Belongings, fault: &Fault) -> anyhow::Result<String> {
-    let (shown, living) = (
-        Shown::begin(&chaos.node).await?,
-        Living::of(chaos).await?,
-    );
+    let (shown, living) = (Shown::begin(&chaos.node).await?, Living::of(chaos).await?);
     let said = fault.strike(chaos).await.context(fault.to_string())?;
     let well = is_well_again(chaos, belongings, &living, *fault);
     let well = well.await.with_context(|| format!("after: {fault}"))?;

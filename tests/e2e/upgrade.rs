@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use instar_tests::{
-    Ending, GREETER, Greeter, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
-    Registry, Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Registry, Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
 };
 use tonic::Code;
 

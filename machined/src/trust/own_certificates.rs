@@ -186,7 +186,9 @@ mod base64_text {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(from)?;
-        STANDARD.decode(text).map_err(|_| D::Error::custom("no base64"))
+        STANDARD
+            .decode(text)
+            .map_err(|_| D::Error::custom("no base64"))
     }
 }
 
@@ -213,20 +215,37 @@ mod tests {
             fit(&ours, &in_other_order, at).unwrap();
         }
         let same = in_other_order.as_slice();
-        type Row<'a> = (&'a CertificateAuthority, &'a [&'a str], SystemTime, fn(&Misfit) -> bool);
+        type Row<'a> = (
+            &'a CertificateAuthority,
+            &'a [&'a str],
+            SystemTime,
+            fn(&Misfit) -> bool,
+        );
         let table: [Row<'_>; 7] = [
-            (&other, same, now, |why| matches!(why, Misfit::OtherAuthority)),
-            (&ours, &["192.0.2.7", "node-1"], now, |why| matches!(why, Misfit::OtherNames)),
-            (&ours, &["192.0.2.8", "node-1", "::1"], now, |why| matches!(why, Misfit::OtherNames)),
+            (&other, same, now, |why| {
+                matches!(why, Misfit::OtherAuthority)
+            }),
+            (&ours, &["192.0.2.7", "node-1"], now, |why| {
+                matches!(why, Misfit::OtherNames)
+            }),
+            (&ours, &["192.0.2.8", "node-1", "::1"], now, |why| {
+                matches!(why, Misfit::OtherNames)
+            }),
             (
                 &ours,
                 &["192.0.2.7", "node-1", "::1", "lamp.example"],
                 now,
                 |why| matches!(why, Misfit::OtherNames),
             ),
-            (&ours, same, now + 12 * HOUR, |why| matches!(why, Misfit::Due)),
-            (&ours, same, now + 1000 * HOUR, |why| matches!(why, Misfit::Due)),
-            (&ours, same, now - HOUR, |why| matches!(why, Misfit::NotYetValid)),
+            (&ours, same, now + 12 * HOUR, |why| {
+                matches!(why, Misfit::Due)
+            }),
+            (&ours, same, now + 1000 * HOUR, |why| {
+                matches!(why, Misfit::Due)
+            }),
+            (&ours, same, now - HOUR, |why| {
+                matches!(why, Misfit::NotYetValid)
+            }),
         ];
         for (row, (authority, known, at, expected)) in table.into_iter().enumerate() {
             let why = fit(authority, known, at).unwrap_err();
@@ -275,6 +294,9 @@ mod tests {
         let authority = CertificateAuthority::generate(now).unwrap();
         let own = OwnCertificates::issue(&authority, &names(&["node-1"]), now).unwrap();
         let printed = format!("{own:?}");
-        assert!(printed.contains("fingerprint") && printed.len() < 200, "{printed}");
+        assert!(
+            printed.contains("fingerprint") && printed.len() < 200,
+            "{printed}"
+        );
     }
 }

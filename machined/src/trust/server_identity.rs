@@ -225,8 +225,7 @@ fn self_signed(
     pinned: &mut PinnedKey,
 ) -> anyhow::Result<Issued> {
     let key = pinned.get().context("make the API's key")?;
-    let authority =
-        CertificateAuthority::generate(now).context("make a throw-away authority")?;
+    let authority = CertificateAuthority::generate(now).context("make a throw-away authority")?;
     let certificate = authority
         .issue_server_for(key, &subjects, now, LIFETIME)
         .context("issue the API's certificate")?;
