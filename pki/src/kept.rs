@@ -12,6 +12,9 @@ use crate::certificate::SubjectName;
 use crate::key::{KeyError, PrivateKey};
 use crate::peer::{self, PeerError};
 
+/// Length of a public key on P-256, uncompressed.
+const P256_POINT: usize = 65;
+
 /// Why a certificate and its key cannot be used again.
 #[derive(Debug, thiserror::Error)]
 pub enum KeptError {
@@ -37,6 +40,20 @@ impl IssuedCertificate {
             return Err(KeptError::KeyMismatch);
         }
         Ok(Self::of(certificate.into(), key))
+    }
+}
+
+/// Checks that a P-256 key (PKCS#8) says that it belongs to a certificate: such a key ends with its public half. Nothing is computed, so the
+/// program need not have P-256 in memory.
+///
+/// # Errors
+/// The certificate is broken, or the key does not name its public key.
+pub fn names_public_key(certificate: &[u8], key: &[u8]) -> Result<(), KeptError> {
+    let certificate = peer::parse(certificate)?;
+    let public = &certificate.public_key().subject_public_key.data;
+    match public.len() == P256_POINT && key.len() > P256_POINT && key.ends_with(public) {
+        true => Ok(()),
+        false => Err(KeptError::KeyMismatch),
     }
 }
 
@@ -106,6 +123,7 @@ mod tests {
         );
         let (begin, end) = validity(&certificate).unwrap();
         assert!(begin < now && end == now + DAY);
+        names_public_key(&certificate, &key).unwrap();
         let again = IssuedCertificate::from_der(certificate, key).unwrap();
         assert_eq!(again.fingerprint(), issued.fingerprint());
     }
@@ -129,6 +147,15 @@ mod tests {
             read(b"none", one.key_der()),
             Err(KeptError::Certificate(_))
         ));
+        let server = || {
+            authority
+                .issue_server(&["node-1".into()], now, DAY)
+                .unwrap()
+        };
+        for key in [server().key_der(), one.key_der(), b"no key"] {
+            assert!(names_public_key(server().der(), key).is_err());
+        }
+        assert!(names_public_key(one.der(), one.key_der()).is_err());
         assert!(server_names(b"none").is_err() && validity(b"none").is_err());
     }
 }

@@ -21,7 +21,7 @@ mod sec1;
 
 pub use authority::{AuthorityError, CertificateAuthority, IssuedCertificate};
 pub use certificate::{SubjectName, ValidityError};
-pub use kept::{KeptError, server_names, validity};
+pub use kept::{KeptError, names_public_key, server_names, validity};
 pub use key::{KeyError, PrivateKey};
 pub use peer::{PeerError, client_roles, public_key_fingerprint};
 pub use pem::{

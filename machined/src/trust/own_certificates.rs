@@ -112,7 +112,13 @@ impl OwnCertificates {
             return Err(Misfit::OtherNames);
         }
         for pair in [&self.server, &self.reader, &self.forwarder] {
-            pair.fits(now)?;
+            pair.is_fresh(now)?;
+        }
+        // The server's key is on P-256, and nothing else here is: reading that code and its tables from the root filesystem takes longer than
+        // all of this. apid, which uses the key, checks it.
+        instar_pki::names_public_key(&self.server.certificate, &self.server.key)?;
+        for Pair { certificate, key } in [&self.reader, &self.forwarder] {
+            IssuedCertificate::from_der(certificate.clone(), key.clone())?;
         }
         Ok(())
     }
@@ -131,14 +137,13 @@ impl OwnCertificates {
 }
 
 impl Pair {
-    fn fits(&self, now: SystemTime) -> Result<(), Misfit> {
+    fn is_fresh(&self, now: SystemTime) -> Result<(), Misfit> {
         if now < instar_pki::validity(&self.certificate)?.0 {
             return Err(Misfit::NotYetValid);
         }
         if now >= due(&self.certificate)? {
             return Err(Misfit::Due);
         }
-        IssuedCertificate::from_der(self.certificate.clone(), self.key.clone())?;
         Ok(())
     }
 }
