@@ -95,6 +95,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         failed,
         floor,
         images_in_force,
+        own_certificates,
         ..
     } = handed_over.clone();
     let network = start_network(welcome.start, leases)?;
@@ -116,6 +117,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         failed,
         floor,
         images_in_force,
+        own_certificates,
         kept,
     }));
     if let Some(origin) = origin {

@@ -32,7 +32,7 @@ use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
 use crate::time::TimeSync;
-use crate::trust::Maintenance;
+use crate::trust::{Maintenance, OwnCertificates};
 use crate::upgrade::{FailedImages, Floor, RunningSystem, UpgradeState};
 
 /// A machine config and the text that it was read from.
@@ -111,6 +111,8 @@ pub struct Machine {
     pub kernel_settings: KernelSettings,
     /// Images that failed, the floor, and the version that waits for a reboot.
     pub upgrades: UpgradeState,
+    /// The certificates that the node has issued to itself: of the previous generation, until the API has its own.
+    pub own_certificates: watch::Sender<Option<OwnCertificates>>,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
@@ -154,6 +156,8 @@ pub struct Parts {
     pub floor: Option<Floor>,
     /// The images in force, as known to the previous generation.
     pub images_in_force: InForce,
+    /// The API's certificates of the previous generation.
+    pub own_certificates: Option<OwnCertificates>,
     /// Descriptors that an earlier machined of this generation left with init.
     pub kept: BTreeMap<String, OwnedFd>,
 }
@@ -196,6 +200,7 @@ impl Machine {
             kernel_settings: KernelSettings::new(left_undone(&mut parts.kept)),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
+            own_certificates: watch::channel(parts.own_certificates).0,
             operations: Operations::default(),
         }
     }

@@ -57,12 +57,17 @@ pub struct IssuedCertificate {
 }
 
 impl IssuedCertificate {
+    /// A certificate with its own key.
+    pub(crate) fn of(certificate: CertificateDer<'static>, key: PrivateKey) -> Self {
+        Self { certificate, key }
+    }
+
     /// The certificate.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// Its key: PKCS#8, Ed25519.
+    /// Its key, PKCS#8.
     pub fn key_der(&self) -> &[u8] {
         self.key.secret_der()
     }

@@ -87,7 +87,7 @@ impl PrivateKey {
         Self::from_der(pem::private_key_from_pem(text)?)
     }
 
-    fn from_der(der: PrivateKeyDer<'static>) -> Result<Self, KeyError> {
+    pub(crate) fn from_der(der: PrivateKeyDer<'static>) -> Result<Self, KeyError> {
         let signer = match &der {
             PrivateKeyDer::Pkcs8(key) => Signer::from_pkcs8(key.secret_pkcs8_der()),
             PrivateKeyDer::Sec1(key) => {

@@ -12,6 +12,7 @@ mod authority;
 mod certificate;
 pub mod client_config;
 pub mod der;
+mod kept;
 mod key;
 mod peer;
 mod pem;
@@ -22,8 +23,9 @@ mod signature;
 
 pub use authority::{AuthorityError, CertificateAuthority, IssuedCertificate};
 pub use certificate::{SubjectName, ValidityError};
+pub use kept::{KeptError, names_public_key, server_names, validity};
 pub use key::{KeyError, PrivateKey};
-pub use peer::{PeerError, client_roles, public_key_fingerprint, valid_from};
+pub use peer::{PeerError, client_roles, public_key_fingerprint};
 pub use pem::{
     PemError, certificate_from_pem, certificate_to_pem, certificates_from_pem,
     private_key_from_pem, with_standard_label,

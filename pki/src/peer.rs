@@ -62,21 +62,11 @@ pub fn public_key_fingerprint(certificate: &[u8]) -> Result<String, PeerError> {
     Ok(fingerprint_of(certificate.public_key().raw))
 }
 
-/// The begin of the validity of a certificate (DER).
-///
-/// # Errors
-/// The bytes are not a certificate.
-pub fn valid_from(certificate: &[u8]) -> Result<std::time::SystemTime, PeerError> {
-    let seconds = parse(certificate)?.validity().not_before.timestamp();
-    let since_epoch = std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    Ok(std::time::SystemTime::UNIX_EPOCH + since_epoch)
-}
-
 pub(crate) fn fingerprint_of(public_key_info: &[u8]) -> String {
     BASE64_STANDARD.encode(ring::digest::digest(&ring::digest::SHA256, public_key_info))
 }
 
-fn parse(der: &[u8]) -> Result<X509Certificate<'_>, PeerError> {
+pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, PeerError> {
     match parse_x509_certificate(der) {
         Ok(([], certificate)) => Ok(certificate),
         Ok(_) => Err(PeerError::Malformed("bytes after its end".to_owned())),

@@ -1,10 +1,12 @@
 //! A node with one fault after another while its versions change all the time: it recovers without help.
 //!
-//! Each fault is caused, and ends; then the node has to become well by itself, with all that it had. The API's view of
-//! it and the time of the recovery are printed as a table.
+//! Each fault is caused, and ends; then the node has to become well by itself, with all that it had, and with the same
+//! processes of all containers that the fault was not done to. The API's view of it and the time of the recovery are
+//! printed as a table.
 
 mod changes;
 mod faults;
+mod living;
 mod shown;
 mod wellness;
 
@@ -24,6 +26,7 @@ use crate::PATIENCE;
 use crate::installed::INSTALLER;
 use changes::Changes;
 use faults::Fault;
+use living::Living;
 use shown::Shown;
 use wellness::Belongings;
 
@@ -100,19 +103,30 @@ async fn can_still_be_upgraded_and_go_back(chaos: &Chaos, belongings: &Belonging
 
 /// Causes one fault and waits until the node is well again.
 async fn row(chaos: &Arc<Chaos>, belongings: &Belongings, fault: &Fault) -> anyhow::Result<String> {
-    let shown = Shown::begin(&chaos.node).await?;
+    let (shown, living) = (Shown::begin(&chaos.node).await?, Living::of(chaos).await?);
     let said = fault.strike(chaos).await.context(fault.to_string())?;
-    let over = Instant::now();
-    let well = async {
-        chaos.is_well().await?;
-        belongings.are_there(chaos).await
-    };
-    well.await.with_context(|| format!("after: {fault}"))?;
-    let took = over.elapsed().as_secs_f64();
-    let shown = shown.end(&chaos.node, said).await?;
-    let row = format!("{fault} | {shown} | well again after {took:.1} s");
+    let well = is_well_again(chaos, belongings, &living, *fault);
+    let well = well.await.with_context(|| format!("after: {fault}"))?;
+    let row = format!("{fault} | {} | {well}", shown.end(&chaos.node, said).await?);
     println!("{row}");
     Ok(row)
+}
+
+/// Waits until the node is well, with all that it had. Returns how long that took, and how many containers have lived through it.
+async fn is_well_again(
+    chaos: &Chaos,
+    belongings: &Belongings,
+    living: &Living,
+    fault: Fault,
+) -> anyhow::Result<String> {
+    let over = Instant::now();
+    chaos.is_well().await?;
+    let took = over.elapsed().as_secs_f64();
+    belongings.are_there(chaos).await?;
+    let spared = living.has_spared(chaos, fault).await?;
+    Ok(format!(
+        "well again after {took:.1} s | {spared} containers lived on"
+    ))
 }
 
 impl Chaos {

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use instar_tests::{
-    Ending, GREETER, Greeter, INSTALLER, ImageUnderTest, Instarctl, Node, OciImage, Outcome,
-    Registry, Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Registry, Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
 };
 use tonic::Code;
 
@@ -46,8 +46,9 @@ async fn an_upgrade_keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
         the_new_version_runs_under_the_same_kernel(&node, &kernel, &generation),
         the_container_has_its_data(&node, file),
         confirms_its_lease(&node),
-        instarctl_goes_back_to_the_older_version(&node, &registry, &instarctl),
+        the_certificate_stays_as_instarctl_goes_back(&node, &registry, &instarctl),
         the_container_has_its_data(&node, file),
+        a_further_name_means_another_certificate(&node),
         has_not_rebooted(&node, &kernel),
     ]
     .await
@@ -105,6 +106,33 @@ async fn the_new_version_runs_under_the_same_kernel(
     let told_generation = node.read("/run/generation").await?;
     ensure!(told_generation == "2\n", "it tells {told_generation:?}");
     Ok(())
+}
+
+/// The API shows the certificate of before, which its next generation got with the hand-over.
+async fn the_certificate_stays_as_instarctl_goes_back(
+    node: &Node,
+    registry: &Registry,
+    instarctl: &Instarctl,
+) -> Outcome {
+    let shown = node.shown_certificate().await?;
+    instarctl_goes_back_to_the_older_version(node, registry, instarctl).await?;
+    ensure!(
+        node.shown_certificate().await? == shown,
+        "it shows another certificate"
+    );
+    Ok(())
+}
+
+async fn a_further_name_means_another_certificate(node: &Node) -> Outcome {
+    let shown = node.shown_certificate().await?;
+    let config = MachineConfig::from_yaml(node.config()).extra_name("lamp.example");
+    node.apply_as(node.identity(), config.to_yaml()).await?;
+    let is_another = async || {
+        ensure!(node.shown_certificate().await? != shown, "it is the same");
+        Ok(())
+    };
+    node.wait_until("it shows another certificate", PATIENCE, is_another)
+        .await
 }
 
 async fn instarctl_goes_back_to_the_older_version(

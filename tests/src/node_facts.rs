@@ -9,6 +9,7 @@ use instar_api::machine::{EventsRequest, LogsRequest, ReadRequest, ServiceInfo, 
 use tonic::{Code, Status};
 
 use crate::node::{Machine, Node};
+use crate::tls_client::TlsClient;
 
 /// The boot id that programs of the generation see: a new one after each start of a generation.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -100,6 +101,15 @@ impl Node {
             .context("no fingerprint")?;
         let line = fingerprint.lines().next().unwrap_or_default();
         Ok(line.trim().to_owned())
+    }
+
+    /// Returns the certificate that the API shows, DER.
+    pub async fn shown_certificate(&self) -> Result<Vec<u8>> {
+        let client = TlsClient::of(self.identity());
+        let stream = client.connect(&self.endpoint()?).await?;
+        let (_, connection) = stream.get_ref();
+        let shown = connection.peer_certificates().and_then(<[_]>::first);
+        Ok(shown.context("the node shows no certificate")?.to_vec())
     }
 
     /// Upgrades; returns the actor's id. The request, as talosctl's, has no word on the data; the node's answer has.

@@ -54,6 +54,22 @@ impl Saboteur {
         Ok(found)
     }
 
+    /// Returns the first process of each container that may outlive its generation, as its number and its start.
+    pub fn workloads(&self) -> Result<BTreeMap<String, (u32, u64)>> {
+        let mut found = BTreeMap::new();
+        for line in self.order("workloads", Duration::ZERO)?.lines() {
+            let [name, pid, started] = line.split(' ').collect::<Vec<_>>()[..] else {
+                bail!("a process of a container: {line:?}");
+            };
+            let process: (u32, u64) = (pid.parse()?, started.parse()?);
+            let first = found.entry(name.to_owned()).or_insert(process);
+            if process.1 < first.1 {
+                *first = process;
+            }
+        }
+        Ok(found)
+    }
+
     /// Puts the clock forward, or back.
     pub fn shift_clock(&self, seconds: i64) -> Result<()> {
         self.order(&format!("clock {seconds}"), Duration::ZERO)

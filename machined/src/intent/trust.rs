@@ -62,6 +62,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             names,
             identity: identity_sender,
             self_check: self_check_sender,
+            own: machine.own_certificates.clone(),
         }
         .run(),
     );
@@ -124,7 +125,7 @@ pub fn authorities_made(config: &MachineConfig) -> anyhow::Result<SystemTime> {
     let mut youngest = SystemTime::UNIX_EPOCH;
     for pem in std::iter::once(&authorities.ca).chain(&authorities.accepted) {
         let certificate = instar_pki::certificate_from_pem(pem)?;
-        youngest = youngest.max(instar_pki::valid_from(&certificate)?);
+        youngest = youngest.max(instar_pki::validity(&certificate)?.0);
     }
     Ok(youngest)
 }

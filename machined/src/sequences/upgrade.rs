@@ -361,6 +361,7 @@ pub(super) async fn next_generation(
         origin: machine.store.get(ReleaseOrigin::RUNNING),
         images_in_force: machine.images_in_force.all(),
         services_up,
+        own_certificates: machine.own_certificates.borrow().clone(),
     };
     let memfd = left.to_memfd()?;
     let workloads = match machine.services.left().is_empty() {

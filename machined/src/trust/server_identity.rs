@@ -1,5 +1,5 @@
-//! The node's own certificate: issued by the machine config's CA, and issued anew when the node's addresses or names change or the
-//! certificate grows old.
+//! The node's own certificate: issued by the machine config's CA, and issued anew when the CA, the node's addresses or names change or the
+//! certificate grows old. Until then it stays, in the next generation too (`own_certificates.rs`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,12 +9,8 @@ use anyhow::Context as _;
 use instar_pki::{CertificateAuthority, PrivateKey, Role, SubjectName};
 use tokio::sync::watch;
 
+use super::own_certificates::{LIFETIME, OwnCertificates, due};
 use crate::apid::{Identity, Mode, SelfCheck};
-
-/// Lifetime of a certificate.
-const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Age at which a certificate is renewed, long before it expires.
-const RENEWAL: Duration = Duration::from_secs(12 * 3600);
 
 /// Time limit for the node's names before the first certificate is issued; they are there within milliseconds.
 const NAMES: Duration = Duration::from_secs(1);
@@ -55,12 +51,18 @@ pub struct KeepIdentity {
     pub identity: watch::Sender<Option<Identity>>,
     /// Receives the credentials for the node's own calls.
     pub self_check: watch::Sender<Option<SelfCheck>>,
+    /// The certificates of the previous generation, and then the newest ones, for the next.
+    pub own: watch::Sender<Option<OwnCertificates>>,
 }
 
 /// Certificates that are issued together, by one authority.
 struct Issued {
     identity: Identity,
     self_check: SelfCheck,
+    /// None if a throw-away authority issued them.
+    own: Option<OwnCertificates>,
+    /// When the server's certificate has to be renewed.
+    due: SystemTime,
 }
 
 impl KeepIdentity {
@@ -71,16 +73,20 @@ impl KeepIdentity {
         // After the time limit the certificate is issued without the names.
         let _ = tokio::time::timeout(NAMES, known).await;
         let mut pinned = PinnedKey::default();
+        let mut due = None;
         loop {
             let next = {
                 let trust = self.trust.borrow_and_update();
                 let names = self.names.borrow_and_update().clone().unwrap_or_default();
+                let own = self.own.borrow().clone();
                 trust
                     .as_ref()
-                    .map(|trust| issue(trust, &names, SystemTime::now(), &mut pinned))
+                    .map(|trust| issue(trust, &names, SystemTime::now(), own, &mut pinned))
             };
             match next {
                 Some(Ok(issued)) => {
+                    due = Some(issued.due);
+                    self.own.send_replace(issued.own);
                     self.self_check.send_replace(Some(issued.self_check));
                     self.identity.send_replace(Some(issued.identity));
                 }
@@ -90,14 +96,14 @@ impl KeepIdentity {
             tokio::select! {
                 changed = self.trust.changed() => if changed.is_err() { return },
                 changed = self.names.changed() => if changed.is_err() { return },
-                () = clock_moved_or_old() => {}
+                () = clock_moved_or_due(due) => {}
             }
         }
     }
 }
 
 /// Ends when the certificate is due, or when the clock was set: timers do not notice that, so look at intervals.
-async fn clock_moved_or_old() {
+async fn clock_moved_or_due(due: Option<SystemTime>) {
     let (began, clock) = (std::time::Instant::now(), SystemTime::now());
     loop {
         tokio::time::sleep(Duration::from_secs(10)).await;
@@ -107,7 +113,7 @@ async fn clock_moved_or_old() {
             .duration_since(expected)
             .or_else(|_| expected.duration_since(now))
             .unwrap_or_default();
-        if moved > Duration::from_secs(60) || began.elapsed() > RENEWAL {
+        if moved > Duration::from_secs(60) || due.is_some_and(|due| now >= due) {
             return;
         }
     }
@@ -129,98 +135,134 @@ impl PinnedKey {
     }
 }
 
+/// Returns the identity for this trust: with the certificates of before if they fit, else with new ones.
 fn issue(
     trust: &Trust,
     names: &Names,
     now: SystemTime,
+    own: Option<OwnCertificates>,
     pinned: &mut PinnedKey,
 ) -> anyhow::Result<Issued> {
-    let key = match trust {
-        Trust::Configured {
-            authority: Some(_), ..
-        } => Ok(PrivateKey::generate_p256()?),
-        // A worker's config has no key to sign with; operators pin the fingerprint instead.
-        Trust::Configured {
-            authority: None, ..
-        }
-        | Trust::Maintenance
-        | Trust::Closed => pinned.get(),
-    }
-    .context("make the API's key")?;
-    let (mut accepted, extra, mode): (_, &[String], _) = match trust {
-        Trust::Configured {
-            accepted,
-            extra_names,
-            ..
-        } => (accepted.clone(), extra_names, Mode::Normal),
-        Trust::Maintenance => (Vec::new(), &[], Mode::Maintenance),
-        Trust::Closed => (Vec::new(), &[], Mode::Closed),
-    };
-    let throw_away;
-    let authority = match trust {
+    match trust {
         Trust::Configured {
             authority: Some(authority),
-            ..
-        } => authority.as_ref(),
-        _ => {
-            throw_away =
-                CertificateAuthority::generate(now).context("make a throw-away authority")?;
-            &throw_away
+            accepted,
+            extra_names,
+        } => {
+            let names = subjects(names, extra_names);
+            signed(authority, accepted.clone(), names, now, own)
+        }
+        // A worker's config has no key to sign with; operators pin the fingerprint instead.
+        Trust::Configured {
+            authority: None,
+            accepted,
+            extra_names,
+        } => {
+            let names = subjects(names, extra_names);
+            self_signed(Mode::Normal, accepted.clone(), names, now, pinned)
+        }
+        Trust::Maintenance | Trust::Closed => {
+            let mode = match trust {
+                Trust::Closed => Mode::Closed,
+                _ => Mode::Maintenance,
+            };
+            self_signed(mode, Vec::new(), subjects(names, &[]), now, pinned)
+        }
+    }
+}
+
+/// Returns an identity by the config's authority.
+fn signed(
+    authority: &CertificateAuthority,
+    mut accepted: Vec<Vec<u8>>,
+    (known, subjects): (BTreeSet<String>, Vec<SubjectName>),
+    now: SystemTime,
+    own: Option<OwnCertificates>,
+) -> anyhow::Result<Issued> {
+    let own = match own.map(|own| own.fit(authority, &subjects, now).map(|()| own)) {
+        Some(Ok(own)) => {
+            let fingerprint = instar_pki::public_key_fingerprint(&own.server.certificate)?;
+            tracing::info!("API certificate stays, fingerprint {fingerprint}");
+            own
+        }
+        unfit => {
+            if let Some(Err(why)) = unfit {
+                tracing::info!("the API's certificate is not used again: {why}");
+            }
+            let own = OwnCertificates::issue(authority, &subjects, now)?;
+            log_new(&subjects, &own.server.certificate)?;
+            own
         }
     };
-    let (known, subjects) = subjects(names, extra);
-    let certificate = authority
-        .issue_server_for(key, &subjects, now, LIFETIME)
-        .context("issue the API's certificate")?;
-    tracing::info!(
-        "API certificate for {} names, fingerprint {}",
-        subjects.len(),
-        certificate.fingerprint()
-    );
-    let own_authority = instar_pki::certificate_from_pem(&authority.certificate_pem())?;
-    // A throw-away authority, whose key never leaves this process, admits only the API's own check.
-    if mode == Mode::Normal && !accepted.contains(&own_authority) {
+    let own_authority = authority.certificate().to_vec();
+    if !accepted.contains(&own_authority) {
         accepted.push(own_authority.clone());
     }
-    let self_check = self_check(authority, &own_authority, mode, now)?;
-    let mut identity = Identity::new(
-        mode,
-        certificate.der(),
-        certificate.key_der(),
+    let (server, reader, forwarder) = (&own.server, &own.reader, &own.forwarder);
+    let names = known.into_iter().collect();
+    let identity = Identity::new(
+        Mode::Normal,
+        &server.certificate,
+        &server.key,
         &accepted,
-        known.into_iter().collect(),
+        names,
     );
-    if let Trust::Configured {
-        authority: Some(authority),
-        ..
-    } = trust
-    {
-        identity = passing_on(identity, authority, now)?;
-    }
     Ok(Issued {
-        identity,
-        self_check,
+        due: due(&server.certificate)?,
+        identity: identity.passing_on(&forwarder.certificate, &forwarder.key),
+        self_check: SelfCheck::new(&own_authority, Some((&reader.certificate, &reader.key)))
+            .context("make the API's check")?,
+        own: Some(own),
     })
 }
 
-/// Returns the check by which the machine calls its own API: as a reader if callers need a certificate.
-fn self_check(
-    authority: &CertificateAuthority,
-    own_authority: &[u8],
+/// Returns an identity by a throw-away authority: its key never leaves this process, and it admits only the API's own check.
+fn self_signed(
     mode: Mode,
+    mut accepted: Vec<Vec<u8>>,
+    (known, subjects): (BTreeSet<String>, Vec<SubjectName>),
     now: SystemTime,
-) -> anyhow::Result<SelfCheck> {
-    let client = match mode {
+    pinned: &mut PinnedKey,
+) -> anyhow::Result<Issued> {
+    let key = pinned.get().context("make the API's key")?;
+    let authority = CertificateAuthority::generate(now).context("make a throw-away authority")?;
+    let certificate = authority
+        .issue_server_for(key, &subjects, now, LIFETIME)
+        .context("issue the API's certificate")?;
+    log_new(&subjects, certificate.der())?;
+    let own_authority = authority.certificate().to_vec();
+    let reader = match mode {
         Mode::Maintenance | Mode::Closed => None,
-        Mode::Normal => Some(
-            authority
-                .issue_client(&[Role::Reader], now, LIFETIME)
-                .context("issue the certificate of the API's check")?,
-        ),
+        Mode::Normal => {
+            accepted.push(own_authority.clone());
+            let reader = authority.issue_client(&[Role::Reader], now, LIFETIME);
+            Some(reader.context("issue the certificate of the API's check")?)
+        }
     };
-    let client = client.as_ref();
-    let shown = client.map(|client| (client.der().as_ref(), client.key_der()));
-    SelfCheck::new(own_authority, shown).context("make the API's check")
+    let shown = reader
+        .as_ref()
+        .map(|reader| (reader.der().as_ref(), reader.key_der()));
+    Ok(Issued {
+        due: due(certificate.der())?,
+        identity: Identity::new(
+            mode,
+            certificate.der(),
+            certificate.key_der(),
+            &accepted,
+            known.into_iter().collect(),
+        ),
+        self_check: SelfCheck::new(&own_authority, shown).context("make the API's check")?,
+        own: None,
+    })
+}
+
+fn log_new(names: &[SubjectName], certificate: &[u8]) -> anyhow::Result<()> {
+    let fingerprint = instar_pki::public_key_fingerprint(certificate)?;
+    tracing::info!(
+        "API certificate for {} names, fingerprint {fingerprint}",
+        names.len()
+    );
+    Ok(())
 }
 
 /// Returns the names that the machine itself knows, and for the certificate also those that the config adds.
@@ -232,19 +274,6 @@ fn subjects(names: &Names, extra: &[String]) -> (BTreeSet<String>, Vec<SubjectNa
     let all = known.iter().chain(others);
     let subjects = all.map(|name| SubjectName::from(name.as_str())).collect();
     (known, subjects)
-}
-
-/// Adds a certificate for calls to other nodes, which trust this authority, too. With the key the node could issue one at any time; apid
-/// gets one that expires.
-fn passing_on(
-    identity: Identity,
-    authority: &CertificateAuthority,
-    now: SystemTime,
-) -> anyhow::Result<Identity> {
-    let forwarder = authority
-        .issue_client(&[Role::Impersonator], now, LIFETIME)
-        .context("issue the certificate for calls to other nodes")?;
-    Ok(identity.passing_on(forwarder.der(), forwarder.key_der()))
 }
 
 #[cfg(test)]
@@ -268,6 +297,7 @@ mod tests {
             names,
             identity: identity_sender,
             self_check: watch::channel(None).0,
+            own: watch::channel(None).0,
         };
         tokio::spawn(keeper.run());
         Told {
@@ -307,7 +337,7 @@ mod tests {
                 addresses: [address.parse().unwrap()].into(),
                 ..Names::default()
             };
-            let issued = issue(trust, &names, SystemTime::now(), &mut pinned).unwrap();
+            let issued = issue(trust, &names, SystemTime::now(), None, &mut pinned).unwrap();
             issued.identity.public_key_fingerprint().unwrap()
         };
         let first = key(&Trust::Maintenance, "192.0.2.7");
@@ -321,6 +351,30 @@ mod tests {
         let signed = key(&configured, "192.0.2.7");
         assert_ne!(signed, first);
         assert_ne!(key(&configured, "192.0.2.7"), signed);
+    }
+
+    #[test]
+    fn certificates_by_the_config_s_authority_are_used_again_until_the_names_change() {
+        let authority = CertificateAuthority::generate(SystemTime::now()).unwrap();
+        let trust = |extra: &[&str]| Trust::Configured {
+            authority: Some(Box::new(
+                CertificateAuthority::from_pem(&authority.certificate_pem(), &authority.key_pem())
+                    .unwrap(),
+            )),
+            accepted: Vec::new(),
+            extra_names: extra.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let after = |own, trust: &Trust| {
+            let mut pinned = PinnedKey::default();
+            let (names, now) = (Names::default(), SystemTime::now());
+            issue(trust, &names, now, own, &mut pinned).unwrap().own
+        };
+        let first = after(None, &trust(&[]));
+        assert!(first.is_some());
+        assert_eq!(after(first.clone(), &trust(&[])), first);
+        assert_ne!(after(first.clone(), &trust(&["lamp.example"])), first);
+        // Maintenance mode shows a certificate of its own, and has nothing to hand over.
+        assert_eq!(after(first, &Trust::Maintenance), None);
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use crate::containers::InForce;
 use crate::init_link::StartReason;
 use crate::network::Lease;
 use crate::store::event_log::ActorId;
+use crate::trust::{self, OwnCertificates};
 use crate::values::Version;
 
 /// The name under which init keeps the hand-over.
@@ -81,6 +82,9 @@ pub struct Handover {
     pub images_in_force: InForce,
     /// Services that were up; the upgrade succeeds when they are up again.
     pub services_up: Vec<String>,
+    /// The API's certificates and their keys. They go where the config goes, which has the authority's key: from memory to memory.
+    #[serde(deserialize_with = "trust::if_readable")]
+    pub own_certificates: Option<OwnCertificates>,
 }
 
 impl Handover {
@@ -174,6 +178,7 @@ mod tests {
     fn a_handover_comes_back_as_it_was_and_cannot_be_changed() {
         let handover = Handover {
             machine_config: Some("version: v1alpha1".into()),
+            own_certificates: Some(OwnCertificates::for_tests()),
             ..Handover::default()
         };
         let memfd = handover.to_memfd().unwrap();
@@ -193,5 +198,7 @@ mod tests {
         let newer: Handover =
             serde_json::from_str(r#"{"moon":true,"machine_config":"x"}"#).unwrap();
         assert_eq!(newer.machine_config.as_deref(), Some("x"));
+        let other_form = r#"{"own_certificates":[1],"machine_config":"x"}"#;
+        assert_eq!(serde_json::from_str::<Handover>(other_form).unwrap(), newer);
     }
 }

@@ -69,6 +69,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         failed: FailedImages::default(),
         floor: None,
         images_in_force: Default::default(),
+        own_certificates: None,
         kept: Default::default(),
     })))
 }

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `signal NAME NUMBER MILLISECONDS` | sends a signal to each process of a program; waits this long for the first one to appear |
 //! | `layers` | prints `DEVICE UPPER-DIRECTORY` of each process whose root is an overlay |
+//! | `workloads` | prints `NAME PID STARTED` of each process of a container that may outlive its generation; STARTED is in ticks since the boot |
 //! | `clock SECONDS` | puts the clock forward, or back |
 //!
 //! One at a time: a second one on the same port ends at once.
@@ -60,6 +61,7 @@ fn answer(mut stream: TcpStream) -> Result<()> {
     let done = match words[..] {
         ["signal", name, number, milliseconds] => signal(name, number, milliseconds),
         ["layers"] => layers(),
+        ["workloads"] => Ok(workloads()),
         ["clock", seconds] => shift_clock(seconds),
         _ => bail!("no such order: {order}"),
     };
@@ -125,6 +127,32 @@ fn layers() -> Result<String> {
         }
     }
     Ok(found.into_iter().collect())
+}
+
+fn workloads() -> String {
+    let mut found = String::new();
+    for pid in processes() {
+        // The process may end meanwhile.
+        if let (Some(name), Some(started)) = (workload_of(pid), start_of(pid)) {
+            found.push_str(&format!("{name} {pid} {started}\n"));
+        }
+    }
+    found
+}
+
+/// Returns the name of the container that a process belongs to.
+fn workload_of(pid: i32) -> Option<String> {
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let below = cgroups.trim().strip_prefix("0::/workloads/")?;
+    Some(below.split('/').next()?.to_owned())
+}
+
+/// Returns the start of a process, in ticks since the boot: the field `starttime` of proc_pid_stat(5).
+fn start_of(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name ends with the last parenthesis, and is the second field.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(19)?.parse().ok()
 }
 
 fn shift_clock(seconds: &str) -> Result<String> {

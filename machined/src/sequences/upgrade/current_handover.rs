@@ -40,6 +40,7 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
         floor: machine.upgrades.floor(),
         origin: machine.store.get(ReleaseOrigin::RUNNING),
         images_in_force: machine.images_in_force.all(),
+        own_certificates: machine.own_certificates.borrow().clone(),
         ..Handover::default()
     };
     let memfd = left.to_memfd()?;

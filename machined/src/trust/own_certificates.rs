@@ -1,0 +1,307 @@
+//! The certificates that the node issues to itself with the config's authority, and their keys.
+//!
+//! They go on in the next generation, which gets them with the hand-over: a new P-256 key and new signatures would keep its API away for
+//! longer. They are used again only as long as the node would issue the same ones.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use instar_pki::{
+    CertificateAuthority, IssuedCertificate, KeptError, PeerError, Role, SubjectName,
+};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Lifetime of a certificate.
+pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Remaining lifetime at which a certificate is renewed: long before it expires, in whatever generation that is.
+const RENEWAL: Duration = Duration::from_secs(12 * 3600);
+
+/// Certificates and their keys, issued together.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnCertificates {
+    /// The certificate of the authority that issued them, DER.
+    #[serde(with = "base64_text")]
+    authority: Vec<u8>,
+    /// What the API shows to its callers.
+    pub(super) server: Pair,
+    /// What the node shows when it calls its own API.
+    pub(super) reader: Pair,
+    /// What the node shows when it passes calls on to other nodes.
+    pub(super) forwarder: Pair,
+}
+
+/// A certificate and its PKCS#8 key, DER.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pair {
+    #[serde(with = "base64_text")]
+    pub(super) certificate: Vec<u8>,
+    #[serde(with = "base64_text")]
+    pub(super) key: Vec<u8>,
+}
+
+/// Why certificates that were issued earlier are not used again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Misfit {
+    #[error("the config has another authority")]
+    OtherAuthority,
+    #[error("the node has other names or addresses")]
+    OtherNames,
+    #[error("it is due for renewal")]
+    Due,
+    #[error("by the clock it is not valid yet")]
+    NotYetValid,
+    #[error("it is unusable: {0}")]
+    Unusable(#[from] KeptError),
+}
+
+impl From<PeerError> for Misfit {
+    fn from(error: PeerError) -> Self {
+        Misfit::Unusable(error.into())
+    }
+}
+
+impl From<IssuedCertificate> for Pair {
+    fn from(issued: IssuedCertificate) -> Self {
+        Pair {
+            certificate: issued.der().to_vec(),
+            key: issued.key_der().to_vec(),
+        }
+    }
+}
+
+impl OwnCertificates {
+    /// Issues new certificates, the server's for these names.
+    pub(super) fn issue(
+        authority: &CertificateAuthority,
+        names: &[SubjectName],
+        now: SystemTime,
+    ) -> anyhow::Result<Self> {
+        let client = |role| authority.issue_client(&[role], now, LIFETIME);
+        Ok(OwnCertificates {
+            authority: authority.certificate().to_vec(),
+            server: authority
+                .issue_server(names, now, LIFETIME)
+                .context("issue the API's certificate")?
+                .into(),
+            reader: client(Role::Reader)
+                .context("issue the certificate of the API's check")?
+                .into(),
+            // With the authority's key the node could issue one at any time; apid gets one that expires.
+            forwarder: client(Role::Impersonator)
+                .context("issue the certificate for calls to other nodes")?
+                .into(),
+        })
+    }
+
+    /// Checks that the node would issue the same certificates now. Where they come from is trusted as much as the config that has the
+    /// authority's key, so no signature is verified.
+    pub(super) fn fit(
+        &self,
+        authority: &CertificateAuthority,
+        names: &[SubjectName],
+        now: SystemTime,
+    ) -> Result<(), Misfit> {
+        // The config's key belongs to its certificate, so the same certificate means the same key.
+        if self.authority != authority.certificate().as_ref() {
+            return Err(Misfit::OtherAuthority);
+        }
+        let known: BTreeSet<SubjectName> = names.iter().cloned().collect();
+        if instar_pki::server_names(&self.server.certificate)? != known {
+            return Err(Misfit::OtherNames);
+        }
+        for pair in [&self.server, &self.reader, &self.forwarder] {
+            pair.is_fresh(now)?;
+        }
+        // The server's key is on P-256, and nothing else here is: reading that code and its tables from the root filesystem takes longer than
+        // all of this. apid, which uses the key, checks it.
+        instar_pki::names_public_key(&self.server.certificate, &self.server.key)?;
+        for Pair { certificate, key } in [&self.reader, &self.forwarder] {
+            IssuedCertificate::from_der(certificate.clone(), key.clone())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl OwnCertificates {
+    /// Certificates of an authority of its own.
+    pub(crate) fn for_tests() -> Self {
+        let now = SystemTime::now();
+        let issued = CertificateAuthority::generate(now)
+            .map_err(anyhow::Error::from)
+            .and_then(|authority| Self::issue(&authority, &["node-1".into()], now));
+        issued.unwrap_or_else(|error| panic!("{error:#}"))
+    }
+}
+
+impl Pair {
+    fn is_fresh(&self, now: SystemTime) -> Result<(), Misfit> {
+        if now < instar_pki::validity(&self.certificate)?.0 {
+            return Err(Misfit::NotYetValid);
+        }
+        if now >= due(&self.certificate)? {
+            return Err(Misfit::Due);
+        }
+        Ok(())
+    }
+}
+
+/// Returns when a certificate has to be renewed.
+pub(super) fn due(certificate: &[u8]) -> Result<SystemTime, PeerError> {
+    let (_, end) = instar_pki::validity(certificate)?;
+    Ok(end.checked_sub(RENEWAL).unwrap_or(end))
+}
+
+/// Prints no key.
+impl fmt::Debug for OwnCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let certificate = &self.server.certificate;
+        let fingerprint = instar_pki::public_key_fingerprint(certificate);
+        f.debug_struct("OwnCertificates")
+            .field("fingerprint", &fingerprint)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the certificates of a hand-over. If another version has given them another form there are none: the rest of the hand-over must not
+/// be lost over that.
+///
+/// # Errors
+/// It is no JSON.
+pub fn if_readable<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<OwnCertificates>, D::Error> {
+    let given = serde_json::Value::deserialize(from)?;
+    // The error could show parts of a key.
+    Ok(serde_json::from_value(given).unwrap_or_default())
+}
+
+/// Bytes as base64 in JSON.
+mod base64_text {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        STANDARD
+            .decode(text)
+            .map_err(|_| D::Error::custom("no base64"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn names(names: &[&str]) -> Vec<SubjectName> {
+        names.iter().map(|name| (*name).into()).collect()
+    }
+
+    #[test]
+    fn certificates_are_used_again_as_long_as_the_same_ones_would_be_issued() {
+        let now = SystemTime::now();
+        let [ours, other] = [(); 2].map(|()| CertificateAuthority::generate(now).unwrap());
+        let known = names(&["192.0.2.7", "node-1", "::1"]);
+        let own = OwnCertificates::issue(&ours, &known, now).unwrap();
+        let fit = |authority, known: &[&str], at| own.fit(authority, &names(known), at);
+        let in_other_order = ["::1", "192.0.2.7", "node-1"];
+        for at in [now, now + 11 * HOUR, now - Duration::from_secs(300)] {
+            fit(&ours, &in_other_order, at).unwrap();
+        }
+        let same = in_other_order.as_slice();
+        type Row<'a> = (
+            &'a CertificateAuthority,
+            &'a [&'a str],
+            SystemTime,
+            fn(&Misfit) -> bool,
+        );
+        let table: [Row<'_>; 7] = [
+            (&other, same, now, |why| {
+                matches!(why, Misfit::OtherAuthority)
+            }),
+            (&ours, &["192.0.2.7", "node-1"], now, |why| {
+                matches!(why, Misfit::OtherNames)
+            }),
+            (&ours, &["192.0.2.8", "node-1", "::1"], now, |why| {
+                matches!(why, Misfit::OtherNames)
+            }),
+            (
+                &ours,
+                &["192.0.2.7", "node-1", "::1", "lamp.example"],
+                now,
+                |why| matches!(why, Misfit::OtherNames),
+            ),
+            (&ours, same, now + 12 * HOUR, |why| {
+                matches!(why, Misfit::Due)
+            }),
+            (&ours, same, now + 1000 * HOUR, |why| {
+                matches!(why, Misfit::Due)
+            }),
+            (&ours, same, now - HOUR, |why| {
+                matches!(why, Misfit::NotYetValid)
+            }),
+        ];
+        for (row, (authority, known, at, expected)) in table.into_iter().enumerate() {
+            let why = fit(authority, known, at).unwrap_err();
+            assert!(expected(&why), "row {row}: {why}");
+        }
+    }
+
+    #[test]
+    fn damaged_certificates_and_keys_are_not_used_again() {
+        let now = SystemTime::now();
+        let authority = CertificateAuthority::generate(now).unwrap();
+        let known = names(&["node-1"]);
+        let own = OwnCertificates::issue(&authority, &known, now).unwrap();
+        let damages: [fn(&mut OwnCertificates); 4] = [
+            |own| own.server.certificate.truncate(100),
+            |own| own.server.key = own.reader.key.clone(),
+            |own| own.reader.key.clear(),
+            |own| own.forwarder.certificate = own.reader.certificate.clone(),
+        ];
+        for (number, damage) in damages.into_iter().enumerate() {
+            let mut damaged = own.clone();
+            damage(&mut damaged);
+            let why = damaged.fit(&authority, &known, now).unwrap_err();
+            assert!(matches!(why, Misfit::Unusable(_)), "{number}: {why}");
+        }
+    }
+
+    #[test]
+    fn another_form_of_another_version_is_none() {
+        let now = SystemTime::now();
+        let authority = CertificateAuthority::generate(now).unwrap();
+        let own = OwnCertificates::issue(&authority, &names(&["node-1"]), now).unwrap();
+        let text = serde_json::to_string(&own).unwrap();
+        let read = |text: &str| if_readable(&mut serde_json::Deserializer::from_str(text)).unwrap();
+        assert_eq!(read(&text).as_ref(), Some(&own));
+        for other in ["null", "7", r#"{"authority":"AA=="}"#, r#"{"server":[]}"#] {
+            assert_eq!(read(other), None, "{other}");
+        }
+        let newer = text.replacen('{', r#"{"moon":true,"#, 1);
+        assert_eq!(read(&newer).as_ref(), Some(&own));
+    }
+
+    #[test]
+    fn no_key_is_printed() {
+        let now = SystemTime::now();
+        let authority = CertificateAuthority::generate(now).unwrap();
+        let own = OwnCertificates::issue(&authority, &names(&["node-1"]), now).unwrap();
+        let printed = format!("{own:?}");
+        assert!(
+            printed.contains("fingerprint") && printed.len() < 200,
+            "{printed}"
+        );
+    }
+}

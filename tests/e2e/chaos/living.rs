@@ -1,0 +1,68 @@
+//! Containers live through every fault that is not done to them, and through the changes of versions that go on meanwhile.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, ensure};
+use instar_tests::{GREETER, Outcome};
+
+use super::faults::Fault;
+use super::{ALONE, Chaos, HUNGRY, HUNGRY_PORT, STARVING, STARVING_PORT};
+use crate::PATIENCE;
+
+const CONTAINERS: [&str; 4] = [GREETER, ALONE, HUNGRY, STARVING];
+
+/// The process of each container, and its start.
+pub(super) struct Living(BTreeMap<String, (u32, u64)>);
+
+impl Living {
+    /// Looks at the containers of a node that is well.
+    pub(super) async fn of(chaos: &Chaos) -> anyhow::Result<Self> {
+        // A change of versions takes the saboteur away for a moment.
+        let look = async || {
+            let living = chaos.saboteur.workloads()?;
+            for name in CONTAINERS {
+                ensure!(living.contains_key(name), "no process of {name}");
+            }
+            Ok(Self(living))
+        };
+        let what = "the containers have processes";
+        chaos.node.wait_until(what, PATIENCE, look).await
+    }
+
+    /// Checks that the containers that a fault spares have the same processes as before it. Returns how many these are.
+    pub(super) async fn has_spared(&self, chaos: &Chaos, fault: Fault) -> anyhow::Result<usize> {
+        let now = Self::of(chaos).await?;
+        let mut spared = 0;
+        for name in CONTAINERS.into_iter().filter(|name| fault.spares(name)) {
+            let (before, after) = (self.process_of(name)?, now.process_of(name)?);
+            ensure!(
+                before == after,
+                "{name} was to live on: process {before:?}, now {after:?}"
+            );
+            spared += 1;
+        }
+        Ok(spared)
+    }
+
+    fn process_of(&self, name: &str) -> anyhow::Result<(u32, u64)> {
+        let process = self.0.get(name).copied();
+        process.with_context(|| format!("{name} has no process"))
+    }
+}
+
+impl Fault {
+    /// Whether a fault is not done to this container.
+    fn spares(self, container: &str) -> bool {
+        match self {
+            // The program of all of them.
+            Fault::Kill("greeter") | Fault::StopForAWhile("greeter") => false,
+            // The container is restarted for the fault; the signal reaches every call of the runtime.
+            Fault::Kill("crun") | Fault::Stop("crun") => container != ALONE,
+            Fault::OutOfMemory(HUNGRY_PORT) => container != HUNGRY,
+            // The memory of the whole machine runs out, and the kernel chooses a container.
+            Fault::OutOfMemory(STARVING_PORT) => false,
+            Fault::ForkBomb => container != STARVING,
+            _ => true,
+        }
+    }
+}
