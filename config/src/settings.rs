@@ -23,6 +23,8 @@ pub enum Setting {
     Containers,
     /// The conditions for keeping a new version.
     UpgradeGate,
+    /// The keys for root filesystems of upgrades.
+    UpgradeTrust,
     /// Directories for data of containers.
     UserVolumes,
     /// The sources of the time.
@@ -108,7 +110,7 @@ pub struct Row {
 }
 
 /// Every setting, in the order of the docs.
-pub const SETTINGS: [Row; 18] = [
+pub const SETTINGS: [Row; 19] = [
     Row {
         setting: Setting::MachineType,
         name: "the machine's type",
@@ -166,6 +168,13 @@ pub const SETTINGS: [Row; 18] = [
         name: "the upgrade gate",
         taken_over: TakenOver::AtUse,
         served: &["UpgradeGateConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::UpgradeTrust,
+        name: "the upgrade trust",
+        taken_over: TakenOver::AtUse,
+        served: &["UpgradeTrustConfig"],
         except: &[],
     },
     Row {
@@ -293,6 +302,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         install,
         containers,
         upgrade_gate,
+        upgrade_keys,
         user_volumes,
         time,
         registries,
@@ -313,6 +323,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         Setting::Disk => *install != new.install,
         Setting::Containers => *containers != new.containers,
         Setting::UpgradeGate => *upgrade_gate != new.upgrade_gate,
+        Setting::UpgradeTrust => *upgrade_keys != new.upgrade_keys,
         Setting::UserVolumes => *user_volumes != new.user_volumes,
         Setting::Time => *time != new.time,
         Setting::Registries => *registries != new.registries,

@@ -200,6 +200,7 @@ pub fn build(options: &Options) -> Result<Report> {
         loader: &boot.loader,
         rules: &options.rules,
         created: options.created,
+        signer: options.signer.as_ref(),
     };
     let installer_manifest =
         oci::layout::write(&installer_image::compose(&parts)?, &part.join("installer"))?.digest;

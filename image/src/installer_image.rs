@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
+use instar_pki::rootfs_signature;
 use instar_values::VersionRanges;
 
 use crate::{
+    boot::signer::Signer,
     digest::Blake3,
     oci::layout::{Compression, Image, Layer},
     tree::Tree,
@@ -18,7 +20,7 @@ use crate::{
 const PROTOCOL: &str = "1";
 
 /// The parts of an installer image.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     /// The version that it installs.
     pub version: &'a Version,
@@ -38,6 +40,8 @@ pub struct Parts<'a> {
     pub rules: &'a ReleaseRules,
     /// When the release was made.
     pub created: Option<jiff::Timestamp>,
+    /// Signs the root filesystem, as it signs the UKI.
+    pub signer: Option<&'a Signer>,
 }
 
 /// The rules by which this release follows others, and others follow it (docs/contracts.md).
@@ -113,6 +117,16 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     if let Some(ranges) = &parts.rules.upgrades_from {
         labels.insert("dev.instar.upgrades-from", ranges.to_string());
     }
+    if let Some(signer) = parts.signer {
+        let version = parts.version.to_string();
+        let statement = rootfs_signature::statement(&version, &blake3::hash(parts.rootfs));
+        let signature = signer.sign(statement.as_bytes());
+        let signature = signature.context("cannot sign the root filesystem")?;
+        labels.insert(
+            rootfs_signature::LABEL,
+            rootfs_signature::to_label(&signature),
+        );
+    }
 
     let mut soft = Tree::new();
     soft.file("usr/bin/installer", 0o755, parts.installer)?;
@@ -184,6 +198,7 @@ mod tests {
             loader: b"l",
             rules: &ReleaseRules::default(),
             created: None,
+            signer: None,
         };
         let image = compose(&parts).unwrap();
         assert_eq!(image.labels["dev.instar.version"], "v0.2.0");
@@ -237,6 +252,8 @@ mod tests {
                 loader: b"l",
                 rules,
                 created: None,
+                signer: None,
+            signer: None,
             })
         };
         let mut rules = ReleaseRules {

@@ -27,6 +27,7 @@ pub(super) const KINDS: &[Kind] = &[
             opt("strategy", OneOf(&["keep", "restart"])),
         ],
     ),
+    kind("UpgradeTrustConfig", &[req("keys", TEXTS)]),
     kind(
         "UpgradeGateConfig",
         &[

@@ -38,6 +38,8 @@ pub struct MachineConfig {
     pub containers: Vec<Container>,
     /// The conditions under which a new version counts as healthy.
     pub upgrade_gate: UpgradeGate,
+    /// The keys, one of which must have signed the root filesystem of an upgrade; empty: none is demanded, except under Secure Boot.
+    pub upgrade_keys: Vec<PublicKey>,
     /// Volumes that containers refer to, in the order of the file.
     pub user_volumes: Vec<UserVolume>,
     /// The sources of the time.

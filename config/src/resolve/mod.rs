@@ -71,6 +71,7 @@ pub(super) fn config<'a>(
         install: install::spec(&documents),
         containers: containers::containers(&documents, &mut origins),
         upgrade_gate: containers::upgrade_gate(&documents),
+        upgrade_keys: trust::upgrade_keys(&documents),
         user_volumes: containers::user_volumes(&documents),
         time: system::time(&documents),
         registries: registries::registries(&documents),

@@ -6,7 +6,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 use super::{
     super::{
-        model::{Secret, Trust, TrustedRoots},
+        model::{PublicKey, Secret, Trust, TrustedRoots},
         section::Section,
     },
     Documents,
@@ -78,6 +78,20 @@ fn pem(section: &Section<'_>, field: &str) -> Option<String> {
         section.wrong_field(field, "this must be the base64 of a PEM file");
     }
     decoded
+}
+
+/// The keys for root filesystems of upgrades. A document without a key would demand a signature that nobody can make.
+pub(super) fn upgrade_keys(documents: &Documents<'_>) -> Vec<PublicKey> {
+    let Some(document) = documents.one("UpgradeTrustConfig") else {
+        return Vec::new();
+    };
+    if document.texts("keys").is_empty() {
+        document.wrong_field(
+            "keys",
+            "at least one key; without the document, no signature is demanded",
+        );
+    }
+    document.parsed_list("keys")
 }
 
 fn check_certificates(section: &Section<'_>, field: &str, pem: &str) -> Option<()> {

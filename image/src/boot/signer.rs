@@ -88,7 +88,7 @@ impl Signer {
     }
 
     /// Signs by PKCS#1 v1.5 with SHA-256, which has nothing random in it.
-    pub(super) fn sign(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn sign(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut signature = vec![0; self.key.public().modulus_len()];
         self.key
             .sign(

@@ -27,6 +27,7 @@ pub(super) fn status(error: UpgradeError) -> Status {
         UpgradeError::Busy(_)
         | UpgradeError::Refused(_)
         | UpgradeError::Pull(_)
+        | UpgradeError::Untrusted(_)
         | UpgradeError::NotInstalled
         | UpgradeError::NowhereToKeep(_) => Status::failed_precondition(text),
         UpgradeError::Interrupted(_) => Status::aborted(text),

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
+
 use super::shutdown;
 use super::steps::leave::ANSWER_FIRST;
-use super::steps::{next_config, resume, stop};
+use super::steps::{admit, next_config, resume, stop};
 use super::upgrade::next_generation;
 use super::upgrade::trial_record;
 use super::{Phase, Sequence, run};
@@ -50,13 +52,28 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     upgrade.actor = actor.clone();
     let configured = next_config::of(&machine);
     let pending = upgrade.clone();
+    let (admitted, rootfs) = tokio::sync::oneshot::channel();
+    // Admitted again: the config may demand another signature by now.
+    let admit = {
+        let (machine, version) = (machine.clone(), upgrade.to.clone());
+        async move {
+            let rootfs = admit::admit(&machine, delivery, &version).await?;
+            // Without a receiver the reboot has been given up.
+            let _ = admitted.send(rootfs);
+            Ok(())
+        }
+    };
     let next = {
         let machine = machine.clone();
-        async move { next_generation(&machine, delivery, configured, upgrade, services_up).await }
+        async move {
+            let rootfs = rootfs.await.context("the root filesystem is lost")?;
+            next_generation(&machine, rootfs, configured, upgrade, services_up).await
+        }
     };
     let sequence = Sequence {
         name: "upgrade",
         phases: vec![
+            Phase::of("admitVersion", admit),
             stop::stop_for_next_generation(&machine),
             stop::unmount(&machine),
             stop::undo_settings(&machine),

@@ -17,7 +17,7 @@ use anyhow::Context as _;
 
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::overlay::load_overlay;
-use super::steps::{boot_assets, next_config, resume, stop};
+use super::steps::{admit, boot_assets, next_config, resume, stop};
 use super::{Phase, Sequence, kexec, run, system_services};
 
 use crate::image_collection;
@@ -134,6 +134,7 @@ async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, U
     let candidate = Candidate::from_labels(resolved.labels())?;
     let digest = resolved.digest().to_string();
     let overridden = rules::judge(machine, request, &reference, &candidate, &digest)?;
+    admit::check_offer(machine, &candidate).await?;
     Ok(Found {
         puller,
         resolved,
@@ -263,6 +264,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             let silent = ProgressSink::silent();
             let delivery =
                 run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
+            let rootfs = admit::admit(&machine, delivery, &candidate.version.to_string()).await?;
             // A new loader is first used at a reboot.
             if path != Route::Soft {
                 boot_assets::try_next_loader(&machine).await?;
@@ -271,7 +273,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             let removed = image.remove().await;
             removed.context("remove the installer's image")?;
             // Without a receiver the upgrade has been given up.
-            let _ = delivered.send(delivery);
+            let _ = delivered.send(rootfs);
             Ok(())
         }
     };
@@ -287,12 +289,12 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             phases.push(stop::undo_settings(machine));
             let machine = machine.clone();
             phases.push(Phase::of("nextGeneration", async move {
-                let delivery = delivery.await.context("the installer's delivery is lost")?;
+                let rootfs = delivery.await.context("the installer's delivery is lost")?;
                 let pending = PendingUpgrade {
-                    boot_entry: delivery.boot_entry,
+                    boot_entry: rootfs.output().boot_entry,
                     ..pending
                 };
-                next_generation(&machine, delivery, configured, pending, services_up).await
+                next_generation(&machine, rootfs, configured, pending, services_up).await
             }));
         }
         Route::Reboot(_) => phases.push(stop::stop_everything()),
@@ -343,7 +345,7 @@ pub(super) async fn run_installer(
 /// Leaves the machine and this config to the next generation. Does not return if init starts it.
 pub(super) async fn next_generation(
     machine: &Machine,
-    delivery: InstallerOutput,
+    rootfs: TrustedRootfs,
     configured: Option<Arc<Configured>>,
     pending: PendingUpgrade,
     services_up: Vec<String>,
@@ -378,8 +380,8 @@ pub(super) async fn next_generation(
     machine
         .init
         .next(
-            &delivery.memfd,
-            &delivery.blake3,
+            &rootfs.output().memfd,
+            &rootfs.output().blake3,
             &version,
             deadline,
             workloads,

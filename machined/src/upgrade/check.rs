@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use anyhow::Context as _;
 
+use instar_pki::rootfs_signature;
+
 use crate::statistics;
 use crate::values::{Contradiction, Version, VersionRanges};
 
@@ -28,6 +30,8 @@ pub struct Candidate {
     pub rootfs: blake3::Hash,
     /// Size of the root filesystem.
     pub rootfs_bytes: u64,
+    /// The signature of the root filesystem and the version, if there is one.
+    pub rootfs_signature: Option<String>,
     /// The oldest version that a machine takes once this one was committed there.
     pub floor: Option<Version>,
     /// The versions that this one may follow; None: all.
@@ -245,6 +249,7 @@ impl Candidate {
             init: digest("dev.instar.init.blake3")?,
             rootfs: digest("dev.instar.rootfs.blake3")?,
             rootfs_bytes: number("dev.instar.rootfs.bytes")?,
+            rootfs_signature: labels.get(rootfs_signature::LABEL).cloned(),
             floor,
             upgrades_from,
         })

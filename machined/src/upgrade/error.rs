@@ -1,6 +1,7 @@
 //! The request for an upgrade, and the reasons to refuse it.
 
 use super::check::Refusal;
+use super::rootfs_trust::Untrusted;
 use crate::oci::PullError;
 use crate::operation_lock::{Busy, Interrupted};
 use crate::values::ReferenceError;
@@ -46,6 +47,9 @@ pub enum UpgradeError {
     /// The image does not fit this machine.
     #[error("the upgrade was refused")]
     Refused(#[from] Refusal),
+    /// Nobody whom this machine trusts has signed the root filesystem.
+    #[error("the upgrade was refused")]
+    Untrusted(#[from] Untrusted),
     /// The machine cannot keep a version for the next boot.
     #[error(
         "this machine does not boot from its disk, so it keeps no version for its next boot; upgrade without staging"
@@ -85,6 +89,7 @@ impl UpgradeError {
             Self::Busy(_)
             | Self::Interrupted(_)
             | Self::Refused(_)
+            | Self::Untrusted(_)
             | Self::NotInstalled
             | Self::NowhereToKeep(_) => ENVIRONMENT,
             Self::Pull(_) => DEPENDENCY,

@@ -64,6 +64,8 @@ pub struct InstallerOutput {
     pub blake3: blake3::Hash,
     /// The order of the boot entry that the installer wrote.
     pub boot_entry: Option<u32>,
+    /// The signature of the root filesystem, as the image's label has it.
+    pub signature: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -257,6 +259,7 @@ pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Ins
         memfd,
         blake3,
         boot_entry: message.boot_entry,
+        signature: candidate.rootfs_signature.clone(),
     })
 }
 
@@ -325,6 +328,7 @@ mod tests {
             init: blake3::hash(b"i"),
             rootfs: blake3::hash(b"r"),
             rootfs_bytes: 1,
+            rootfs_signature: None,
             floor: None,
             upgrades_from: None,
         }
@@ -392,6 +396,7 @@ mod tests {
             memfd: file.into(),
             blake3: blake3::hash(&[7; 200_000]),
             boot_entry: None,
+            signature: None,
         };
         verify(&delivery).await.unwrap();
         delivery.blake3 = blake3::hash(b"another");

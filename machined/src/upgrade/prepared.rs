@@ -34,6 +34,9 @@ pub struct Prepared {
 #[derive(Serialize, Deserialize)]
 struct Facts {
     blake3: String,
+    /// Absent in descriptions by earlier versions.
+    #[serde(default)]
+    signature: Option<String>,
     upgrade: PendingUpgrade,
 }
 
@@ -48,6 +51,7 @@ impl Prepared {
     pub async fn keep(&self, init: &InitLink) -> anyhow::Result<()> {
         let facts = Facts {
             blake3: self.delivery.blake3.to_hex().to_string(),
+            signature: self.delivery.signature.clone(),
             upgrade: self.upgrade.clone(),
         };
         let facts = sealed_json::to_memfd(FACTS, WHAT, &facts)?;
@@ -81,6 +85,7 @@ impl Prepared {
                 memfd,
                 blake3,
                 boot_entry: facts.upgrade.boot_entry,
+                signature: facts.signature,
             },
             upgrade: facts.upgrade,
         })
@@ -95,6 +100,7 @@ mod tests {
     fn kept() -> BTreeMap<String, OwnedFd> {
         let facts = Facts {
             blake3: blake3::hash(b"r").to_hex().to_string(),
+            signature: None,
             upgrade: PendingUpgrade {
                 to: "v0.2.0".to_owned(),
                 boot_entry: Some(7),

@@ -67,6 +67,7 @@ mod tests {
             init: blake3::hash(b"i"),
             rootfs: blake3::hash(b"r"),
             rootfs_bytes: 1,
+            rootfs_signature: None,
             floor: None,
             upgrades_from: upgrades_from.map(|ranges| ranges.parse().unwrap()),
         }

@@ -1,5 +1,6 @@
 //! Steps of sequences: each does one thing, and is understood alone.
 
+pub(super) mod admit;
 pub(super) mod boot_assets;
 pub(super) mod disk;
 pub(super) mod find_config;
