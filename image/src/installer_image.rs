@@ -253,7 +253,7 @@ mod tests {
                 rules,
                 created: None,
                 signer: None,
-            signer: None,
+                signer: None,
             })
         };
         let mut rules = ReleaseRules {

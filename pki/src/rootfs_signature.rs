@@ -46,8 +46,7 @@ mod tests {
 
     fn key() -> (EcdsaKeyPair, PublicKey) {
         let random = SystemRandom::new();
-        let pair =
-            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+        let pair = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
         let pair =
             EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pair.as_ref(), &random)
                 .unwrap();
@@ -101,7 +100,10 @@ mod tests {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             let label = to_label(&bad);
-            assert!(signer([&public], "v0.2.0", &rootfs, &label).is_none(), "bit {bit}");
+            assert!(
+                signer([&public], "v0.2.0", &rootfs, &label).is_none(),
+                "bit {bit}"
+            );
         }
     }
 }

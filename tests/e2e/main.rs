@@ -63,6 +63,7 @@ mod tls;
 mod trial;
 mod trust;
 mod upgrade;
+mod upgrade_trust;
 mod volumes;
 mod watchdog;
 mod ways_in;
@@ -102,7 +103,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 31] = [
+const OF_LONG_RUNS: [Area; 32] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -134,6 +135,7 @@ const OF_LONG_RUNS: [Area; 31] = [
     volumes::tests,
     secure_boot::tests,
     ways_in::tests,
+    upgrade_trust::tests,
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.

@@ -159,6 +159,14 @@ impl OciImage {
         self
     }
 
+    /// Returns a label.
+    pub fn label_of(&self, name: &str) -> Result<String> {
+        let label = self.config["config"]["Labels"][name].as_str();
+        Ok(label
+            .with_context(|| format!("there is no label {name}"))?
+            .to_owned())
+    }
+
     /// Sets the date.
     pub fn created(mut self, date: &str) -> Self {
         self.config["created"] = date.into();

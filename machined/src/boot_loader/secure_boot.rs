@@ -71,12 +71,13 @@ pub fn secure_boot() -> Result<SecureBoot, SecureBootError> {
 fn trusted(allowed: &[u8], revoked: &[u8]) -> Option<Vec<PublicKey>> {
     let revoked = entries(revoked)?;
     let is_revoked = |certificate: &[u8]| {
-        let signed_part = signed_part(certificate).map(Digest::of);
+        let signed_part = signed_part(certificate);
         revoked.iter().any(|(kind, entry)| match *kind {
             X509 => *entry == certificate,
             // The digest is followed by the time of the revocation, which does not matter here: signatures have no time.
-            X509_SHA256 => signed_part
-                .is_some_and(|digest| entry.get(..32) == Some(digest.bytes().as_slice())),
+            X509_SHA256 => {
+                signed_part.is_some_and(|digest| entry.get(..32) == Some(digest.bytes().as_slice()))
+            }
             _ => false,
         })
     };
@@ -86,9 +87,10 @@ fn trusted(allowed: &[u8], revoked: &[u8]) -> Option<Vec<PublicKey>> {
     Some(keys.collect())
 }
 
-fn signed_part(certificate: &[u8]) -> Option<&[u8]> {
+/// Returns the digest of the part of a certificate that its issuer signed.
+fn signed_part(certificate: &[u8]) -> Option<Digest> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    Some(certificate.tbs_certificate.as_ref())
+    Some(Digest::of(certificate.tbs_certificate.as_ref()))
 }
 
 /// Returns the kind and content of all entries of a row of `EFI_SIGNATURE_LIST`s; none if the row is damaged.
@@ -130,7 +132,11 @@ mod tests {
     fn list(kind: [u8; 16], entries: &[&[u8]]) -> Vec<u8> {
         let size = OWNER + entries.first().map_or(1, |entry| entry.len());
         let mut list = kind.to_vec();
-        list.extend(u32::try_from(HEAD + size * entries.len()).unwrap().to_le_bytes());
+        list.extend(
+            u32::try_from(HEAD + size * entries.len())
+                .unwrap()
+                .to_le_bytes(),
+        );
         list.extend(0_u32.to_le_bytes());
         list.extend(u32::try_from(size).unwrap().to_le_bytes());
         for entry in entries {
@@ -147,8 +153,11 @@ mod tests {
         let db = [list(X509, &[&one]), sha256, list(X509, &[&two])].concat();
         let both = Some(vec![first.clone(), second.clone()]);
         assert_eq!(trusted(&db, &[]), both);
-        assert_eq!(trusted(&db, &list(X509, &[&two])), Some(vec![first.clone()]));
-        let digest = Digest::of(signed_part(&one).unwrap());
+        assert_eq!(
+            trusted(&db, &list(X509, &[&two])),
+            Some(vec![first.clone()])
+        );
+        let digest = signed_part(&one).unwrap();
         let revoked = [digest.bytes().as_slice(), &[0; 16]].concat();
         let dbx = list(X509_SHA256, &[&revoked]);
         assert_eq!(trusted(&db, &dbx), Some(vec![second]));

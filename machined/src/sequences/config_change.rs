@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::config::settings::{self, Row, TakenOver};
+use crate::config::settings::{self, Row, Setting, TakenOver};
 use crate::config::{Container, MachineConfig};
 
 /// The difference between the config in force and another one.

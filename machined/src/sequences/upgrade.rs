@@ -30,8 +30,9 @@ use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 use crate::upgrade::{
     Candidate, EspForInstaller, Handover, INSTALLER_FILES, InstallerOutput, PendingUpgrade, Plan,
-    ProgressSink, Refusal, ReleaseOrigin, Resources, Room, Route, Unpacked, UpgradeError, UpgradeMode,
-    UpgradeRecord, UpgradeRequest, check, created, handover, installer, is_full,
+    ProgressSink, Refusal, ReleaseOrigin, Resources, Room, Route, TrustedRootfs, Unpacked,
+    UpgradeError, UpgradeMode, UpgradeRecord, UpgradeRequest, check, created, handover, installer,
+    is_full,
 };
 use crate::values::ImageReference;
 

@@ -219,11 +219,20 @@ mod tests {
         let owner = Signer::new();
         let trust = RootfsTrust::of(SecureBoot::Off, std::slice::from_ref(&owner.key));
         let (rootfs, other) = (blake3::hash(b"r"), blake3::hash(b"other"));
-        for label in [owner.label("v0.9.0", &rootfs), owner.label("v1.0.0", &other)] {
+        for label in [
+            owner.label("v0.9.0", &rootfs),
+            owner.label("v1.0.0", &other),
+        ] {
             let error = trust.check("v1.0.0", &rootfs, Some(&label)).unwrap_err();
             let text = error.to_string();
-            assert!(text.contains(&owner.key.fingerprint().to_string()), "{text}");
-            assert!(text.contains("v1.0.0") && text.contains("UpgradeTrustConfig"), "{text}");
+            assert!(
+                text.contains(&owner.key.fingerprint().to_string()),
+                "{text}"
+            );
+            assert!(
+                text.contains("v1.0.0") && text.contains("UpgradeTrustConfig"),
+                "{text}"
+            );
         }
         let signed = owner.label("v1.0.0", &rootfs);
         let by = trust.check("v1.0.0", &rootfs, Some(&signed)).unwrap();

@@ -120,7 +120,9 @@ pub(in crate::sequences) async fn uki(
 ) -> anyhow::Result<Option<String>> {
     let efi = installed.efi.clone();
     let state = blocking(move || Ok(boot_loader::state(&efi)?)).await?;
-    Ok(state.of_order(order).map(|entry| entry.uki.blake3.to_string()))
+    Ok(state
+        .of_order(order)
+        .map(|entry| entry.uki.blake3.to_string()))
 }
 
 /// Removes the version of this order; no error if it is gone already.

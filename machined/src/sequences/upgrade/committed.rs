@@ -16,9 +16,7 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
     let own = Floor::of_release(running.floor.as_ref(), &running.version);
     let labelled =
         upgrade.and_then(|upgrade| Floor::of_release(upgrade.floor.as_ref(), &upgrade.to));
-    let rose = machine
-        .upgrades
-        .raise_floor(Floor::higher(own, labelled));
+    let rose = machine.upgrades.raise_floor(Floor::higher(own, labelled));
     if let Some(floor) = &rose {
         tracing::info!("no version below {} is taken from now on", floor.version);
     }
@@ -91,10 +89,7 @@ pub(in crate::sequences) async fn find_origin(machine: &Machine) -> anyhow::Resu
     Ok(())
 }
 
-async fn of_booted(
-    installed: &Installed,
-    state: PathBuf,
-) -> anyhow::Result<Option<ReleaseOrigin>> {
+async fn of_booted(installed: &Installed, state: PathBuf) -> anyhow::Result<Option<ReleaseOrigin>> {
     let Some(order) = installed.booted else {
         return Ok(None);
     };
