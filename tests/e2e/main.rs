@@ -28,6 +28,7 @@ mod hangs;
 mod harness;
 mod hostile_clients;
 mod image_names;
+mod image_signatures;
 mod init_failures;
 mod installed;
 mod io_errors;
@@ -101,7 +102,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 30] = [
+const OF_LONG_RUNS: [Area; 31] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -116,6 +117,7 @@ const OF_LONG_RUNS: [Area; 30] = [
     loader::tests,
     lifecycle::tests,
     image_names::tests,
+    image_signatures::tests,
     hostile_clients::tests,
     dead_neighbours::tests,
     full_var::tests,
