@@ -131,6 +131,7 @@ unit: deps ## Run the tests that need no virtual machine
 e2e: image ## Run the tests in virtual machines
 	@$(call build-image,v0.1.0,for-servers,generic)
 	@build/fetch-chronyd
+	@build/fetch-cosign
 	cargo test --locked $(TOOLS) --test e2e
 
 .PHONY: test

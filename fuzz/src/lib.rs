@@ -24,7 +24,7 @@ pub struct Decoder {
 }
 
 /// All decoders.
-pub const DECODERS: [Decoder; 12] = [
+pub const DECODERS: [Decoder; 13] = [
     decoder("api-request", decoders::api_request, seeds::api_requests),
     decoder(
         "machine-config",
@@ -40,6 +40,11 @@ pub const DECODERS: [Decoder; 12] = [
         "image-reference",
         decoders::image_reference,
         seeds::image_references,
+    ),
+    decoder(
+        "image-signature",
+        decoders::image_signature,
+        seeds::image_signatures,
     ),
     decoder("image-layer", layer::decode, seeds::image_layers),
     decoder(

@@ -90,6 +90,21 @@ pub(crate) fn image_manifests() -> Vec<Vec<u8>> {
     ]
 }
 
+/// A payload, a bundle and a public key, as cosign writes them.
+pub(crate) fn image_signatures() -> Vec<Vec<u8>> {
+    const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    const KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA+zCq0lw5ya1XIbH77TkE6dMVext7k8NWVFhMhDqECxo=\n-----END PUBLIC KEY-----\n";
+    let payload = format!(
+        r#"{{"critical":{{"identity":{{"docker-reference":"r.io/a"}},"image":{{"docker-manifest-digest":"{DIGEST}"}},"type":"cosign container image signature"}},"optional":null}}"#
+    );
+    // The statement: {"_type":"https://in-toto.io/Statement/v1","subject":[],"predicateType":"https://sigstore.dev/cosign/sign/v1"}
+    let statement = "eyJfdHlwZSI6Imh0dHBzOi8vaW4tdG90by5pby9TdGF0ZW1lbnQvdjEiLCJzdWJqZWN0IjpbXSwicHJlZGljYXRlVHlwZSI6Imh0dHBzOi8vc2lnc3RvcmUuZGV2L2Nvc2lnbi9zaWduL3YxIn0=";
+    let bundle = format!(
+        r#"{{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{{"publicKey":{{"hint":""}}}},"dsseEnvelope":{{"payload":"{statement}","payloadType":"application/vnd.in-toto+json","signatures":[{{"sig":"AAAA"}}]}}}}"#
+    );
+    vec![payload.into_bytes(), bundle.into_bytes(), KEY.into()]
+}
+
 pub(crate) fn image_references() -> Vec<Vec<u8>> {
     let digest = "0".repeat(64);
     [

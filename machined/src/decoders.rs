@@ -7,10 +7,10 @@ use prost::Message;
 
 use crate::config;
 use crate::network::Lease;
-use crate::oci::decoders::{answer_challenge, image};
+use crate::oci::decoders::{answer_challenge, image, signature};
 use crate::time::judge_answer;
 use crate::upgrade::Candidate;
-use crate::values::ImageReference;
+use crate::values::{ImageReference, PublicKey};
 
 /// Decodes a request to the API: the first byte selects the message.
 pub fn api_request(bytes: &[u8]) {
@@ -98,6 +98,16 @@ pub fn image_reference(bytes: &[u8]) {
             assert!(again.is_ok_and(|again| again == reference));
         }
         Err(refusal) => say(&refusal),
+    }
+}
+
+/// Decodes a document of signatures, and a public key.
+pub fn image_signature(bytes: &[u8]) {
+    signature(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(key) = text.parse::<PublicKey>()
+    {
+        assert!(key.pem() == text);
     }
 }
 

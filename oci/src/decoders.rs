@@ -2,7 +2,8 @@
 
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::registry::challenge::{self, Challenge};
-use crate::{ImageConfig, Layer};
+use crate::{ImageConfig, Layer, verification};
+use instar_values::Digest;
 
 /// Reads the manifest and the config of one image. An index is refused: it only names images.
 pub fn image(
@@ -13,6 +14,11 @@ pub fn image(
         Manifest::Index(entries) => manifest::select(entries).map(|_| None),
         Manifest::Image { layers, .. } => manifest::image(config, &layers).map(Some),
     }
+}
+
+/// Reads a bundle of signatures, a signed payload, or the proofs that the store keeps. Returns the digests in it.
+pub fn signature(document: &[u8]) -> Vec<Digest> {
+    verification::digests_in(document)
 }
 
 /// Reads `WWW-Authenticate` headers, one per line. Returns the URL of the token that they ask for, if they do.

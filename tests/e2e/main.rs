@@ -28,6 +28,7 @@ mod hangs;
 mod harness;
 mod hostile_clients;
 mod image_names;
+mod image_signatures;
 mod init_failures;
 mod installed;
 mod io_errors;
@@ -103,7 +104,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 32] = [
+const OF_LONG_RUNS: [Area; 33] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -119,6 +120,7 @@ const OF_LONG_RUNS: [Area; 32] = [
     loader::tests,
     lifecycle::tests,
     image_names::tests,
+    image_signatures::tests,
     hostile_clients::tests,
     dead_neighbours::tests,
     full_var::tests,

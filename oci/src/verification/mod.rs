@@ -27,8 +27,18 @@ mod simple_signing;
 pub(crate) mod test_signing;
 mod verified;
 
+/// For fuzzing: reads a document as everything that may hold a signature, and returns the digests that it is about.
 #[cfg(feature = "fuzzing")]
-pub(crate) use bundle::signatures as bundle_signatures;
+pub(crate) fn digests_in(document: &[u8]) -> Vec<instar_values::Digest> {
+    let bundled = bundle::signatures(document).unwrap_or_default();
+    let bundled = bundled
+        .iter()
+        .filter_map(|signature| signature.subjects().ok());
+    let payload = simple_signing::subject(document).ok();
+    let kept = proof::read(document).unwrap_or_default();
+    let kept = kept.iter().map(Proof::key).collect::<Vec<_>>();
+    bundled.flatten().chain(payload).chain(kept).collect()
+}
 pub use policy::{Policy, RuleName, Verdict};
 pub use proof::Proof;
 pub(crate) use proof::{Proofs, read as read_proofs, write as write_proofs};
