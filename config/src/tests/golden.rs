@@ -84,7 +84,8 @@ fn the_documented_example_loads() {
         "/../docs/machine-config.md"
     ))
     .unwrap();
-    let (_, example) = document.split_once("```yaml\n").unwrap();
+    let (_, rest) = document.split_once("A full example, ").unwrap();
+    let (_, example) = rest.split_once("```yaml\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
     let parsed = super::with(example).unwrap_or_else(|errors| panic!("{errors}"));
     let warned: Vec<&str> = parsed

@@ -321,6 +321,27 @@ rules:
 }
 
 #[test]
+fn keys_for_root_filesystems_are_public_keys_and_at_least_one() {
+    let document = |keys: &str| {
+        format!("apiVersion: instar.dev/v1alpha1\nkind: UpgradeTrustConfig\nkeys: {keys}\n")
+    };
+    assert!(config("").upgrade_keys.is_empty());
+    let key = "-----BEGIN PUBLIC KEY-----\\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\\n-----END PUBLIC KEY-----\\n";
+    let trusting = config(&document(&format!("[\"{key}\"]")));
+    assert_eq!(trusting.upgrade_keys.len(), 1);
+    for (keys, complaint) in [
+        ("[]", "keys: at least one key"),
+        (
+            "[\"no key\"]",
+            "keys[0]: this must be one public key in PEM",
+        ),
+    ] {
+        let errors = with(&document(keys)).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{errors}");
+    }
+}
+
+#[test]
 fn the_mirror_of_everything_is_the_last_resort() {
     let registries = config(
         "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: \"*\"\nendpoints: [{url: \"http://all/\"}]\n---\napiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: docker.io\nendpoints: [{url: \"http://hub/\", overridePath: true}]\nskipFallback: true",
