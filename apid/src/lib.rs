@@ -262,8 +262,14 @@ async fn serve_connection(
     let credentials = newest.borrow_and_update().clone();
     let peer = stream.peer_addr()?;
     stream.set_nodelay(true)?;
-    let tls = tokio::time::timeout(HANDSHAKE, credentials.acceptor().accept(stream)).await??;
-    let caller = credentials.caller(tls.get_ref().1, peer)?;
+    // Each idle connection is a task of this future, so it is to be small: the handshake's part is boxed and freed, and the block ends the
+    // variable that was lent (docs/promises.md, "Where the memory of idle connections goes").
+    let (caller, stream) = {
+        let handshake = credentials.acceptor().accept(stream);
+        let tls = Box::pin(tokio::time::timeout(HANDSHAKE, handshake)).await??;
+        let caller = credentials.caller(tls.get_ref().1, peer)?;
+        (caller, TokioIo::new(tls))
+    };
     let rank = caller.rank();
     let (_still_unknown, _known) = match credentials.mode() {
         Mode::Normal => {
@@ -291,8 +297,7 @@ async fn serve_connection(
             Ok::<_, std::convert::Infallible>(answer)
         }
     });
-    let connection = http2_for(rank).serve_connection(TokioIo::new(tls), service);
-    let mut connection = std::pin::pin!(connection);
+    let mut connection = std::pin::pin!(http2_for(rank).serve_connection(stream, service));
     let mut lost = std::pin::pin!(standing.lost());
     tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
