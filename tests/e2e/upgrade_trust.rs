@@ -81,7 +81,7 @@ impl Subject {
 fn registry_with_versions(scratch: &Scratch) -> Result<Registry> {
     let registry = Registry::start(scratch)?;
     let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
-    let installer = || Ok::<_, anyhow::Error>(OciImage::read(&second.installer())?);
+    let installer = || OciImage::read(&second.installer());
     let older = OciImage::read(&first.installer())?.label_of(SIGNATURE)?;
     let changed = [fs::read(second.rootfs())?, vec![0; 4096]].concat();
     for (tag, image) in [
@@ -134,7 +134,7 @@ fn a_strangers_key(scratch: &Scratch) -> Result<String> {
 async fn a_key_in_the_config_signs_every_upgrade(scratch: Scratch) -> Outcome {
     let registry = registry_with_versions(&scratch)?;
     let (host, key) = (registry.host_for_guest(), a_strangers_key(&scratch)?);
-    let node = Node::plan(&scratch)?
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .configure(move |config| config.registry(&host).document(&trusting(&[key])))
         .boot()
         .await?;
