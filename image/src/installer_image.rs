@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn the_rules_between_releases_are_labels() {
         let version = "v0.3.0".parse().unwrap();
-        let parts = |rules| {
+        let composed = |rules: &ReleaseRules| {
             compose(&Parts {
                 version: &version,
                 installer: b"i",
@@ -256,18 +256,21 @@ mod tests {
                 signer: None,
             })
         };
-        let mut rules = ReleaseRules {
+        let rules = ReleaseRules {
             floor: "v0.2.0".parse().ok(),
             upgrades_from: ">=v0.1.0 <v0.3.0||v0.3.0-rc.1".parse().ok(),
         };
-        let image = parts(&rules).unwrap();
+        let image = composed(&rules).unwrap();
         assert_eq!(image.labels["dev.instar.floor"], "v0.2.0");
         assert_eq!(
             image.labels["dev.instar.upgrades-from"],
             ">=v0.1.0 <v0.3.0 || v0.3.0-rc.1"
         );
-        rules.floor = "v0.3.1".parse().ok();
-        let error = parts(&rules).unwrap_err().to_string();
+        let too_high = ReleaseRules {
+            floor: "v0.3.1".parse().ok(),
+            ..rules
+        };
+        let error = composed(&too_high).unwrap_err().to_string();
         assert!(error.contains("above the version v0.3.0"), "{error}");
     }
 
