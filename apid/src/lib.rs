@@ -338,3 +338,19 @@ fn http2_for(rank: Rank) -> hyper::server::conn::http2::Builder<TokioExecutor> {
     }
     builder
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of the future that a function of six arguments returns.
+    fn size_of_future<A, B, C, D, E, F, Fut: Future>(_: fn(A, B, C, D, E, F) -> Fut) -> usize {
+        size_of::<Fut>()
+    }
+
+    #[test]
+    fn an_idle_connection_costs_a_small_task() {
+        let bytes = size_of_future(serve_connection);
+        assert!(bytes <= 4096, "{bytes} bytes");
+    }
+}
