@@ -97,13 +97,13 @@ impl ReleaseTag {
     ///
     /// # Errors
     /// Both cannot be true.
-    pub fn check_label(&self, label: &Version) -> Result<(), Contradiction> {
+    pub fn check_label(&self, label: &Version) -> Result<(), Box<Contradiction>> {
         let contradiction = |said: String| {
-            Err(Contradiction {
+            Err(Box::new(Contradiction {
                 tag: self.clone(),
                 said,
                 label: label.clone(),
-            })
+            }))
         };
         let told = label.to_string().parse::<Self>().ok();
         let numbers = label.numbers();

@@ -51,7 +51,7 @@ fn not_after(candidate: &Candidate, running: &str) -> Option<Refusal> {
 fn contradiction(candidate: &Candidate, tag: &str) -> Option<Refusal> {
     let tag: ReleaseTag = tag.parse().ok()?;
     let contradiction = tag.check_label(&candidate.version).err()?;
-    Some(Refusal::WrongTag(Box::new(contradiction)))
+    Some(Refusal::WrongTag(contradiction))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
-use instar_tests::{GREETER, Outcome};
+use instar_tests::GREETER;
 
 use super::faults::Fault;
 use super::{ALONE, Chaos, HUNGRY, HUNGRY_PORT, STARVING, STARVING_PORT};
