@@ -101,32 +101,40 @@ struct Pushed {
     again: String,
 }
 
-/// Pushes the second version under the tags of this test.
+/// Pushes the images of this test.
 fn push_all(registry: &Registry) -> anyhow::Result<Pushed> {
-    let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
-    for (tag, label, value) in [
-        (
-            "elsewhere",
-            "dev.instar.upgrades-from",
-            ">=v0.5.0 || v0.4.1",
-        ),
-        ("nonsense", "dev.instar.upgrades-from", "yesterday"),
-        ("too-high", "dev.instar.floor", "v0.9.0"),
-        ("v0.3.0", "dev.instar.upgrades-from", "v0.1.0"),
-    ] {
-        let image = image.clone().label(label, value);
+    for (tag, label, value) in REFUSED_IMAGES {
+        let image = second_version()?.label(label, value);
         image.push(registry, INSTALLER, tag)?;
     }
-    let with_floor = |tag: &str| {
-        let image = image.clone().label("dev.instar.floor", "v0.2.0");
-        let image = image.label("dev.instar.test", tag).created(DATE);
-        anyhow::Ok(image.push(registry, INSTALLER, tag)?.digest)
-    };
     Ok(Pushed {
         installed: registry.push_installer(&ImageUnderTest::first()?)?,
-        first: with_floor("first")?,
-        again: with_floor("again")?,
+        first: push_with_floor(registry, "first")?,
+        again: push_with_floor(registry, "again")?,
     })
+}
+
+fn second_version() -> anyhow::Result<OciImage> {
+    OciImage::read(&ImageUnderTest::second()?.installer())
+}
+
+/// Tags of the second version that are refused, each with a label and its value.
+const REFUSED_IMAGES: [(&str, &str, &str); 4] = [
+    (
+        "elsewhere",
+        "dev.instar.upgrades-from",
+        ">=v0.5.0 || v0.4.1",
+    ),
+    ("nonsense", "dev.instar.upgrades-from", "yesterday"),
+    ("too-high", "dev.instar.floor", "v0.9.0"),
+    ("v0.3.0", "dev.instar.upgrades-from", "v0.1.0"),
+];
+
+/// Pushes the second version with a floor; returns its digest.
+fn push_with_floor(registry: &Registry, tag: &str) -> anyhow::Result<String> {
+    let image = second_version()?.label("dev.instar.floor", "v0.2.0");
+    let image = image.label("dev.instar.test", tag).created(DATE);
+    Ok(image.push(registry, INSTALLER, tag)?.digest)
 }
 
 async fn an_installed_machine_keeps_the_rules_between_releases(scratch: Scratch) -> Outcome {
@@ -134,21 +142,25 @@ async fn an_installed_machine_keeps_the_rules_between_releases(scratch: Scratch)
     let pushed = push_all(&registry)?;
     let node = install_with(&scratch, &registry, |config| config).await?;
     let subject = Subject::new(node, &scratch, registry)?;
-    chapters![
-        the_image_of_the_installation_is_told(&subject, &pushed),
-        an_image_that_may_not_follow_is_refused(&subject),
-        a_label_without_sense_is_refused(&subject),
-        a_tag_that_contradicts_its_label_holds_the_image(&subject),
-        a_committed_release_sets_the_floor_and_is_known_by_its_digest(&subject, &pushed),
-        nothing_leads_below_the_floor(&subject),
-        a_soft_upgrade_hands_both_over(&subject, &pushed),
-    ]
-    .await?;
+    releases_are_judged(&subject, &pushed).await?;
     let subject = both_outlast_a_power_cut(subject, &pushed).await?;
     chapters![
         force_leads_below_the_floor_and_is_logged(&subject, &pushed),
         after_a_rollback_the_image_of_before_is_told(&subject, &pushed),
         a_rollback_below_the_floor_needs_force(&subject, &pushed),
+    ]
+    .await
+}
+
+async fn releases_are_judged(subject: &Subject, pushed: &Pushed) -> Outcome {
+    chapters![
+        the_image_of_the_installation_is_told(subject, pushed),
+        an_image_that_may_not_follow_is_refused(subject),
+        a_label_without_sense_is_refused(subject),
+        a_tag_that_contradicts_its_label_holds_the_image(subject),
+        a_committed_release_sets_the_floor_and_is_known_by_its_digest(subject, pushed),
+        nothing_leads_below_the_floor(subject),
+        a_soft_upgrade_hands_both_over(subject, pushed),
     ]
     .await
 }
