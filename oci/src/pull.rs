@@ -114,15 +114,15 @@ impl PullError {
     }
 }
 
-impl From<VerificationError> for PullError {
-    fn from(error: VerificationError) -> Self {
-        PullError::NotVerified(Box::new(error))
+impl From<Box<VerificationError>> for PullError {
+    fn from(error: Box<VerificationError>) -> Self {
+        PullError::NotVerified(error)
     }
 }
 
-impl From<Refusal> for PullError {
-    fn from(refusal: Refusal) -> Self {
-        VerificationError::Refused(refusal).into()
+impl From<Box<Refusal>> for PullError {
+    fn from(refusal: Box<Refusal>) -> Self {
+        PullError::NotVerified(Box::new(VerificationError::Refused(refusal)))
     }
 }
 
@@ -193,16 +193,18 @@ impl Puller {
             Ok(verified) => return Ok(verified),
             Err(refusal) => refusal,
         };
-        let Refusal::NotSigned { rule, key, .. } = &refusal else {
+        let Refusal::NotSigned { rule, key, .. } = &*refusal else {
             return Err(refusal.into());
         };
         // The document that the name pointed to at the pull is signed more often than the image in it.
         let named = name.at(image.named_digest());
         let resolved = self.client.resolve(&named).await;
-        let resolved = resolved.map_err(|source| VerificationError::Registry {
-            rule: rule.clone(),
-            key: *key,
-            source,
+        let resolved = resolved.map_err(|source| {
+            Box::new(VerificationError::Registry {
+                rule: rule.clone(),
+                key: *key,
+                source,
+            })
         })?;
         if resolved.digest() != image.digest() {
             return Err(refusal.into());
@@ -257,11 +259,8 @@ impl Puller {
             reference: reference.clone(),
             source,
         };
-        if let Some(pulled) = store.get(image.digest()) {
-            if let Some(proof) = image.proof() {
-                store.keep_proof(&pulled, proof).map_err(stored)?;
-            }
-            return store.add_name(pulled, reference).map_err(stored);
+        if let Some(pulled) = already_here(image, store).map_err(stored)? {
+            return Ok(pulled);
         }
         let total = image.download_bytes();
         if total > limits.unpacked_bytes {
@@ -336,6 +335,20 @@ impl Puller {
         })?;
         committed.map_err(stored)
     }
+}
+
+/// Gives an image that the store has already its new name, and the signature that it was verified by now.
+fn already_here(
+    image: &Verified<ResolvedImage>,
+    store: &ImageStore,
+) -> Result<Option<PulledImage>, StoreError> {
+    let Some(pulled) = store.get(image.digest()) else {
+        return Ok(None);
+    };
+    if let Some(proof) = image.proof() {
+        store.keep_proof(&pulled, proof)?;
+    }
+    store.add_name(pulled, &image.reference).map(Some)
 }
 
 /// A node runs as root and keeps owners; the tests of a developer cannot.

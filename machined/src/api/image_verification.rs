@@ -89,13 +89,20 @@ fn status(error: PullError) -> Status {
         return Status::unavailable(chain(&error));
     }
     match &error {
-        PullError::NotVerified(refused) => Status::permission_denied(match &**refused {
-            VerificationError::Refused(Refusal::Denied { rule, .. }) => {
-                format!("verification denied by matched rule ({})", rule.id())
-            }
-            refused => format!("verification failed: {}", chain(refused)),
-        }),
+        PullError::NotVerified(refused) => Status::permission_denied(reason(refused)),
         PullError::Resolve(resolving) if resolving.is_absence() => Status::not_found(chain(&error)),
         _ => Status::failed_precondition(chain(&error)),
+    }
+}
+
+fn reason(refused: &VerificationError) -> String {
+    match refused {
+        VerificationError::Refused(refusal) => match &**refusal {
+            Refusal::Denied { rule, .. } => {
+                format!("verification denied by matched rule ({})", rule.id())
+            }
+            Refusal::NotSigned { .. } => format!("verification failed: {refusal}"),
+        },
+        VerificationError::Registry { .. } => format!("verification failed: {}", chain(refused)),
     }
 }

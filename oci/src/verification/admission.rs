@@ -14,12 +14,12 @@ impl Policy {
     ///
     /// # Errors
     /// The rule.
-    pub fn refuse_denied(&self, image: &ImageReference) -> Result<(), Refusal> {
+    pub fn refuse_denied(&self, image: &ImageReference) -> Result<(), Box<Refusal>> {
         match self.verdict(image) {
-            Verdict::Deny(rule) => Err(Refusal::Denied {
+            Verdict::Deny(rule) => Err(Box::new(Refusal::Denied {
                 image: image.clone(),
                 rule,
-            }),
+            })),
             _ => Ok(()),
         }
     }
@@ -32,7 +32,7 @@ impl Policy {
         &self,
         name: &ImageReference,
         image: PulledImage,
-    ) -> Result<VerifiedImage, Refusal> {
+    ) -> Result<VerifiedImage, Box<Refusal>> {
         match self.decide(name, image)? {
             Decision::Allowed(verified) => Ok(verified),
             Decision::NeedsSignature(image, rule, key) => {
@@ -49,7 +49,9 @@ impl Policy {
                     findings.judge(proof.clone().into_signature(), key, &subject);
                 }
                 let key = key.fingerprint();
-                Err(Refusal::not_signed(name, digest, rule, key, &findings))
+                Err(Box::new(Refusal::not_signed(
+                    name, digest, rule, key, &findings,
+                )))
             }
         }
     }
@@ -62,11 +64,11 @@ impl Policy {
         &self,
         client: &RegistryClient,
         image: ResolvedImage,
-    ) -> Result<Verified<ResolvedImage>, VerificationError> {
+    ) -> Result<Verified<ResolvedImage>, Box<VerificationError>> {
         let name = image.reference.clone();
         match self
             .decide(&name, image)
-            .map_err(VerificationError::Refused)?
+            .map_err(|refusal| Box::new(VerificationError::Refused(refusal)))?
         {
             Decision::Allowed(verified) => Ok(verified),
             Decision::NeedsSignature(image, rule, key) => {
@@ -75,7 +77,7 @@ impl Policy {
                     Err(findings) => {
                         let (digest, key) = (image.digest(), key.fingerprint());
                         let refusal = Refusal::not_signed(&name, digest, rule, key, &findings);
-                        Err(VerificationError::Refused(refusal))
+                        Err(Box::new(VerificationError::Refused(Box::new(refusal))))
                     }
                 }
             }
@@ -83,7 +85,7 @@ impl Policy {
     }
 
     /// Decides about an image by its name.
-    fn decide<T>(&self, name: &ImageReference, image: T) -> Result<Decision<'_, T>, Refusal> {
+    fn decide<T>(&self, name: &ImageReference, image: T) -> Result<Decision<'_, T>, Box<Refusal>> {
         Ok(match self.verdict(name) {
             Verdict::NoRule => Decision::Allowed(Verified::without_signature(image, Basis::NoRule)),
             Verdict::Skip(rule) => {
@@ -91,10 +93,10 @@ impl Policy {
             }
             Verdict::SignedBy(rule, key) => Decision::NeedsSignature(image, rule, key),
             Verdict::Deny(rule) => {
-                return Err(Refusal::Denied {
+                return Err(Box::new(Refusal::Denied {
                     image: name.clone(),
                     rule,
-                });
+                }));
             }
         })
     }

@@ -66,7 +66,7 @@ impl Refusal {
 pub enum VerificationError {
     /// The policy refuses it.
     #[error(transparent)]
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// Its registry could not be asked for signatures, and none is kept.
     #[error(
         "{rule} of ImageVerificationConfig wants a signature by the key {key}, and the search for one failed"

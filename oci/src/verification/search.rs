@@ -76,7 +76,7 @@ impl RegistryClient {
         image: &ResolvedImage,
         rule: &RuleName,
         key: &PublicKey,
-    ) -> Result<Result<Proof, Findings>, VerificationError> {
+    ) -> Result<Result<Proof, Findings>, Box<VerificationError>> {
         let mut findings = Findings::default();
         let mut tried = Vec::new();
         for endpoint in self.endpoints(&image.reference) {
@@ -102,14 +102,14 @@ impl RegistryClient {
             }
         }
         if findings.is_empty() && !tried.is_empty() {
-            return Err(VerificationError::Registry {
+            return Err(Box::new(VerificationError::Registry {
                 rule: rule.clone(),
                 key: key.fingerprint(),
                 source: RegistryError {
                     reference: image.reference.clone(),
                     tried: Tried(tried),
                 },
-            });
+            }));
         }
         Ok(Err(findings))
     }
