@@ -253,7 +253,6 @@ mod tests {
                 rules,
                 created: None,
                 signer: None,
-                signer: None,
             })
         };
         let rules = ReleaseRules {

@@ -34,7 +34,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Build kernel, initramfs, root filesystem, installer image and SBOM of one version.
-    Build(Build),
+    Build(Box<Build>),
     /// Make disk image, ISO and network boot folder of a build.
     Media(Media),
     /// Fetch UEFI firmware for virtual machines.
@@ -249,7 +249,7 @@ struct Push {
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Build(arguments) => {
-            let report = build::build(&options(arguments)?)?;
+            let report = build::build(&options(*arguments)?)?;
             print(&report);
         }
         Command::Media(arguments) => {
