@@ -114,7 +114,8 @@ impl OwnCertificates {
         for pair in [&self.server, &self.reader, &self.forwarder] {
             pair.is_fresh(now)?;
         }
-        // The server's key is on P-256, and nothing else here is: that code and its tables need not be read from the root filesystem for this. apid, which uses the key, checks it.
+        // The server's key is on P-256, and nothing else here is: that code and its tables need not be read from the root filesystem for
+        // this. apid, which uses the key, checks it.
         instar_pki::names_public_key(&self.server.certificate, &self.server.key)?;
         for Pair { certificate, key } in [&self.reader, &self.forwarder] {
             IssuedCertificate::from_der(certificate.clone(), key.clone())?;
