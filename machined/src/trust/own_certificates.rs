@@ -1,7 +1,7 @@
 //! The certificates that the node issues to itself with the config's authority, and their keys.
 //!
-//! They go on in the next generation, which gets them with the hand-over: a new P-256 key and new signatures would keep its API away for
-//! longer. They are used again only as long as the node would issue the same ones.
+//! They go on in the next generation, which gets them with the hand-over: clients see the same server, and its API need not wait for a new
+//! P-256 key and new signatures. They are used again only as long as the node would issue the same ones.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -114,8 +114,8 @@ impl OwnCertificates {
         for pair in [&self.server, &self.reader, &self.forwarder] {
             pair.is_fresh(now)?;
         }
-        // The server's key is on P-256, and nothing else here is: reading that code and its tables from the root filesystem takes longer than
-        // all of this. apid, which uses the key, checks it.
+        // The server's key is on P-256, and nothing else here is: that code and its tables need not be read from the root filesystem for
+        // this. apid, which uses the key, checks it.
         instar_pki::names_public_key(&self.server.certificate, &self.server.key)?;
         for Pair { certificate, key } in [&self.reader, &self.forwarder] {
             IssuedCertificate::from_der(certificate.clone(), key.clone())?;

@@ -11,27 +11,39 @@ use crate::PATIENCE;
 
 const CONTAINERS: [&str; 4] = [GREETER, ALONE, HUNGRY, STARVING];
 
+/// init's word that machined has died too often, so that a generation begins in which nothing of before lives on.
+const FRESH: &str = "starting its image again in a fresh generation";
+
 /// The process of each container, and its start.
-pub(super) struct Living(BTreeMap<String, (u32, u64)>);
+pub(super) struct Living {
+    processes: BTreeMap<String, (u32, u64)>,
+    /// Number of fresh generations until then.
+    fresh: usize,
+}
 
 impl Living {
     /// Looks at the containers of a node that is well.
     pub(super) async fn of(chaos: &Chaos) -> anyhow::Result<Self> {
         // A change of versions takes the saboteur away for a moment.
         let look = async || {
-            let living = chaos.saboteur.workloads()?;
+            let processes = chaos.saboteur.workloads()?;
             for name in CONTAINERS {
-                ensure!(living.contains_key(name), "no process of {name}");
+                ensure!(processes.contains_key(name), "no process of {name}");
             }
-            Ok(Self(living))
+            let fresh = chaos.node.vm().console().matches(FRESH).count();
+            Ok(Self { processes, fresh })
         };
         let what = "the containers have processes";
         chaos.node.wait_until(what, PATIENCE, look).await
     }
 
-    /// Checks that the containers that a fault spares have the same processes as before it. Returns how many these are.
+    /// Checks that the containers that a fault spares have the same processes as before it, unless init began afresh.
+    /// Returns how many these are.
     pub(super) async fn has_spared(&self, chaos: &Chaos, fault: Fault) -> anyhow::Result<usize> {
         let now = Self::of(chaos).await?;
+        if now.fresh > self.fresh {
+            return Ok(0);
+        }
         let mut spared = 0;
         for name in CONTAINERS.into_iter().filter(|name| fault.spares(name)) {
             let (before, after) = (self.process_of(name)?, now.process_of(name)?);
@@ -45,7 +57,7 @@ impl Living {
     }
 
     fn process_of(&self, name: &str) -> anyhow::Result<(u32, u64)> {
-        let process = self.0.get(name).copied();
+        let process = self.processes.get(name).copied();
         process.with_context(|| format!("{name} has no process"))
     }
 }
