@@ -15,6 +15,8 @@ use crate::PATIENCE;
 
 /// The label with the signature.
 const SIGNATURE: &str = "dev.instar.rootfs.signature";
+/// The tag of v0.2.0 with the signature of v0.1.0.
+const BY_ANOTHER: &str = "signature-of-another";
 /// `instarctl`'s exit code.
 const REFUSED: Option<i32> = Some(5);
 /// The ways to ask for an upgrade.
@@ -84,17 +86,11 @@ fn registry_with_versions(scratch: &Scratch) -> Result<Registry> {
     let installer = || OciImage::read(&second.installer());
     let older = OciImage::read(&first.installer())?.label_of(SIGNATURE)?;
     let changed = [fs::read(second.rootfs())?, vec![0; 4096]].concat();
-    for (tag, image) in [
-        ("signed", installer()?),
-        ("unsigned", installer()?.without_label(SIGNATURE)),
-        (
-            "signature-of-another",
-            installer()?.label(SIGNATURE, &older),
-        ),
-        ("changed", installer()?.installing("v0.2.0", &changed)?),
-    ] {
-        image.push(&registry, INSTALLER, tag)?;
-    }
+    let push = |tag, image: OciImage| image.push(&registry, INSTALLER, tag);
+    push("signed", installer()?)?;
+    push("unsigned", installer()?.without_label(SIGNATURE))?;
+    push(BY_ANOTHER, installer()?.label(SIGNATURE, &older))?;
+    push("changed", installer()?.installing("v0.2.0", &changed)?)?;
     Ok(registry)
 }
 
@@ -111,24 +107,15 @@ fn trusting(keys: &[String]) -> String {
 
 /// Makes a public key as `openssl` writes it.
 fn a_strangers_key(scratch: &Scratch) -> Result<String> {
-    let private = scratch.join("stranger.pem");
-    let made = Command::new("openssl")
-        .args([
-            "ecparam",
-            "-name",
-            "prime256v1",
-            "-genkey",
-            "-noout",
-            "-out",
-        ])
-        .arg(&private)
-        .status()?;
-    let public = Command::new("openssl")
-        .args(["ec", "-pubout", "-in"])
-        .arg(&private)
-        .output()?;
-    ensure!(made.success() && public.status.success(), "openssl failed");
-    Ok(String::from_utf8(public.stdout)?)
+    let private = scratch.join("stranger.pem").display().to_string();
+    openssl(&["genpkey", "-algorithm", "ed25519", "-out", &private])?;
+    openssl(&["pkey", "-pubout", "-in", &private])
+}
+
+fn openssl(arguments: &[&str]) -> Result<String> {
+    let said = Command::new("openssl").args(arguments).output()?;
+    ensure!(said.status.success(), "openssl {arguments:?}: {said:?}");
+    Ok(String::from_utf8(said.stdout)?)
 }
 
 async fn a_key_in_the_config_signs_every_upgrade(scratch: Scratch) -> Outcome {
@@ -170,7 +157,7 @@ async fn the_config_names_the_builders_key(subject: &Subject, scratch: &Scratch)
 async fn only_the_signed_root_and_version_are_taken(subject: &Subject) -> Outcome {
     subject.refuses("unsigned", "v0.2.0 is not signed").await?;
     let other = "the signature of v0.2.0 is not one of this root filesystem";
-    subject.refuses("signature-of-another", other).await?;
+    subject.refuses(BY_ANOTHER, other).await?;
     subject.refuses("changed", other).await?;
     let boot = subject.node.kernel_boot_id().await?;
     subject.takes("signed", "v0.2.0").await?;
@@ -202,7 +189,7 @@ fn with_enrolled_keys(scratch: &Scratch) -> Result<VmSpec> {
 
 async fn only_what_the_firmware_would_start_is_taken(subject: &Subject) -> Outcome {
     let words = "this machine booted under Secure Boot";
-    for tag in ["unsigned", "signature-of-another", "changed"] {
+    for tag in ["unsigned", BY_ANOTHER, "changed"] {
         subject.refuses(tag, words).await?;
     }
     subject.takes("signed", "v0.2.0").await

@@ -30,6 +30,6 @@ mod tests {
         let page = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
         assert!(page("instarctl.1").contains("instarctl\\-netstat(1)"));
         assert!(page("instarctl-pcap.1").contains("bpf\\-filter"));
-        assert!(page("instarctl-image-pull.1").contains("Bring an image"));
+        assert!(page("instarctl-image-pull.1").contains("Pull an image"));
     }
 }

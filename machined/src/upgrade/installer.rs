@@ -19,6 +19,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Interest};
 use tokio::time::timeout;
 
 use super::check::Candidate;
+use super::installer_output::InstallerOutput;
 use super::progress_sink::ProgressSink;
 use super::unpacked::Unpacked;
 use crate::base::Exit;
@@ -53,19 +54,6 @@ pub struct EspForInstaller {
     pub folder: PathBuf,
     /// The order of the running boot entry, which must not be overwritten.
     pub running: Option<u32>,
-}
-
-/// The next root filesystem.
-#[derive(Debug)]
-pub struct InstallerOutput {
-    /// The root filesystem, sealed; init checks the seals and the digest.
-    pub memfd: OwnedFd,
-    /// The digest as the installer reports it.
-    pub blake3: blake3::Hash,
-    /// The order of the boot entry that the installer wrote.
-    pub boot_entry: Option<u32>,
-    /// The signature of the root filesystem, as the image's label has it.
-    pub signature: Option<String>,
 }
 
 #[derive(Deserialize)]

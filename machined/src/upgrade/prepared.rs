@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::handover::PendingUpgrade;
-use super::installer::InstallerOutput;
+use super::installer_output::InstallerOutput;
 use crate::base::sealed_json;
 use crate::init_link::{InitLink, Scope};
 

@@ -16,7 +16,7 @@ use crate::boot_loader::{SecureBoot, SecureBootError, secure_boot};
 use crate::values::{Digest, PublicKey};
 use instar_pki::rootfs_signature;
 
-use super::installer::InstallerOutput;
+use super::installer_output::InstallerOutput;
 
 /// The keys that this machine trusts, and whether it demands one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,6 @@
 //! A signature over a statement about an image, in one of the two forms that cosign writes.
 
-use instar_values::{Digest, KeyAlgorithm, PublicKey};
-use ring::signature::{
-    ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, ED25519,
-    RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey, VerificationAlgorithm,
-};
+use instar_values::{Digest, PublicKey};
 use serde::{Deserialize, Serialize};
 
 use super::{bundle, simple_signing};
@@ -74,16 +70,7 @@ impl Signature {
             Form::SimpleSigning => self.payload.clone(),
             Form::Statement => bundle::signed_bytes(&self.payload),
         };
-        let algorithms: &[&dyn VerificationAlgorithm] = match key.algorithm() {
-            KeyAlgorithm::EcdsaP256 => &[&ECDSA_P256_SHA256_ASN1],
-            KeyAlgorithm::EcdsaP384 => &[&ECDSA_P384_SHA256_ASN1, &ECDSA_P384_SHA384_ASN1],
-            KeyAlgorithm::Ed25519 => &[&ED25519],
-            KeyAlgorithm::Rsa => &[&RSA_PKCS1_2048_8192_SHA256],
-        };
-        algorithms.iter().any(|algorithm| {
-            let key = UnparsedPublicKey::new(*algorithm, key.bytes());
-            key.verify(&signed, &self.signature).is_ok()
-        })
+        instar_pki::is_signature(key, &signed, &self.signature)
     }
 
     /// The signed bytes, without the type that is signed with them.
