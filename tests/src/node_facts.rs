@@ -99,8 +99,9 @@ impl Node {
         let (_, fingerprint) = certificate
             .split_once("fingerprint ")
             .context("no fingerprint")?;
-        let line = fingerprint.lines().next().unwrap_or_default();
-        Ok(line.trim().to_owned())
+        // The reason for a new certificate may follow.
+        let end = fingerprint.find([';', '\n']).unwrap_or(fingerprint.len());
+        Ok(fingerprint[..end].trim().to_owned())
     }
 
     /// Returns the certificate that the API shows, DER.

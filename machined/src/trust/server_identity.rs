@@ -186,11 +186,10 @@ fn signed(
             own
         }
         unfit => {
-            if let Some(Err(why)) = unfit {
-                tracing::info!("the API's certificate is not used again: {why}");
-            }
+            let why = unfit.and_then(Result::err);
+            let why = why.map(|why| format!("; the one before is not used again: {why}"));
             let own = OwnCertificates::issue(authority, &subjects, now)?;
-            log_new(&subjects, &own.server.certificate)?;
+            log_new(&subjects, &own.server.certificate, &why.unwrap_or_default())?;
             own
         }
     };
@@ -229,7 +228,7 @@ fn self_signed(
     let certificate = authority
         .issue_server_for(key, &subjects, now, LIFETIME)
         .context("issue the API's certificate")?;
-    log_new(&subjects, certificate.der())?;
+    log_new(&subjects, certificate.der(), "")?;
     let own_authority = authority.certificate().to_vec();
     let reader = match mode {
         Mode::Maintenance | Mode::Closed => None,
@@ -256,10 +255,11 @@ fn self_signed(
     })
 }
 
-fn log_new(names: &[SubjectName], certificate: &[u8]) -> anyhow::Result<()> {
+/// Logs a new certificate in one line, with the reason for it: each line of the log differs by the fingerprint.
+fn log_new(names: &[SubjectName], certificate: &[u8], why: &str) -> anyhow::Result<()> {
     let fingerprint = instar_pki::public_key_fingerprint(certificate)?;
     tracing::info!(
-        "API certificate for {} names, fingerprint {fingerprint}",
+        "API certificate for {} names, fingerprint {fingerprint}{why}",
         names.len()
     );
     Ok(())
