@@ -91,10 +91,14 @@ impl PublicKey {
     /// # Errors
     /// It is not one certificate in DER, or its key is of a kind that is not supported.
     pub fn from_certificate(der: &[u8]) -> Result<Self, NotAKey> {
+        PublicKey::of_certificate(der, "")
+    }
+
+    fn of_certificate(der: &[u8], pem: &str) -> Result<Self, NotAKey> {
         let (rest, certificate) =
             x509_parser::parse_x509_certificate(der).map_err(|_| NotAKey::Malformed)?;
         match rest.is_empty() {
-            true => PublicKey::from_spki(certificate.public_key().raw, ""),
+            true => PublicKey::from_spki(certificate.public_key().raw, pem),
             false => Err(NotAKey::Malformed),
         }
     }
@@ -163,12 +167,7 @@ impl FromStr for PublicKey {
         }
         let certificate =
             CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| NotAKey::Pem)?;
-        let (rest, certificate) =
-            x509_parser::parse_x509_certificate(&certificate).map_err(|_| NotAKey::Malformed)?;
-        if !rest.is_empty() {
-            return Err(NotAKey::Malformed);
-        }
-        PublicKey::from_spki(certificate.public_key().raw, text)
+        PublicKey::of_certificate(&certificate, text)
     }
 }
 
