@@ -24,7 +24,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::manifest::ImageConfig;
-use crate::verification::{self, Proof, Proofs};
+use crate::verification::proof::{self, Proof, Proofs};
 use instar_base::blocking_io;
 use instar_base::lock::Lock as _;
 use instar_base::whole_file;
@@ -570,7 +570,7 @@ fn read_proofs(directory: &Path) -> Proofs {
         file.take(LARGEST_PROOFS).read_to_end(&mut bytes)?;
         Ok::<_, io::Error>(bytes)
     };
-    match read().map(|bytes| verification::read_proofs(&bytes)) {
+    match read().map(|bytes| proof::read(&bytes)) {
         Ok(Some(proofs)) => proofs,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Proofs::default(),
         Ok(None) => {
@@ -589,7 +589,7 @@ fn read_proofs(directory: &Path) -> Proofs {
 
 fn write_proofs(directory: &Path, proofs: &Proofs) -> Result<(), StoreError> {
     let path = directory.join(PROOFS);
-    let bytes = verification::write_proofs(proofs).map_err(io::Error::from);
+    let bytes = proof::write(proofs).map_err(io::Error::from);
     let written = bytes.and_then(|bytes| whole_file::replace(&path, 0o600, &bytes));
     written.map_err(failed("writing", &path))
 }

@@ -18,7 +18,7 @@ mod admission;
 mod bundle;
 mod findings;
 mod policy;
-mod proof;
+pub(crate) mod proof;
 mod refusal;
 mod search;
 mod signature;
@@ -41,7 +41,6 @@ pub(crate) fn digests_in(document: &[u8]) -> Vec<instar_values::Digest> {
 }
 pub use policy::{Policy, RuleName, Verdict};
 pub use proof::Proof;
-pub(crate) use proof::{Proofs, read as read_proofs, write as write_proofs};
 pub use refusal::{Refusal, VerificationError};
 pub use signature::{NotASignature, Signature};
 pub use verified::{Basis, Verified, VerifiedImage};
