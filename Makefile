@@ -148,6 +148,13 @@ bench: image ## Measure what is promised: sizes, the API's load, boot, memory, o
 	    -p instar-api-load
 	@target/debug/bench
 
+.PHONY: bench-images
+bench-images: tools ## Measure pulls of images beside containerd, podman, and skopeo with umoci; needs root
+	@build/install-packages containerd podman umoci skopeo runc
+	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) \
+	    -p instar-image-load
+	@target/debug/bench images
+
 .PHONY: powercut
 powercut: image ## Cut the power at every write of a recorded node: all states judged, some dozens really booted
 	@target/debug/powercut
