@@ -28,7 +28,7 @@ TARGET := x86_64-unknown-linux-musl
 # backtraces: 230 KB of each, init's limit is 512 KiB, and there is no debug information to read. Cargo calls that unstable;
 # the compiler is pinned.
 STD_FOR_GUESTS := RUSTC_BOOTSTRAP=1
-STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=
+STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=optimize_for_size
 # Nor do they say where they were built: two checkouts give the same bytes.
 TRIM_PATHS := -Z trim-paths --config 'profile.$(PROFILE).trim-paths="all"'
 # The version of a release: that of the workspace, and of instarctl.
