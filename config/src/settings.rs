@@ -159,6 +159,7 @@ pub const SETTINGS: [Row; 19] = [
         served: &[
             "ContainerConfig",
             "ContainerHealthConfig",
+            "ContainerUpdateConfig",
             "ContainerUpgradeConfig",
         ],
         except: &["ContainerConfig.security.machinedAccess"],

@@ -4,6 +4,7 @@
 //!
 //! - it is in force for a container, or a container of the config has its name;
 //! - a container that has not been removed completely was made from it (its overlay is mounted);
+//! - it waits for its start behind a name that a container follows, or may be gone back to;
 //! - it is in use by a pull, a start or an upgrade;
 //! - a caller of the API asked for it within a day, and it is among the last few of these.
 //!
@@ -75,6 +76,7 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     let asked_for = images
         .iter()
         .filter_map(|image| Some((image.asked_for_at()?, image.digest())));
+    needed.extend(machine.image_updates.needed());
     needed.extend(of_callers(asked_for, SystemTime::now()));
     let surplus = images
         .into_iter()

@@ -14,6 +14,7 @@ mod deadline;
 mod events;
 mod files;
 mod image_operations;
+mod image_updates;
 mod image_verification;
 mod images;
 mod inspect_service;
@@ -48,6 +49,7 @@ use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::cluster::cluster_service_server::ClusterServiceServer;
 use instar_api::cosi::resource::state_server::StateServer;
 use instar_api::inspect::inspect_service_server::InspectServiceServer;
+use instar_api::instar::image_update_service_server::ImageUpdateServiceServer;
 use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
@@ -66,6 +68,7 @@ use crate::apid;
 use crate::machine::Machine;
 use caller_credentials::RecheckCredentials;
 use cluster_service::ClusterApi;
+use image_updates::ImageUpdateApi;
 use images::ImageApi;
 use inspect_service::InspectApi;
 use lifecycle::LifecycleApi;
@@ -158,6 +161,9 @@ fn routes(machine: &Arc<Machine>) -> Routes {
         .add_service(StateServer::new(StateApi::new(machine.clone())))
         .add_service(InspectServiceServer::new(InspectApi))
         .add_service(UpgradeServiceServer::new(UpgradePlanApi::new(
+            machine.clone(),
+        )))
+        .add_service(ImageUpdateServiceServer::new(ImageUpdateApi::new(
             machine.clone(),
         )))
         .add_service(health)

@@ -7,6 +7,7 @@ mod apply_config;
 mod boot;
 mod config_change;
 mod image_rules;
+pub mod image_updates;
 mod install;
 mod kexec;
 mod reset;

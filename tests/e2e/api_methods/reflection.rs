@@ -38,6 +38,7 @@ const SERVED: [&str; 11] = [
     "cosi.resource.State",
     "grpc.health.v1.Health",
     "inspect.InspectService",
+    "instar.ImageUpdateService",
     "instar.UpgradeService",
     "machine.ImageService",
     "machine.LifecycleService",
