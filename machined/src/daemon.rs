@@ -19,7 +19,7 @@ use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
 use crate::network::{CleanupPolicy, Lease, Network, Options};
-use crate::oci::ImageStore;
+use crate::oci::{ImageStore, Keeps};
 use crate::sequences::{BootArguments, Rollback, boot, note_time};
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
@@ -109,7 +109,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         running,
         generation,
         init,
-        images: ImageStore::new(IMAGES.into()),
+        images: ImageStore::new(IMAGES.into(), Keeps::BlobsOnDisk),
         own_log,
         network,
         disk: OwnedDisk::new(Paths::default()),

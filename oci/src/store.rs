@@ -5,6 +5,7 @@
 //!                               /image.json    its record: names, config, sizes, times
 //!                               /proofs.json   the signatures that it was verified by, if it was
 //! <store>/images/.incoming-…                   a pull that is under way, or was cut off
+//! <store>/blobs/                               the blobs that images came from (`blobs`), on a disk only
 //! <store>/containers/<name>/                   the writable layer of a container
 //! ```
 //!
@@ -23,7 +24,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::blobs::{Blobs, PartialBlob};
 use crate::manifest::ImageConfig;
+pub use crate::store_error::StoreError;
+use crate::store_error::failed;
 use crate::verification::proof::{self, Proof, Proofs};
 use instar_base::blocking_io;
 use instar_base::lock::Lock as _;
@@ -41,9 +45,23 @@ pub struct ImageStore {
     shared: Arc<Shared>,
 }
 
+/// What a store keeps beside its images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// The blobs that images came from, so that an image can be made again without a registry, and shares them with the next one.
+    Blobs,
+    /// Nothing: the store is in memory.
+    ImagesAlone,
+    /// Blobs while its directory is on a disk, nothing while it is in memory: a machine's /var is in memory until its disk is mounted, and
+    /// stays there if it has none.
+    BlobsOnDisk,
+}
+
 #[derive(Debug)]
 struct Shared {
     directory: PathBuf,
+    keeps: Keeps,
+    blobs: Blobs,
     state: Mutex<State>,
     /// Locked while names change.
     naming: Mutex<()>,
@@ -126,32 +144,6 @@ struct Record {
     asked_for_at: Option<u64>,
 }
 
-/// Why an operation of the store failed.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The file system failed.
-    #[error("{step} {path:?} failed")]
-    Io {
-        /// The operation.
-        step: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The image was never pulled, or is already removed.
-    #[error("there is no image {0}")]
-    Unknown(Digest),
-}
-
-fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |source| StoreError::Io {
-        step,
-        path: path.to_owned(),
-        source,
-    }
-}
-
 impl PulledImage {
     /// The digest of its manifest.
     pub fn digest(&self) -> Digest {
@@ -224,8 +216,10 @@ fn now() -> u64 {
 
 impl ImageStore {
     /// The store in this directory. Nothing is touched until it is used.
-    pub fn new(directory: PathBuf) -> Self {
+    pub fn new(directory: PathBuf, keeps: Keeps) -> Self {
         let shared = Shared {
+            blobs: Blobs::new(&directory),
+            keeps,
             directory,
             state: Mutex::default(),
             naming: Mutex::default(),
@@ -234,6 +228,16 @@ impl ImageStore {
         ImageStore {
             shared: Arc::new(shared),
         }
+    }
+
+    /// Its blobs; `None` where it keeps none.
+    pub fn blobs(&self) -> Option<Blobs> {
+        let keeps_them = match self.shared.keeps {
+            Keeps::Blobs => true,
+            Keeps::ImagesAlone => false,
+            Keeps::BlobsOnDisk => !is_in_memory(&self.shared.directory),
+        };
+        keeps_them.then(|| self.shared.blobs.clone())
     }
 
     fn images(&self) -> PathBuf {
@@ -397,6 +401,7 @@ impl ImageStore {
             store: self.clone(),
             digest,
             directory,
+            blobs: Vec::new(),
         })
     }
 
@@ -473,6 +478,8 @@ pub struct Incoming {
     store: ImageStore,
     digest: Digest,
     directory: PathBuf,
+    /// Complete blobs that become the store's with it.
+    blobs: Vec<PartialBlob>,
 }
 
 impl Incoming {
@@ -486,6 +493,11 @@ impl Incoming {
         let mut proofs = Proofs::default();
         proofs.add(proof);
         write_proofs(&self.directory, &proofs)
+    }
+
+    /// Keeps blobs that it was made from. They are complete, and their content was compared with their digests.
+    pub(super) fn keep_blobs(&mut self, blobs: impl IntoIterator<Item = PartialBlob>) {
+        self.blobs.extend(blobs);
     }
 
     /// Makes it an image of the store. Blocks until it is on the disk.
@@ -506,6 +518,8 @@ impl Incoming {
         let directory = File::open(&self.directory).map_err(failed("opening", &self.directory))?;
         rustix::fs::syncfs(&directory)
             .map_err(|errno| failed("syncing", &self.directory)(errno.into()))?;
+        // Before the image: an image without its blobs could not be made again without a registry.
+        self.store.shared.blobs.keep(&self.blobs)?;
         // Held from the moment at which it appears, so that it cannot be collected.
         let _hold = Hold::new(&self.store.shared, self.digest);
         let place = self.store.place(self.digest);
@@ -537,6 +551,16 @@ impl Drop for Incoming {
             tracing::warn!("{} could not be removed: {error}", self.directory.display());
         }
     }
+}
+
+/// Whether a directory, or the nearest one above it that exists, is in memory. If that cannot be found out, it counts as on a disk.
+fn is_in_memory(directory: &Path) -> bool {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    let found = directory
+        .ancestors()
+        .find_map(|path| rustix::fs::statfs(path).ok());
+    found.is_some_and(|found| [TMPFS, RAMFS].contains(&(found.f_type as u64)))
 }
 
 /// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)). machined's table of mounts cannot be used: it is
@@ -652,7 +676,7 @@ mod tests {
     #[tokio::test]
     async fn images_come_stay_and_go() {
         let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().join("instar"));
+        let store = ImageStore::new(directory.path().join("instar"), Keeps::Blobs);
         assert!(store.list().unwrap().is_empty());
         assert_eq!(children(directory.path()), 0, "made only when needed");
 
@@ -667,7 +691,7 @@ mod tests {
         assert_eq!(store.find(&name("r.io/b")), None);
 
         // Another instance, as after a restart.
-        let again = ImageStore::new(directory.path().join("instar"));
+        let again = ImageStore::new(directory.path().join("instar"), Keeps::Blobs);
         assert_eq!(again.list().unwrap(), std::slice::from_ref(&image));
 
         store.remove(image.digest()).await.unwrap();
@@ -681,7 +705,7 @@ mod tests {
     #[test]
     fn a_name_means_what_it_was_pulled_by_last() {
         let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().to_owned());
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
         let tag = name("r.io/a:v1");
         let mut first = add(&store, b"first", "r.io/a:v1");
         // As if the clock had been ahead.
@@ -702,7 +726,7 @@ mod tests {
     #[tokio::test]
     async fn an_image_that_a_value_stands_for_is_not_collected() {
         let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().to_owned());
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
         let image = add(&store, b"one", "r.io/a:1");
         let (digest, another) = (image.digest(), image.clone());
         drop(image);
@@ -732,7 +756,7 @@ mod tests {
     #[test]
     fn two_pulls_of_one_image_end_as_one() {
         let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().to_owned());
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
         let first = store.incoming(Digest::of(b"x")).unwrap();
         let second = store.incoming(Digest::of(b"x")).unwrap();
         first.commit(new_image("r.io/a", Digest::of(b"x"))).unwrap();
@@ -746,7 +770,7 @@ mod tests {
     #[test]
     fn whatever_was_cut_off_is_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().to_owned());
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
         let whole = add(&store, b"whole", "r.io/a");
         drop(store.incoming(Digest::of(b"given up")).unwrap());
         assert_eq!(children(&store.images()), 1);
@@ -772,7 +796,7 @@ mod tests {
         )
         .unwrap();
 
-        let again = ImageStore::new(directory.path().to_owned());
+        let again = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
         assert_eq!(
             again.list().unwrap(),
             std::slice::from_ref(&whole),

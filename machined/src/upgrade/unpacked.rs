@@ -13,7 +13,8 @@ use super::error::UpgradeError;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 use crate::oci::{
-    ImageStore, Limits, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
+    ImageStore, Keeps, Limits, PullError, Puller, ResolvedImage, StoreError, Verified,
+    VerifiedImage,
 };
 
 /// The mount point of the filesystem in memory.
@@ -64,7 +65,8 @@ impl Unpacked {
                 let memory = mount(limits.unpacked_bytes.saturating_add(OVERHEAD))
                     .context("mount memory for the installer's image")
                     .map_err(UpgradeError::Machine)?;
-                (ImageStore::new(MEMORY.into()), Some(memory))
+                let store = ImageStore::new(MEMORY.into(), Keeps::ImagesAlone);
+                (store, Some(memory))
             }
         };
         let image = puller.pull(resolved, &store, limits).await?;
