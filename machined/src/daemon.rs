@@ -95,6 +95,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         failed,
         floor,
         images_in_force,
+        images_checked,
         own_certificates,
         ..
     } = handed_over.clone();
@@ -105,11 +106,13 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         kernel_boot_id: welcome.kernel_boot_id.clone(),
         keeps_workloads: welcome.workloads == Some(Domain::Kept),
     };
+    let images = ImageStore::new(IMAGES.into(), Keeps::BlobsOnDisk);
+    images.note_checked(images_checked);
     let machine = Arc::new(Machine::new(Parts {
         running,
         generation,
         init,
-        images: ImageStore::new(IMAGES.into(), Keeps::BlobsOnDisk),
+        images,
         own_log,
         network,
         disk: OwnedDisk::new(Paths::default()),

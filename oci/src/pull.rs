@@ -15,23 +15,24 @@
 
 mod attempt;
 mod error;
+mod into_store;
 mod layers;
+mod rebuild;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::time::timeout;
 
 use crate::registries::Registries;
 use crate::registry::{RegistryClient, ResolvedImage, Retries};
-use crate::store::{ImageStore, PulledImage, StoreError};
+use crate::store::{ImageStore, PulledImage};
 use crate::unpack::Limits;
 use crate::verification::{Policy, Refusal, VerificationError, Verified, VerifiedImage};
-use attempt::Attempt;
 use error::LONGEST_PULL;
 pub use error::PullError;
 use instar_http_client::HttpError;
-use instar_values::ImageReference;
+use instar_values::{Digest, ImageReference};
+pub use into_store::import;
 
 /// Pulls images that a policy allows. It holds tokens and certificates: make one when it is needed.
 pub struct Puller {
@@ -136,6 +137,38 @@ impl Puller {
         Ok(verified)
     }
 
+    /// Returns an image of the store once its files are known to be as they were unpacked, which is looked at once in a boot. A damaged image
+    /// is removed and made again from its blobs, without a registry. `None` if it is not in the store, or cannot be made from blobs: then
+    /// it is to be pulled.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn whole(
+        &self,
+        name: &ImageReference,
+        digest: Digest,
+        store: &ImageStore,
+    ) -> Result<Option<PulledImage>, PullError> {
+        let before = store.get(digest);
+        if let Some(image) = into_store::usable(name, digest, store).await? {
+            return Ok(Some(image));
+        }
+        match rebuild::from_blobs(&self.policy, name, digest, before, store).await {
+            Ok(image) => {
+                tracing::info!(
+                    "{name}: the image {digest} is made again from the blobs of the store"
+                );
+                Ok(Some(image))
+            }
+            Err(why) => {
+                tracing::info!(
+                    "{name}: the image {digest} cannot be made from the blobs of the store: {why}"
+                );
+                Ok(None)
+            }
+        }
+    }
+
     /// Pulls a resolved image into the store, unless it is there.
     pub async fn pull(
         &self,
@@ -170,79 +203,6 @@ impl Puller {
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<PulledImage, PullError> {
-        unpack_into(Some(&self.client), image, store, limits, progress).await
+        into_store::unpack(Some(&self.client), image, store, limits, progress).await
     }
-}
-
-/// Unpacks an image whose blobs are all in the store: no registry is asked. For images that came by another way than a registry.
-///
-/// # Errors
-/// A blob is missing ([`PullError::is_unreachable`] holds then) or is not taken, or the store failed.
-pub async fn import(
-    image: &Verified<ResolvedImage>,
-    store: &ImageStore,
-    limits: &Limits,
-) -> Result<VerifiedImage, PullError> {
-    let imported = unpack_into(None, image, store, limits, &|_| {}).await?;
-    Ok(image.same_image(imported))
-}
-
-async fn unpack_into(
-    client: Option<&RegistryClient>,
-    image: &Verified<ResolvedImage>,
-    store: &ImageStore,
-    limits: &Limits,
-    progress: &(dyn Fn(Progress) + Send + Sync),
-) -> Result<PulledImage, PullError> {
-    let reference = &image.reference;
-    if let Some(pulled) = already_here(image, store).map_err(|source| PullError::Store {
-        reference: reference.clone(),
-        source,
-    })? {
-        return Ok(pulled);
-    }
-    let total = image.download_bytes();
-    if total > limits.unpacked_bytes {
-        let limit = limits.unpacked_bytes;
-        return Err(PullError::TooLarge {
-            reference: reference.clone(),
-            bytes: total,
-            limit,
-        });
-    }
-    let attempt = Attempt {
-        client,
-        image,
-        store,
-        limits,
-        progress,
-    };
-    let mut fetched_anew = BTreeSet::new();
-    loop {
-        let failure = match attempt.run().await {
-            Ok(pulled) => return Ok(pulled),
-            Err(failure) => failure,
-        };
-        // Each layer once: a disk that damages all that it holds must not keep a registry busy.
-        match failure.damaged {
-            Some(layer) if fetched_anew.insert(layer) => {
-                tracing::warn!("{reference}: the layer {layer} is fetched once more");
-            }
-            _ => return Err(failure.error),
-        }
-    }
-}
-
-/// Gives an image that the store has already its new name, and the signature that it was verified by now.
-fn already_here(
-    image: &Verified<ResolvedImage>,
-    store: &ImageStore,
-) -> Result<Option<PulledImage>, StoreError> {
-    let Some(pulled) = store.get(image.digest()) else {
-        return Ok(None);
-    };
-    if let Some(proof) = image.proof() {
-        store.keep_proof(&pulled, proof)?;
-    }
-    store.add_name(pulled, &image.reference).map(Some)
 }

@@ -4,6 +4,7 @@
 
 mod broken_downloads;
 mod credentials;
+mod damage;
 mod kept_blobs;
 mod locked_registry;
 mod mirrors;

@@ -169,11 +169,13 @@ impl Attempt<'_> {
                 for document in documents {
                     work.incoming.keep_blobs(receive(blobs, document)?);
                 }
+                work.incoming.seal()?;
             }
             if let Some(proof) = &proof {
                 work.incoming.keep_proof(proof)?;
             }
             let pulled = work.incoming.commit(new)?;
+            keeper.inherit_proofs(&pulled)?;
             // Another pull of the same image may have been faster, under another policy.
             if let Some(proof) = &proof {
                 keeper.keep_proof(&pulled, proof)?;
