@@ -26,11 +26,13 @@ mod store_error;
 pub mod unpack;
 pub mod verification;
 
-pub use blobs::{Blobs, IncomingBlob, Receiving, StoredBlob};
+pub use blobs::{Blobs, HeldBlobs, IncomingBlob, Receiving, StoredBlob};
 pub use manifest::{ImageConfig, Layer};
 pub use pull::{Progress, PullError, Puller, import};
 pub use registries::Registries;
 pub use registry::{RegistryError, ResolvedImage, Retries};
-pub use store::{ImageStore, Incoming, Keeps, NewImage, PulledImage, StoreError, Wholeness};
+pub use store::{
+    ImageStore, Incoming, Keeps, NewImage, NoRoom, PulledImage, StoreError, Urgency, Wholeness,
+};
 pub use unpack::{Limits, Ownership, UnpackError};
 pub use verification::{Policy, Verified, VerifiedImage};

@@ -62,6 +62,22 @@ pub fn resolve(
     })
 }
 
+/// The blobs that the image of this digest needs, as far as its documents are here.
+pub(crate) fn blobs_of(
+    blobs: &Blobs,
+    digest: Digest,
+    named_digest: Digest,
+) -> Result<Vec<Digest>, StoreError> {
+    let mut needed = vec![digest, named_digest];
+    let manifest = blobs.document(digest, LARGEST_DOCUMENT)?;
+    let parsed = manifest.and_then(|manifest| Manifest::parse(&manifest, None).ok());
+    if let Some(Manifest::Image { config, layers }) = parsed {
+        needed.push(config.digest);
+        needed.extend(layers.iter().map(|layer| layer.digest));
+    }
+    Ok(needed)
+}
+
 fn document(blobs: &Blobs, what: &'static str, digest: Digest) -> Result<Vec<u8>, LocalImageError> {
     let document = blobs.document(digest, LARGEST_DOCUMENT)?;
     document.ok_or(LocalImageError::Missing { what, digest })

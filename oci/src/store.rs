@@ -16,8 +16,11 @@
 //!
 //! A name means one image: the one last pulled by it. An image that has lost all its names is named by its digest.
 
+mod collection;
 mod kept_proofs;
+mod lack;
 mod record;
+mod room;
 mod sealed;
 
 use std::collections::{BTreeSet, HashMap};
@@ -28,18 +31,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::blobs::{Blobs, PartialBlob};
-use crate::manifest::ImageConfig;
+use crate::blobs::{BlobFile, Blobs, PartialBlob};
+use crate::local_image;
+use crate::manifest::{ImageConfig, Layer};
 use crate::objects::{NewObjects, Objects};
 pub use crate::store_error::StoreError;
 use crate::store_error::failed;
 use crate::verification::proof::{Proof, Proofs};
+use collection::BlobFacts;
+pub use collection::Urgency;
 use instar_base::blocking_io;
 use instar_base::lock::Lock as _;
 use instar_values::Digest;
 use instar_values::ImageReference;
 use kept_proofs::LeftProofs;
+use lack::Lack;
 use record::{Record, read, write};
+pub use room::NoRoom;
+pub(crate) use room::{RoomFacts, RoomPlan};
 use sealed::Files;
 
 /// Prefixes of directories that are not images.
@@ -50,6 +59,7 @@ const REMOVED: &str = ".removed-";
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     shared: Arc<Shared>,
+    for_upgrade: bool,
 }
 
 /// What a store keeps beside its images.
@@ -71,6 +81,7 @@ struct Shared {
     blobs: Blobs,
     objects: Objects,
     left_proofs: LeftProofs,
+    lack: Lack,
     state: Mutex<State>,
     /// Locked while names change.
     naming: Mutex<()>,
@@ -227,6 +238,7 @@ impl ImageStore {
             objects: Objects::new(&directory),
             left_proofs: LeftProofs::new(&directory),
             checking: Mutex::default(),
+            lack: Lack::default(),
             keeps,
             directory,
             state: Mutex::default(),
@@ -235,6 +247,15 @@ impl ImageStore {
         };
         ImageStore {
             shared: Arc::new(shared),
+            for_upgrade: false,
+        }
+    }
+
+    /// The same store for an upgrade, which may use the reserve.
+    pub fn for_upgrade(&self) -> Self {
+        ImageStore {
+            shared: self.shared.clone(),
+            for_upgrade: true,
         }
     }
 
@@ -429,6 +450,84 @@ impl ImageStore {
             self.keep_proof(image, proof)?;
         }
         self.shared.left_proofs.remove(image.digest())
+    }
+
+    /// Removes blobs and shared files that no image of the store needs; returns their bytes. Blocks for as long as the disk takes.
+    ///
+    /// # Errors
+    /// The file system failed. What is left is removed by the next call.
+    pub fn collect_surplus(&self, urgency: Urgency) -> Result<u64, StoreError> {
+        let blobs = &self.shared.blobs;
+        // Listed before the images: a blob that comes later is not in the list.
+        let (whole, partial) = (blobs.list()?, blobs.list_partial()?);
+        let mut needed = BTreeSet::new();
+        for image in self.list()? {
+            needed.extend(local_image::blobs_of(
+                blobs,
+                image.digest(),
+                image.named_digest(),
+            )?);
+        }
+        let facts = BlobFacts {
+            blobs: whole,
+            partial,
+            needed,
+            now: SystemTime::now(),
+            urgency,
+        };
+        let surplus = facts.surplus();
+        let mut bytes = 0;
+        for file in &facts.blobs {
+            if surplus.blobs.contains(&file.digest) && blobs.remove_unless_held(file.digest)? {
+                bytes += file.bytes;
+            }
+        }
+        for digest in surplus.partial {
+            blobs.remove_partial(digest)?;
+        }
+        Ok(bytes + self.shared.objects.collect()?)
+    }
+
+    /// Waits until a pull lacks room. For the collector of images, which then collects and calls [`round_ended`](Self::round_ended).
+    pub async fn lacks_room(&self) {
+        self.shared.lack.told().await;
+    }
+
+    /// Notes that the collector has removed the images that nothing needs.
+    pub fn round_ended(&self) {
+        self.shared.lack.round_ended();
+    }
+
+    /// Has the collector remove images that nothing needs.
+    pub(crate) async fn ask_for_room(&self) {
+        self.shared.lack.tell().await;
+    }
+
+    /// The room for an image of these layers; `None` for a store in memory, which is made for one image.
+    pub(crate) fn room(&self, layers: &[Layer]) -> Result<Option<RoomFacts>, StoreError> {
+        let Some(blobs) = self.blobs() else {
+            return Ok(None);
+        };
+        let directory = self.prepare()?;
+        let disk = rustix::fs::statvfs(&directory)
+            .map_err(|errno| failed("looking at the file system of", &directory)(errno.into()))?;
+        let (whole, partial) = (blobs.list()?, blobs.list_partial()?);
+        let sum = |files: &[BlobFile]| files.iter().map(|file| file.bytes).sum::<u64>();
+        let images = self.list()?.into_iter().map(|image| image.unpacked_bytes());
+        let missing = layers.iter().map(|layer| {
+            let is_it = |file: &&BlobFile| file.digest == layer.digest;
+            let here = whole.iter().chain(&partial).find(is_it);
+            layer.size.saturating_sub(here.map_or(0, |file| file.bytes))
+        });
+        let add = |sum: u64, bytes: u64| sum.saturating_add(bytes);
+        Ok(Some(RoomFacts {
+            capacity: disk.f_blocks.saturating_mul(disk.f_frsize),
+            free: disk.f_bavail.saturating_mul(disk.f_frsize),
+            used: images.fold(sum(&whole) + sum(&partial), add),
+            missing: missing.fold(0, add),
+            packed: layers.iter().map(|layer| layer.size).fold(0, add),
+            for_upgrade: self.for_upgrade,
+        }))
     }
 
     /// Moves an image out of the store in one step.

@@ -35,6 +35,9 @@ pub struct Unpacked {
 
 /// Whether an image was not stored because the filesystem is full.
 pub fn is_full(error: &PullError) -> bool {
+    if matches!(error, PullError::NoRoom { .. }) {
+        return true;
+    }
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
         cause = match error.downcast_ref::<io::Error>() {
@@ -60,7 +63,7 @@ impl Unpacked {
         room: Room,
     ) -> Result<Self, UpgradeError> {
         let (store, memory) = match room {
-            Room::Var => (images.clone(), None),
+            Room::Var => (images.for_upgrade(), None),
             Room::Memory => {
                 let memory = mount(limits.unpacked_bytes.saturating_add(OVERHEAD))
                     .context("mount memory for the installer's image")

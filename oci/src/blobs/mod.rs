@@ -48,6 +48,8 @@ struct Shared {
     directory: PathBuf,
     /// The right to write a blob, by its digest.
     writers: Mutex<HashMap<Digest, Arc<tokio::sync::Mutex<()>>>>,
+    /// Number of [`HeldBlobs`] that hold each blob.
+    held: Mutex<HashMap<Digest, usize>>,
     /// Locked while files get a name or lose it, so that a name does not change between a look and the change.
     names: Mutex<()>,
 }
@@ -70,6 +72,7 @@ impl Blobs {
             shared: Arc::new(Shared {
                 directory: store.join("blobs"),
                 writers: Mutex::default(),
+                held: Mutex::default(),
                 names: Mutex::default(),
             }),
         }
@@ -236,6 +239,50 @@ impl Blobs {
         Ok(())
     }
 
+    /// Removes a partial blob unless it is being received.
+    pub(crate) fn remove_partial(&self, digest: Digest) -> Result<(), StoreError> {
+        let Ok(_turn) = self.writer(digest).try_lock_owned() else {
+            return Ok(());
+        };
+        let _names = self.shared.names.locked();
+        let path = self.partial_path(digest);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("removing", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Holds blobs: none of them is collected until the value is dropped. For whoever makes an image from blobs, or receives them one by one
+    /// for an image that comes later. To be called before one of them is opened.
+    pub fn hold(&self, digests: impl IntoIterator<Item = Digest>) -> HeldBlobs {
+        let digests: Vec<_> = digests.into_iter().collect();
+        let mut held = self.shared.held.locked();
+        for digest in &digests {
+            *held.entry(*digest).or_default() += 1;
+        }
+        HeldBlobs {
+            shared: self.shared.clone(),
+            digests,
+        }
+    }
+
+    /// Removes a whole blob unless it is held; returns whether it is gone.
+    pub(crate) fn remove_unless_held(&self, digest: Digest) -> Result<bool, StoreError> {
+        let held = self.shared.held.locked();
+        if held.contains_key(&digest) {
+            return Ok(false);
+        }
+        let path = self.path(digest);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("removing", &path)(error))
+            }
+            _ => Ok(true),
+        }
+    }
+
     /// Lists the whole blobs.
     pub fn list(&self) -> Result<Vec<BlobFile>, StoreError> {
         list(&self.whole())
@@ -244,6 +291,27 @@ impl Blobs {
     /// Lists the partial blobs.
     pub fn list_partial(&self) -> Result<Vec<BlobFile>, StoreError> {
         list(&self.partial())
+    }
+}
+
+/// Blobs that are not collected while this value exists.
+#[derive(Debug)]
+pub struct HeldBlobs {
+    shared: Arc<Shared>,
+    digests: Vec<Digest>,
+}
+
+impl Drop for HeldBlobs {
+    fn drop(&mut self) {
+        let mut held = self.shared.held.locked();
+        for digest in &self.digests {
+            if let Some(count) = held.get_mut(digest) {
+                *count -= 1;
+                if *count == 0 {
+                    held.remove(digest);
+                }
+            }
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Attempt<'a> {
     pub(super) client: Option<&'a RegistryClient>,
     pub(super) image: &'a Verified<ResolvedImage>,
     pub(super) store: &'a ImageStore,
+    /// Whether there is room for the image's blobs.
+    pub(super) keeps_blobs: bool,
     pub(super) limits: &'a Limits,
     pub(super) progress: &'a (dyn Fn(Progress) + Send + Sync),
 }
@@ -75,10 +77,14 @@ impl Attempt<'_> {
             client: self.client,
             reference: &self.image.reference,
             blobs: blobs.as_ref(),
+            keeps_blobs: self.keeps_blobs,
             arrived: &arrived,
         };
         // Without blobs a layer waits for the unpacking, and two connections would wait.
-        let at_once = blobs.as_ref().map_or(1, |_| AT_ONCE);
+        let at_once = match (&blobs, self.keeps_blobs) {
+            (Some(_), true) => AT_ONCE,
+            _ => 1,
+        };
         let (senders, opened): (Vec<_>, Vec<Opened>) =
             self.image.layers.iter().map(|_| oneshot::channel()).unzip();
         let fetches: Vec<_> = self
@@ -163,12 +169,17 @@ impl Attempt<'_> {
             unpacked_bytes: work.unpacker.bytes(),
         };
         let (proof, keeper) = (image.proof().cloned(), self.store.clone());
-        let documents = blobs.map(|blobs| (blobs, documents(image)));
+        let is_on_disk = blobs.is_some();
+        let documents = blobs
+            .filter(|_| self.keeps_blobs)
+            .map(|blobs| (blobs, documents(image)));
         let committed = blocking_io::to_its_end(move || {
             if let Some((blobs, documents)) = &documents {
                 for document in documents {
                     work.incoming.keep_blobs(receive(blobs, document)?);
                 }
+            }
+            if is_on_disk {
                 work.incoming.seal()?;
             }
             if let Some(proof) = &proof {

@@ -6,6 +6,7 @@ use instar_base::blocking_io::NoAnswer;
 use instar_values::{Digest, ImageReference};
 
 use crate::registry::RegistryError;
+use crate::store::NoRoom;
 use crate::store_error::StoreError;
 use crate::unpack::UnpackError;
 use crate::verification::{Refusal, VerificationError};
@@ -28,6 +29,16 @@ pub enum PullError {
         bytes: u64,
         /// The limit, in bytes.
         limit: u64,
+    },
+    /// There is no room on the disk.
+    #[error(
+        "there is no room for {reference}: {lack}; remove an image or files of a user volume, or take a larger disk"
+    )]
+    NoRoom {
+        /// The image.
+        reference: ImageReference,
+        /// The numbers.
+        lack: NoRoom,
     },
     /// A layer is damaged, hostile or could not be transferred.
     #[error("layer {layer} of {reference} is not taken")]

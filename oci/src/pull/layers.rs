@@ -115,6 +115,8 @@ pub(super) struct Layers<'a> {
     pub(super) reference: &'a ImageReference,
     /// The store's blobs, if it keeps them.
     pub(super) blobs: Option<&'a Blobs>,
+    /// Whether a layer that is fetched becomes one of them.
+    pub(super) keeps_blobs: bool,
     pub(super) arrived: &'a (dyn Fn(u64) + Send + Sync),
 }
 
@@ -126,15 +128,13 @@ impl Layers<'_> {
         opened: oneshot::Sender<Result<LayerBlob, StoreError>>,
     ) {
         let receiving = match self.blobs {
-            None => {
-                let (upstream, download) = Download::channel();
-                // An unpacking that is gone needs no layer.
-                if opened.send(Ok(LayerBlob::Download(download))).is_ok() {
-                    self.download(layer, 0, upstream).await;
-                }
-                return;
-            }
-            Some(blobs) => blobs.receive(layer.digest, layer.size).await,
+            None => return self.pass_on(layer, opened).await,
+            Some(blobs) if self.keeps_blobs => blobs.receive(layer.digest, layer.size).await,
+            Some(blobs) => match blobs.open(layer.digest) {
+                Ok(None) => return self.pass_on(layer, opened).await,
+                Ok(Some(blob)) => Ok(Receiving::Stored(blob)),
+                Err(error) => Err(error),
+            },
         };
         match receiving {
             Ok(Receiving::Stored(blob)) => {
@@ -154,6 +154,15 @@ impl Layers<'_> {
             }
             // An unpacking that is gone needs no error.
             Err(error) => drop(opened.send(Err(error))),
+        }
+    }
+
+    /// Fetches a layer that is not kept.
+    async fn pass_on(&self, layer: &Layer, opened: oneshot::Sender<Result<LayerBlob, StoreError>>) {
+        let (upstream, download) = Download::channel();
+        // An unpacking that is gone needs no layer.
+        if opened.send(Ok(LayerBlob::Download(download))).is_ok() {
+            self.download(layer, 0, upstream).await;
         }
     }
 

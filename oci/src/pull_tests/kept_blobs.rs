@@ -9,6 +9,7 @@ use instar_values::Digest;
 
 use super::pulling::{layer, noise, puller, store};
 use super::registry::Registry;
+use crate::store::Urgency;
 use crate::unpack::test_tar::TarBuilder;
 use crate::{
     ImageStore, Keeps, Limits, Progress, PullError, Puller, VerifiedImage, import, local_image,
@@ -219,4 +220,43 @@ async fn pulls_at_once_share_their_transfers() {
     assert_eq!(one.unwrap().0.digest(), three.unwrap().0.digest());
     two.unwrap();
     assert_eq!(store.blobs().unwrap().list().unwrap().len(), 6);
+}
+
+#[tokio::test]
+async fn blobs_go_with_the_last_image_that_needs_them() {
+    let registry = Registry::start();
+    let (base, own) = (layer("base", &noise(20_000)), layer("own", b"own"));
+    registry
+        .push("v1", "amd64", std::slice::from_ref(&base))
+        .await;
+    registry
+        .push("v2", "amd64", &[base.clone(), own.clone()])
+        .await;
+    let (directory, store) = store();
+    let puller = puller(registry.settings());
+    let first = pull(&puller, &store, &registry.reference(":v1")).await;
+    let first = first.unwrap().0.digest();
+    let second = pull(&puller, &store, &registry.reference(":v2")).await;
+    let second = second.unwrap().0.digest();
+    let blobs = store.blobs().unwrap();
+    let collect = |urgency| store.collect_surplus(urgency).unwrap();
+    assert_eq!(collect(Urgency::LackOfRoom), 0, "all are needed");
+
+    store.remove(second).await.unwrap();
+    assert_eq!(collect(Urgency::Usual), 0, "they are young");
+    let held = blobs.hold([Digest::of(&own.1)]);
+    assert!(collect(Urgency::LackOfRoom) > 0);
+    assert_eq!(blobs.list().unwrap().len(), 4);
+    drop(held);
+    assert_eq!(collect(Urgency::LackOfRoom), own.1.len() as u64);
+    assert_eq!(fs::read(whole(directory.path(), &base.1)).unwrap(), base.1);
+
+    fs::write(partial(directory.path(), b"given up"), "given").unwrap();
+    store.remove(first).await.unwrap();
+    assert!(
+        collect(Urgency::LackOfRoom) > 40_000,
+        "the shared file, too"
+    );
+    assert!(blobs.list().unwrap().is_empty());
+    assert!(blobs.list_partial().unwrap().is_empty());
 }
