@@ -136,12 +136,11 @@ type Question = (Metadata, u64);
 /// The hash of a file's content, and what was found about it; `None` for an entry that is no file.
 type Answer<O> = Option<(ContentHash, O)>;
 
+/// Gets each entry and its hash.
+type InTurn<'a, O> = &'a mut dyn FnMut(Entry<O>, &blake3::Hash) -> io::Result<()>;
+
 /// Calls `then` for each entry with its hash, in the order of the walk.
-fn each_entry<F: Follow>(
-    root: &Path,
-    follow: &F,
-    then: &mut dyn FnMut(Entry<F::Found>, &blake3::Hash) -> io::Result<()>,
-) -> io::Result<Seal> {
+fn each_entry<F: Follow>(root: &Path, follow: &F, then: InTurn<'_, F::Found>) -> io::Result<Seal> {
     let answer = |(metadata, links): Question, content| {
         let found = follow.look(&metadata, &content, links)?;
         Ok(Some((content, found)))
