@@ -4,6 +4,9 @@
 
 mod broken_downloads;
 mod credentials;
+mod damage;
+mod interrupted;
+mod kept_blobs;
 mod locked_registry;
 mod mirrors;
 mod names;
