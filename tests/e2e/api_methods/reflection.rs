@@ -33,7 +33,7 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 11] = [
+const SERVED: [&str; 12] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
