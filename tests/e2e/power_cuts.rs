@@ -81,7 +81,7 @@ async fn power_cuts_in_pulls_and_removals_leave_whole_images(scratch: Scratch) -
     let judge = |scenario| Scenario::judge(scenario, &scratch, Tears::FewOfLong);
     let judged = recorded.scenarios.into_iter().map(judge);
     let judged: Vec<_> = judged.collect::<Result<_, _>>()?;
-    let identity = recorded.identity.with_role(Role::Admin)?;
+    let identity = recorded.identity;
     chapters![
         every_state_is_one_that_boots(&judged, 100),
         the_next_pull_ends_well(&scratch, &judged, &registry, &identity),
@@ -113,7 +113,7 @@ async fn the_next_pull_ends_well(
         let verdicts = &judged.judged.verdicts;
         let (state, _) = verdicts.get(verdicts.len() / 2).context("no state")?;
         let own = scratch.below(&scenario.name.replace(' ', "-"))?;
-        let node = boot(&own, scenario, state, identity.clone()).await?;
+        let node = boot(&own, scenario, state, identity).await?;
         pull_all(&own, &node, registry).await?;
     }
     Ok(())
@@ -123,8 +123,9 @@ async fn boot(
     scratch: &Scratch,
     scenario: &Scenario,
     state: &DiskState,
-    identity: Identity,
+    identity: &Identity,
 ) -> Result<Node> {
+    let identity = identity.with_role(Role::Admin)?;
     let disk = scratch.join("disk.img");
     scenario.recording.make_disk(&disk, state)?;
     let firmware = uefi()?.variables(&scenario.variables);
