@@ -17,7 +17,7 @@
 //! interpreting them, and one altered byte anywhere is refused with its place. Memory is bounded by the limits in `limits`, whatever a
 //! bundle says of itself.
 //!
-//! [`Index`] → [`Plan`] → [`Writer`] makes a bundle; [`Files`] → [`verify`] → [`Verified`] reads one.
+//! [`Index`] → [`Plan`] → [`Writer`] makes a bundle; [`Files`] → [`verify`] → [`VerifiedBundle`] reads one.
 //!
 //! The decision: an OCI layout, whose bytes are a function of its images. An archive of a registry's own storage was the other choice: it
 //! needs that registry to be read, its order is that of a directory, and no two are the same.
@@ -46,5 +46,5 @@ pub use index::{Document, Image, Index, NotAnIndex, Platform, Signature};
 pub use limits::{LARGEST_BLOB, LARGEST_DOCUMENT};
 pub use plan::{Group, Plan, Planned};
 pub use summary::{FORMAT, Summary};
-pub use verify::{BlobReader, Verified, verify};
+pub use verify::{BlobReader, VerifiedBundle, verify};
 pub use write::{WriteError, Writer};

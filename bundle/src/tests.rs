@@ -155,13 +155,13 @@ impl Scratch {
         }
     }
 
-    fn verify(&self, bytes: &[u8]) -> Result<crate::Verified, Refused> {
+    fn verify(&self, bytes: &[u8]) -> Result<crate::VerifiedBundle, Refused> {
         fs::write(&self.path, bytes).unwrap();
         self.verify_again()
     }
 
     /// Verifies the file as it is now.
-    fn verify_again(&self) -> Result<crate::Verified, Refused> {
+    fn verify_again(&self) -> Result<crate::VerifiedBundle, Refused> {
         verify(Files::open(&self.path).unwrap(), &mut |_| {})
     }
 }

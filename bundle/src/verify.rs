@@ -19,7 +19,7 @@ use crate::summary::Summary;
 
 /// A bundle of which every byte was read and found good. What is read from it again is checked again: a stick may change.
 #[derive(Debug, Clone)]
-pub struct Verified {
+pub struct VerifiedBundle {
     files: Files,
     index: Index,
     plan: Plan,
@@ -32,7 +32,7 @@ pub struct Verified {
 ///
 /// # Errors
 /// The first fault with its place.
-pub fn verify(mut files: Files, progress: &mut dyn FnMut(u64)) -> Result<Verified, Refused> {
+pub fn verify(mut files: Files, progress: &mut dyn FnMut(u64)) -> Result<VerifiedBundle, Refused> {
     let (index, summary, place) = files.read_metadata()?;
     let mut pass = Pass {
         files,
@@ -77,7 +77,7 @@ pub fn verify(mut files: Files, progress: &mut dyn FnMut(u64)) -> Result<Verifie
         }
     }
     pass.files.finish(&plan.blobs)?;
-    Ok(Verified {
+    Ok(VerifiedBundle {
         files: pass.files,
         offsets: pass.offsets,
         index,
@@ -137,7 +137,7 @@ impl Pass<'_> {
     }
 }
 
-impl Verified {
+impl VerifiedBundle {
     /// The digest that names the bundle: that of index.json.
     pub fn digest(&self) -> Digest {
         self.plan.summary.digest

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bundled;
 #[cfg(feature = "fuzzing")]
 pub mod decoders;
 pub mod manifest;

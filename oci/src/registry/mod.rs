@@ -32,7 +32,7 @@ use instar_values::Digest;
 use instar_values::ImageReference;
 
 /// Size limit of manifests and configs. Registries accept no manifest above 4 MiB; real ones have a few KiB.
-const LARGEST_DOCUMENT: u64 = 1 << 20;
+pub(crate) const LARGEST_DOCUMENT: u64 = 1 << 20;
 /// Timeout for manifest, config and tokens of one image, redirections and retries included.
 pub(crate) const RESOLVE: Duration = Duration::from_secs(300);
 /// Limit on redirections: a registry redirects to a blob store, which may redirect again.
@@ -289,10 +289,10 @@ impl fmt::Display for Tried {
 }
 
 /// A manifest, its digest, and its bytes.
-struct NamedManifest {
-    manifest: Manifest,
+pub(crate) struct NamedManifest {
+    pub(crate) manifest: Manifest,
     digest: Digest,
-    bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A small response, read to its end.
@@ -427,7 +427,7 @@ impl RegistryClient {
     }
 
     /// Gets a manifest by tag or digest.
-    async fn manifest(
+    pub(crate) async fn manifest(
         &self,
         endpoint: &Endpoint,
         reference: &ImageReference,
