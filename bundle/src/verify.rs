@@ -26,6 +26,8 @@ pub struct VerifiedBundle {
     /// Where blobs begin in the archive.
     offsets: BTreeMap<Digest, u64>,
     descriptions: BTreeMap<Digest, Description>,
+    /// Bytes of configs and layers, by the digest of the image's manifest.
+    bytes: BTreeMap<Digest, u64>,
 }
 
 /// Verifies a bundle, and reports the number of bytes of blobs that were read so far.
@@ -41,7 +43,7 @@ pub fn verify(mut files: Files, progress: &mut dyn FnMut(u64)) -> Result<Verifie
         progress,
     };
     let mut planner = Planner::new(&index).map_err(|fault| fault.at(place.clone()))?;
-    let mut configs = BTreeMap::new();
+    let (mut configs, mut sizes) = (BTreeMap::new(), BTreeMap::new());
     for blob in planner.group(Group::Documents) {
         let place = pass.files.place(Name::Blob(blob.digest));
         let bytes = pass.document(blob)?;
@@ -51,6 +53,9 @@ pub fn verify(mut files: Files, progress: &mut dyn FnMut(u64)) -> Result<Verifie
         if images.any(|image| image.manifest.digest == blob.digest) {
             let manifest = document::manifest(&bytes).map_err(|fault| fault.at(place))?;
             configs.insert(blob.digest, manifest.config.digest);
+            // At most 256 layers of 8 GiB: no overflow.
+            let layers: u64 = manifest.layers.iter().map(|layer| layer.size).sum();
+            sizes.insert(blob.digest, manifest.config.size + layers);
         }
     }
     let plan = planner.finish();
@@ -83,6 +88,7 @@ pub fn verify(mut files: Files, progress: &mut dyn FnMut(u64)) -> Result<Verifie
         index,
         plan,
         descriptions,
+        bytes: sizes,
     })
 }
 
@@ -161,6 +167,11 @@ impl VerifiedBundle {
     /// What the config of an image says of it.
     pub fn description(&self, image: &Image) -> Option<&Description> {
         self.descriptions.get(&image.manifest.digest)
+    }
+
+    /// Bytes of an image's config and layers.
+    pub fn bytes_of(&self, image: &Image) -> u64 {
+        self.bytes.get(&image.manifest.digest).copied().unwrap_or(0)
     }
 
     /// Reads a document again.

@@ -162,6 +162,15 @@ pub struct Registries {
     pub auth: BTreeMap<RegistryHost, RegistryAuth>,
 }
 
+/// Where images come from, and which servers are trusted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ImageSources {
+    /// The registries.
+    pub registries: Registries,
+    /// Authorities for servers, in addition to the system's.
+    pub trusted_roots: Vec<TrustedRoots>,
+}
+
 impl Registries {
     /// The mirror for a registry: its own, else that of `*`.
     #[must_use]

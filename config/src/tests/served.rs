@@ -371,3 +371,14 @@ fn aliases_are_what_they_refer_to() {
     );
     assert_eq!(config.containers[0].entrypoint.as_ref().unwrap(), &["x"]);
 }
+
+#[test]
+fn where_images_come_from_is_read_without_a_machine_document() {
+    let text = "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: r.io\nendpoints: [{url: \"http://r.io/\"}]\nskipFallback: true";
+    let sources = parse_image_sources(text.as_bytes()).unwrap();
+    let mirror = sources.registries.mirror("r.io").unwrap();
+    assert!(mirror.skip_fallback && !mirror.endpoints[0].url.https);
+    let error =
+        parse_image_sources(b"apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nnames: r.io");
+    assert!(error.unwrap_err().to_string().contains("names"));
+}
