@@ -28,7 +28,7 @@ TARGET := x86_64-unknown-linux-musl
 # backtraces: 230 KB of each, init's limit is 512 KiB, and there is no debug information to read. Cargo calls that unstable;
 # the compiler is pinned.
 STD_FOR_GUESTS := RUSTC_BOOTSTRAP=1
-STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=
+STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=optimize_for_size
 # Nor do they say where they were built: two checkouts give the same bytes.
 TRIM_PATHS := -Z trim-paths --config 'profile.$(PROFILE).trim-paths="all"'
 # The version of a release: that of the workspace, and of instarctl.
@@ -147,6 +147,13 @@ bench: image ## Measure what is promised: sizes, the API's load, boot, memory, o
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-api-load
 	@target/debug/bench
+
+.PHONY: bench-images
+bench-images: tools ## Measure pulls of images beside containerd, podman, and skopeo with umoci; needs root
+	@build/install-packages containerd podman umoci skopeo runc
+	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) \
+	    -p instar-image-load
+	@target/debug/bench images
 
 .PHONY: powercut
 powercut: image ## Cut the power at every write of a recorded node: all states judged, some dozens really booted

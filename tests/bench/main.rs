@@ -4,9 +4,11 @@
 //! those of `installed`, where firmware takes part, and of `api`, which is measured on the host. The table goes to
 //! standard output, the same numbers to `target/bench.json`. It fails when a limit is broken; a goal that is not
 //! reached yet is printed as such. `bench memory outage` measures only these parts, and leaves that file as it is.
+//! `bench images` (`make bench-images`) has a file of its own.
 
 mod api;
 mod boot;
+mod images;
 mod installed;
 mod memory;
 mod outage;
@@ -45,9 +47,11 @@ enum Part {
     Swap,
     /// An installation from a CD, and an upgrade by a reboot.
     Installed,
+    /// Pulls of images beside other tools; only if it is named, as it needs these tools.
+    Images,
 }
 
-const PARTS: [(&str, Part); 7] = [
+const PARTS: [(&str, Part); 8] = [
     ("sizes", Part::Sizes),
     ("api", Part::Api),
     ("boot", Part::Boot),
@@ -55,6 +59,7 @@ const PARTS: [(&str, Part); 7] = [
     ("outage", Part::Outage),
     ("swap", Part::Swap),
     ("installed", Part::Installed),
+    ("images", Part::Images),
 ];
 
 fn main() -> ExitCode {
@@ -77,7 +82,8 @@ fn main() -> ExitCode {
 
 fn measure() -> Result<Table> {
     let scratch = Scratch::make("bench")?;
-    let image = ImageUnderTest::first()?;
+    // Pulls of images need none.
+    let image = ImageUnderTest::first;
     let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -92,27 +98,35 @@ fn measure() -> Result<Table> {
         );
     }
     for (name, part) in PARTS {
-        if !chosen.is_empty() && !chosen.iter().any(|word| word == name) {
+        let is_wanted = match (chosen.is_empty(), part) {
+            (true, Part::Images) => false,
+            (true, _) => true,
+            (false, _) => chosen.iter().any(|word| word == name),
+        };
+        if !is_wanted {
             continue;
         }
         eprintln!("{name}");
         match part {
-            Part::Sizes => sizes::measure(&image, &mut table)?,
+            Part::Sizes => sizes::measure(&image()?, &mut table)?,
             Part::Api => api::measure(&mut table)?,
-            Part::Boot => boot::measure(&scratch, &image, &mut table)?,
-            Part::Memory => runtime.block_on(memory::measure(&scratch, &image, &mut table))?,
-            Part::Outage => runtime.block_on(outage::measure(&scratch, &image, &mut table))?,
-            Part::Swap => runtime.block_on(swap::measure(&scratch, &image, &mut table))?,
+            Part::Boot => boot::measure(&scratch, &image()?, &mut table)?,
+            Part::Memory => runtime.block_on(memory::measure(&scratch, &image()?, &mut table))?,
+            Part::Outage => runtime.block_on(outage::measure(&scratch, &image()?, &mut table))?,
+            Part::Swap => runtime.block_on(swap::measure(&scratch, &image()?, &mut table))?,
             Part::Installed => {
-                runtime.block_on(installed::measure(&scratch, &image, &mut table))?
+                runtime.block_on(installed::measure(&scratch, &image()?, &mut table))?
             }
+            Part::Images => images::measure(&scratch, &mut table)?,
         }
     }
     // The file is written only with all parts, as its readers expect.
-    if !chosen.is_empty() {
-        return Ok(table);
-    }
-    let path = target_directory().join("bench.json");
+    let file = match &chosen[..] {
+        [] => "bench.json",
+        [part] if part == "images" => "bench-images.json",
+        _ => return Ok(table),
+    };
+    let path = target_directory().join(file);
     std::fs::write(&path, format!("{:#}\n", table.to_json()))
         .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(table)

@@ -51,7 +51,7 @@ fn bytes(builder: TarBuilder) -> Vec<u8> {
 }
 
 /// Takes this many entries, each made by its number.
-type Give<'a> = &'a mut dyn FnMut(u64, &dyn Fn(u64) -> Vec<u8>);
+type Give<'a> = &'a mut dyn FnMut(u64, &(dyn Fn(u64) -> Vec<u8> + Sync));
 
 /// Passes the entries of a hostile layer of this kind. `most` is the limit on entries.
 fn give_entries(kind: &str, most: u64, give: Give<'_>) {
@@ -138,7 +138,7 @@ fn unpack_hostile(kind: &str, most: u64) -> u64 {
         .layer(&describe(&below, &below), &below[..])
         .unwrap();
     let before = status("VmRSS:");
-    let mut give = |entries: u64, entry: &dyn Fn(u64) -> Vec<u8>| {
+    let mut give = |entries: u64, entry: &(dyn Fn(u64) -> Vec<u8> + Sync)| {
         let layer = Layer {
             digest: Digest::of(b""),
             size: u64::MAX,

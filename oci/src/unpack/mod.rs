@@ -4,7 +4,9 @@
 //! or disk used without bound. The content of an image is hostile until shown otherwise: archive headers become checked values (`entry`,
 //! `path`), bytes pass through counters and hashes (`stream`), and only the kernel resolves paths, confined to the directory (`tree`).
 
+mod ahead;
 mod archive;
+mod decoder;
 mod entry;
 #[cfg(test)]
 mod memory_tests;
@@ -20,6 +22,7 @@ mod tree;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
+use std::thread;
 
 use crate::manifest::Layer;
 use archive::Archive;
@@ -140,6 +143,9 @@ pub enum UnpackError {
         #[source]
         refusal: TreeRefusal,
     },
+    /// The thread that decodes a layer could not be started, or failed.
+    #[error("a layer needs a thread that decodes it")]
+    Thread(#[source] io::Error),
     /// The directory itself failed.
     #[error("the directory to unpack into cannot be used")]
     Directory(#[source] io::Error),
@@ -197,43 +203,41 @@ impl Unpacker {
         self.bytes
     }
 
-    /// Adds a layer on top. After an error the directory is unusable.
-    pub fn layer(&mut self, layer: &Layer, blob: impl Read) -> Result<(), UnpackError> {
-        let mut blob = Blob::new(blob, layer.size);
-        let content = match Unpacked::new(&mut blob, self.limits, self.bytes) {
-            Ok(mut unpacked) => {
-                let content = self
-                    .entries(&mut unpacked)
-                    .and_then(|()| unpacked.drain().map_err(UnpackError::Archive));
-                let (bytes, diff_id, limit) = unpacked.finish();
-                self.bytes = bytes;
-                if let Some(limit) = limit {
-                    return Err(limit);
-                }
-                content.map(|()| diff_id)
-            }
-            Err(error) => Err(UnpackError::Archive(error)),
-        };
-        let diff_id = match content {
-            Ok(diff_id) => {
-                blob.verify(layer.digest)?;
-                diff_id
-            }
+    /// Adds a layer on top. After an error the directory is unusable. The blob is read, hashed and decoded on a thread of its own.
+    pub fn layer(&mut self, layer: &Layer, blob: impl Read + Send) -> Result<(), UnpackError> {
+        let (applied, decoded) = thread::scope(|scope| {
+            let (limits, before) = (self.limits, self.bytes);
+            let (writer, reader) = ahead::pipe();
+            let blob = Blob::new(blob, layer.size);
+            let decoding = thread::Builder::new()
+                .name("decode".to_owned())
+                .spawn_scoped(scope, move || decode(blob, limits, before, writer))
+                .map_err(UnpackError::Thread)?;
+            let applied = self.unpack_all(reader);
+            let decoded = decoding.join().map_err(|_| {
+                UnpackError::Thread(io::Error::other("the thread that decodes has failed"))
+            })?;
+            Ok((applied, decoded))
+        })?;
+        self.bytes = decoded.bytes;
+        if let Some(limit) = decoded.limit {
+            return Err(limit);
+        }
+        match applied {
+            Ok(()) => decoded.blob.verify(layer.digest)?,
             // The right bytes would not change this error: no need to wait for the rest.
             Err(
                 error @ (UnpackError::Entry { .. }
                 | UnpackError::Tree { .. }
                 | UnpackError::TooMany { .. }),
-            ) => {
-                return Err(error);
-            }
+            ) => return Err(error),
             // An error of decompression has two possible causes: it is not the right blob, or it was packed badly.
             Err(error) => {
-                blob.verify(layer.digest)?;
+                decoded.blob.verify(layer.digest)?;
                 return Err(error);
             }
-        };
-        let diff_id = diff_id.unwrap_or(layer.digest);
+        }
+        let diff_id = decoded.diff_id.unwrap_or(layer.digest);
         if diff_id != layer.diff_id {
             return Err(UnpackError::DiffId {
                 expected: layer.diff_id,
@@ -242,6 +246,12 @@ impl Unpacker {
         }
         self.tree.end_layer();
         Ok(())
+    }
+
+    /// Unpacks the archive, and reads the bytes after its end mark: they belong to the digest too.
+    fn unpack_all(&mut self, mut reader: ahead::Reader) -> Result<(), UnpackError> {
+        self.entries(&mut reader)?;
+        reader.drain().map_err(UnpackError::Archive)
     }
 
     /// Adds to the number of entries, and checks the limit.
@@ -285,5 +295,42 @@ impl Unpacker {
             }
         }
         Ok(())
+    }
+}
+
+/// The result of the thread that decodes.
+struct Decoded<R> {
+    /// The blob, as far as it was read.
+    blob: Blob<R>,
+    /// Unpacked bytes of this layer and the ones before.
+    bytes: u64,
+    /// The digest of the content, if it differs from the blob's.
+    diff_id: Option<Digest>,
+    /// The limit that ended the decoding, if one did.
+    limit: Option<UnpackError>,
+}
+
+/// Reads a blob through its digest, decompression and limits into the pipe. `before`: unpacked bytes of the layers before.
+fn decode<R: Read>(
+    mut blob: Blob<R>,
+    limits: Limits,
+    before: u64,
+    pipe: ahead::Writer,
+) -> Decoded<R> {
+    let (bytes, diff_id, limit) = match Unpacked::new(&mut blob, limits, before) {
+        Ok(mut unpacked) => {
+            pipe.pass_on(&mut unpacked);
+            unpacked.finish()
+        }
+        Err(error) => {
+            pipe.fail(error);
+            (before, None, None)
+        }
+    };
+    Decoded {
+        blob,
+        bytes,
+        diff_id,
+        limit,
     }
 }

@@ -835,7 +835,7 @@ fn piped(program: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
         .unwrap_or_else(|error| panic!("{program} cannot be run: {error}"));
     let mut stdin = process.stdin.take().unwrap();
     let input = input.to_vec();
-    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let writer = thread::spawn(move || stdin.write_all(&input));
     let output = process.wait_with_output().unwrap();
     writer.join().unwrap().unwrap();
     assert!(output.status.success());

@@ -7,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of crates that test the others or run inside test machines, and are no part of the product.
-const BESIDE: [&str; 5] = [
+const BESIDE: [&str; 6] = [
     "fuzz",
     "tests/api-load",
     "tests/double",
     "tests/greeter",
+    "tests/image-load",
     "tests/rooms",
 ];
 
