@@ -5,6 +5,7 @@
 //! - it is in force for a container, or a container of the config has its name;
 //! - a container that has not been removed completely was made from it (its overlay is mounted);
 //! - it is in use by a pull, a start or an upgrade;
+//! - one of the last bundles brought it;
 //! - a caller of the API asked for it within a day, and it is among the last few of these.
 //!
 //! A power cut in the middle leaves a directory that the next sweep removes.
@@ -72,6 +73,7 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     let named = named.into_iter().flatten().flat_map(|it| names(it));
     let named: BTreeSet<ImageReference> = named.collect();
     let mut needed = machine.images_in_force.digests();
+    needed.extend(machine.bundles.kept.images());
     let asked_for = images
         .iter()
         .filter_map(|image| Some((image.asked_for_at()?, image.digest())));

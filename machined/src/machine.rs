@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use config_trial::ConfigTrial;
 
 use crate::base::lock::Lock as _;
+use crate::bundles::Bundles;
 use crate::config::MachineConfig;
 use crate::containers::{ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
@@ -93,6 +94,8 @@ pub struct Machine {
     pub init: InitLink,
     /// Where images are unpacked.
     pub images: ImageStore,
+    /// Bundles of images on their way in.
+    pub bundles: Bundles,
     /// The images that containers run.
     pub images_in_force: ImagesInForce,
     /// machined's own output.
@@ -185,6 +188,7 @@ impl Machine {
             store,
             observed_versions: ObservedVersions::default(),
             init: parts.init,
+            bundles: Bundles::new(parts.images.directory()),
             images: parts.images,
             images_in_force: ImagesInForce::new(parts.images_in_force),
             own_log: parts.own_log,

@@ -338,7 +338,7 @@ impl Puller {
 }
 
 /// Gives an image that the store has already its new name, and the signature that it was verified by now.
-fn already_here(
+pub(crate) fn already_here(
     image: &Verified<ResolvedImage>,
     store: &ImageStore,
 ) -> Result<Option<PulledImage>, StoreError> {
@@ -352,7 +352,7 @@ fn already_here(
 }
 
 /// A node runs as root and keeps owners; the tests of a developer cannot.
-fn ownership() -> Ownership {
+pub(crate) fn ownership() -> Ownership {
     if rustix::process::geteuid().is_root() {
         Ownership::Keep
     } else {

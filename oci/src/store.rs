@@ -236,6 +236,11 @@ impl ImageStore {
         }
     }
 
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.shared.directory
+    }
+
     fn images(&self) -> PathBuf {
         self.shared.directory.join("images")
     }

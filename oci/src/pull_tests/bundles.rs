@@ -12,14 +12,14 @@ use instar_bundle::{Files, Platform, VerifiedBundle, verify};
 use instar_values::{Digest, ImageReference};
 use serde_json::json;
 
-use super::pulling::layer;
+use super::pulling::{layer, store};
 use super::registry::Registry;
 use super::signatures::{BUNDLE, INDEX, MANIFEST, sign, size_of};
-use crate::bundled::{BundleError, Gathered, Target, resolve, write};
+use crate::bundled::{BundleError, Gathered, Target, import, resolve, write};
 use crate::registry::RegistryClient;
 use crate::verification::test_signing::{Signer, bundle_of, payload, statement};
 use crate::verification::{Basis, is_signed_by};
-use crate::{Registries, Retries};
+use crate::{Limits, Registries, Retries};
 
 fn client(settings: Registries) -> RegistryClient {
     let pauses = BackOff {
@@ -89,11 +89,18 @@ async fn images_are_verified_from_a_bundle_by_the_signatures_in_it() {
     let (_directory, path) = scratch();
     let bundle = archive(&registry, &references, &path).await.unwrap();
     drop(registry);
+    let (_images, store) = store();
     assert_eq!(bundle.index().signatures().len(), 2);
     for image in bundle.index().images() {
         let resolved = resolve(&bundle, image).unwrap();
         let verified = signer.policy().verify_offline(&bundle, image, resolved);
-        assert!(matches!(verified.unwrap().basis(), Basis::Signed { .. }));
+        let verified = verified.unwrap();
+        assert!(matches!(verified.basis(), Basis::Signed { .. }));
+        let limits = Limits::default();
+        let imported = import(&bundle, &verified, &store, &limits).await.unwrap();
+        assert!(imported.rootfs().join("base").exists());
+        let found = store.find(&image.reference).unwrap();
+        signer.policy().admit(&image.reference, found).unwrap();
         assert!(is_signed_by(&bundle, image, &signer.public_key()).unwrap());
         assert!(!is_signed_by(&bundle, image, &other.public_key()).unwrap());
         let resolved = resolve(&bundle, image).unwrap();
