@@ -95,6 +95,7 @@ pub(super) fn config<'a>(
         time: system::time(&documents),
         registries: registries::registries(&documents),
         image_rules: image_rules::rules(&documents),
+        bundles: image_rules::bundles(&documents),
         network: network::network(&documents),
         sysctls: system::sysctls(&documents),
         sysfs: system::sysfs(&documents),

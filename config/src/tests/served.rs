@@ -382,3 +382,28 @@ fn where_images_come_from_is_read_without_a_machine_document() {
         parse_image_sources(b"apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nnames: r.io");
     assert!(error.unwrap_err().to_string().contains("names"));
 }
+
+#[test]
+fn bundles_are_approved_by_their_digest() {
+    let document =
+        |fields: &str| format!("apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\n{fields}\n");
+    assert_eq!(config("").bundles, BundleRules::default());
+    let digest = Digest::of(b"bundle");
+    let rules = config(&document(&format!(
+        "approved: [\"{digest}\"]\nsticks: ignore"
+    )))
+    .bundles;
+    assert_eq!(
+        (rules.approved, rules.sticks),
+        ([digest].into(), Sticks::Ignore)
+    );
+    let rules = config(&document("sticks: accept")).bundles;
+    assert_eq!(rules, BundleRules::default());
+    for (fields, complaint) in [
+        ("approved: [sha512:00]", "approved[0]: "),
+        ("sticks: maybe", "sticks: "),
+    ] {
+        let errors = with(&document(fields)).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{errors}");
+    }
+}
