@@ -1,6 +1,6 @@
 //! Bundles that are good, and every way in which one is not.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod altered;
 mod forged;

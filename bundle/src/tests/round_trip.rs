@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read as _;
 
 use super::*;
-use crate::Group;
+use crate::{Group, OnMedium, find};
 
 /// The digest of the usual bundle.
 const GOLDEN: &str = "db498a6d924ed8d1d5d4ba9acdc1d63d7ed27dd21a21f220c1339a3546564b4e";
@@ -109,4 +109,35 @@ fn a_writer_takes_only_the_content_that_belongs_there() {
     contents.directory(directory.path());
     let again = Writer::directory(directory.path(), &index, plan);
     assert!(again.is_err_and(|it| it.to_string().contains("holds a bundle already")));
+}
+
+#[test]
+fn the_one_bundle_on_a_medium_is_found() {
+    let contents = Contents::usual();
+    let medium = tempfile::tempdir().unwrap();
+    let look = || find(File::open(medium.path()).unwrap().into()).unwrap();
+    fs::write(medium.path().join("holiday.jpg"), vec![0xff; 4096]).unwrap();
+    std::os::unix::fs::symlink("/", medium.path().join("root")).unwrap();
+    assert!(matches!(look(), OnMedium::Nothing));
+
+    fs::write(medium.path().join("site.bundle"), contents.archive()).unwrap();
+    let OnMedium::One(name, files) = look() else {
+        panic!("no bundle")
+    };
+    assert_eq!(name, "site.bundle");
+    assert!(verify(files, &mut |_| {}).is_ok());
+
+    fs::create_dir(medium.path().join("other")).unwrap();
+    contents.directory(&medium.path().join("other"));
+    let OnMedium::Several(names) = look() else {
+        panic!("not several")
+    };
+    assert_eq!(names, ["other", "site.bundle"]);
+
+    contents.directory(medium.path());
+    let OnMedium::One(name, files) = look() else {
+        panic!("the medium is none")
+    };
+    assert_eq!(name, "");
+    assert!(verify(files, &mut |_| {}).is_ok());
 }

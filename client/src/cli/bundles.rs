@@ -28,6 +28,16 @@ pub(crate) enum Bundle {
         #[arg(long, value_name = "FILE")]
         key: Vec<PathBuf>,
     },
+    /// Bring a bundle to nodes: they verify it, and import its images if their rules allow them
+    ///
+    /// An upload that was cut off goes on where it was when the same bundle is uploaded again.
+    Upload {
+        /// The bundle, a file
+        bundle: PathBuf,
+        /// Leave the verification of every byte to the nodes
+        #[arg(long)]
+        unchecked: bool,
+    },
 }
 
 /// What a bundle is made of.

@@ -1,10 +1,11 @@
-//! `bundle`: makes, shows and verifies bundles of images. None of it needs a node.
+//! `bundle`: makes, shows, verifies and uploads bundles of images. Only the upload needs a node.
 
 mod create;
 mod credentials;
 mod registries;
 mod show;
 mod tags;
+mod upload;
 
 use std::path::Path;
 
@@ -19,6 +20,7 @@ pub(super) async fn run(global: &Global, bundle: &Bundle) -> Result<(), Failure>
         Bundle::Create(arguments) => create::run(global, arguments).await,
         Bundle::Show { bundle, key } => show::show(global, bundle, key),
         Bundle::Verify { bundle, key } => show::verify(global, bundle, key),
+        Bundle::Upload { bundle, unchecked } => upload::run(global, bundle, *unchecked).await,
     }
 }
 

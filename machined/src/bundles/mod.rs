@@ -6,11 +6,13 @@
 mod approval;
 mod kept;
 mod phase;
+mod stick;
 mod upload;
 
 pub use approval::{NotApproved, Origin, approve};
 pub use kept::Kept;
 pub use phase::{Event, Phase, next};
+pub use stick::{FileSystem, LABELS, Stick, Uevents, Word, plugged_in};
 pub use upload::{UploadError, Uploads};
 
 use std::path::Path;

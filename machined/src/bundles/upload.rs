@@ -213,6 +213,13 @@ impl Uploads {
         Ok(length)
     }
 
+    /// The bundle that is being uploaded, the bytes that are here, and the size of the file.
+    pub fn progress(&self) -> Option<(Digest, u64, u64)> {
+        let slot = self.slot.locked();
+        let upload = slot.as_ref().filter(|upload| !upload.taken)?;
+        Some((upload.digest, upload.length, upload.size))
+    }
+
     /// Takes the whole file for importing. Until [`end`](Self::end), no other upload begins.
     ///
     /// # Errors

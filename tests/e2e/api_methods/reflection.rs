@@ -33,11 +33,12 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 11] = [
+const SERVED: [&str; 12] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
     "inspect.InspectService",
+    "instar.BundleService",
     "instar.UpgradeService",
     "machine.ImageService",
     "machine.LifecycleService",
