@@ -77,7 +77,7 @@ package!(
 );
 
 package!(
-    /// `UpgradeService`: methods that Talos does not have.
+    /// `UpgradeService` and others: methods that Talos does not have.
     instar, "instar"
 );
 

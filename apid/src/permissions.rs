@@ -83,6 +83,7 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/machine.MachineService/Shutdown",
             "/machine.ImageService/Pull",
             "/instar.BundleService/*",
+            "/instar.ImageUpdateService/Approve",
         ],
     ),
     (

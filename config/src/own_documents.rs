@@ -10,7 +10,11 @@ use super::yaml::{self, Node};
 const MARKS: (&str, &str) = ("---", "...");
 
 /// Kinds with further settings of the container that they name.
-const OF_A_CONTAINER: [&str; 2] = ["ContainerHealthConfig", "ContainerUpgradeConfig"];
+const OF_A_CONTAINER: [&str; 3] = [
+    "ContainerHealthConfig",
+    "ContainerUpdateConfig",
+    "ContainerUpgradeConfig",
+];
 
 /// A config from a client that does not see our documents.
 #[derive(Debug, PartialEq, Eq)]

@@ -161,6 +161,7 @@ pub const SETTINGS: [Row; 20] = [
         served: &[
             "ContainerConfig",
             "ContainerHealthConfig",
+            "ContainerUpdateConfig",
             "ContainerUpgradeConfig",
         ],
         except: &["ContainerConfig.security.machinedAccess"],

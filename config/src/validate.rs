@@ -60,7 +60,7 @@ pub(super) fn references(config: &MachineConfig, origins: &Origins<'_>) {
             ));
         }
     }
-    for (name, document) in &origins.upgrade_strategies {
+    for (name, document) in &origins.of_containers {
         if !container_exists(name.as_str()) {
             document.wrong_field("name", format_args!("there is no ContainerConfig `{name}`"));
         }

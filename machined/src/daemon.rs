@@ -19,8 +19,8 @@ use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
 use crate::network::{CleanupPolicy, Lease, Network, Options};
-use crate::oci::ImageStore;
-use crate::sequences::{BootArguments, Rollback, boot, note_time, watch_sticks};
+use crate::oci::{ImageStore, Keeps};
+use crate::sequences::{BootArguments, Rollback, boot, image_updates, note_time, watch_sticks};
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, ReleaseOrigin, RunningSystem, handover};
@@ -95,6 +95,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         failed,
         floor,
         images_in_force,
+        images_checked,
         own_certificates,
         ..
     } = handed_over.clone();
@@ -105,11 +106,13 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         kernel_boot_id: welcome.kernel_boot_id.clone(),
         keeps_workloads: welcome.workloads == Some(Domain::Kept),
     };
+    let images = ImageStore::new(IMAGES.into(), Keeps::BlobsOnDisk);
+    images.note_checked(images_checked);
     let machine = Arc::new(Machine::new(Parts {
         running,
         generation,
         init,
-        images: ImageStore::new(IMAGES.into()),
+        images,
         own_log,
         network,
         disk: OwnedDisk::new(Paths::default()),
@@ -169,6 +172,7 @@ fn start_followers(machine: &Arc<Machine>) {
     status::follow_clock(machine);
     tokio::spawn(history(machine).keep());
     tokio::spawn(image_collection::keep(machine.clone()));
+    tokio::spawn(image_updates::keep(machine.clone()));
     tokio::spawn(intent::remember_trust(machine.clone()));
     tokio::spawn(note_time(machine.clone()));
     tokio::spawn(watch_sticks(machine.clone()));

@@ -4,9 +4,12 @@
 //!
 //! - it is in force for a container, or a container of the config has its name;
 //! - a container that has not been removed completely was made from it (its overlay is mounted);
+//! - it waits for its start behind a name that a container follows, or may be gone back to;
 //! - it is in use by a pull, a start or an upgrade;
 //! - one of the last bundles brought it;
 //! - a caller of the API asked for it within a day, and it is among the last few of these.
+//!
+//! With the images go the blobs and the shared files that no other image needs (`oci/src/store/collection.rs`).
 //!
 //! A power cut in the middle leaves a directory that the next sweep removes.
 
@@ -16,6 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::base::blocking_io;
 use crate::machine::{Configured, Machine};
+use crate::oci::{PulledImage, Urgency};
 use crate::values::{Digest, ImageReference};
 
 /// Pause after a change, when containers are about to be started and stopped.
@@ -29,7 +33,7 @@ const ASKED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Limit on these images; the newest stay.
 const MOST_ASKED_FOR: usize = 8;
 
-/// Collects after the boot, after every change of the config and of the images in force, and at intervals.
+/// Collects after the boot, after every change of the config and of the images in force, at intervals, and at once for a pull that lacks room.
 pub async fn keep(machine: Arc<Machine>) {
     let mut settled = machine.watch_settled();
     if settled.wait_for(|settled| *settled).await.is_err() {
@@ -37,7 +41,10 @@ pub async fn keep(machine: Arc<Machine>) {
     }
     let (mut config, mut in_force) = (machine.watch_config(), machine.images_in_force.watch());
     loop {
-        tokio::time::sleep(AFTER_CHANGE).await;
+        tokio::select! {
+            () = tokio::time::sleep(AFTER_CHANGE) => {}
+            () = machine.images.lacks_room() => {}
+        }
         let pause = match collect(&machine).await {
             Ok(true) => PERIOD,
             Ok(false) => AGAIN,
@@ -46,8 +53,16 @@ pub async fn keep(machine: Arc<Machine>) {
                 PERIOD
             }
         };
+        machine.images.round_ended();
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            () = machine.images.lacks_room() => {
+                // It is a change, and its pull waits.
+                if let Err(error) = collect(&machine).await {
+                    tracing::warn!("a pull lacks room, and images that nothing names stay: {error:#}");
+                }
+                machine.images.round_ended();
+            }
             // The senders live in the machine.
             _ = config.changed() => {}
             _ = in_force.changed() => {}
@@ -55,7 +70,8 @@ pub async fn keep(machine: Arc<Machine>) {
     }
 }
 
-/// Removes images that are no longer named; returns whether none of them is left or in use.
+/// Removes images that are no longer named, and the blobs and shared files that no image needs; returns whether none of these images is
+/// left or in use.
 pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     // In maintenance mode it is unknown which images are named.
     let Some(configured) = machine.config() else {
@@ -69,29 +85,88 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     });
     let images = swept.await??;
     let settled = machine.settled_config();
-    let named = [Some(&configured), settled.as_ref()];
-    let named = named.into_iter().flatten().flat_map(|it| names(it));
-    let named: BTreeSet<ImageReference> = named.collect();
-    let mut needed = machine.images_in_force.digests();
-    needed.extend(machine.bundles.kept.images());
-    let asked_for = images
-        .iter()
-        .filter_map(|image| Some((image.asked_for_at()?, image.digest())));
-    needed.extend(of_callers(asked_for, SystemTime::now()));
-    let surplus = images
-        .into_iter()
-        .filter(|image| image.names().is_disjoint(&named) && !needed.contains(&image.digest()));
-    // The images themselves are dropped here: they would count as users.
-    let surplus: Vec<Digest> = surplus.map(|image| image.digest()).collect();
+    let configs = [Some(&configured), settled.as_ref()];
+    let facts = Facts {
+        // The images themselves are dropped here: they would count as users.
+        images: images.iter().map(StoredImage::of).collect(),
+        named: configs
+            .into_iter()
+            .flatten()
+            .flat_map(|it| names(it))
+            .collect(),
+        needed: needed(machine),
+        now: SystemTime::now(),
+    };
+    drop(images);
     let mut are_gone = true;
-    for digest in surplus {
+    for digest in facts.surplus() {
         let is_gone = machine.images.remove_unused(digest).await?;
         if is_gone {
             tracing::info!("the image {digest} is removed: nothing names it any more");
         }
         are_gone &= is_gone;
     }
+    let store = machine.images.clone();
+    let collecting = move || store.collect_surplus(Urgency::Usual);
+    let bytes = blocking_io::within(blocking_io::ANSWER, collecting).await??;
+    if bytes > 0 {
+        tracing::info!("{bytes} bytes of blobs and shared files are removed: no image needs them");
+    }
     Ok(are_gone)
+}
+
+/// An image of the store, as far as it matters here.
+#[derive(Debug)]
+struct StoredImage {
+    digest: Digest,
+    names: BTreeSet<ImageReference>,
+    asked_for_at: Option<SystemTime>,
+}
+
+impl StoredImage {
+    fn of(image: &PulledImage) -> Self {
+        StoredImage {
+            digest: image.digest(),
+            names: image.names().clone(),
+            asked_for_at: image.asked_for_at(),
+        }
+    }
+}
+
+/// The facts that decide which images stay.
+#[derive(Debug)]
+struct Facts {
+    images: Vec<StoredImage>,
+    /// The images of the config's containers.
+    named: BTreeSet<ImageReference>,
+    /// The images that containers run, and those that wait for their start or may be gone back to.
+    needed: BTreeSet<Digest>,
+    now: SystemTime,
+}
+
+impl Facts {
+    /// The images that nothing names.
+    fn surplus(&self) -> Vec<Digest> {
+        let images = self.images.iter();
+        let asked_for = images
+            .clone()
+            .filter_map(|image| Some((image.asked_for_at?, image.digest)));
+        let of_callers = of_callers(asked_for, self.now);
+        let surplus = images.filter(|image| {
+            image.names.is_disjoint(&self.named)
+                && !self.needed.contains(&image.digest)
+                && !of_callers.contains(&image.digest)
+        });
+        surplus.map(|image| image.digest).collect()
+    }
+}
+
+/// Returns the images that containers run, and those that their updates need.
+fn needed(machine: &Machine) -> BTreeSet<Digest> {
+    let mut needed = machine.images_in_force.digests();
+    needed.extend(machine.image_updates.needed());
+    needed.extend(machine.bundles.kept.images());
+    needed
 }
 
 /// Returns the images of a config's containers.
@@ -118,7 +193,31 @@ fn of_callers(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn what_nothing_names_is_surplus() {
+        let now = SystemTime::now();
+        let name = |text: &str| text.parse::<ImageReference>().unwrap();
+        let image = |content: &str, names: &[&str], asked_for_at| StoredImage {
+            digest: Digest::of(content.as_bytes()),
+            names: names.iter().map(|text| name(text)).collect(),
+            asked_for_at,
+        };
+        let facts = Facts {
+            images: vec![
+                image("named", &["r.io/old", "r.io/web"], None),
+                image("in force", &["r.io/moved"], None),
+                image("asked for", &["r.io/next"], Some(now)),
+                image("surplus", &["r.io/old:1"], None),
+            ],
+            named: BTreeSet::from([name("r.io/web"), name("r.io/db")]),
+            needed: BTreeSet::from([Digest::of(b"in force"), Digest::of(b"gone")]),
+            now,
+        };
+        assert_eq!(facts.surplus(), [Digest::of(b"surplus")]);
+    }
 
     #[test]
     fn what_callers_asked_for_stays_for_a_day_and_only_the_newest() {

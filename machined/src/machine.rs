@@ -21,7 +21,7 @@ use config_trial::ConfigTrial;
 use crate::base::lock::Lock as _;
 use crate::bundles::Bundles;
 use crate::config::MachineConfig;
-use crate::containers::{ImagesInForce, InForce};
+use crate::containers::{ImageUpdates, ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
@@ -98,6 +98,8 @@ pub struct Machine {
     pub bundles: Bundles,
     /// The images that containers run.
     pub images_in_force: ImagesInForce,
+    /// The images that wait behind the names that containers follow.
+    pub image_updates: ImageUpdates,
     /// machined's own output.
     pub own_log: LogRing,
     /// The logs on the disk, which outlast restarts.
@@ -191,6 +193,7 @@ impl Machine {
             bundles: Bundles::new(parts.images.directory()),
             images: parts.images,
             images_in_force: ImagesInForce::new(parts.images_in_force),
+            image_updates: ImageUpdates::default(),
             own_log: parts.own_log,
             log_disk,
             network: parts.network,

@@ -81,6 +81,14 @@ pub const IMAGES_IN_FORCE: StateFile = StateFile {
     loss: "each container's name is looked up at its next start",
 };
 
+/// The images that wait behind the names that containers follow.
+pub const IMAGE_UPDATES: StateFile = StateFile {
+    name: "image-updates.json",
+    mode: 0o644,
+    writer: "containers/updates.rs",
+    loss: "registries are asked again, approvals are forgotten, and an image that failed may be tried again",
+};
+
 /// Values that operators keep.
 pub const META: StateFile = StateFile {
     name: "meta.json",
@@ -91,7 +99,7 @@ pub const META: StateFile = StateFile {
 };
 
 /// All these files.
-pub const ALL: [StateFile; 9] = [
+pub const ALL: [StateFile; 10] = [
     MACHINE_CONFIG,
     TRUST,
     UPGRADE,
@@ -100,6 +108,7 @@ pub const ALL: [StateFile; 9] = [
     RELEASE_FLOOR,
     RELEASE_ORIGINS,
     IMAGES_IN_FORCE,
+    IMAGE_UPDATES,
     META,
 ];
 

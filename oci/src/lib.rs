@@ -3,29 +3,37 @@
 //! [`ImageReference`](instar_values::ImageReference) → [`Puller::resolve`] → [`ResolvedImage`] → [`Puller::verify`] → [`Verified`] →
 //! [`Puller::pull`] → [`VerifiedImage`], a [`PulledImage`] in the [`ImageStore`].
 //!
-//! The decision: layers go from the network straight into the unpacking, which never follows a path out of its own tree (openat2), and
-//! nothing is run that was not checked against its digest. containerd's store was the other choice: a daemon beside the node, blobs stored
-//! twice, and 30 MiB of memory on machines that have 256.
+//! The decision: layers are unpacked while they arrive, by code that never follows a path out of its own tree (openat2), and nothing is run
+//! that was not checked against its digest. On a disk their blobs are kept, so that an image can be made again without its registry.
+//! containerd's store was the other choice: a daemon beside the node, and 30 MiB of memory on machines that have 256.
 
 #![forbid(unsafe_code)]
 
+pub mod blobs;
 pub mod bundled;
 #[cfg(feature = "fuzzing")]
 pub mod decoders;
+pub mod local_image;
 pub mod manifest;
+mod objects;
 mod pull;
 #[cfg(test)]
 mod pull_tests;
 pub mod registries;
 pub mod registry;
+mod seal;
 pub mod store;
+mod store_error;
 pub mod unpack;
 pub mod verification;
 
+pub use blobs::{Blobs, HeldBlobs, IncomingBlob, Receiving, StoredBlob};
 pub use manifest::{ImageConfig, Layer};
-pub use pull::{Progress, PullError, Puller};
+pub use pull::{Progress, PullError, Puller, import};
 pub use registries::Registries;
 pub use registry::{RegistryError, ResolvedImage, Retries};
-pub use store::{ImageStore, Incoming, NewImage, PulledImage, StoreError};
+pub use store::{
+    ImageStore, Incoming, Keeps, NewImage, NoRoom, PulledImage, StoreError, Urgency, Wholeness,
+};
 pub use unpack::{Limits, Ownership, UnpackError};
 pub use verification::{Policy, Verified, VerifiedImage};

@@ -1,29 +1,40 @@
 //! Pulls an image: from its name to an unpacked root filesystem in the store.
 //!
-//! Two steps, so that labels can be checked before any layer is transferred. Layers go from the network straight into the unpacking, one
-//! after the other: no blob is ever stored, and memory stays at some hundred KiB.
+//! Two steps, so that labels can be checked before any layer is transferred.
+//!
+//! ```text
+//! registry ──► partial blob ──► unpacking, which compares size and digest ──► image, and the blobs that it came from
+//!          3 layers at once     one layer after the other, follows the growing file
+//! ```
+//!
+//! A store in memory keeps no blobs: a layer goes from the network straight into the unpacking. In both cases memory stays at some hundred
+//! KiB for each transfer, whatever the image's size.
+//!
+//! A layer that came from old bytes (a blob of the store, a partial blob of an earlier pull) and is not taken is removed and fetched once
+//! more from its beginning: a disk may have damaged it, a power cut may have torn it.
 
-use std::pin::pin;
+mod attempt;
+mod error;
+pub(crate) mod into_store;
+mod layers;
+mod rebuild;
+mod source;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use tokio::time::timeout;
 
-use instar_base::blocking_io::{self, NoAnswer};
-
 use crate::registries::Registries;
-use crate::registry::{Download, RegistryClient, RegistryError, ResolvedImage, Retries};
-use crate::store::{ImageStore, Incoming, NewImage, PulledImage, StoreError};
-use crate::unpack::{Limits, Ownership, UnpackError, Unpacker};
+use crate::registry::{RegistryClient, ResolvedImage, Retries};
+use crate::store::{ImageStore, PulledImage};
+use crate::unpack::Limits;
 use crate::verification::{Policy, Refusal, VerificationError, Verified, VerifiedImage};
+use error::LONGEST_PULL;
+pub use error::PullError;
 use instar_http_client::HttpError;
-use instar_values::Digest;
-use instar_values::ImageReference;
-
-/// Timeout for a whole image at any speed: a registry that keeps just above the lowest speed could hold an upgrade for weeks.
-const LONGEST_PULL: Duration = Duration::from_secs(6 * 3600);
+use instar_values::{Digest, ImageReference};
+pub use into_store::import;
+pub(crate) use source::Source;
 
 /// Pulls images that a policy allows. It holds tokens and certificates: make one when it is needed.
 pub struct Puller {
@@ -34,102 +45,10 @@ pub struct Puller {
 /// The progress of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes received.
+    /// Bytes that are here.
     pub bytes: u64,
     /// Bytes in total.
     pub total: u64,
-}
-
-/// Why an image is not in the store.
-#[derive(Debug, thiserror::Error)]
-pub enum PullError {
-    /// The name could not be resolved.
-    #[error("the image cannot be resolved")]
-    Resolve(#[from] RegistryError),
-    /// The image is larger than the limit, by its manifest.
-    #[error("{reference} has {bytes} bytes to download, but may unpack to {limit} at most")]
-    TooLarge {
-        /// The image.
-        reference: ImageReference,
-        /// Bytes of all layers.
-        bytes: u64,
-        /// The limit, in bytes.
-        limit: u64,
-    },
-    /// A layer is damaged, hostile or could not be transferred.
-    #[error("layer {layer} of {reference} is not taken")]
-    Layer {
-        /// The image.
-        reference: ImageReference,
-        /// The layer's blob.
-        layer: Digest,
-        /// The cause.
-        source: UnpackError,
-    },
-    /// The pull took longer than its timeout.
-    #[error("pulling {reference} took longer than {} hours", LONGEST_PULL.as_secs() / 3600)]
-    Late {
-        /// The image.
-        reference: ImageReference,
-    },
-    /// The store failed.
-    #[error("{reference} cannot be stored")]
-    Store {
-        /// The image.
-        reference: ImageReference,
-        /// The cause.
-        source: StoreError,
-    },
-    /// The owner's policy does not allow the image, or it cannot be verified.
-    #[error(transparent)]
-    NotVerified(Box<VerificationError>),
-    /// The thread that unpacks ended without a result.
-    #[error("unpacking {reference} was interrupted")]
-    Interrupted {
-        /// The image.
-        reference: ImageReference,
-        /// The cause.
-        source: NoAnswer,
-    },
-}
-
-impl PullError {
-    /// Whether the registry and its mirrors cannot be reached ([`RegistryError::is_unreachable`]), while resolving the image or in the
-    /// middle of a layer. Only then may an older copy of the image be used.
-    pub fn is_unreachable(&self) -> bool {
-        match self {
-            PullError::Resolve(error) => error.is_unreachable(),
-            PullError::NotVerified(error) => error.is_unreachable(),
-            PullError::Late { .. } => true,
-            // The network end of a download passes its errors to the unpacking end as I/O errors.
-            PullError::Layer {
-                source: UnpackError::Blob(error),
-                ..
-            } => error
-                .get_ref()
-                .and_then(|error| error.downcast_ref::<RegistryError>())
-                .is_some_and(RegistryError::is_unreachable),
-            _ => false,
-        }
-    }
-}
-
-impl From<Box<VerificationError>> for PullError {
-    fn from(error: Box<VerificationError>) -> Self {
-        PullError::NotVerified(error)
-    }
-}
-
-impl From<Box<Refusal>> for PullError {
-    fn from(refusal: Box<Refusal>) -> Self {
-        PullError::NotVerified(Box::new(VerificationError::Refused(refusal)))
-    }
-}
-
-/// The values that go to the unpacking thread and come back.
-struct Work {
-    incoming: Incoming,
-    unpacker: Unpacker,
 }
 
 impl Puller {
@@ -220,6 +139,38 @@ impl Puller {
         Ok(verified)
     }
 
+    /// Returns an image of the store once its files are known to be as they were unpacked, which is looked at once in a boot. A damaged image
+    /// is removed and made again from its blobs, without a registry. `None` if it is not in the store, or cannot be made from blobs: then
+    /// it is to be pulled.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn whole(
+        &self,
+        name: &ImageReference,
+        digest: Digest,
+        store: &ImageStore,
+    ) -> Result<Option<PulledImage>, PullError> {
+        let before = store.get(digest);
+        if let Some(image) = into_store::usable(name, digest, store).await? {
+            return Ok(Some(image));
+        }
+        match rebuild::from_blobs(&self.policy, name, digest, before, store).await {
+            Ok(image) => {
+                tracing::info!(
+                    "{name}: the image {digest} is made again from the blobs of the store"
+                );
+                Ok(Some(image))
+            }
+            Err(why) => {
+                tracing::info!(
+                    "{name}: the image {digest} cannot be made from the blobs of the store: {why}"
+                );
+                Ok(None)
+            }
+        }
+    }
+
     /// Pulls a resolved image into the store, unless it is there.
     pub async fn pull(
         &self,
@@ -254,108 +205,13 @@ impl Puller {
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<PulledImage, PullError> {
-        let reference = &image.reference;
-        let stored = |source| PullError::Store {
-            reference: reference.clone(),
-            source,
-        };
-        if let Some(pulled) = already_here(image, store).map_err(stored)? {
-            return Ok(pulled);
-        }
-        let total = image.download_bytes();
-        if total > limits.unpacked_bytes {
-            let limit = limits.unpacked_bytes;
-            return Err(PullError::TooLarge {
-                reference: reference.clone(),
-                bytes: total,
-                limit,
-            });
-        }
-        let bytes = AtomicU64::new(0);
-        let arrived = |count| {
-            let bytes = bytes.fetch_add(count, Ordering::Relaxed) + count;
-            progress(Progress { bytes, total });
-        };
-        let incoming = store.incoming(image.digest()).map_err(stored)?;
-        let refused = |layer, source| PullError::Layer {
-            reference: reference.clone(),
-            layer,
-            source,
-        };
-        let unpacker = Unpacker::new(&incoming.rootfs(), *limits, ownership())
-            .map_err(|source| refused(image.digest(), source))?;
-        let mut work = Work { incoming, unpacker };
-        for layer in &image.layers {
-            let (upstream, mut download) = Download::channel();
-            let unpacking = {
-                let layer = layer.clone();
-                blocking_io::to_its_end(move || {
-                    let result = work.unpacker.layer(&layer, &mut download);
-                    (work, result)
-                })
-            };
-            let transfer = pin!(self.client.download(reference, layer, upstream, &arrived));
-            // If unpacking ends first, the rest of the transfer is not needed.
-            let (back, result) = match select(pin!(unpacking), transfer).await {
-                Either::Left((unpacked, _)) => unpacked,
-                Either::Right(((), unpacking)) => unpacking.await,
-            }
-            .map_err(|source| PullError::Interrupted {
-                reference: reference.clone(),
-                source,
-            })?;
-            work = back;
-            result.map_err(|source| refused(layer.digest, source))?;
-        }
-        if let Some(devices) = work.unpacker.left_out() {
-            tracing::warn!("{reference}: {devices}");
-        }
-        let new = NewImage {
-            name: reference.clone(),
-            named_digest: image.named_digest,
-            config: image.config.clone(),
-            download_bytes: total,
-            unpacked_bytes: work.unpacker.bytes(),
-        };
-        let (proof, keeper) = (image.proof().cloned(), store.clone());
-        let committed = blocking_io::to_its_end(move || {
-            if let Some(proof) = &proof {
-                work.incoming.keep_proof(proof)?;
-            }
-            let pulled = work.incoming.commit(new)?;
-            // Another pull of the same image may have been faster, under another policy.
-            if let Some(proof) = &proof {
-                keeper.keep_proof(&pulled, proof)?;
-            }
-            Ok(pulled)
-        });
-        let committed = committed.await.map_err(|source| PullError::Interrupted {
-            reference: reference.clone(),
-            source,
-        })?;
-        committed.map_err(stored)
-    }
-}
-
-/// Gives an image that the store has already its new name, and the signature that it was verified by now.
-pub(crate) fn already_here(
-    image: &Verified<ResolvedImage>,
-    store: &ImageStore,
-) -> Result<Option<PulledImage>, StoreError> {
-    let Some(pulled) = store.get(image.digest()) else {
-        return Ok(None);
-    };
-    if let Some(proof) = image.proof() {
-        store.keep_proof(&pulled, proof)?;
-    }
-    store.add_name(pulled, &image.reference).map(Some)
-}
-
-/// A node runs as root and keeps owners; the tests of a developer cannot.
-pub(crate) fn ownership() -> Ownership {
-    if rustix::process::geteuid().is_root() {
-        Ownership::Keep
-    } else {
-        Ownership::Ignore
+        into_store::unpack(
+            Source::Registry(&self.client),
+            image,
+            store,
+            limits,
+            progress,
+        )
+        .await
     }
 }

@@ -5,6 +5,9 @@
 mod broken_downloads;
 mod bundles;
 mod credentials;
+mod damage;
+mod interrupted;
+mod kept_blobs;
 mod locked_registry;
 mod mirrors;
 mod names;

@@ -4,7 +4,10 @@
 //! <store>/images/<64 hex digits>/rootfs/       the merged layers, never written to again
 //!                               /image.json    its record: names, config, sizes, times
 //!                               /proofs.json   the signatures that it was verified by, if it was
+//!                               /tree.json     the seal of rootfs (`store/sealed.rs`), on a disk only
 //! <store>/images/.incoming-…                   a pull that is under way, or was cut off
+//! <store>/blobs/                               the blobs that images came from (`blobs`), on a disk only
+//! <store>/objects/                             files that images share (`objects`), on a disk only
 //! <store>/containers/<name>/                   the writable layer of a container
 //! ```
 //!
@@ -13,23 +16,40 @@
 //!
 //! A name means one image: the one last pulled by it. An image that has lost all its names is named by its digest.
 
+mod collection;
+mod kept_proofs;
+mod lack;
+mod record;
+mod room;
+mod sealed;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
-
-use crate::manifest::ImageConfig;
-use crate::verification::proof::{self, Proof, Proofs};
+use crate::blobs::{BlobFile, Blobs, PartialBlob};
+use crate::local_image;
+use crate::manifest::{ImageConfig, Layer};
+use crate::objects::{NewObjects, Objects};
+pub use crate::store_error::StoreError;
+use crate::store_error::failed;
+use crate::verification::proof::{Proof, Proofs};
+use collection::BlobFacts;
+pub use collection::Urgency;
 use instar_base::blocking_io;
 use instar_base::lock::Lock as _;
-use instar_base::whole_file;
 use instar_values::Digest;
 use instar_values::ImageReference;
+use kept_proofs::LeftProofs;
+use lack::Lack;
+use record::{Record, read, write};
+pub use room::NoRoom;
+pub(crate) use room::{RoomFacts, RoomPlan};
+use sealed::Files;
 
 /// Prefixes of directories that are not images.
 const INCOMING: &str = ".incoming-";
@@ -39,14 +59,34 @@ const REMOVED: &str = ".removed-";
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     shared: Arc<Shared>,
+    for_upgrade: bool,
+}
+
+/// What a store keeps beside its images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// The blobs that images came from, so that an image can be made again without a registry, and shares them with the next one.
+    Blobs,
+    /// Nothing: the store is in memory.
+    ImagesAlone,
+    /// Blobs while its directory is on a disk, nothing while it is in memory: a machine's /var is in memory until its disk is mounted, and
+    /// stays there if it has none.
+    BlobsOnDisk,
 }
 
 #[derive(Debug)]
 struct Shared {
     directory: PathBuf,
+    keeps: Keeps,
+    blobs: Blobs,
+    objects: Objects,
+    left_proofs: LeftProofs,
+    lack: Lack,
     state: Mutex<State>,
     /// Locked while names change.
     naming: Mutex<()>,
+    /// Locked while an image's files are compared with its seal: one image at a time keeps all cores and the disk busy.
+    checking: Mutex<()>,
     /// Counter that makes names of temporary directories unique within this process.
     temporaries: AtomicU64,
 }
@@ -56,6 +96,19 @@ struct State {
     swept: bool,
     /// Number of [`PulledImage`]s that hold each image.
     held: HashMap<Digest, usize>,
+    /// Images whose files were unpacked, or compared with their seal, in this boot.
+    checked: BTreeSet<Digest>,
+}
+
+/// Whether an image of the store can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wholeness {
+    /// Its files are as they were unpacked.
+    Whole,
+    /// Its files or its record have changed on the disk: how.
+    Damaged(String),
+    /// It is not in the store.
+    Absent,
 }
 
 /// An image in the store. It is not collected while this value exists.
@@ -107,51 +160,6 @@ impl std::fmt::Debug for Hold {
     }
 }
 
-/// The content of image.json.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Record {
-    digest: Digest,
-    /// The digest of the document that its name pointed to, if that was an index.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    index: Option<Digest>,
-    names: BTreeSet<ImageReference>,
-    config: ImageConfig,
-    download_bytes: u64,
-    unpacked_bytes: u64,
-    /// The time of the pull, in seconds since 1970.
-    pulled_at: u64,
-    /// The last time that a caller of the API asked for it, in seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    asked_for_at: Option<u64>,
-}
-
-/// Why an operation of the store failed.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The file system failed.
-    #[error("{step} {path:?} failed")]
-    Io {
-        /// The operation.
-        step: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The image was never pulled, or is already removed.
-    #[error("there is no image {0}")]
-    Unknown(Digest),
-}
-
-fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |source| StoreError::Io {
-        step,
-        path: path.to_owned(),
-        source,
-    }
-}
-
 impl PulledImage {
     /// The digest of its manifest.
     pub fn digest(&self) -> Digest {
@@ -196,7 +204,7 @@ impl PulledImage {
 
     /// The signatures that it was verified by, as they are kept. A record that cannot be read is none.
     pub(crate) fn proofs(&self) -> Proofs {
-        read_proofs(&self.directory)
+        kept_proofs::read(&self.directory)
     }
 
     /// The fingerprints of the keys whose signatures are kept with it, newest first. Only [`Policy::admit`](crate::Policy::admit) says
@@ -224,8 +232,14 @@ fn now() -> u64 {
 
 impl ImageStore {
     /// The store in this directory. Nothing is touched until it is used.
-    pub fn new(directory: PathBuf) -> Self {
+    pub fn new(directory: PathBuf, keeps: Keeps) -> Self {
         let shared = Shared {
+            blobs: Blobs::new(&directory),
+            objects: Objects::new(&directory),
+            left_proofs: LeftProofs::new(&directory),
+            checking: Mutex::default(),
+            lack: Lack::default(),
+            keeps,
             directory,
             state: Mutex::default(),
             naming: Mutex::default(),
@@ -233,12 +247,31 @@ impl ImageStore {
         };
         ImageStore {
             shared: Arc::new(shared),
+            for_upgrade: false,
         }
     }
 
     /// Its directory.
     pub fn directory(&self) -> &Path {
         &self.shared.directory
+    }
+
+    /// The same store for an upgrade, which may use the reserve.
+    pub fn for_upgrade(&self) -> Self {
+        ImageStore {
+            shared: self.shared.clone(),
+            for_upgrade: true,
+        }
+    }
+
+    /// Its blobs; `None` where it keeps none.
+    pub fn blobs(&self) -> Option<Blobs> {
+        let keeps_them = match self.shared.keeps {
+            Keeps::Blobs => true,
+            Keeps::ImagesAlone => false,
+            Keeps::BlobsOnDisk => !is_in_memory(&self.shared.directory),
+        };
+        keeps_them.then(|| self.shared.blobs.clone())
     }
 
     fn images(&self) -> PathBuf {
@@ -273,6 +306,12 @@ impl ImageStore {
                 .is_ok_and(|digest| read(&path).is_some_and(|record| record.digest == digest));
             if !whole {
                 tracing::info!("removing what is left of an image: {}", path.display());
+                if let Ok(digest) = Digest::from_hex(&name) {
+                    tracing::error!(
+                        "the image {digest} is damaged on the disk and is removed: its record cannot be read"
+                    );
+                    self.shared.left_proofs.take_over(digest, &path)?;
+                }
                 remove_tree(&path).map_err(failed("removing", &path))?;
             }
         }
@@ -349,6 +388,153 @@ impl ImageStore {
         Ok(true)
     }
 
+    /// Compares an image's files with its seal, unless that was done in this boot; then it is whole if it is there. A store in memory has no
+    /// seals. Blocks for as long as all its files take to be read.
+    ///
+    /// # Errors
+    /// The seal cannot be read or written: nothing is known about the files.
+    pub fn check(&self, digest: Digest) -> Result<Wholeness, StoreError> {
+        let place = self.place(digest);
+        if !place.exists() {
+            return Ok(Wholeness::Absent);
+        }
+        if read(&place).is_none_or(|record| record.digest != digest) {
+            return Ok(Wholeness::Damaged("its record cannot be read".to_owned()));
+        }
+        let _checking = self.shared.checking.locked();
+        if self.blobs().is_none() || self.shared.state().checked.contains(&digest) {
+            return Ok(Wholeness::Whole);
+        }
+        match sealed::check(&place)? {
+            Files::Whole => {}
+            Files::Unsealed => {
+                tracing::info!("the image {digest} gets a seal: its version had none");
+                sealed::seal_old(&place)?;
+            }
+            Files::Damaged(how) => return Ok(Wholeness::Damaged(how)),
+        }
+        self.shared.state().checked.insert(digest);
+        Ok(Wholeness::Whole)
+    }
+
+    /// The images that need no check any more in this boot.
+    pub fn checked(&self) -> BTreeSet<Digest> {
+        let checked = self.shared.state().checked.clone();
+        let is_here = |digest: &Digest| self.place(*digest).exists();
+        checked.into_iter().filter(is_here).collect()
+    }
+
+    /// Notes that an earlier machined has checked these images in this boot.
+    pub fn note_checked(&self, images: impl IntoIterator<Item = Digest>) {
+        self.shared.state().checked.extend(images);
+    }
+
+    /// Removes a damaged image. Its proofs stay for the image that is made in its place, and its files for containers that run from it, until
+    /// the next boot.
+    pub(super) async fn remove_damaged(&self, digest: Digest) -> Result<(), StoreError> {
+        self.shared
+            .left_proofs
+            .take_over(digest, &self.place(digest))?;
+        let is_mounted = self.is_mounted(digest)?;
+        let removed = self.put_away(digest)?;
+        match is_mounted {
+            true => Ok(()),
+            false => self.remove_for_good(removed).await,
+        }
+    }
+
+    /// The proofs that a damaged image has left.
+    pub(super) fn left_proofs(&self, digest: Digest) -> Proofs {
+        self.shared.left_proofs.read(digest)
+    }
+
+    /// Gives an image that was made in the place of a damaged one the proofs that this has left.
+    pub(super) fn inherit_proofs(&self, image: &PulledImage) -> Result<(), StoreError> {
+        let left = self.left_proofs(image.digest());
+        for proof in left.iter() {
+            self.keep_proof(image, proof)?;
+        }
+        self.shared.left_proofs.remove(image.digest())
+    }
+
+    /// Removes blobs and shared files that no image of the store needs; returns their bytes. Blocks for as long as the disk takes.
+    ///
+    /// # Errors
+    /// The file system failed. What is left is removed by the next call.
+    pub fn collect_surplus(&self, urgency: Urgency) -> Result<u64, StoreError> {
+        let blobs = &self.shared.blobs;
+        // Listed before the images: a blob that comes later is not in the list.
+        let (whole, partial) = (blobs.list()?, blobs.list_partial()?);
+        let mut needed = BTreeSet::new();
+        for image in self.list()? {
+            needed.extend(local_image::blobs_of(
+                blobs,
+                image.digest(),
+                image.named_digest(),
+            )?);
+        }
+        let facts = BlobFacts {
+            blobs: whole,
+            partial,
+            needed,
+            now: SystemTime::now(),
+            urgency,
+        };
+        let surplus = facts.surplus();
+        let mut bytes = 0;
+        for file in &facts.blobs {
+            if surplus.blobs.contains(&file.digest) && blobs.remove_unless_held(file.digest)? {
+                bytes += file.bytes;
+            }
+        }
+        for digest in surplus.partial {
+            blobs.remove_partial(digest)?;
+        }
+        Ok(bytes + self.shared.objects.collect()?)
+    }
+
+    /// Waits until a pull lacks room. For the collector of images, which then collects and calls [`round_ended`](Self::round_ended).
+    pub async fn lacks_room(&self) {
+        self.shared.lack.told().await;
+    }
+
+    /// Notes that the collector has removed the images that nothing needs.
+    pub fn round_ended(&self) {
+        self.shared.lack.round_ended();
+    }
+
+    /// Has the collector remove images that nothing needs.
+    pub(crate) async fn ask_for_room(&self) {
+        self.shared.lack.tell().await;
+    }
+
+    /// The room for an image of these layers; `None` for a store in memory, which is made for one image.
+    pub(crate) fn room(&self, layers: &[Layer]) -> Result<Option<RoomFacts>, StoreError> {
+        let Some(blobs) = self.blobs() else {
+            return Ok(None);
+        };
+        let directory = self.prepare()?;
+        let disk = rustix::fs::statvfs(&directory)
+            .map_err(|errno| failed("looking at the file system of", &directory)(errno.into()))?;
+        let (whole, partial) = (blobs.list()?, blobs.list_partial()?);
+        let sum = |files: &[BlobFile]| files.iter().map(|file| file.bytes).sum::<u64>();
+        let images = self.list()?.into_iter().map(|image| image.unpacked_bytes());
+        let missing = layers.iter().map(|layer| {
+            let is_it = |file: &&BlobFile| file.digest == layer.digest;
+            let here = whole.iter().chain(&partial).find(is_it);
+            layer.size.saturating_sub(here.map_or(0, |file| file.bytes))
+        });
+        let add = |sum: u64, bytes: u64| sum.saturating_add(bytes);
+        Ok(Some(RoomFacts {
+            capacity: disk.f_blocks.saturating_mul(disk.f_frsize),
+            free: disk.f_bavail.saturating_mul(disk.f_frsize),
+            used: images.fold(sum(&whole) + sum(&partial), add),
+            missing: missing.fold(0, add),
+            packed: layers.iter().map(|layer| layer.size).fold(0, add),
+            for_upgrade: self.for_upgrade,
+        }))
+    }
+
     /// Moves an image out of the store in one step.
     fn put_away(&self, digest: Digest) -> Result<PathBuf, StoreError> {
         let place = self.place(digest);
@@ -402,6 +588,9 @@ impl ImageStore {
             store: self.clone(),
             digest,
             directory,
+            is_sealed: false,
+            blobs: Vec::new(),
+            objects: NewObjects::default(),
         })
     }
 
@@ -424,7 +613,7 @@ impl ImageStore {
         let _naming = self.naming();
         let mut proofs = image.proofs();
         match proofs.add(proof) {
-            true => write_proofs(&image.directory, &proofs),
+            true => kept_proofs::write(&image.directory, &proofs),
             false => Ok(()),
         }
     }
@@ -478,6 +667,11 @@ pub struct Incoming {
     store: ImageStore,
     digest: Digest,
     directory: PathBuf,
+    is_sealed: bool,
+    /// Complete blobs that become the store's with it.
+    blobs: Vec<PartialBlob>,
+    /// Files that other images may share from then on.
+    objects: NewObjects,
 }
 
 impl Incoming {
@@ -490,7 +684,19 @@ impl Incoming {
     pub(super) fn keep_proof(&self, proof: &Proof) -> Result<(), StoreError> {
         let mut proofs = Proofs::default();
         proofs.add(proof);
-        write_proofs(&self.directory, &proofs)
+        kept_proofs::write(&self.directory, &proofs)
+    }
+
+    /// Seals its files, and shares those that other images have already. To be called when all layers are unpacked, on a disk only.
+    pub(super) fn seal(&mut self) -> Result<(), StoreError> {
+        self.objects = sealed::seal(&self.directory, &self.store.shared.objects)?;
+        self.is_sealed = true;
+        Ok(())
+    }
+
+    /// Keeps blobs that it was made from. They are complete, and their content was compared with their digests.
+    pub(super) fn keep_blobs(&mut self, blobs: impl IntoIterator<Item = PartialBlob>) {
+        self.blobs.extend(blobs);
     }
 
     /// Makes it an image of the store. Blocks until it is on the disk.
@@ -511,6 +717,8 @@ impl Incoming {
         let directory = File::open(&self.directory).map_err(failed("opening", &self.directory))?;
         rustix::fs::syncfs(&directory)
             .map_err(|errno| failed("syncing", &self.directory)(errno.into()))?;
+        // Before the image: an image without its blobs could not be made again without a registry.
+        self.store.shared.blobs.keep(&self.blobs)?;
         // Held from the moment at which it appears, so that it cannot be collected.
         let _hold = Hold::new(&self.store.shared, self.digest);
         let place = self.store.place(self.digest);
@@ -519,6 +727,9 @@ impl Incoming {
             self.store.take_name(name, self.digest)?;
         }
         match fs::rename(&self.directory, &place) {
+            Ok(()) if self.is_sealed => {
+                self.store.shared.state().checked.insert(self.digest);
+            }
             Ok(()) => {}
             // Another pull of the same image was faster.
             Err(_) if self.store.get(self.digest).is_some() => {}
@@ -528,6 +739,15 @@ impl Incoming {
         File::open(&images)
             .and_then(|images| images.sync_all())
             .map_err(failed("syncing", &images))?;
+        // After the sync: no power cut leaves an object without its data. Without objects the image is whole all the same.
+        if let Err(error) = self
+            .store
+            .shared
+            .objects
+            .publish(&place.join("rootfs"), &self.objects)
+        {
+            tracing::warn!("files of {} are not shared: {error}", self.digest);
+        }
         match self.store.get(self.digest) {
             Some(image) => self.store.add_name(image, name),
             None => Err(StoreError::Unknown(self.digest)),
@@ -542,6 +762,16 @@ impl Drop for Incoming {
             tracing::warn!("{} could not be removed: {error}", self.directory.display());
         }
     }
+}
+
+/// Whether a directory, or the nearest one above it that exists, is in memory. If that cannot be found out, it counts as on a disk.
+fn is_in_memory(directory: &Path) -> bool {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    let found = directory
+        .ancestors()
+        .find_map(|path| rustix::fs::statfs(path).ok());
+    found.is_some_and(|found| [TMPFS, RAMFS].contains(&(found.f_type as u64)))
 }
 
 /// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)). machined's table of mounts cannot be used: it is
@@ -563,53 +793,6 @@ fn lower_images(mountinfo: &str, images: &Path) -> BTreeSet<Digest> {
     image.collect()
 }
 
-const PROOFS: &str = "proofs.json";
-/// Size limit of kept proofs, in bytes: four times a payload and an index of 1 MiB each, in base64.
-const LARGEST_PROOFS: u64 = 12 << 20;
-
-fn read_proofs(directory: &Path) -> Proofs {
-    let path = directory.join(PROOFS);
-    let read = || {
-        let file = File::open(&path)?;
-        let mut bytes = Vec::new();
-        file.take(LARGEST_PROOFS).read_to_end(&mut bytes)?;
-        Ok::<_, io::Error>(bytes)
-    };
-    match read().map(|bytes| proof::read(&bytes)) {
-        Ok(Some(proofs)) => proofs,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Proofs::default(),
-        Ok(None) => {
-            tracing::warn!(
-                "{} is damaged: the signatures in it do not count",
-                path.display()
-            );
-            Proofs::default()
-        }
-        Err(error) => {
-            tracing::warn!("{} cannot be read: {error}", path.display());
-            Proofs::default()
-        }
-    }
-}
-
-fn write_proofs(directory: &Path, proofs: &Proofs) -> Result<(), StoreError> {
-    let path = directory.join(PROOFS);
-    let bytes = proof::write(proofs).map_err(io::Error::from);
-    let written = bytes.and_then(|bytes| whole_file::replace(&path, 0o600, &bytes));
-    written.map_err(failed("writing", &path))
-}
-
-fn read(directory: &Path) -> Option<Record> {
-    serde_json::from_slice(&fs::read(directory.join("image.json")).ok()?).ok()
-}
-
-fn write(directory: &Path, record: &Record) -> Result<(), StoreError> {
-    let path = directory.join("image.json");
-    let bytes =
-        serde_json::to_vec(record).map_err(|error| failed("writing", &path)(error.into()))?;
-    whole_file::replace(&path, 0o644, &bytes).map_err(failed("writing", &path))
-}
-
 /// Removes a directory; a missing one is fine. Does not follow links (std promises that).
 fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
@@ -620,170 +803,4 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn name(text: &str) -> ImageReference {
-        text.parse().unwrap()
-    }
-
-    fn new_image(reference: &str, digest: Digest) -> NewImage {
-        NewImage {
-            name: name(reference),
-            named_digest: digest,
-            config: ImageConfig::default(),
-            download_bytes: 0,
-            unpacked_bytes: 0,
-        }
-    }
-
-    fn add(store: &ImageStore, content: &[u8], reference: &str) -> PulledImage {
-        let incoming = store.incoming(Digest::of(content)).unwrap();
-        fs::write(incoming.rootfs().join("file"), content).unwrap();
-        incoming
-            .commit(NewImage {
-                download_bytes: 5,
-                unpacked_bytes: 10,
-                ..new_image(reference, Digest::of(content))
-            })
-            .unwrap()
-    }
-
-    fn children(path: &Path) -> usize {
-        fs::read_dir(path).unwrap().count()
-    }
-
-    #[tokio::test]
-    async fn images_come_stay_and_go() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().join("instar"));
-        assert!(store.list().unwrap().is_empty());
-        assert_eq!(children(directory.path()), 0, "made only when needed");
-
-        let image = add(&store, b"one", "r.io/a:1");
-        assert_eq!(fs::read(image.rootfs().join("file")).unwrap(), b"one");
-        let image = store.add_name(image, &name("r.io/a:latest")).unwrap();
-        assert_eq!(store.find(&name("r.io/a:latest")), Some(image.clone()));
-        assert_eq!(
-            store.find(&name("other.io/x").at(image.digest())),
-            Some(image.clone())
-        );
-        assert_eq!(store.find(&name("r.io/b")), None);
-
-        // Another instance, as after a restart.
-        let again = ImageStore::new(directory.path().join("instar"));
-        assert_eq!(again.list().unwrap(), std::slice::from_ref(&image));
-
-        store.remove(image.digest()).await.unwrap();
-        assert!(matches!(
-            store.remove(image.digest()).await,
-            Err(StoreError::Unknown(_))
-        ));
-        assert_eq!(children(&directory.path().join("instar/images")), 0);
-    }
-
-    #[test]
-    fn a_name_means_what_it_was_pulled_by_last() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().to_owned());
-        let tag = name("r.io/a:v1");
-        let mut first = add(&store, b"first", "r.io/a:v1");
-        // As if the clock had been ahead.
-        first.record.pulled_at += 10_000_000;
-        write(&first.directory, &first.record).unwrap();
-        let second = add(&store, b"second", "r.io/a:v1");
-        assert_eq!(store.find(&tag), Some(second.clone()));
-        let nameless = store.get(first.digest()).unwrap();
-        assert_eq!(*nameless.names(), BTreeSet::from([tag.at(first.digest())]));
-
-        // The name goes back: both images are here.
-        let first = store.add_name(nameless, &tag).unwrap();
-        assert_eq!(store.find(&tag), Some(first));
-        let second = store.get(second.digest()).unwrap();
-        assert!(!second.names().contains(&tag));
-    }
-
-    #[tokio::test]
-    async fn an_image_that_a_value_stands_for_is_not_collected() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().to_owned());
-        let image = add(&store, b"one", "r.io/a:1");
-        let (digest, another) = (image.digest(), image.clone());
-        drop(image);
-        assert!(!store.remove_unused(digest).await.unwrap());
-        assert!(store.get(digest).is_some());
-        drop(another);
-        assert!(store.remove_unused(digest).await.unwrap());
-        assert!(store.get(digest).is_none());
-        assert!(store.shared.state().held.is_empty());
-    }
-
-    #[test]
-    fn images_below_overlays_are_known_by_their_mounts() {
-        let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
-        let mounts = format!(
-            "22 1 0:20 / /var rw - ext4 /dev/vda3 rw\n\
-             31 22 0:31 / /run/machined/containers/web/rootfs rw,nodev - overlay overlay rw,lowerdir=/var/lib/instar/images/{}/rootfs,upperdir=/var/u,workdir=/var/w\n\
-             32 22 0:32 / /x rw - overlay none rw,lowerdir+=/var/lib/instar/images/{}/rootfs\n\
-             33 22 0:33 / /y rw - overlay none rw,lowerdir=/usr/lib/modules\n",
-            one.hex(),
-            two.hex()
-        );
-        let found = lower_images(&mounts, Path::new("/var/lib/instar/images"));
-        assert_eq!(found, BTreeSet::from([one, two]));
-    }
-
-    #[test]
-    fn two_pulls_of_one_image_end_as_one() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().to_owned());
-        let first = store.incoming(Digest::of(b"x")).unwrap();
-        let second = store.incoming(Digest::of(b"x")).unwrap();
-        first.commit(new_image("r.io/a", Digest::of(b"x"))).unwrap();
-        let image = second
-            .commit(new_image("r.io/b", Digest::of(b"x")))
-            .unwrap();
-        assert_eq!(image.names().len(), 2);
-        assert_eq!(children(&store.images()), 1);
-    }
-
-    #[test]
-    fn whatever_was_cut_off_is_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(directory.path().to_owned());
-        let whole = add(&store, b"whole", "r.io/a");
-        drop(store.incoming(Digest::of(b"given up")).unwrap());
-        assert_eq!(children(&store.images()), 1);
-
-        // The leftovers of a power cut.
-        let images = store.images();
-        for bad in [
-            format!("{INCOMING}x/rootfs/dir"),
-            Digest::of(b"no record").hex(),
-            "stray".to_owned(),
-        ] {
-            fs::create_dir_all(images.join(bad)).unwrap();
-        }
-        fs::write(images.join("file"), "").unwrap();
-        let torn = images.join(Digest::of(b"torn").hex());
-        fs::create_dir(&torn).unwrap();
-        fs::write(torn.join("image.json"), "{\"digest\":").unwrap();
-        let elsewhere = images.join(Digest::of(b"elsewhere").hex());
-        fs::create_dir(&elsewhere).unwrap();
-        fs::copy(
-            whole.directory.join("image.json"),
-            elsewhere.join("image.json"),
-        )
-        .unwrap();
-
-        let again = ImageStore::new(directory.path().to_owned());
-        assert_eq!(
-            again.list().unwrap(),
-            std::slice::from_ref(&whole),
-            "damaged ones are never listed"
-        );
-        drop(again.incoming(Digest::of(b"next")).unwrap());
-        assert_eq!(children(&images), 1);
-    }
-}
+mod tests;

@@ -11,8 +11,8 @@ use crate::{COMMAND_LINE, MEMORY_MIB};
 
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Pause before the measurement, by the guest's clock, which a busy host slows down: after it the kernel has freed the
-/// memory of the boot. The bare machine waits as long.
-const SETTLING: Duration = Duration::from_secs(5);
+/// memory of the boot, and machined the code of the work that follows it (`release_memory.rs`).
+const SETTLING: Duration = Duration::from_secs(15);
 
 pub(crate) async fn measure(
     scratch: &Scratch,

@@ -29,6 +29,7 @@ mod harness;
 mod hostile_clients;
 mod image_names;
 mod image_signatures;
+mod image_updates;
 mod init_failures;
 mod installed;
 mod io_errors;
@@ -104,7 +105,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 33] = [
+const OF_LONG_RUNS: [Area; 34] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -121,6 +122,7 @@ const OF_LONG_RUNS: [Area; 33] = [
     lifecycle::tests,
     image_names::tests,
     image_signatures::tests,
+    image_updates::tests,
     hostile_clients::tests,
     dead_neighbours::tests,
     full_var::tests,

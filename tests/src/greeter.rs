@@ -32,13 +32,19 @@ pub fn push_greeter(registry: &Registry) -> Result<String> {
 
 /// Pushes the image under the same name, with a file `/edition` that identifies it.
 pub fn push_greeter_edition(registry: &Registry, edition: &str) -> Result<String> {
+    Ok(greeter_image(edition)?
+        .push(registry, GREETER, "v1")?
+        .digest)
+}
+
+/// Returns the image, with a file `/edition` that identifies it.
+pub fn greeter_image(edition: &str) -> Result<OciImage> {
     let program = guest_program("greeter")?;
     let files = [
         ("greeter", program.as_slice()),
         ("edition", edition.as_bytes()),
     ];
-    let image = OciImage::starting(&["/greeter"]).files(&files)?;
-    Ok(image.push(registry, GREETER, "v1")?.digest)
+    OciImage::starting(&["/greeter"]).files(&files)
 }
 
 /// Plans a node whose config uses `/dev/vda` and runs the greeter of this registry; `more` adds to the config. The

@@ -86,7 +86,7 @@ pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uef
 pub use flaky_registry::{FlakyRegistry, Trouble};
 pub use followed_program::FollowedProgram;
 pub use greeter::{
-    GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter,
+    GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, greeter_image, plan_with_greeter, push_greeter,
     push_greeter_edition,
 };
 pub use grpcio::Grpcio;

@@ -25,6 +25,7 @@ pub mod system_process;
 mod tls;
 pub mod version;
 mod version_ranges;
+mod window;
 
 pub use cidr::{Cidr, NotACidr};
 pub use container::{
@@ -52,3 +53,4 @@ pub use system::{EtcFile, KernelModule};
 pub use tls::{ClientIdentity, HostTls};
 pub use version::{NotAVersion, Version};
 pub use version_ranges::{NotRanges, VersionRanges};
+pub use window::{BadLength, Openness, TimeOfDay, UtcOffset, Weekday, Window};

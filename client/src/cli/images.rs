@@ -18,6 +18,13 @@ pub(crate) enum Image {
         /// The image
         image: String,
     },
+    /// Approve the image that waits behind the name that a container follows; "get updates" shows it
+    Approve {
+        /// The container
+        container: String,
+        /// The image's digest
+        digest: String,
+    },
     /// Remove an image that no container needs
     #[command(visible_alias = "rm")]
     Remove {

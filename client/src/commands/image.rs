@@ -1,6 +1,8 @@
-//! `image`: lists, pulls, verifies and removes images of the node.
+//! `image`: lists, pulls, verifies, approves and removes images of the node.
 
 use instar_api::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
+use instar_api::instar::ApproveImageUpdateRequest;
+use instar_api::instar::image_update_service_client::ImageUpdateServiceClient;
 use instar_api::machine::image_service_client::ImageServiceClient;
 use instar_api::machine::image_service_pull_response::Response;
 use instar_api::machine::{
@@ -23,6 +25,9 @@ pub(super) async fn run(global: &Global, image: &Image) -> Result<(), Failure> {
             Image::List => list(global, &node).await?,
             Image::Pull { image } => pull(global, &node, image).await?,
             Image::Verify { image } => verify(global, &node, image).await?,
+            Image::Approve { container, digest } => {
+                approve(global, &node, container, digest).await?
+            }
             Image::Remove { image } => remove(global, &node, image).await?,
         }
     }
@@ -150,6 +155,27 @@ fn refused(node: &Node, image: &str, status: Status) -> Failure {
         ),
         false => node.explain(&doing, status),
     }
+}
+
+async fn approve(
+    global: &Global,
+    node: &Node,
+    container: &str,
+    digest: &str,
+) -> Result<(), Failure> {
+    let request = ApproveImageUpdateRequest {
+        container: container.to_owned(),
+        digest: digest.to_owned(),
+    };
+    let mut client = ImageUpdateServiceClient::new(node.channel());
+    let reply = client.approve(node.request(request)).await;
+    let doing = format!("cannot approve {digest} for {container}");
+    let standing = reply.map_err(|status| node.explain(&doing, status))?;
+    let standing = standing.into_inner().standing;
+    global.output.show(
+        || format!("{}: {standing}", node.name()),
+        || json!({ "node": node.name(), "standing": standing }),
+    )
 }
 
 async fn remove(global: &Global, node: &Node, image: &str) -> Result<(), Failure> {

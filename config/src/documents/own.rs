@@ -34,6 +34,24 @@ pub(super) const KINDS: &[Kind] = &[
             opt("strategy", OneOf(&["keep", "restart"])),
         ],
     ),
+    kind(
+        "ContainerUpdateConfig",
+        &[
+            req("name", Text),
+            opt("apply", OneOf(&["rebuilds", "approved"])),
+            opt("interval", Duration),
+            opt("healthy", Duration),
+            opt(
+                "window",
+                Fields(&[
+                    req("start", Text),
+                    req("length", Duration),
+                    opt("days", TEXTS),
+                    opt("utcOffset", Text),
+                ]),
+            ),
+        ],
+    ),
     kind("UpgradeTrustConfig", &[req("keys", TEXTS)]),
     kind(
         "UpgradeGateConfig",

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use super::{
     AbsolutePath, ByteSize, Capabilities, ContainerName, ContainerNetwork, HealthProbe,
-    ImageReference, Millicores, Mount, SecurityProfile,
+    ImageReference, Millicores, Mount, SecurityProfile, Window,
 };
 
 /// A container to run.
@@ -42,14 +42,17 @@ pub struct Container {
     pub health: Option<ContainerHealth>,
     /// Whether it is restarted in an upgrade without a reboot.
     pub upgrade_strategy: UpgradeStrategy,
+    /// How its image's name is followed; `None`: only an operator's restart looks it up anew.
+    pub updates: Option<ContainerUpdates>,
 }
 
 impl Container {
-    /// Whether the other container would run just like this one; the upgrade strategy does not matter.
+    /// Whether the other container would run just like this one; its upgrades and updates do not matter.
     #[must_use]
     pub fn runs_like(&self, other: &Self) -> bool {
         let other = Self {
             upgrade_strategy: self.upgrade_strategy,
+            updates: self.updates.clone(),
             ..other.clone()
         };
         *self == other
@@ -64,6 +67,29 @@ pub enum UpgradeStrategy {
     Keep,
     /// It is restarted.
     Restart,
+}
+
+/// How a container follows its image's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerUpdates {
+    /// What is applied without an approval.
+    pub apply: ApplyUpdates,
+    /// The interval between two looks at the registry.
+    pub interval: Duration,
+    /// How long it has to be up before a new image is kept.
+    pub healthy: Duration,
+    /// When a new image may be started; `None`: at any time.
+    pub window: Option<Window>,
+}
+
+/// Which images behind a name are started without an approval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ApplyUpdates {
+    /// Rebuilds: the version is the same.
+    #[default]
+    Rebuilds,
+    /// None.
+    Approved,
 }
 
 /// An environment variable. The value may be a secret, and `Debug` doesn't show it.

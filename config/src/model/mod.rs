@@ -17,7 +17,8 @@ pub use instar_values::{
     EtcFile, HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImagePattern,
     ImageReference, ImageRule, KernelModule, LinkName, Millicores, Mirror, MirrorEndpoint, Mount,
     MountOption, MountSource, PublicKey, RegistryAuth, RegistryHost, RouteSpec, RuleEffect, Secret,
-    SecurityProfile, SizeCondition, StaticHost, TimeServer, VolumeName, quantity,
+    SecurityProfile, SizeCondition, StaticHost, TimeOfDay, TimeServer, UtcOffset, VolumeName,
+    Weekday, Window, quantity,
 };
 
 mod container;

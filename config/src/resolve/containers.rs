@@ -1,5 +1,6 @@
 //! Containers, their volumes and health checks, and the conditions for keeping an upgrade.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use instar_values::system_process;
@@ -7,9 +8,10 @@ use instar_values::system_process;
 use super::{
     super::{
         model::{
-            Capabilities, CheckTarget, Container, ContainerHealth, ContainerName, ContainerNetwork,
-            DependsOn, HealthProbe, Mount, MountOption, MountSource, NetworkCondition, Probe,
-            Security, SecurityProfile, UpgradeGate, UpgradeStrategy, UserVolume, UserVolumeKind,
+            ApplyUpdates, Capabilities, CheckTarget, Container, ContainerHealth, ContainerName,
+            ContainerNetwork, ContainerUpdates, DependsOn, HealthProbe, Mount, MountOption,
+            MountSource, NetworkCondition, Probe, Security, SecurityProfile, TimeOfDay,
+            UpgradeGate, UpgradeStrategy, UserVolume, UserVolumeKind, UtcOffset, Weekday, Window,
         },
         section::{Scalar, Section},
     },
@@ -25,6 +27,14 @@ const GATE_TIMEOUT: Duration = Duration::from_secs(300);
 const GATE_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// The minimum: within less time no version finds its disk, starts its services and answers, so each upgrade would be rolled back.
 const GATE_TIMEOUT_MIN: Duration = Duration::from_secs(10);
+/// How often a registry is asked what a name means: by default, and the limits.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(3600);
+const UPDATE_INTERVALS: RangeInclusive<Duration> =
+    Duration::from_secs(10)..=Duration::from_secs(7 * 24 * 3600);
+/// How long a new image has to be up before it is kept: by default, and the limits.
+const UPDATE_TRIAL: Duration = Duration::from_secs(60);
+const UPDATE_TRIALS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 /// Limit on containers. init keeps a descriptor for the output of each container, 64 descriptors in all, of which some are machined's own:
 /// the API's socket, the hand-over, the history of upgrades and a prepared version take five, the others are for future versions.
 const MAX_CONTAINERS: usize = 56;
@@ -74,9 +84,72 @@ pub(super) fn containers<'a>(
                 _ => UpgradeStrategy::Keep,
             };
         }
-        origins.upgrade_strategies.push((name, document));
+        origins.of_containers.push((name, document));
+    }
+    for document in documents.of("ContainerUpdateConfig") {
+        let Some(name) = document.required("name") else {
+            continue;
+        };
+        let updates = updates(&document);
+        if let Some(container) = containers
+            .iter_mut()
+            .find(|container| container.name == name)
+        {
+            container.updates = updates;
+        }
+        origins.of_containers.push((name, document));
     }
     containers
+}
+
+fn updates(document: &Section<'_>) -> Option<ContainerUpdates> {
+    let window = document.section("window").map(|section| window(&section));
+    let interval = within(document, "interval", UPDATE_INTERVALS, UPDATE_INTERVAL);
+    let healthy = within(document, "healthy", UPDATE_TRIALS, UPDATE_TRIAL);
+    Some(ContainerUpdates {
+        apply: match document.text("apply") {
+            Some("approved") => ApplyUpdates::Approved,
+            _ => ApplyUpdates::Rebuilds,
+        },
+        // All of it has been read by now, and its problems reported.
+        interval: interval?,
+        healthy: healthy?,
+        window: match window {
+            Some(window) => Some(window?),
+            None => None,
+        },
+    })
+}
+
+fn window(section: &Section<'_>) -> Option<Window> {
+    let days = section.parsed_list::<Weekday>("days");
+    let offset = section.parsed::<UtcOffset>("utcOffset").unwrap_or_default();
+    let (start, length) = (
+        section.required::<TimeOfDay>("start")?,
+        section.duration("length")?,
+    );
+    let window = Window::new(start, length, days, offset);
+    window
+        .inspect_err(|error| section.wrong_field("length", error))
+        .ok()
+}
+
+/// Reads a duration that has to be within limits.
+fn within(
+    section: &Section<'_>,
+    field: &str,
+    limits: RangeInclusive<Duration>,
+    default: Duration,
+) -> Option<Duration> {
+    let duration = section.duration(field).unwrap_or(default);
+    if limits.contains(&duration) {
+        return Some(duration);
+    }
+    section.wrong_field(
+        field,
+        format_args!("this must be {:?} to {:?}", limits.start(), limits.end()),
+    );
+    None
 }
 
 fn container(document: &Section<'_>) -> Option<Container> {
@@ -91,6 +164,7 @@ fn container(document: &Section<'_>) -> Option<Container> {
         .filter(|words| !words.is_empty());
     let container = Container {
         upgrade_strategy: UpgradeStrategy::default(),
+        updates: None,
         entrypoint,
         args: document.list("args"),
         working_dir: document.parsed("workingDir"),

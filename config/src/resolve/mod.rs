@@ -26,8 +26,8 @@ pub(super) struct Origins<'a> {
     pub(super) containers: HashMap<ContainerName, Section<'a>>,
     /// Health checks, by the name of their container.
     pub(super) health: Vec<(ContainerName, Section<'a>)>,
-    /// Upgrade strategies, by the name of their container.
-    pub(super) upgrade_strategies: Vec<(ContainerName, Section<'a>)>,
+    /// Settings of upgrades and updates, by the name of their container.
+    pub(super) of_containers: Vec<(ContainerName, Section<'a>)>,
 }
 
 /// All documents, as sections of their kind.

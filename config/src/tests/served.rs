@@ -164,10 +164,26 @@ kind: ContainerUpgradeConfig
 name: web
 strategy: restart
 ---
+apiVersion: instar.dev/v1alpha1
+kind: ContainerUpdateConfig
+name: web
+apply: approved
+interval: 10m
+healthy: 90s
+window:
+  start: \"02:00\"
+  length: 2h
+  days: [Sat, Sun]
+  utcOffset: \"+01:00\"
+---
 apiVersion: v1alpha1
 kind: ContainerConfig
 name: usual
 image: nginx
+---
+apiVersion: instar.dev/v1alpha1
+kind: ContainerUpdateConfig
+name: usual
 ---
 apiVersion: instar.dev/v1alpha1
 kind: UpgradeGateConfig
@@ -184,6 +200,30 @@ probes:
         (Duration::from_secs(10), Duration::from_secs(5))
     );
     assert_eq!((health.failure_threshold, health.required), (5, false));
+    let window = Window::new(
+        "02:00".parse().unwrap(),
+        Duration::from_secs(7200),
+        vec!["Sat".parse().unwrap(), "Sun".parse().unwrap()],
+        "+01:00".parse().unwrap(),
+    );
+    let updates: Vec<ContainerUpdates> = config
+        .containers
+        .iter()
+        .map(|container| container.updates.clone().unwrap())
+        .collect();
+    let web = ContainerUpdates {
+        apply: ApplyUpdates::Approved,
+        interval: Duration::from_secs(600),
+        healthy: Duration::from_secs(90),
+        window: window.ok(),
+    };
+    let usual = ContainerUpdates {
+        apply: ApplyUpdates::Rebuilds,
+        interval: Duration::from_secs(3600),
+        healthy: Duration::from_secs(60),
+        window: None,
+    };
+    assert_eq!(updates, [web, usual]);
     let strategies: Vec<UpgradeStrategy> = config
         .containers
         .iter()

@@ -80,7 +80,7 @@ fn bundle_status(error: &BundleError) -> Status {
     let text = chain(error);
     match error {
         BundleError::Altered(_) => Status::data_loss(text),
-        BundleError::NoRoom { .. } | BundleError::Busy => Status::resource_exhausted(text),
+        BundleError::Busy => Status::resource_exhausted(text),
         BundleError::Interrupted(_) | BundleError::NoAnswer(_) => Status::aborted(text),
         BundleError::Machine(_) => Status::internal(text),
         BundleError::OtherArchitecture { .. }

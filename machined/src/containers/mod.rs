@@ -11,6 +11,8 @@ pub mod rootfs;
 pub mod runtime;
 pub mod spec;
 mod tail;
+pub mod update;
+mod updates;
 mod volume;
 
 pub use identity::Identity;
@@ -18,3 +20,4 @@ pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use keepable::{NotKeepable, keepable};
 pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{ContainerSpec, HostView, ResourceLimits, RunAs, SpecError};
+pub use updates::{ImageUpdate, ImageUpdates, Look};

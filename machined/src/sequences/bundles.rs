@@ -15,18 +15,16 @@ use std::sync::Arc;
 use instar_bundle::{Files, Image, Index, Refused, VerifiedBundle, verify};
 
 use crate::base::blocking_io::{self, NoAnswer};
-use crate::base::byte_size::human_short;
 use crate::base::error_chain::chain;
 use crate::bundles::{Event, NotApproved, Origin, approve};
 use crate::config::BundleRules;
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::oci::bundled::{BundledImageError, ImportError, import, resolve};
+use crate::oci::bundled::{BundledImageError, import, resolve};
 use crate::oci::manifest::PLATFORM;
 use crate::oci::verification::VerificationError;
-use crate::oci::{Limits, ResolvedImage, Verified};
+use crate::oci::{Limits, PullError, ResolvedImage, Verified};
 use crate::operation_lock::{Interrupted, Operations};
-use crate::values::Digest;
 
 /// The origin of bundles that callers of the API bring.
 pub const UPLOAD: &str = "upload";
@@ -52,24 +50,12 @@ pub enum BundleError {
     /// Nobody has approved an image.
     #[error(transparent)]
     NotApproved(#[from] NotApproved),
-    /// There is no room.
-    #[error(
-        "there is no room for the images: they need some {}, {} are free on /var; remove images or files",
-        human_short(*needed),
-        human_short(*free)
-    )]
-    NoRoom {
-        /// Bytes needed.
-        needed: u64,
-        /// Bytes free.
-        free: u64,
-    },
     /// There is no place for images yet.
     #[error("there is no place for images: /var is not mounted; wait until the machine has booted")]
     NoPlace,
     /// An image was not unpacked.
     #[error("an image was not imported; those before it are in the store")]
-    Import(#[from] ImportError),
+    Import(#[source] Box<PullError>),
     /// Another bundle is being taken.
     #[error("another bundle is being imported; try again when it is done")]
     Busy,
@@ -129,7 +115,6 @@ async fn take(
     let _turn = turn.ok_or(BundleError::Busy)?;
     let bundle = verified(files, report).await?;
     let allowed = judge(machine, &bundle, origin)?;
-    check_room(machine, &allowed)?;
     let name = |image: &Allowed| image.reference.to_string();
     let first = allowed.first().map(name).unwrap_or_default();
     report.tell(Event::Good(first, allowed.len()));
@@ -138,7 +123,9 @@ async fn take(
         if number > 0 {
             report.tell(Event::Next(name(image)));
         }
-        let imported = import(&bundle, image, &machine.images, &Limits::default()).await?;
+        let (images, limits) = (&machine.images, Limits::default());
+        let imported = import(&bundle, image, images, &limits, &|_| {}).await;
+        let imported = imported.map_err(|error| BundleError::Import(Box::new(error)))?;
         digests.insert(imported.digest());
         // Each image by itself: a power cut leaves those that are whole.
         let kept = machine.bundles.kept.add(bundle.digest(), digests.clone());
@@ -199,26 +186,6 @@ fn judge(
         allowed.push(verified);
     }
     Ok(allowed)
-}
-
-/// Checks that there is room for the images: unpacked, layers have about twice their size.
-fn check_room(machine: &Machine, images: &[Allowed]) -> Result<(), BundleError> {
-    let missing = images
-        .iter()
-        .filter(|image| machine.images.get(image.digest()).is_none());
-    let layers: BTreeSet<(Digest, u64)> = missing
-        .flat_map(|image| image.layers.iter().map(|layer| (layer.digest, layer.size)))
-        .collect();
-    let bytes = layers
-        .iter()
-        .fold(0_u64, |sum, (_, size)| sum.saturating_add(*size));
-    let needed = bytes.saturating_mul(2);
-    let room = rustix::fs::statvfs("/var").map_err(|error| BundleError::Machine(error.into()))?;
-    let free = room.f_bavail.saturating_mul(room.f_frsize);
-    match needed <= free {
-        true => Ok(()),
-        false => Err(BundleError::NoRoom { needed, free }),
-    }
 }
 
 /// Waits until an operation begins that ends the machine.

@@ -8,6 +8,7 @@ mod boot;
 mod bundles;
 mod config_change;
 mod image_rules;
+pub mod image_updates;
 mod install;
 mod kexec;
 mod reset;

@@ -422,6 +422,7 @@ pub(super) async fn next_generation(
         floor: machine.upgrades.floor(),
         origin: machine.store.get(ReleaseOrigin::RUNNING),
         images_in_force: machine.images_in_force.all(),
+        images_checked: machine.images.checked(),
         services_up,
         own_certificates: machine.own_certificates.borrow().clone(),
     };

@@ -75,12 +75,12 @@ impl ContainerWorkload {
         let Some(digest) = self.in_force.get(name, &self.image) else {
             return self.look_up(None).await;
         };
-        if let Some(image) = self.images.get(digest) {
+        let puller = (self.puller)();
+        if let Some(image) = puller.whole(&self.image, digest, &self.images).await? {
             return self.admit(image).await;
         }
-        // The image was lost with /var: pull the same digest again, whatever the name means by now.
+        // The image was lost with /var, or is damaged: pull the same digest again, whatever the name means by now.
         let same = self.image.at(digest);
-        let puller = (self.puller)();
         let pulled = async {
             // Lists of images show it by the name in the config.
             let resolved = ResolvedImage {
@@ -101,6 +101,14 @@ impl ContainerWorkload {
     /// `running` first; any other failure is an error.
     async fn look_up(&self, running: Option<PulledImage>) -> anyhow::Result<VerifiedImage> {
         let here = running.or_else(|| self.images.find(&self.image));
+        let here = match here {
+            Some(here) => {
+                let puller = (self.puller)();
+                let whole = puller.whole(&self.image, here.digest(), &self.images);
+                whole.await?
+            }
+            None => None,
+        };
         let image = match here {
             // A digest always means the same image.
             Some(image) if self.image.digest().is_some() => self.admit(image).await?,

@@ -3,6 +3,7 @@
 //! With it the next generation need not fetch the machine config and the leases again, so that the API is back at once. It also names the
 //! caller of an upgrade, so that the caller is told the outcome, whatever it is.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use crate::init_link::StartReason;
 use crate::network::Lease;
 use crate::store::event_log::ActorId;
 use crate::trust::{self, OwnCertificates};
-use crate::values::Version;
+use crate::values::{Digest, Version};
 
 /// The name under which init keeps the hand-over.
 pub const NAME: &str = "handover";
@@ -80,6 +81,8 @@ pub struct Handover {
     pub origin: Option<ReleaseOrigin>,
     /// The images that containers run; a record on a disk is newer.
     pub images_in_force: InForce,
+    /// The images whose files were compared with their seals in this boot of the kernel.
+    pub images_checked: BTreeSet<Digest>,
     /// Services that were up; the upgrade succeeds when they are up again.
     pub services_up: Vec<String>,
     /// The API's certificates and their keys. They go where the config goes, which has the authority's key: from memory to memory.
@@ -118,8 +121,6 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::Write as _;
-
-    use crate::values::Digest;
 
     fn origin(version: &str) -> ReleaseOrigin {
         ReleaseOrigin {

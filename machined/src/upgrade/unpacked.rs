@@ -13,7 +13,8 @@ use super::error::UpgradeError;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 use crate::oci::{
-    ImageStore, Limits, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
+    ImageStore, Keeps, Limits, PullError, Puller, ResolvedImage, StoreError, Verified,
+    VerifiedImage,
 };
 
 /// The mount point of the filesystem in memory.
@@ -36,6 +37,9 @@ pub struct Unpacked {
 
 /// Whether an image was not stored because the filesystem is full.
 pub fn is_full(error: &PullError) -> bool {
+    if matches!(error, PullError::NoRoom { .. }) {
+        return true;
+    }
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
         cause = match error.downcast_ref::<io::Error>() {
@@ -61,12 +65,13 @@ impl Unpacked {
         room: Room,
     ) -> Result<Self, UpgradeError> {
         let (store, memory) = match room {
-            Room::Var => (images.clone(), None),
+            Room::Var => (images.for_upgrade(), None),
             Room::Memory => {
                 let memory = mount(limits.unpacked_bytes.saturating_add(OVERHEAD))
                     .context("mount memory for the installer's image")
                     .map_err(UpgradeError::Machine)?;
-                (ImageStore::new(MEMORY.into()), Some(memory))
+                let store = ImageStore::new(MEMORY.into(), Keeps::ImagesAlone);
+                (store, Some(memory))
             }
         };
         let image = puller.pull(resolved, &store, limits).await?;

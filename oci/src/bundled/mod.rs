@@ -15,6 +15,6 @@ mod signatures;
 mod write;
 
 pub use gather::{GatherError, Gathered};
-pub use import::{ImportError, import};
+pub use import::import;
 pub use resolve::{BundledImageError, resolve};
 pub use write::{BundleError, Target, write};

@@ -40,8 +40,8 @@ pub fn resolve(bundle: &VerifiedBundle, image: &Image) -> Result<ResolvedImage, 
     let Manifest::Image { config, layers } = Manifest::parse(&document, None).map_err(bad)? else {
         return Err(BundledImageError::Nested(reference()));
     };
-    let config = bundle.document(config.digest)?;
-    let (config, layers) = manifest::image(&config, &layers).map_err(bad)?;
+    let config_document = bundle.document(config.digest)?;
+    let (config, layers) = manifest::image(&config_document, &layers).map_err(bad)?;
     let index = image
         .index
         .map(|index| bundle.document(index))
@@ -53,5 +53,7 @@ pub fn resolve(bundle: &VerifiedBundle, image: &Image) -> Result<ResolvedImage, 
         config,
         layers,
         index,
+        manifest: document,
+        config_document,
     })
 }

@@ -137,7 +137,7 @@ async fn download(
         size: blob.size,
         diff_id: blob.digest,
     };
-    let transfer = pin!(client.download(reference, &layer, upstream, arrived));
+    let transfer = pin!(client.download(reference, &layer, 0, upstream, arrived));
     // If writing ends first, the rest of the transfer is not needed.
     let (writer, result) = match select(pin!(writing), transfer).await {
         Either::Left((written, _)) => written,

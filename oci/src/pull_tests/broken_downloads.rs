@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use instar_base::error_chain::chain;
 
-use super::pulling::{assert_empty, layer, noise, puller, store};
+use super::pulling::{assert_empty, layer, noise, puller, store, store_without_blobs};
 use super::registry::{Registry, mirrored};
 use crate::{Limits, Progress};
 
@@ -53,7 +53,7 @@ async fn broken_downloads_are_resumed() {
         .push("v1", "amd64", &[layer("b", &noise(1_000_000))])
         .await;
     let settings = |port| mirrored(&registry.host(), &[&format!("http://127.0.0.1:{port}")]);
-    let (directory, store) = store();
+    let (directory, store) = store_without_blobs();
 
     // Cut at 300 kB each time: without resuming, the whole blob never arrives.
     let flaky = puller(settings(flaky_proxy(registry.port, 3, 300_000)));

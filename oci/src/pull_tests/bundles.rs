@@ -97,7 +97,9 @@ async fn images_are_verified_from_a_bundle_by_the_signatures_in_it() {
         let verified = verified.unwrap();
         assert!(matches!(verified.basis(), Basis::Signed { .. }));
         let limits = Limits::default();
-        let imported = import(&bundle, &verified, &store, &limits).await.unwrap();
+        let imported = import(&bundle, &verified, &store, &limits, &|_| {})
+            .await
+            .unwrap();
         assert!(imported.rootfs().join("base").exists());
         let found = store.find(&image.reference).unwrap();
         signer.policy().admit(&image.reference, found).unwrap();

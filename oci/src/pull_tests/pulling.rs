@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use instar_base::back_off::BackOff;
 
 use crate::unpack::test_tar::{TarBuilder, gzip};
-use crate::{ImageStore, Policy, Puller, Registries, Retries};
+use crate::{ImageStore, Keeps, Policy, Puller, Registries, Retries};
 
 pub(super) fn puller(settings: Registries) -> Puller {
     puller_with(settings, Policy::default())
@@ -45,7 +45,14 @@ pub(super) fn noise(count: usize) -> Vec<u8> {
 
 pub(super) fn store() -> (tempfile::TempDir, ImageStore) {
     let directory = tempfile::tempdir().unwrap();
-    let store = ImageStore::new(directory.path().to_owned());
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    (directory, store)
+}
+
+/// A store as in memory: each pull begins from nothing.
+pub(super) fn store_without_blobs() -> (tempfile::TempDir, ImageStore) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::ImagesAlone);
     (directory, store)
 }
 

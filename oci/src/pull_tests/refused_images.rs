@@ -5,7 +5,7 @@ use std::fs;
 use instar_base::error_chain::chain;
 use instar_values::Digest;
 
-use super::pulling::{assert_empty, layer, noise, puller, store};
+use super::pulling::{assert_empty, layer, noise, puller, store, store_without_blobs};
 use super::registry::Registry;
 use crate::unpack::test_tar::{TarBuilder, gzip};
 use crate::{Limits, PullError};
@@ -18,7 +18,7 @@ async fn damaged_blobs_are_refused_and_leave_nothing() {
         .push("v1", "amd64", &[layer("a", b"lower"), (tar, blob.clone())])
         .await;
     let puller = puller(registry.settings());
-    let (directory, store) = store();
+    let (directory, store) = store_without_blobs();
     let resolved = puller.look_up(&registry.reference(":v1")).await.unwrap();
     let pull = async || {
         chain(

@@ -11,7 +11,7 @@ use super::pulling::{layer, puller, puller_with, store};
 use super::registry::Registry;
 use crate::verification::test_signing::{Signer, annotation, bundle_of, payload, statement};
 use crate::verification::{Basis, Signature};
-use crate::{Limits, Policy, PulledImage, Puller, ResolvedImage};
+use crate::{ImageStore, Keeps, Limits, Policy, PulledImage, Puller, ResolvedImage};
 
 const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 pub(super) const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
@@ -317,4 +317,36 @@ fn get(registry: &Registry, place: &str, accept: &str) -> Vec<u8> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer.split_once("\r\n\r\n").unwrap().1.as_bytes().to_vec()
+}
+
+#[tokio::test]
+async fn a_damaged_image_that_needs_a_signature_is_made_again_as_trusted_as_before() {
+    let (registry, image) = pushed().await;
+    let signer = Signer::ecdsa();
+    let signature = signer.simple(payload(image.digest()));
+    sign(&registry, image.digest(), std::slice::from_ref(&signature)).await;
+    let puller = puller_with(registry.settings(), signer.policy());
+    let (directory, store) = store();
+    let verified = puller.look_up(&image.reference).await.unwrap();
+    let pulled = puller.pull(&verified, &store, &Limits::default()).await;
+    let place = pulled.unwrap().rootfs().parent().unwrap().to_owned();
+    drop(registry);
+    let next_boot = || ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    for file in ["rootfs/a", "image.json"] {
+        fs::write(place.join(file), "damaged").unwrap();
+        let store = next_boot();
+        if file == "image.json" {
+            // The sweep may come first.
+            store.sweep().unwrap();
+            assert!(!place.exists());
+        }
+        let whole = puller.whole(&image.reference, image.digest(), &store).await;
+        let whole = whole.unwrap().unwrap();
+        signer.policy().admit(&image.reference, whole).unwrap();
+    }
+    // Without the proofs nobody says that the blobs are signed.
+    fs::remove_dir_all(&place).unwrap();
+    let store = next_boot();
+    let whole = puller.whole(&image.reference, image.digest(), &store).await;
+    assert_eq!(whole.unwrap(), None);
 }

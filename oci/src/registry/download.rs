@@ -1,4 +1,4 @@
-//! Downloads one blob from a registry to the thread that unpacks it, and resumes after a broken connection.
+//! Downloads one blob from a registry to the thread that unpacks or stores it, and resumes after a broken connection.
 
 use std::io::{self, Read};
 
@@ -16,18 +16,24 @@ const PIECES: usize = 4;
 /// Limit on interruptions of a download, even if each attempt gets a little further.
 const MOST_BREAKS: u32 = 50;
 
-/// The unpacking end. A plain `Read` that blocks; it ends early when the network end is given up, and the layer is then refused as
-/// truncated.
+/// The reading end. A plain `Read` that blocks; it ends early when the network end is given up, and the layer is then refused as truncated.
 pub(crate) struct Download {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,
 }
 
+impl Download {
+    /// The next piece; `None` at the end.
+    pub(crate) fn piece(&mut self) -> io::Result<Option<Bytes>> {
+        self.pieces.blocking_recv().transpose()
+    }
+}
+
 impl Read for Download {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() {
-            match self.pieces.blocking_recv() {
-                Some(piece) => self.current = piece?,
+            match self.piece()? {
+                Some(piece) => self.current = piece,
                 None => return Ok(0),
             }
         }
@@ -39,6 +45,28 @@ impl Read for Download {
 
 /// The network end.
 pub(crate) struct Upstream(mpsc::Sender<io::Result<Bytes>>);
+
+impl Upstream {
+    /// Sends an error in the place of the next piece.
+    pub(crate) async fn fail(&self, error: io::Error) {
+        // If the reader is gone, it has failed first.
+        let _ = self.0.send(Err(error)).await;
+    }
+}
+
+/// For a source that is read in a thread.
+impl Upstream {
+    /// Sends the next piece; returns whether the reader is still there.
+    pub(crate) fn send_blocking(&self, piece: Bytes) -> bool {
+        self.0.blocking_send(Ok(piece)).is_ok()
+    }
+
+    /// Sends an error in the place of the next piece.
+    pub(crate) fn fail_blocking(&self, error: io::Error) {
+        // If the reader is gone, it has failed first.
+        let _ = self.0.blocking_send(Err(error));
+    }
+}
 
 impl Download {
     pub(crate) fn channel() -> (Upstream, Download) {
@@ -62,17 +90,18 @@ enum Ended {
 }
 
 impl RegistryClient {
-    /// Sends a layer's blob through the channel, from the first endpoint that has it. Errors go through the channel as well: the unpacking
-    /// end reports them.
+    /// Sends a layer's blob, from this position on, through the channel, from the first endpoint that has it. Errors go through the
+    /// channel as well: the reader reports them.
     pub(crate) async fn download(
         &self,
         reference: &ImageReference,
         layer: &Layer,
+        from: u64,
         upstream: Upstream,
         arrived: &(dyn Fn(u64) + Send + Sync),
     ) {
         let mut tried = Vec::new();
-        let mut offset = 0;
+        let mut offset = from;
         for endpoint in self.registries.endpoints(reference.registry()) {
             match self
                 .download_from(&endpoint, reference, layer, &upstream, &mut offset, arrived)
@@ -86,8 +115,7 @@ impl RegistryClient {
             reference: reference.at(layer.digest),
             tried: Tried(tried),
         };
-        // If the reader is gone, unpacking has failed first.
-        let _ = upstream.0.send(Err(io::Error::other(error))).await;
+        upstream.fail(io::Error::other(error)).await;
     }
 
     async fn download_from(

@@ -23,7 +23,7 @@ use instar_values::RegistryAuth;
 use crate::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
 use crate::registries::{Endpoint, Registries};
 use challenge::Challenge;
-pub(super) use download::Download;
+pub(super) use download::{Download, Upstream};
 use instar_base::back_off::BackOff;
 use instar_base::error_chain::chain;
 use instar_base::lock::Lock as _;
@@ -83,6 +83,10 @@ pub struct ResolvedImage {
     pub layers: Vec<Layer>,
     /// The index that the name points to, as the registry serves it: where the index is signed, it leads from the signature to the image.
     pub index: Option<Vec<u8>>,
+    /// The image's manifest, as the registry serves it.
+    pub manifest: Vec<u8>,
+    /// The image's config, as the registry serves it.
+    pub config_document: Vec<u8>,
 }
 
 impl ResolvedImage {
@@ -401,7 +405,9 @@ impl RegistryClient {
             }
         };
         let NamedManifest {
-            manifest, digest, ..
+            manifest,
+            digest,
+            bytes,
         } = ours;
         let Manifest::Image { config, layers } = manifest else {
             return Err(RequestError::Nested);
@@ -423,6 +429,8 @@ impl RegistryClient {
             config,
             layers,
             index,
+            manifest: bytes,
+            config_document: document.bytes,
         })
     }
 

@@ -1,10 +1,10 @@
 //! Admits images: resolved ones by the signatures at their registry, those of the store by the proofs that are kept with them.
 
-use instar_values::{ImageReference, PublicKey};
+use instar_values::{Digest, ImageReference, PublicKey};
 
 use super::findings::{Findings, Subject};
 use super::policy::{Policy, RuleName, Verdict};
-use super::proof::Proof;
+use super::proof::{Proof, Proofs};
 use super::refusal::{Refusal, VerificationError};
 use super::verified::{Basis, Verified, VerifiedImage};
 use crate::registry::{RegistryClient, ResolvedImage};
@@ -34,16 +34,40 @@ impl Policy {
         name: &ImageReference,
         image: PulledImage,
     ) -> Result<VerifiedImage, Box<Refusal>> {
+        let (digest, proofs) = (image.digest(), image.proofs());
+        self.admit_by(name, image, digest, &proofs)
+    }
+
+    /// Admits an image that was resolved from the store's blobs, by proofs that are kept for it.
+    ///
+    /// # Errors
+    /// The rule, and what was found instead.
+    pub(crate) fn admit_resolved(
+        &self,
+        image: ResolvedImage,
+        proofs: &Proofs,
+    ) -> Result<Verified<ResolvedImage>, Box<Refusal>> {
+        let (name, digest) = (image.reference.clone(), image.digest());
+        self.admit_by(&name, image, digest, proofs)
+    }
+
+    /// Admits an image of this digest by proofs.
+    fn admit_by<T>(
+        &self,
+        name: &ImageReference,
+        image: T,
+        digest: Digest,
+        proofs: &Proofs,
+    ) -> Result<Verified<T>, Box<Refusal>> {
         match self.decide(name, image)? {
             Decision::Allowed(verified) => Ok(verified),
             Decision::NeedsSignature(image, rule, key) => {
-                let digest = image.digest();
                 let mut findings = Findings::default();
                 let subject = Subject {
                     image: digest,
                     index: None,
                 };
-                for proof in image.proofs().iter() {
+                for proof in proofs.iter() {
                     if proof.holds(key, digest).is_ok() {
                         return Ok(Verified::signed(image, rule, proof.clone()));
                     }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use instar_init_protocol::{
     BootId, Line, RecvFlags, Reply, Request, SendFlags, StartReason, Welcome, receive, send,
 };
-use instar_oci::ImageStore;
+use instar_oci::{ImageStore, Keeps};
 use machined::disk::{OwnedDisk, Paths};
 use machined::init_link::InitLink;
 use machined::machine::{Generation, Machine, Parts};
@@ -60,7 +60,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
             keeps_workloads: false,
         },
         init,
-        images: ImageStore::new(directory.join("images")),
+        images: ImageStore::new(directory.join("images"), Keeps::ImagesAlone),
         own_log: LogRing::default(),
         // Without a spec the network changes nothing.
         network: Network::start(options, None, Vec::new()).context("look at the network")?,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use instar_oci::{ImageStore, Limits, Policy, Puller, Registries};
+use instar_oci::{ImageStore, Keeps, Limits, Policy, Puller, Registries};
 use instar_values::{ImageReference, Mirror, MirrorEndpoint};
 
 fn main() -> ExitCode {
@@ -57,7 +57,7 @@ async fn pull(reference: &ImageReference, directory: &Path) -> anyhow::Result<()
     };
     let puller = Puller::new(Arc::new(registries), Policy::default());
     let image = puller.look_up(reference).await?;
-    let store = ImageStore::new(directory.to_owned());
+    let store = ImageStore::new(directory.to_owned(), Keeps::Blobs);
     puller.pull(&image, &store, &Limits::default()).await?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use namespace::{block_on, isolated};
 
 use super::*;
 use crate::oci::manifest::ImageConfig;
-use crate::oci::{NewImage, Policy};
+use crate::oci::{Keeps, NewImage, Policy};
 use crate::values::{Digest, ImageReference};
 
 fn name() -> ContainerName {
@@ -69,7 +69,7 @@ fn a_failed_start_leaves_nothing() {
 
 async fn fail_to_start() {
     let directory = tempfile::tempdir().unwrap();
-    let store = ImageStore::new(directory.path().join("store"));
+    let store = ImageStore::new(directory.path().join("store"), Keeps::ImagesAlone);
     let image = stored_image(&store);
     let run = directory.path().join("run");
     let runtime = Runtime::new(
@@ -115,7 +115,7 @@ async fn fail_to_start() {
 #[tokio::test]
 async fn a_container_that_is_absent_is_not_adopted_and_deleting_it_succeeds() {
     let directory = tempfile::tempdir().unwrap();
-    let store = ImageStore::new(directory.path().join("store"));
+    let store = ImageStore::new(directory.path().join("store"), Keeps::ImagesAlone);
     let runtime = Runtime::new(
         "/nonexistent/crun".into(),
         directory.path().join("state"),

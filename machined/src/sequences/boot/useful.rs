@@ -75,6 +75,9 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     if let Err(error) = machine.images_in_force.open(&records(&machine)) {
         tracing::error!("images are looked up anew, which were in force is lost: {error:#}");
     }
+    if let Err(error) = machine.image_updates.open(&records(&machine)) {
+        tracing::error!("which updates of images wait is found out anew: {error:#}");
+    }
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Frees memory that only the boot needed, in two steps: the files that it read, before services start; its code, when it has ended. A
-//! machine of 256 MiB has better uses for both.
+//! Frees memory that only the boot needed, in steps: the files that it read, before services start; its code, when it has ended, and once
+//! more after the work that follows a boot. A machine of 256 MiB has better uses for both.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use crate::sys::text;
 
 /// Pause after the boot for its last steps: addresses of IPv6, and the certificate that names them.
 const SETTLED: Duration = Duration::from_secs(3);
+/// Pause after that for work that follows every boot once, such as the first collection of images.
+const FIRST_WORK: Duration = Duration::from_secs(8);
 /// Time for apid to release its code. Pages that it still has mapped would stay in the page cache.
 const APID: Duration = Duration::from_millis(200);
 
@@ -37,6 +39,12 @@ pub(in crate::sequences) async fn after_boot(machine: Arc<Machine>) {
     tokio::time::sleep(SETTLED).await;
     machine.settle();
     tokio::time::sleep(APID).await;
+    forget_code().await;
+    tokio::time::sleep(FIRST_WORK).await;
+    forget_code().await;
+}
+
+async fn forget_code() {
     let forgotten = text::forget()
         .and_then(|()| File::open("/proc/self/exe"))
         .and_then(|program| text::uncache(&program));

@@ -40,6 +40,7 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
         floor: machine.upgrades.floor(),
         origin: machine.store.get(ReleaseOrigin::RUNNING),
         images_in_force: machine.images_in_force.all(),
+        images_checked: machine.images.checked(),
         own_certificates: machine.own_certificates.borrow().clone(),
         ..Handover::default()
     };

@@ -2,8 +2,12 @@
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::bundles::BundleFact;
+use crate::config::Container;
 use crate::containers::InForce;
+use crate::containers::update::{Reason, Release, Standing};
+use crate::machine::Machine;
 use crate::oci::PulledImage;
+use crate::sequences::image_updates;
 use crate::store::{Metadata, Resource as _};
 
 /// The images in the store.
@@ -73,4 +77,74 @@ fn bundle((metadata, fact): (Metadata, BundleFact)) -> Item {
         .with("phase", 3, fact.phase.word())
         .with("detail", 4, fact.phase.detail());
     Item::stored(metadata, spec)
+}
+
+/// The containers that follow their images' names.
+pub(super) const IMAGE_UPDATES: Kind = Kind {
+    name: "ImageUpdates.instar.dev",
+    singular: "ImageUpdate",
+    namespace: Namespace::Runtime,
+    aliases: &["updates"],
+    columns: &[
+        ("Image", "{.reference}"),
+        ("Version", "{.version}"),
+        ("State", "{.state}"),
+        ("Found", "{.found}"),
+        ("Found version", "{.foundVersion}"),
+        ("Reason", "{.reason}"),
+        ("Looked", "{.lookedAt}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Unannounced],
+    read: |machine| {
+        let Some(configured) = machine.config() else {
+            return Ok(Vec::new());
+        };
+        let containers = configured.config.containers.iter();
+        let followed = containers.filter(|container| container.updates.is_some());
+        Ok(followed
+            .map(|container| update(machine, container))
+            .collect())
+    },
+};
+
+fn update(machine: &Machine, container: &Container) -> Item {
+    let (name, reference) = (container.name.as_str(), &container.image);
+    let in_force = machine.images_in_force.get(name, reference);
+    let running = in_force.and_then(|digest| machine.images.get(digest));
+    let running = running.as_ref().map(image_updates::release_of);
+    let standing = machine.image_updates.standing(name, reference);
+    let (state, found, reason) = match &standing {
+        Standing::Current => ("current", None, None),
+        Standing::Waiting { found, reason } => match reason {
+            Reason::Window => ("window", Some(found), None),
+            Reason::Approval(why) => ("approval", Some(found), Some(why)),
+            Reason::Held(why) => ("held", Some(found), Some(why)),
+        },
+        Standing::OnTrial { found, .. } => ("trial", Some(found), None),
+        Standing::Returned { failed, why } => ("returned", Some(failed), Some(why)),
+    };
+    let text = |text: Option<&String>| text.cloned().unwrap_or_default();
+    let version = |release: Option<&Release>| text(release.and_then(|it| it.version.as_ref()));
+    let created = |release: Option<&Release>| text(release.and_then(|it| it.created.as_ref()));
+    let digest = |digest: Option<String>| digest.unwrap_or_default();
+    let look = machine.image_updates.last_look(name);
+    let mut spec = Record::default()
+        .with("reference", 1, reference.to_string())
+        .with("inForce", 2, digest(in_force.map(|it| it.to_string())))
+        .with("version", 3, version(running.as_ref()))
+        .with("created", 4, created(running.as_ref()))
+        .with("state", 5, state.to_owned())
+        .with("found", 6, digest(found.map(|it| it.digest.to_string())))
+        .with("foundVersion", 7, version(found))
+        .with("foundCreated", 8, created(found))
+        .with("reason", 9, text(reason));
+    if let Some(look) = look {
+        spec = spec.with("lookedAt", 10, Value::Time(look.at)).with(
+            "lookError",
+            11,
+            look.error.unwrap_or_default(),
+        );
+    }
+    Item::new(name.to_owned(), spec)
 }

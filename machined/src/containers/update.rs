@@ -1,0 +1,401 @@
+//! The update of a container's image: a state machine without side effects. `image_updates.rs` asks the registry, and carries out the acts.
+//!
+//! ```text
+//!             found another image                 approved
+//!   Current ──────────────────────► Waiting ─────────────────┐
+//!      ▲  ▲        a new version,   (approval)               ▼
+//!      │  │        or not known        a rebuild ─────►  Waiting ── window opens ─► OnTrial
+//!      │  │                                             (window)                    │     │
+//!      │  └──────────────── up for long enough: it is kept ─────────────────────────┘     │
+//!      │ another image is found, or                                                       │ not up in time
+//!      └ an operator looks the name up ───────────────── Returned ◄───────────────────────┘
+//!                                                 the image of before runs again
+//! ```
+//!
+//! - An image whose label contradicts its tag is held: it waits, and nothing but another image behind the name ends that.
+//! - An image that failed is not tried again, unless it is approved by its digest.
+//! - An operator's own look-up (a restart, another config) counts as his decision: what he put in force is current.
+
+use serde::{Deserialize, Serialize};
+
+use crate::values::{Digest, ImageReference, ReleaseTag, Version};
+
+/// An image behind a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// Its version, by its label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Its build time (RFC 3339), if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+}
+
+/// Why an image waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// It is a rebuild, or approved: it waits for the window, and for other work on the machine to end.
+    Window,
+    /// It needs an approval; the text says why.
+    Approval(String),
+    /// Its label contradicts its tag; the text says how.
+    Held(String),
+}
+
+/// The standing of a container's image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// No other image is known behind the name.
+    #[default]
+    Current,
+    /// Another image is behind the name.
+    Waiting {
+        /// The image.
+        found: Release,
+        /// Why it waits.
+        reason: Reason,
+    },
+    /// The other image is in force and has to prove itself.
+    OnTrial {
+        /// The image.
+        found: Release,
+        /// The digest that was in force before.
+        before: Digest,
+    },
+    /// The other image was not up in time; the one before is in force again.
+    Returned {
+        /// The image that failed.
+        failed: Release,
+        /// Why, in words.
+        why: String,
+    },
+}
+
+/// What was seen or decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The registry was asked: this image is behind the name.
+    Found {
+        /// The image.
+        found: Release,
+        /// What is to become of it.
+        verdict: Verdict,
+    },
+    /// The registry was asked: the image in force is behind the name.
+    Confirmed,
+    /// An operator approved this digest.
+    Approved(Digest),
+    /// The window is open and nothing else is under way; this digest is in force.
+    MaySwitch(Digest),
+    /// The container was up for long enough.
+    Proved,
+    /// The container was not up in time.
+    Failed(String),
+    /// This digest is in force by another way than this machine.
+    LookedUp(Digest),
+}
+
+/// What has to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Put this digest in force and restart the container.
+    Switch(Digest),
+    /// Put the digest of before in force again and restart the container.
+    Return(Digest),
+}
+
+/// What is to become of an image that was found behind a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// A rebuild of the same version.
+    Rebuild,
+    /// It needs an approval; the text says why.
+    Approval(String),
+    /// It is held; the text says why.
+    Held(String),
+}
+
+/// Judges an image that was found, by its label, its tag, and the label of the image in force. With `is_asked_always`, rebuilds need an
+/// approval too.
+pub fn judge(
+    reference: &ImageReference,
+    in_force: &Release,
+    found: &Release,
+    is_asked_always: bool,
+) -> Verdict {
+    let tag: Option<ReleaseTag> = reference.tag().and_then(|tag| tag.parse().ok());
+    let label: Option<Version> = found.version.as_deref().and_then(|text| text.parse().ok());
+    if let (Some(tag), Some(label)) = (&tag, &label)
+        && let Err(contradiction) = tag.check_label(label)
+    {
+        return Verdict::Held(contradiction.to_string());
+    }
+    if is_asked_always {
+        return Verdict::Approval("every image of this container needs an approval".to_owned());
+    }
+    match (&in_force.version, &found.version) {
+        (Some(before), Some(now)) if before == now => Verdict::Rebuild,
+        (Some(before), Some(now)) => {
+            Verdict::Approval(format!("{now} is another version than {before}"))
+        }
+        // The tag pins the version.
+        _ if tag.is_some() => Verdict::Rebuild,
+        _ => Verdict::Approval(
+            "neither tag nor labels say whether it is the same version".to_owned(),
+        ),
+    }
+}
+
+impl Standing {
+    /// Returns the standing after an event, and the act that follows from it. An event that means nothing in this standing changes nothing.
+    pub fn after(self, event: Event) -> (Standing, Option<Act>) {
+        match (self, event) {
+            (standing, Event::Found { found, verdict }) => (standing.found(found, verdict), None),
+            (
+                Standing::Waiting {
+                    found,
+                    reason: Reason::Approval(_) | Reason::Window,
+                },
+                Event::Approved(digest),
+            ) if found.digest == digest => (
+                Standing::Waiting {
+                    found,
+                    reason: Reason::Window,
+                },
+                None,
+            ),
+            (Standing::Returned { failed, .. }, Event::Approved(digest))
+                if failed.digest == digest =>
+            {
+                let again = Standing::Waiting {
+                    found: failed,
+                    reason: Reason::Window,
+                };
+                (again, None)
+            }
+            (
+                Standing::Waiting {
+                    found,
+                    reason: Reason::Window,
+                },
+                Event::MaySwitch(before),
+            ) => {
+                let act = Act::Switch(found.digest);
+                (Standing::OnTrial { found, before }, Some(act))
+            }
+            (Standing::OnTrial { .. }, Event::Proved) => (Standing::Current, None),
+            (Standing::OnTrial { found, before }, Event::Failed(why)) => {
+                let returned = Standing::Returned { failed: found, why };
+                (returned, Some(Act::Return(before)))
+            }
+            (Standing::OnTrial { found, .. }, Event::LookedUp(digest))
+                if found.digest != digest =>
+            {
+                (Standing::Current, None)
+            }
+            (Standing::Waiting { .. } | Standing::Returned { .. }, Event::Confirmed) => {
+                (Standing::Current, None)
+            }
+            (
+                Standing::Waiting { found, .. } | Standing::Returned { failed: found, .. },
+                Event::LookedUp(digest),
+            ) if found.digest == digest => (Standing::Current, None),
+            (standing, _) => (standing, None),
+        }
+    }
+
+    /// Returns the standing once this image was found behind the name; the one in force is never found.
+    fn found(self, found: Release, verdict: Verdict) -> Standing {
+        let reason = match verdict {
+            Verdict::Rebuild => Reason::Window,
+            Verdict::Approval(why) => Reason::Approval(why),
+            Verdict::Held(why) => Reason::Held(why),
+        };
+        match self {
+            // A trial ends first.
+            on_trial @ Standing::OnTrial { .. } => on_trial,
+            Standing::Returned { failed, why } if failed.digest == found.digest => {
+                Standing::Returned { failed, why }
+            }
+            // An approval counts for the image that was approved.
+            Standing::Waiting {
+                found: known,
+                reason: Reason::Window,
+            } if known.digest == found.digest && !matches!(reason, Reason::Held(_)) => {
+                Standing::Waiting {
+                    found: known,
+                    reason: Reason::Window,
+                }
+            }
+            _ => Standing::Waiting { found, reason },
+        }
+    }
+
+    /// Returns the digests that must not be collected.
+    pub fn needed(&self) -> Vec<Digest> {
+        match self {
+            Standing::Current | Standing::Returned { .. } => Vec::new(),
+            Standing::Waiting { found, .. } => vec![found.digest],
+            Standing::OnTrial { found, before } => vec![found.digest, *before],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn release(name: &str, version: Option<&str>) -> Release {
+        Release {
+            digest: Digest::of(name.as_bytes()),
+            version: version.map(str::to_owned),
+            created: None,
+        }
+    }
+
+    #[test]
+    fn every_image_has_a_verdict() {
+        let approval = |why: &str| Verdict::Approval(why.to_owned());
+        let unknown = "neither tag nor labels say whether it is the same version";
+        for (tag, before, now, asked, expected) in [
+            (
+                "2.6.2",
+                Some("2.6.2"),
+                Some("2.6.2"),
+                false,
+                Verdict::Rebuild,
+            ),
+            ("2.6.2", None, Some("2.6.2"), false, Verdict::Rebuild),
+            ("2.6.2", None, None, false, Verdict::Rebuild),
+            (
+                "2.6.2",
+                Some("2.6.2"),
+                Some("2.6.2"),
+                true,
+                approval("every image of this container needs an approval"),
+            ),
+            (
+                "2.6",
+                Some("2.6.2"),
+                Some("2.6.3"),
+                false,
+                approval("2.6.3 is another version than 2.6.2"),
+            ),
+            (
+                "2.6.2",
+                Some("2.6.2"),
+                Some("2.7.0"),
+                false,
+                Verdict::Held(
+                    "the tag 2.6.2 says version 2.6.2, and the image's label says v2.7.0".into(),
+                ),
+            ),
+            (
+                "stable",
+                Some("2.6.2"),
+                Some("2.7.0"),
+                false,
+                approval("2.7.0 is another version than 2.6.2"),
+            ),
+            (
+                "stable",
+                Some("2.6.2"),
+                Some("2.6.2"),
+                false,
+                Verdict::Rebuild,
+            ),
+            ("stable", None, None, false, approval(unknown)),
+            ("stable", Some("2.6.2"), None, false, approval(unknown)),
+        ] {
+            let reference = format!("r.io/app:{tag}").parse().unwrap();
+            let verdict = judge(&reference, &release("a", before), &release("b", now), asked);
+            assert_eq!(verdict, expected, "{tag} {before:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn every_transition() {
+        let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
+        let image = || release("new", None);
+        let waiting = |reason| Standing::Waiting {
+            found: image(),
+            reason,
+        };
+        let (window, approval, held) = (
+            waiting(Reason::Window),
+            waiting(Reason::Approval("a".into())),
+            waiting(Reason::Held("h".into())),
+        );
+        let trial = Standing::OnTrial {
+            found: image(),
+            before: old,
+        };
+        let returned = Standing::Returned {
+            failed: image(),
+            why: "w".into(),
+        };
+        let current = Standing::Current;
+        let found = |verdict| Event::Found {
+            found: image(),
+            verdict,
+        };
+        let events = [
+            found(Verdict::Rebuild),
+            found(Verdict::Approval("a".into())),
+            found(Verdict::Held("h".into())),
+            Event::Approved(new),
+            Event::MaySwitch(old),
+            Event::Proved,
+            Event::Failed("w".into()),
+            Event::LookedUp(new),
+            Event::LookedUp(old),
+            Event::Confirmed,
+        ];
+        #[rustfmt::skip]
+        let table = [
+            //          rebuild     approval    held        approved   may switch  proved      failed      looked up  another   confirmed
+            (&current,  [&window,   &approval,  &held,      &current,  &current,   &current,   &current,   &current,  &current,  &current]),
+            (&window,   [&window,   &window,    &held,      &window,   &trial,     &window,    &window,    &current,  &window,   &current]),
+            (&approval, [&window,   &approval,  &held,      &window,   &approval,  &approval,  &approval,  &current,  &approval, &current]),
+            (&held,     [&window,   &approval,  &held,      &held,     &held,      &held,      &held,      &current,  &held,     &current]),
+            (&trial,    [&trial,    &trial,     &trial,     &trial,    &trial,     &current,   &returned,  &trial,    &current,  &trial]),
+            (&returned, [&returned, &returned,  &returned,  &window,   &returned,  &returned,  &returned,  &current,  &returned, &current]),
+        ];
+        for (before, expected) in table {
+            for (event, expected) in events.iter().zip(expected) {
+                let (after, act) = before.clone().after(event.clone());
+                assert_eq!(after, *expected, "{before:?} {event:?}");
+                let expected = match (before == &after, &after) {
+                    (false, Standing::OnTrial { .. }) => Some(Act::Switch(new)),
+                    (false, Standing::Returned { .. }) => Some(Act::Return(old)),
+                    _ => None,
+                };
+                assert_eq!(act, expected, "{before:?} {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_image_replaces_the_one_that_waits_or_failed() {
+        let rebuilt = Event::Found {
+            found: release("newer", None),
+            verdict: Verdict::Rebuild,
+        };
+        for before in [
+            Standing::Waiting {
+                found: release("new", None),
+                reason: Reason::Held(String::new()),
+            },
+            Standing::Returned {
+                failed: release("new", None),
+                why: String::new(),
+            },
+        ] {
+            let (after, _) = before.after(rebuilt.clone());
+            assert_eq!(after.needed(), [Digest::of(b"newer")]);
+        }
+    }
+}

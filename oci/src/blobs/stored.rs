@@ -1,0 +1,89 @@
+//! A blob of the store, opened for reading.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use instar_values::Digest;
+use instar_values::digest::Hasher;
+
+/// A blob of the store. Only the store makes one: its content had the right digest when it got its name. Disks decay, so whoever uses the
+/// content compares it again: [`StoredBlob::checked`].
+#[derive(Debug)]
+pub struct StoredBlob {
+    digest: Digest,
+    size: u64,
+    file: File,
+}
+
+impl StoredBlob {
+    pub(super) fn new(digest: Digest, size: u64, file: File) -> Self {
+        StoredBlob { digest, size, file }
+    }
+
+    /// Its digest.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Its size, in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// A reader that fails at the end of a blob whose content has another digest by now. Whoever passes the bytes on has to pass on this
+    /// failure too.
+    pub fn checked(self) -> CheckedBlob {
+        CheckedBlob {
+            blob: self,
+            hasher: Some(Hasher::default()),
+        }
+    }
+
+    /// Its content, which is not compared with its digest here.
+    pub(super) fn bytes(mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        (&mut self.file).take(self.size).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A reader of its content for a caller that compares it with the digest.
+    pub(crate) fn unchecked(self) -> File {
+        self.file
+    }
+}
+
+/// A blob that is compared with its digest while it is read.
+pub struct CheckedBlob {
+    blob: StoredBlob,
+    /// `None` once the end was reached.
+    hasher: Option<Hasher>,
+}
+
+impl CheckedBlob {
+    /// The size of the whole blob, in bytes.
+    pub fn size(&self) -> u64 {
+        self.blob.size
+    }
+}
+
+impl Read for CheckedBlob {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.blob.file.read(buffer)?;
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(&buffer[..count]);
+        }
+        if count > 0 || buffer.is_empty() {
+            return Ok(count);
+        }
+        let digest = self.blob.digest;
+        match self.hasher.take().map(Hasher::finish) {
+            Some(actual) if actual != digest => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "the blob {digest} is damaged on the disk: its content has the digest {actual}"
+                ),
+            )),
+            _ => Ok(0),
+        }
+    }
+}

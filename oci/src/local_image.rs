@@ -1,0 +1,84 @@
+//! Resolves an image from the store's blobs, as a registry would: its documents are read and checked again.
+
+use crate::blobs::Blobs;
+use crate::manifest::{self, Manifest, ManifestError};
+use crate::registry::{LARGEST_DOCUMENT, ResolvedImage};
+use crate::store_error::StoreError;
+use instar_values::{Digest, ImageReference};
+
+/// Why the store's blobs make no image.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalImageError {
+    /// The file system failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A document is not here, or is larger than the limit.
+    #[error("the {what} {digest} is not in the store")]
+    Missing {
+        /// The kind of document.
+        what: &'static str,
+        /// Its digest.
+        digest: Digest,
+    },
+    /// The document is readable, but of no use.
+    #[error("the image cannot be used")]
+    Manifest(#[from] ManifestError),
+    /// An index refers to another index.
+    #[error("the index points to another index")]
+    Nested,
+}
+
+/// Resolves the image that this digest, of an index or of a manifest, means. Its layers need not be here.
+///
+/// # Errors
+/// A document is missing, damaged or of no use.
+pub fn resolve(
+    blobs: &Blobs,
+    reference: &ImageReference,
+    named_digest: Digest,
+) -> Result<ResolvedImage, LocalImageError> {
+    let named = document(blobs, "manifest", named_digest)?;
+    let (digest, manifest, index) = match Manifest::parse(&named, None)? {
+        Manifest::Image { .. } => (named_digest, named, None),
+        Manifest::Index(entries) => {
+            let ours = manifest::select(entries)?.digest;
+            (ours, document(blobs, "manifest", ours)?, Some(named))
+        }
+    };
+    let Manifest::Image { config, layers } = Manifest::parse(&manifest, None)? else {
+        return Err(LocalImageError::Nested);
+    };
+    let config_document = document(blobs, "config", config.digest)?;
+    let (config, layers) = manifest::image(&config_document, &layers)?;
+    Ok(ResolvedImage {
+        reference: reference.clone(),
+        digest,
+        named_digest,
+        config,
+        layers,
+        index,
+        manifest,
+        config_document,
+    })
+}
+
+/// The blobs that the image of this digest needs, as far as its documents are here.
+pub(crate) fn blobs_of(
+    blobs: &Blobs,
+    digest: Digest,
+    named_digest: Digest,
+) -> Result<Vec<Digest>, StoreError> {
+    let mut needed = vec![digest, named_digest];
+    let manifest = blobs.document(digest, LARGEST_DOCUMENT)?;
+    let parsed = manifest.and_then(|manifest| Manifest::parse(&manifest, None).ok());
+    if let Some(Manifest::Image { config, layers }) = parsed {
+        needed.push(config.digest);
+        needed.extend(layers.iter().map(|layer| layer.digest));
+    }
+    Ok(needed)
+}
+
+fn document(blobs: &Blobs, what: &'static str, digest: Digest) -> Result<Vec<u8>, LocalImageError> {
+    let document = blobs.document(digest, LARGEST_DOCUMENT)?;
+    document.ok_or(LocalImageError::Missing { what, digest })
+}

@@ -1,0 +1,251 @@
+//! One attempt to make an image: fetches its layers side by side, and unpacks them one after the other.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::StreamExt as _;
+use futures_util::future::{Either, select};
+use futures_util::stream;
+use tokio::sync::oneshot;
+
+use super::Progress;
+use super::error::PullError;
+use super::layers::{LayerBlob, Layers};
+use super::source::Source;
+use crate::blobs::{Blobs, PartialBlob, Receiving};
+use crate::manifest::Layer;
+use crate::registry::ResolvedImage;
+use crate::store::{ImageStore, Incoming, NewImage, PulledImage, StoreError};
+use crate::unpack::{Limits, Ownership, UnpackError, Unpacker};
+use crate::verification::Verified;
+use instar_base::blocking_io::{self, NoAnswer};
+use instar_values::Digest;
+
+/// Limit on the layers of an image that are fetched at once: enough to keep a line busy while one of them waits for an answer.
+const AT_ONCE: usize = 3;
+
+/// An attempt to make an image.
+pub(super) struct Attempt<'a> {
+    /// Where layers come from that are not in the store.
+    pub(super) source: Source<'a>,
+    pub(super) image: &'a Verified<ResolvedImage>,
+    pub(super) store: &'a ImageStore,
+    /// Whether there is room for the image's blobs.
+    pub(super) keeps_blobs: bool,
+    pub(super) limits: &'a Limits,
+    pub(super) progress: &'a (dyn Fn(Progress) + Send + Sync),
+}
+
+/// Why an attempt failed.
+pub(super) struct Failure {
+    pub(super) error: PullError,
+    /// A layer whose old bytes were not taken, and are removed.
+    pub(super) damaged: Option<Digest>,
+}
+
+impl From<PullError> for Failure {
+    fn from(error: PullError) -> Self {
+        Failure {
+            error,
+            damaged: None,
+        }
+    }
+}
+
+/// The values that go to the unpacking thread and come back.
+struct Work {
+    incoming: Incoming,
+    unpacker: Unpacker,
+}
+
+/// Where the unpacking waits for a layer.
+type Opened = oneshot::Receiver<Result<LayerBlob, StoreError>>;
+
+impl Attempt<'_> {
+    pub(super) async fn run(&self) -> Result<PulledImage, Failure> {
+        let store = self.store;
+        let incoming = store.incoming(self.image.digest());
+        let incoming = incoming.map_err(|source| self.stored(source))?;
+        let unpacker = Unpacker::new(&incoming.rootfs(), *self.limits, ownership())
+            .map_err(|source| self.refused(self.image.digest(), source))?;
+        let blobs = store.blobs();
+        let (total, bytes) = (self.image.download_bytes(), AtomicU64::new(0));
+        let arrived = |count| {
+            let bytes = bytes.fetch_add(count, Ordering::Relaxed) + count;
+            (self.progress)(Progress { bytes, total });
+        };
+        let layers = Layers {
+            source: self.source,
+            reference: &self.image.reference,
+            blobs: blobs.as_ref(),
+            keeps_blobs: self.keeps_blobs,
+            arrived: &arrived,
+        };
+        // Without blobs a layer waits for the unpacking, and two connections would wait.
+        let at_once = match (&blobs, self.keeps_blobs) {
+            (Some(_), true) => AT_ONCE,
+            _ => 1,
+        };
+        let (senders, opened): (Vec<_>, Vec<Opened>) =
+            self.image.layers.iter().map(|_| oneshot::channel()).unzip();
+        let fetches: Vec<_> = self
+            .image
+            .layers
+            .iter()
+            .zip(senders)
+            .map(|(layer, opened)| layers.fetch(layer, opened))
+            .collect();
+        let fetching = stream::iter(fetches)
+            .buffer_unordered(at_once)
+            .for_each(|()| std::future::ready(()));
+        let unpacking = self.unpack(Work { incoming, unpacker }, opened);
+        // If unpacking ends first, it has failed: the rest of the transfers is not needed.
+        let work = match select(pin!(unpacking), pin!(fetching)).await {
+            Either::Left((unpacked, _)) => unpacked,
+            Either::Right(((), unpacking)) => unpacking.await,
+        }?;
+        Ok(self.commit(work, blobs).await?)
+    }
+
+    /// Unpacks the layers in their order.
+    async fn unpack(&self, mut work: Work, opened: Vec<Opened>) -> Result<Work, Failure> {
+        for (layer, opened) in self.image.layers.iter().zip(opened) {
+            let opened = opened
+                .await
+                .unwrap_or(Err(StoreError::NoBlob(layer.digest)));
+            let blob = opened.map_err(|source| self.stored(source))?;
+            let (back, blob, result) = {
+                let (layer, mut blob) = (layer.clone(), blob);
+                blocking_io::to_its_end(move || {
+                    let result = work.unpacker.layer(&layer, &mut blob);
+                    (work, blob, result)
+                })
+            }
+            .await
+            .map_err(|source| self.interrupted(source))?;
+            work = back;
+            match result {
+                Ok(()) => work.incoming.keep_blobs(blob.into_partial()),
+                Err(source) => return Err(self.not_taken(layer, blob, source).await),
+            }
+        }
+        if let Some(devices) = work.unpacker.left_out() {
+            tracing::warn!("{}: {devices}", self.image.reference);
+        }
+        Ok(work)
+    }
+
+    /// The failure of a layer; removes its bytes if they may be the cause.
+    async fn not_taken(&self, layer: &Layer, blob: LayerBlob, source: UnpackError) -> Failure {
+        let digest = layer.digest;
+        let Some(blobs) = self.store.blobs() else {
+            return self.refused(digest, source).into();
+        };
+        let removing = blocking_io::to_its_end(move || {
+            let removed = blob.remove_if_wrong(&blobs, digest, &source);
+            (source, removed)
+        });
+        let (source, removed) = match removing.await {
+            Ok(done) => done,
+            Err(source) => return self.interrupted(source).into(),
+        };
+        let is_worth_another = removed.unwrap_or_else(|failed| {
+            tracing::warn!("the blob {digest} may be wrong, and stays: {failed}");
+            false
+        });
+        Failure {
+            error: self.refused(digest, source),
+            damaged: is_worth_another.then_some(digest),
+        }
+    }
+
+    /// Makes it an image of the store, together with its blobs.
+    async fn commit(&self, mut work: Work, blobs: Option<Blobs>) -> Result<PulledImage, PullError> {
+        let image = self.image;
+        let new = NewImage {
+            name: image.reference.clone(),
+            named_digest: image.named_digest,
+            config: image.config.clone(),
+            download_bytes: image.download_bytes(),
+            unpacked_bytes: work.unpacker.bytes(),
+        };
+        let (proof, keeper) = (image.proof().cloned(), self.store.clone());
+        let is_on_disk = blobs.is_some();
+        let documents = blobs
+            .filter(|_| self.keeps_blobs)
+            .map(|blobs| (blobs, documents(image)));
+        let committed = blocking_io::to_its_end(move || {
+            if let Some((blobs, documents)) = &documents {
+                for document in documents {
+                    work.incoming.keep_blobs(receive(blobs, document)?);
+                }
+            }
+            if is_on_disk {
+                work.incoming.seal()?;
+            }
+            if let Some(proof) = &proof {
+                work.incoming.keep_proof(proof)?;
+            }
+            let pulled = work.incoming.commit(new)?;
+            keeper.inherit_proofs(&pulled)?;
+            // Another pull of the same image may have been faster, under another policy.
+            if let Some(proof) = &proof {
+                keeper.keep_proof(&pulled, proof)?;
+            }
+            Ok(pulled)
+        });
+        let committed = committed.await.map_err(|source| self.interrupted(source))?;
+        committed.map_err(|source| self.stored(source))
+    }
+
+    fn stored(&self, source: StoreError) -> PullError {
+        PullError::Store {
+            reference: self.image.reference.clone(),
+            source,
+        }
+    }
+
+    fn refused(&self, layer: Digest, source: UnpackError) -> PullError {
+        PullError::Layer {
+            reference: self.image.reference.clone(),
+            layer,
+            source,
+        }
+    }
+
+    fn interrupted(&self, source: NoAnswer) -> PullError {
+        PullError::Interrupted {
+            reference: self.image.reference.clone(),
+            source,
+        }
+    }
+}
+
+/// The documents of an image, as its registry serves them.
+fn documents(image: &ResolvedImage) -> Vec<Vec<u8>> {
+    let own = [&image.manifest, &image.config_document];
+    let all = image.index.iter().chain(own);
+    all.filter(|document| !document.is_empty())
+        .cloned()
+        .collect()
+}
+
+/// Writes a document beside its place. Nothing is left to do if it is here, or comes by another pull.
+fn receive(blobs: &Blobs, document: &[u8]) -> Result<Option<PartialBlob>, StoreError> {
+    let (digest, size) = (Digest::of(document), document.len() as u64);
+    let Some(Receiving::Missing(mut incoming)) = blobs.try_receive(digest, size)? else {
+        return Ok(None);
+    };
+    incoming.start_again()?;
+    incoming.write(document)?;
+    Ok(Some(incoming.into_partial()))
+}
+
+/// A node runs as root and keeps owners; the tests of a developer cannot.
+fn ownership() -> Ownership {
+    if rustix::process::geteuid().is_root() {
+        Ownership::Keep
+    } else {
+        Ownership::Ignore
+    }
+}

@@ -1,0 +1,177 @@
+//! Images that a disk has damaged: found before they run, and made again.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+
+use instar_values::ImageReference;
+
+use super::pulling::{layer, noise, puller, store};
+use super::registry::Registry;
+use crate::{ImageStore, Keeps, Limits, PulledImage, Puller, Wholeness};
+
+const SIZE: usize = 20_000;
+
+/// The store in another boot: nothing is known about its images.
+fn next_boot(directory: &tempfile::TempDir) -> ImageStore {
+    ImageStore::new(directory.path().to_owned(), Keeps::Blobs)
+}
+
+/// Flips a bit of a file, and leaves its time as it is, as a disk does.
+fn flip(path: &Path, position: u64) {
+    let time = fs::metadata(path).unwrap().modified().unwrap();
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, position).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], position).unwrap();
+    file.set_modified(time).unwrap();
+}
+
+async fn pull(puller: &Puller, store: &ImageStore, name: &ImageReference) -> PulledImage {
+    let resolved = puller.look_up(name).await.unwrap();
+    let pulled = puller.pull(&resolved, store, &Limits::default()).await;
+    pulled.unwrap().into_inner()
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_found_in_the_next_boot_and_healed_without_the_registry() {
+    let registry = Registry::start();
+    let layers = [layer("a", &noise(SIZE)), layer("b", b"small")];
+    registry.push("v1", "amd64", &layers).await;
+    let puller = puller(registry.settings());
+    let name = registry.reference(":v1");
+    let (directory, store) = store();
+    let image = pull(&puller, &store, &name).await;
+    let digest = image.digest();
+    let place = image.rootfs().parent().unwrap().to_owned();
+    drop((registry, image));
+    for (file, position) in [
+        ("rootfs/a", SIZE as u64 / 2),
+        ("rootfs/b", 0),
+        ("image.json", 3),
+        ("image.json", 120),
+        ("tree.json", 20),
+    ] {
+        flip(&place.join(file), position);
+        let store = next_boot(&directory);
+        let damaged = store.check(digest).unwrap();
+        assert!(
+            matches!(damaged, Wholeness::Damaged(_)),
+            "{file}: {damaged:?}"
+        );
+        let image = puller.whole(&name, digest, &store).await.unwrap().unwrap();
+        assert_eq!(fs::read(image.rootfs().join("a")).unwrap(), noise(SIZE));
+        assert_eq!(fs::read(image.rootfs().join("b")).unwrap(), b"small");
+        assert!(image.names().contains(&name), "{file}");
+        assert_eq!(
+            next_boot(&directory).check(digest).unwrap(),
+            Wholeness::Whole
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_damaged_file_is_named() {
+    let registry = Registry::start();
+    registry
+        .push("v1", "amd64", &[layer("etc/passwd", b"root")])
+        .await;
+    let puller = puller(registry.settings());
+    let (directory, store) = store();
+    let image = pull(&puller, &store, &registry.reference(":v1")).await;
+    flip(&image.rootfs().join("etc/passwd"), 1);
+    let found = next_boot(&directory).check(image.digest()).unwrap();
+    let said = "/etc/passwd is not as it was unpacked".to_owned();
+    assert_eq!(found, Wholeness::Damaged(said));
+    // What was looked at in this boot is not read again.
+    assert_eq!(store.check(image.digest()).unwrap(), Wholeness::Whole);
+    let told = next_boot(&directory);
+    told.note_checked(store.checked());
+    assert_eq!(told.check(image.digest()).unwrap(), Wholeness::Whole);
+}
+
+#[tokio::test]
+async fn with_damaged_blobs_the_registry_is_asked_for_these_alone() {
+    let registry = Registry::start();
+    let layers = [layer("a", &noise(SIZE)), layer("b", &noise(SIZE / 2))];
+    registry.push("v1", "amd64", &layers).await;
+    let puller = puller(registry.settings());
+    let name = registry.reference(":v1");
+    let (directory, store) = store();
+    let image = pull(&puller, &store, &name).await;
+    let blob = |blob: &[u8]| {
+        let hex = instar_values::Digest::of(blob).hex();
+        directory.path().join("blobs/sha256").join(hex)
+    };
+    flip(&image.rootfs().join("a"), 5);
+    flip(&blob(&layers[1].1), 100);
+    // The blob that is whole here is not to be fetched.
+    fs::remove_file(registry.blob(&layers[0].1)).unwrap();
+    let store = next_boot(&directory);
+    let healed = puller.whole(&name, image.digest(), &store).await.unwrap();
+    assert_eq!(healed, None, "a blob is missing");
+    let image = pull(&puller, &store, &name).await;
+    assert_eq!(fs::read(image.rootfs().join("a")).unwrap(), noise(SIZE));
+    assert_eq!(fs::read(image.rootfs().join("b")).unwrap(), noise(SIZE / 2));
+    // A pull finds damage, too.
+    flip(&image.rootfs().join("a"), 5);
+    let image = pull(&puller, &next_boot(&directory), &name).await;
+    assert_eq!(fs::read(image.rootfs().join("a")).unwrap(), noise(SIZE));
+}
+
+#[tokio::test]
+async fn a_damaged_file_that_images_share_is_healed_in_each() {
+    let registry = Registry::start();
+    let base = layer("shared", &noise(SIZE));
+    let mut names = Vec::new();
+    for tag in ["v1", "v2"] {
+        registry
+            .push(tag, "amd64", &[base.clone(), layer("own", tag.as_bytes())])
+            .await;
+        names.push(registry.reference(&format!(":{tag}")));
+    }
+    let puller = puller(registry.settings());
+    let (directory, store) = store();
+    let mut images = Vec::new();
+    for name in &names {
+        images.push(pull(&puller, &store, name).await);
+    }
+    let shared = images[0].rootfs().join("shared");
+    assert_eq!(fs::metadata(&shared).unwrap().nlink(), 3);
+    flip(&shared, 7);
+    let store = next_boot(&directory);
+    drop(registry);
+    for (name, image) in names.iter().zip(&images) {
+        let healed = puller.whole(name, image.digest(), &store).await.unwrap();
+        let shared = healed.unwrap().rootfs().join("shared");
+        assert_eq!(fs::read(&shared).unwrap(), noise(SIZE));
+    }
+    let again = images[1].rootfs().join("shared");
+    assert_eq!(
+        fs::metadata(again).unwrap().nlink(),
+        3,
+        "they share it again"
+    );
+}
+
+#[tokio::test]
+async fn an_image_of_a_version_before_seals_is_sealed_as_it_is() {
+    let registry = Registry::start();
+    registry
+        .push("v1", "amd64", &[layer("a", &noise(SIZE))])
+        .await;
+    let puller = puller(registry.settings());
+    let (directory, store) = store();
+    let image = pull(&puller, &store, &registry.reference(":v1")).await;
+    let place = image.rootfs().parent().unwrap().to_owned();
+    fs::remove_file(place.join("tree.json")).unwrap();
+    fs::remove_file(place.join("tree.hashes")).unwrap();
+    fs::remove_dir_all(directory.path().join("blobs")).unwrap();
+    assert_eq!(
+        next_boot(&directory).check(image.digest()).unwrap(),
+        Wholeness::Whole
+    );
+    flip(&image.rootfs().join("a"), 1);
+    let found = next_boot(&directory).check(image.digest()).unwrap();
+    assert!(matches!(found, Wholeness::Damaged(_)), "{found:?}");
+}

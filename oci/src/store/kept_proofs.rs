@@ -1,0 +1,98 @@
+//! The signatures that are kept with an image, proofs.json; and those that a removed image has left for its successor.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::store_error::{StoreError, failed};
+use crate::verification::proof::{self, Proofs};
+use instar_base::whole_file;
+use instar_values::Digest;
+
+const NAME: &str = "proofs.json";
+/// Size limit of kept proofs, in bytes: four times a payload and an index of 1 MiB each, in base64.
+const LARGEST_PROOFS: u64 = 12 << 20;
+
+/// Reads the proofs of the image in this directory. Proofs that cannot be read are none.
+pub(super) fn read(directory: &Path) -> Proofs {
+    read_file(&directory.join(NAME))
+}
+
+fn read_file(path: &Path) -> Proofs {
+    let read = || {
+        let file = File::open(path)?;
+        let mut bytes = Vec::new();
+        file.take(LARGEST_PROOFS).read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>(bytes)
+    };
+    match read().map(|bytes| proof::read(&bytes)) {
+        Ok(Some(proofs)) => proofs,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Proofs::default(),
+        Ok(None) => {
+            tracing::warn!(
+                "{} is damaged: the signatures in it do not count",
+                path.display()
+            );
+            Proofs::default()
+        }
+        Err(error) => {
+            tracing::warn!("{} cannot be read: {error}", path.display());
+            Proofs::default()
+        }
+    }
+}
+
+/// Writes the proofs of the image in this directory.
+pub(super) fn write(directory: &Path, proofs: &Proofs) -> Result<(), StoreError> {
+    let path = directory.join(NAME);
+    let bytes = proof::write(proofs).map_err(io::Error::from);
+    let written = bytes.and_then(|bytes| whole_file::replace(&path, 0o600, &bytes));
+    written.map_err(failed("writing", &path))
+}
+
+/// Proofs of images that were damaged: each is made again from its blobs, and has to be as trusted as before.
+#[derive(Debug)]
+pub(super) struct LeftProofs {
+    directory: PathBuf,
+}
+
+impl LeftProofs {
+    /// Those of this store.
+    pub(super) fn new(store: &Path) -> Self {
+        LeftProofs {
+            directory: store.join("proofs"),
+        }
+    }
+
+    fn path(&self, image: Digest) -> PathBuf {
+        self.directory.join(format!("{}.json", image.hex()))
+    }
+
+    /// Takes the proofs of the image in this directory, which is about to be removed.
+    pub(super) fn take_over(&self, image: Digest, directory: &Path) -> Result<(), StoreError> {
+        let proofs = read(directory);
+        if proofs.iter().next().is_none() {
+            return Ok(());
+        }
+        let path = self.path(image);
+        let bytes = proof::write(&proofs).map_err(io::Error::from);
+        let written = bytes.and_then(|bytes| whole_file::replace(&path, 0o600, &bytes));
+        written.map_err(failed("writing", &path))
+    }
+
+    /// Reads the proofs that an image has left.
+    pub(super) fn read(&self, image: Digest) -> Proofs {
+        read_file(&self.path(image))
+    }
+
+    /// Forgets them.
+    pub(super) fn remove(&self, image: Digest) -> Result<(), StoreError> {
+        let path = self.path(image);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("removing", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}

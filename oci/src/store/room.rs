@@ -1,0 +1,199 @@
+//! The room of a store on its disk: its limit, and the reserve that only an upgrade may use.
+//!
+//! ```text
+//! capacity of the file system
+//! ├─ 3/4 at most: images and their blobs          LIMIT
+//! └─ 1/10, 512 MiB at most: left free by pulls     RESERVE; a pull for an upgrade may use it
+//! ```
+//!
+//! The manifest tells the bytes to fetch, but not the bytes that they unpack to: at least as many. So room is planned for these, and the
+//! unpacking gets the rest of the room as its limit.
+
+/// Bytes of the reserve at most: an installer's image, packed and unpacked, and a container's layer.
+const LARGEST_RESERVE: u64 = 512 << 20;
+
+/// The facts about a store and an image that is to come into it. Sizes in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RoomFacts {
+    /// Capacity of the file system.
+    pub(crate) capacity: u64,
+    /// What is free of it.
+    pub(crate) free: u64,
+    /// Images and blobs of the store. Files that images share count for each.
+    pub(crate) used: u64,
+    /// Blobs of the image that are not in the store.
+    pub(crate) missing: u64,
+    /// All layers of the image, packed.
+    pub(crate) packed: u64,
+    /// Whether it is for an upgrade.
+    pub(crate) for_upgrade: bool,
+}
+
+/// The plan for an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RoomPlan {
+    /// There is room for it and its blobs, and for this many unpacked bytes.
+    WithBlobs(u64),
+    /// There is room for it alone.
+    WithoutBlobs(u64),
+    /// There is no room.
+    None(NoRoom),
+}
+
+/// The numbers of a lack of room, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRoom {
+    /// What the image needs at least.
+    pub needed: u64,
+    /// What is free.
+    pub free: u64,
+    /// What is kept for upgrades.
+    pub reserve: u64,
+    /// Images and blobs that are here.
+    pub used: u64,
+    /// What they may have.
+    pub limit: u64,
+}
+
+impl std::fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
+        write!(
+            f,
+            "it needs {} MiB at least; {} MiB are free, of which {} MiB are kept for upgrades, and images have {} of the {} MiB that they \
+             may have",
+            mebibytes(self.needed),
+            self.free >> 20,
+            mebibytes(self.reserve),
+            mebibytes(self.used),
+            self.limit >> 20,
+        )
+    }
+}
+
+impl RoomFacts {
+    /// The reserve of this file system.
+    fn reserve(&self) -> u64 {
+        match self.for_upgrade {
+            true => 0,
+            false => (self.capacity / 10).min(LARGEST_RESERVE),
+        }
+    }
+
+    /// The limit of the store.
+    fn limit(&self) -> u64 {
+        self.capacity / 4 * 3
+    }
+
+    /// Plans the room for the image.
+    pub(crate) fn plan(&self) -> RoomPlan {
+        let of_disk = self.free.saturating_sub(self.reserve());
+        let of_limit = self.limit().saturating_sub(self.used);
+        let room = of_disk.min(of_limit);
+        let with_blobs = room.saturating_sub(self.missing);
+        if with_blobs >= self.packed && room >= self.missing {
+            return RoomPlan::WithBlobs(with_blobs);
+        }
+        match room >= self.packed {
+            true => RoomPlan::WithoutBlobs(room),
+            false => RoomPlan::None(self.lack(self.packed)),
+        }
+    }
+
+    /// The numbers for an image that needs more than there is.
+    pub(crate) fn lack(&self, needed: u64) -> NoRoom {
+        NoRoom {
+            needed,
+            free: self.free,
+            reserve: self.reserve(),
+            used: self.used,
+            limit: self.limit(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk of 1000 bytes, of which 900 are free.
+    const EMPTY: RoomFacts = RoomFacts {
+        capacity: 1000,
+        free: 900,
+        used: 0,
+        missing: 100,
+        packed: 100,
+        for_upgrade: false,
+    };
+
+    #[test]
+    fn the_plan_keeps_to_the_limit_and_the_reserve() {
+        let lack = |facts: RoomFacts| RoomPlan::None(facts.lack(facts.packed));
+        let full = RoomFacts { free: 150, ..EMPTY };
+        let fuller = RoomFacts { free: 299, ..EMPTY };
+        let upgrade = RoomFacts {
+            for_upgrade: true,
+            ..full
+        };
+        let at_limit = RoomFacts { used: 700, ..EMPTY };
+        let near_limit = RoomFacts { used: 600, ..EMPTY };
+        let shared = RoomFacts { missing: 0, ..full };
+        let large = RoomFacts {
+            capacity: 100 << 30,
+            free: 600 << 20,
+            ..EMPTY
+        };
+        for (facts, expected) in [
+            (EMPTY, RoomPlan::WithBlobs(650)),
+            (full, lack(full)),
+            (fuller, RoomPlan::WithoutBlobs(199)),
+            (upgrade, RoomPlan::WithoutBlobs(150)),
+            (
+                RoomFacts {
+                    free: 200,
+                    ..upgrade
+                },
+                RoomPlan::WithBlobs(100),
+            ),
+            (
+                RoomFacts {
+                    free: 99,
+                    ..upgrade
+                },
+                lack(RoomFacts {
+                    free: 99,
+                    ..upgrade
+                }),
+            ),
+            (at_limit, lack(at_limit)),
+            (near_limit, RoomPlan::WithoutBlobs(150)),
+            (shared, lack(shared)),
+            (
+                RoomFacts {
+                    free: 200,
+                    ..shared
+                },
+                RoomPlan::WithBlobs(100),
+            ),
+            // The reserve of a large disk does not grow with it.
+            (large, RoomPlan::WithBlobs((88 << 20) - 100)),
+        ] {
+            assert_eq!(facts.plan(), expected, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_lack_is_told_with_numbers() {
+        let facts = RoomFacts {
+            capacity: 1000 << 20,
+            free: 150 << 20,
+            used: 30 << 20,
+            ..EMPTY
+        };
+        assert_eq!(
+            facts.lack(60 << 20).to_string(),
+            "it needs 60 MiB at least; 150 MiB are free, of which 100 MiB are kept for upgrades, and images have 30 of the 750 MiB that \
+             they may have"
+        );
+    }
+}

@@ -1,0 +1,165 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+fn name(text: &str) -> ImageReference {
+    text.parse().unwrap()
+}
+
+fn new_image(reference: &str, digest: Digest) -> NewImage {
+    NewImage {
+        name: name(reference),
+        named_digest: digest,
+        config: ImageConfig::default(),
+        download_bytes: 0,
+        unpacked_bytes: 0,
+    }
+}
+
+fn add(store: &ImageStore, content: &[u8], reference: &str) -> PulledImage {
+    let incoming = store.incoming(Digest::of(content)).unwrap();
+    fs::write(incoming.rootfs().join("file"), content).unwrap();
+    incoming
+        .commit(NewImage {
+            download_bytes: 5,
+            unpacked_bytes: 10,
+            ..new_image(reference, Digest::of(content))
+        })
+        .unwrap()
+}
+
+fn children(path: &Path) -> usize {
+    fs::read_dir(path).unwrap().count()
+}
+
+#[tokio::test]
+async fn images_come_stay_and_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().join("instar"), Keeps::Blobs);
+    assert!(store.list().unwrap().is_empty());
+    assert_eq!(children(directory.path()), 0, "made only when needed");
+
+    let image = add(&store, b"one", "r.io/a:1");
+    assert_eq!(fs::read(image.rootfs().join("file")).unwrap(), b"one");
+    let image = store.add_name(image, &name("r.io/a:latest")).unwrap();
+    assert_eq!(store.find(&name("r.io/a:latest")), Some(image.clone()));
+    assert_eq!(
+        store.find(&name("other.io/x").at(image.digest())),
+        Some(image.clone())
+    );
+    assert_eq!(store.find(&name("r.io/b")), None);
+
+    // Another instance, as after a restart.
+    let again = ImageStore::new(directory.path().join("instar"), Keeps::Blobs);
+    assert_eq!(again.list().unwrap(), std::slice::from_ref(&image));
+
+    store.remove(image.digest()).await.unwrap();
+    assert!(matches!(
+        store.remove(image.digest()).await,
+        Err(StoreError::Unknown(_))
+    ));
+    assert_eq!(children(&directory.path().join("instar/images")), 0);
+}
+
+#[test]
+fn a_name_means_what_it_was_pulled_by_last() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let tag = name("r.io/a:v1");
+    let mut first = add(&store, b"first", "r.io/a:v1");
+    // As if the clock had been ahead.
+    first.record.pulled_at += 10_000_000;
+    write(&first.directory, &first.record).unwrap();
+    let second = add(&store, b"second", "r.io/a:v1");
+    assert_eq!(store.find(&tag), Some(second.clone()));
+    let nameless = store.get(first.digest()).unwrap();
+    assert_eq!(*nameless.names(), BTreeSet::from([tag.at(first.digest())]));
+
+    // The name goes back: both images are here.
+    let first = store.add_name(nameless, &tag).unwrap();
+    assert_eq!(store.find(&tag), Some(first));
+    let second = store.get(second.digest()).unwrap();
+    assert!(!second.names().contains(&tag));
+}
+
+#[tokio::test]
+async fn an_image_that_a_value_stands_for_is_not_collected() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let image = add(&store, b"one", "r.io/a:1");
+    let (digest, another) = (image.digest(), image.clone());
+    drop(image);
+    assert!(!store.remove_unused(digest).await.unwrap());
+    assert!(store.get(digest).is_some());
+    drop(another);
+    assert!(store.remove_unused(digest).await.unwrap());
+    assert!(store.get(digest).is_none());
+    assert!(store.shared.state().held.is_empty());
+}
+
+#[test]
+fn images_below_overlays_are_known_by_their_mounts() {
+    let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
+    let mounts = format!(
+        "22 1 0:20 / /var rw - ext4 /dev/vda3 rw\n\
+         31 22 0:31 / /run/machined/containers/web/rootfs rw,nodev - overlay overlay rw,lowerdir=/var/lib/instar/images/{}/rootfs,upperdir=/var/u,workdir=/var/w\n\
+         32 22 0:32 / /x rw - overlay none rw,lowerdir+=/var/lib/instar/images/{}/rootfs\n\
+         33 22 0:33 / /y rw - overlay none rw,lowerdir=/usr/lib/modules\n",
+        one.hex(),
+        two.hex()
+    );
+    let found = lower_images(&mounts, Path::new("/var/lib/instar/images"));
+    assert_eq!(found, BTreeSet::from([one, two]));
+}
+
+#[test]
+fn two_pulls_of_one_image_end_as_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let first = store.incoming(Digest::of(b"x")).unwrap();
+    let second = store.incoming(Digest::of(b"x")).unwrap();
+    first.commit(new_image("r.io/a", Digest::of(b"x"))).unwrap();
+    let image = second
+        .commit(new_image("r.io/b", Digest::of(b"x")))
+        .unwrap();
+    assert_eq!(image.names().len(), 2);
+    assert_eq!(children(&store.images()), 1);
+}
+
+#[test]
+fn whatever_was_cut_off_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let whole = add(&store, b"whole", "r.io/a");
+    drop(store.incoming(Digest::of(b"given up")).unwrap());
+    assert_eq!(children(&store.images()), 1);
+
+    // The leftovers of a power cut.
+    let images = store.images();
+    for bad in [
+        format!("{INCOMING}x/rootfs/dir"),
+        Digest::of(b"no record").hex(),
+        "stray".to_owned(),
+    ] {
+        fs::create_dir_all(images.join(bad)).unwrap();
+    }
+    fs::write(images.join("file"), "").unwrap();
+    let torn = images.join(Digest::of(b"torn").hex());
+    fs::create_dir(&torn).unwrap();
+    fs::write(torn.join("image.json"), "{\"digest\":").unwrap();
+    let elsewhere = images.join(Digest::of(b"elsewhere").hex());
+    fs::create_dir(&elsewhere).unwrap();
+    fs::copy(
+        whole.directory.join("image.json"),
+        elsewhere.join("image.json"),
+    )
+    .unwrap();
+
+    let again = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    assert_eq!(
+        again.list().unwrap(),
+        std::slice::from_ref(&whole),
+        "damaged ones are never listed"
+    );
+    drop(again.incoming(Digest::of(b"next")).unwrap());
+    assert_eq!(children(&images), 1);
+}

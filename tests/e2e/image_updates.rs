@@ -1,0 +1,181 @@
+//! A container that follows its image's name: rebuilds start by themselves and go back if they fail; versions wait for an approval.
+
+use anyhow::{Result, ensure};
+use instar_tests::{
+    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Said,
+    Scratch, Test, WITH_CGROUPS, chapters, greeter_image, tests,
+};
+use serde_json::Value;
+
+use crate::PATIENCE;
+
+const FOLLOWED: &str = "apiVersion: instar.dev/v1alpha1\nkind: ContainerUpdateConfig\nname: greeter\ninterval: 10s\nhealthy: 3s\n";
+const VERSION: &str = "org.opencontainers.image.version";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![a_container_follows_its_images_name]
+}
+
+/// A node, its greeter, its client and its registry.
+struct Subject {
+    node: Node,
+    greeter: Greeter,
+    client: Instarctl,
+    registry: Registry,
+}
+
+impl Subject {
+    async fn boot(scratch: &Scratch, registry: Registry) -> Result<Self> {
+        let host = registry.host_for_guest();
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .blank_disk()?
+            .forward(GREETER_PORT)
+            .configure(move |config| {
+                let image = format!("{host}/app:stable");
+                let config = config.install_disk("/dev/vda").registry(&host);
+                let config = config.greeter_at(GREETER, &image, GREETER_PORT, WITH_CGROUPS);
+                config.document(FOLLOWED)
+            })
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            greeter: Greeter::of(&node)?,
+            client: Instarctl::of(&node, scratch)?,
+            registry,
+            node,
+        })
+    }
+
+    async fn update(&self) -> Result<Value> {
+        let said = self
+            .client
+            .run(&["get", "updates", GREETER, "-o", "json"])
+            .await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        let shown: Value = serde_json::from_str(&said.output)?;
+        Ok(shown["spec"].clone())
+    }
+
+    /// Waits until the update is in this state, with this image.
+    async fn becomes(&self, state: &str, found: &str) -> Outcome {
+        let what = format!("the update is {state}");
+        self.node
+            .wait_until(&what, PATIENCE, async || {
+                let update = self.update().await?;
+                let (is, image) = (&update["state"], &update["found"]);
+                ensure!(is == state && image == found, "{update:#}");
+                Ok(())
+            })
+            .await
+    }
+
+    async fn runs(&self, edition: &str) -> Outcome {
+        self.node
+            .wait_until("it runs the edition", PATIENCE, async || {
+                let runs = self.greeter.get("/read/edition")?;
+                ensure!(runs == edition, "it runs {runs}, not {edition}");
+                Ok(())
+            })
+            .await
+    }
+
+    async fn approve(&self, digest: &str) -> Result<Said> {
+        self.client
+            .run(&["image", "approve", GREETER, digest])
+            .await
+    }
+
+    async fn in_force(&self, digest: &str) -> Outcome {
+        let update = self.update().await?;
+        ensure!(update["inForce"] == digest, "not {digest}: {update:#}");
+        Ok(())
+    }
+}
+
+/// Pushes the greeter behind the tag that the node follows; returns the digest.
+fn push(registry: &Registry, edition: &str, version: &str, program: &str) -> Result<String> {
+    let image = greeter_image(edition)?
+        .entrypoint(&[program])
+        .label(VERSION, version)
+        .created("2026-11-25T22:00:00Z");
+    Ok(image.push(registry, "app", "stable")?.digest)
+}
+
+async fn a_container_follows_its_images_name(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let first = push(&registry, "one", "1.0.0", "/greeter")?;
+    let subject = Subject::boot(&scratch, registry).await?;
+    subject.runs("one").await?;
+    subject.becomes("current", "").await?;
+    subject.in_force(&first).await?;
+    chapters![
+        a_rebuild_starts_by_itself(&subject),
+        a_rebuild_that_fails_is_gone_back_from(&subject),
+        another_version_waits_for_its_approval(&subject),
+        after_a_power_cut_everything_is_as_it_was(subject, &scratch),
+    ]
+    .await
+}
+
+async fn a_rebuild_starts_by_itself(subject: &Subject) -> Outcome {
+    let rebuilt = push(&subject.registry, "two", "1.0.0", "/greeter")?;
+    subject.runs("two").await?;
+    subject.becomes("current", "").await?;
+    subject.in_force(&rebuilt).await
+}
+
+async fn a_rebuild_that_fails_is_gone_back_from(subject: &Subject) -> Outcome {
+    let before = subject.update().await?["inForce"].clone();
+    let broken = push(&subject.registry, "broken", "1.0.0", "/not-there")?;
+    subject.becomes("returned", &broken).await?;
+    subject.runs("two").await?;
+    let update = subject.update().await?;
+    ensure!(update["inForce"] == before, "{update:#}");
+    let reason = update["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("not-there"), "{update:#}");
+    let log = subject.client.run(&["logs", "machined"]).await?;
+    let told = "its new image was not up in time, and the one before is started again";
+    ensure!(log.output.contains(told), "{log:?}");
+    // It is not tried again at the next look, which is ten seconds later.
+    tokio::time::sleep(std::time::Duration::from_secs(15)).await;
+    subject.becomes("returned", &broken).await
+}
+
+async fn another_version_waits_for_its_approval(subject: &Subject) -> Outcome {
+    let newer = push(&subject.registry, "three", "2.0.0", "/greeter")?;
+    subject.becomes("approval", &newer).await?;
+    subject.runs("two").await?;
+    let update = subject.update().await?;
+    ensure!(
+        update["reason"] == "2.0.0 is another version than 1.0.0",
+        "{update:#}"
+    );
+    let other = newer.replace(['0', '1', '2', '3'], "f");
+    let said = subject.approve(&other).await?;
+    ensure!(
+        said.code == Some(5) && said.complaint.contains("does not wait"),
+        "{said:?}"
+    );
+    let said = subject.approve(&newer).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    subject.runs("three").await?;
+    subject.becomes("current", "").await
+}
+
+async fn after_a_power_cut_everything_is_as_it_was(subject: Subject, scratch: &Scratch) -> Outcome {
+    let before = subject.update().await?;
+    let Subject { node, registry, .. } = subject;
+    let node = node.power_cycle().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let subject = Subject {
+        greeter: Greeter::of(&node)?,
+        client: Instarctl::of(&node, scratch)?,
+        registry,
+        node,
+    };
+    subject.runs("three").await?;
+    subject.becomes("current", "").await?;
+    let digest = before["inForce"].as_str().unwrap_or_default();
+    subject.in_force(digest).await
+}
