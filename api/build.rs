@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file with a service or a package of its own; imports are included.
-const FILES: [&str; 21] = [
+const FILES: [&str; 22] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -16,6 +16,7 @@ const FILES: [&str; 21] = [
     "time/time.proto",
     "cluster/cluster.proto",
     "inspect/inspect.proto",
+    "instar/bundle.proto",
     "instar/image_updates.proto",
     "instar/upgrade.proto",
     "cosi/resource/state.proto",

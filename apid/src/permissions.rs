@@ -82,6 +82,7 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/machine.MachineService/ServiceStop",
             "/machine.MachineService/Shutdown",
             "/machine.ImageService/Pull",
+            "/instar.BundleService/*",
             "/instar.ImageUpdateService/Approve",
         ],
     ),

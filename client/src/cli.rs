@@ -1,5 +1,6 @@
 //! The command line. A file for each group of commands has their arguments; `commands` lists them all.
 
+mod bundles;
 mod client_config;
 mod commands;
 mod disks;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
+pub(crate) use bundles::{Bundle, CreateBundle};
 pub(crate) use client_config::Config;
 pub(crate) use commands::Command;
 pub(crate) use disks::{Wipe, WipeMethod};

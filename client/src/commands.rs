@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod apply_config;
+mod bundle;
 mod completion;
 mod config_new;
 mod containers;
@@ -87,6 +88,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Wipe(wipe) => wipe::run(&global, wipe).await,
         Command::Time { check } => time::run(&global, check).await,
         Command::Image(image) => image::run(&global, &image).await,
+        Command::Bundle(bundle) => bundle::run(&global, &bundle).await,
         Command::Get(wanted) => get::run(&global, &wanted).await,
         Command::Dashboard { update_interval } => dashboard::run(&global, update_interval).await,
         Command::Health { wait_timeout } => health::run(&global, wait_timeout).await,

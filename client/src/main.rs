@@ -8,6 +8,7 @@
 //! that a node reads its config with.
 
 mod bpf_filter;
+mod byte_bar;
 mod cli;
 mod commands;
 mod exit;

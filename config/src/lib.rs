@@ -88,3 +88,25 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
         warnings: warnings::collect(&documents),
     })
 }
+
+/// Reads where images come from out of documents that need not make a whole config: for a computer that is no machine of ours, but asks the
+/// same registries.
+///
+/// # Errors
+/// All errors of the documents, as [`parse`] finds them, except that a machine document is missing.
+pub fn parse_image_sources(bytes: &[u8]) -> Result<ImageSources, ConfigErrors> {
+    let problems = Problems::default();
+    let documents = yaml::documents(bytes, MAX_CONFIG_BYTES)?;
+    let documents: Vec<Identified<'_>> = documents
+        .iter()
+        .filter_map(|document| documents::identify(document, &problems))
+        .collect();
+    for document in &documents {
+        check_shape::check(document, &problems);
+    }
+    conflicts::check(&documents, &problems);
+    problems.result()?;
+    let sources = resolve::image_sources(&documents, &problems);
+    problems.result()?;
+    Ok(sources)
+}

@@ -35,6 +35,8 @@ pub enum Setting {
     TrustedRoots,
     /// The images that may be used, and the signatures that they need.
     ImageVerification,
+    /// Bundles of images.
+    Bundles,
     /// Links, addresses, routes, DNS.
     Network,
     /// Kernel parameters below /proc/sys.
@@ -110,7 +112,7 @@ pub struct Row {
 }
 
 /// Every setting, in the order of the docs.
-pub const SETTINGS: [Row; 19] = [
+pub const SETTINGS: [Row; 20] = [
     Row {
         setting: Setting::MachineType,
         name: "the machine's type",
@@ -223,6 +225,13 @@ pub const SETTINGS: [Row; 19] = [
         except: &[],
     },
     Row {
+        setting: Setting::Bundles,
+        name: "bundles of images",
+        taken_over: TakenOver::AtUse,
+        served: &["BundleConfig"],
+        except: &[],
+    },
+    Row {
         setting: Setting::Network,
         name: "the network",
         taken_over: TakenOver::ByStep(Step::Network),
@@ -308,6 +317,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         time,
         registries,
         image_rules,
+        bundles,
         network,
         sysctls,
         sysfs,
@@ -330,6 +340,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         Setting::Registries => *registries != new.registries,
         Setting::TrustedRoots => *trusted_roots != new.trusted_roots,
         Setting::ImageVerification => *image_rules != new.image_rules,
+        Setting::Bundles => *bundles != new.bundles,
         Setting::Network => *network != new.network,
         Setting::Sysctls => *sysctls != new.sysctls,
         Setting::Sysfs => *sysfs != new.sysfs,

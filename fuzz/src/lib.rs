@@ -7,6 +7,7 @@
 //! The decision: decoders are a list that both libFuzzer and a plain test run, on stable Rust. cargo-fuzz's targets were the other choice: a
 //! program per decoder, on a nightly compiler, and nothing of it in the tests that everybody runs.
 
+mod bundle;
 mod layer;
 mod seeds;
 
@@ -24,7 +25,7 @@ pub struct Decoder {
 }
 
 /// All decoders.
-pub const DECODERS: [Decoder; 13] = [
+pub const DECODERS: [Decoder; 14] = [
     decoder("api-request", decoders::api_request, seeds::api_requests),
     decoder(
         "machine-config",
@@ -47,6 +48,7 @@ pub const DECODERS: [Decoder; 13] = [
         seeds::image_signatures,
     ),
     decoder("image-layer", layer::decode, seeds::image_layers),
+    decoder("bundle", bundle::decode, bundle::seeds),
     decoder(
         "registry-challenge",
         decoders::registry_challenge,

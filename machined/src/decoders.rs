@@ -14,7 +14,7 @@ use crate::values::{ImageReference, PublicKey};
 
 /// Decodes a request to the API: the first byte selects the message.
 pub fn api_request(bytes: &[u8]) {
-    use instar_api::{cluster, cosi::resource, machine, storage, time};
+    use instar_api::{cluster, cosi::resource, instar, machine, storage, time};
     let Some((which, bytes)) = bytes.split_first() else {
         return;
     };
@@ -53,6 +53,9 @@ pub fn api_request(bytes: &[u8]) {
         resource::ListRequest,
         resource::WatchRequest,
         machine::PacketCaptureRequest,
+        instar::BundleBeginRequest,
+        instar::BundleWriteRequest,
+        instar::BundleImportRequest,
     ];
 }
 

@@ -6,6 +6,7 @@
 //! - a container that has not been removed completely was made from it (its overlay is mounted);
 //! - it waits for its start behind a name that a container follows, or may be gone back to;
 //! - it is in use by a pull, a start or an upgrade;
+//! - one of the last bundles brought it;
 //! - a caller of the API asked for it within a day, and it is among the last few of these.
 //!
 //! With the images go the blobs and the shared files that no other image needs (`oci/src/store/collection.rs`).
@@ -164,6 +165,7 @@ impl Facts {
 fn needed(machine: &Machine) -> BTreeSet<Digest> {
     let mut needed = machine.images_in_force.digests();
     needed.extend(machine.image_updates.needed());
+    needed.extend(machine.bundles.kept.images());
     needed
 }
 

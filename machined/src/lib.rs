@@ -9,7 +9,7 @@
 //! intent      the config as specs in the domains' terms     intent
 //! machine     the state that the parts share                machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
-//! services    processes and containers kept running         services
+//! services    processes kept running; bundles of images      services, bundles
 //! store       facts that others wait for                    store
 //! domains     one part of the machine each                  disk, network, time, containers, modules, …
 //! ```
@@ -41,6 +41,7 @@ pub use instar_values as values;
 pub mod api;
 pub mod apid_service;
 pub mod boot_loader;
+pub mod bundles;
 pub mod command_line;
 pub mod config_source;
 pub mod console;

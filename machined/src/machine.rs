@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use config_trial::ConfigTrial;
 
 use crate::base::lock::Lock as _;
+use crate::bundles::Bundles;
 use crate::config::MachineConfig;
 use crate::containers::{ImageUpdates, ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
@@ -93,6 +94,8 @@ pub struct Machine {
     pub init: InitLink,
     /// Where images are unpacked.
     pub images: ImageStore,
+    /// Bundles of images on their way in.
+    pub bundles: Bundles,
     /// The images that containers run.
     pub images_in_force: ImagesInForce,
     /// The images that wait behind the names that containers follow.
@@ -187,6 +190,7 @@ impl Machine {
             store,
             observed_versions: ObservedVersions::default(),
             init: parts.init,
+            bundles: Bundles::new(parts.images.directory()),
             images: parts.images,
             images_in_force: ImagesInForce::new(parts.images_in_force),
             image_updates: ImageUpdates::default(),

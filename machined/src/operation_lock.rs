@@ -176,6 +176,16 @@ impl Operations {
         self.holder.subscribe()
     }
 
+    /// Waits until an operation begins that ends the machine, and returns it.
+    pub async fn end_of_machine(&self) -> Option<Operation> {
+        let mut holder = self.watch();
+        let is_end = |holder: &Option<Holder>| {
+            holder.is_some_and(|holder| holder.operation.ends_the_machine())
+        };
+        let end = holder.wait_for(is_end).await;
+        end.ok().and_then(|end| end.map(|holder| holder.operation))
+    }
+
     /// Checks whether the lock is free without taking it: tasks that wait for it or watch it are not disturbed.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blobs;
+pub mod bundled;
 #[cfg(feature = "fuzzing")]
 pub mod decoders;
 pub mod local_image;

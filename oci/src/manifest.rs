@@ -113,6 +113,14 @@ pub enum ManifestError {
         /// The platforms that there are.
         found: String,
     },
+    /// The image is not for the platform that a bundle is to be for.
+    #[error("the image is for {found}, not for {wanted}")]
+    OtherPlatform {
+        /// The platforms that there are.
+        found: String,
+        /// The platform that was asked for.
+        wanted: String,
+    },
     /// Manifest and config list different numbers of layers.
     #[error("the manifest has {layers} layers, the config {diff_ids}")]
     LayerCount {
@@ -243,15 +251,25 @@ impl Manifest {
 
 /// The entry of an index for this platform.
 pub(crate) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestError> {
+    select_for(manifests, PLATFORM)
+}
+
+/// The entry of an index for a platform.
+pub(crate) fn select_for(
+    manifests: Vec<Descriptor>,
+    wanted: Platform<'_>,
+) -> Result<Descriptor, ManifestError> {
+    // amd64/v2 and up may need instructions that a processor lacks; v8 is every arm64.
+    let base = match wanted.architecture {
+        "arm64" => "v8",
+        _ => "v1",
+    };
     let runs_here = |entry: &Descriptor| {
-        // amd64/v2 and up may need instructions that this processor lacks.
         entry.platform.as_ref().is_some_and(|platform| {
-            platform.os == PLATFORM.os
-                && platform.architecture == PLATFORM.architecture
-                && platform
-                    .variant
-                    .as_deref()
-                    .is_none_or(|variant| matches!(variant, "" | "v1"))
+            let variant = platform.variant.as_deref();
+            platform.os == wanted.os
+                && platform.architecture == wanted.architecture
+                && variant.is_none_or(|variant| variant.is_empty() || variant == base)
         })
     };
     if let Some(entry) = manifests.iter().find(|entry| runs_here(entry)) {
@@ -276,7 +294,13 @@ pub(crate) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestE
     } else {
         found.join(", ")
     };
-    Err(ManifestError::Platform { found })
+    Err(match wanted == PLATFORM {
+        true => ManifestError::Platform { found },
+        false => ManifestError::OtherPlatform {
+            found,
+            wanted: wanted.to_string(),
+        },
+    })
 }
 
 #[derive(Deserialize)]

@@ -15,9 +15,10 @@
 
 mod attempt;
 mod error;
-mod into_store;
+pub(crate) mod into_store;
 mod layers;
 mod rebuild;
+mod source;
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ pub use error::PullError;
 use instar_http_client::HttpError;
 use instar_values::{Digest, ImageReference};
 pub use into_store::import;
+pub(crate) use source::Source;
 
 /// Pulls images that a policy allows. It holds tokens and certificates: make one when it is needed.
 pub struct Puller {
@@ -207,6 +209,13 @@ impl Puller {
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<PulledImage, PullError> {
-        into_store::unpack(Some(&self.client), image, store, limits, progress).await
+        into_store::unpack(
+            Source::Registry(&self.client),
+            image,
+            store,
+            limits,
+            progress,
+        )
+        .await
     }
 }

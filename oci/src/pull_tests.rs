@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod broken_downloads;
+mod bundles;
 mod credentials;
 mod damage;
 mod interrupted;

@@ -251,6 +251,11 @@ impl ImageStore {
         }
     }
 
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.shared.directory
+    }
+
     /// The same store for an upgrade, which may use the reserve.
     pub fn for_upgrade(&self) -> Self {
         ImageStore {

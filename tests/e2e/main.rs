@@ -9,6 +9,7 @@
 mod api_methods;
 mod authorities;
 mod boot;
+mod bundles;
 mod callers;
 mod chaos;
 mod clock;
@@ -106,7 +107,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 35] = [
+const OF_LONG_RUNS: [Area; 36] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -125,6 +126,7 @@ const OF_LONG_RUNS: [Area; 35] = [
     image_signatures::tests,
     image_updates::tests,
     image_store::tests,
+    bundles::tests,
     hostile_clients::tests,
     dead_neighbours::tests,
     full_var::tests,

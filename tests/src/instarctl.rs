@@ -43,6 +43,15 @@ impl Instarctl {
         })
     }
 
+    /// Returns the program for commands that need no node.
+    pub fn alone(scratch: &Scratch) -> Result<Self> {
+        Ok(Self {
+            endpoint: "127.0.0.1:1".to_owned(),
+            program: host_program("instarctl")?,
+            client_config: scratch.join("no-talosconfig"),
+        })
+    }
+
     /// Replaces the client configuration, also its address of the node.
     pub fn with_config(&self, client_config: PathBuf) -> Self {
         Self {

@@ -20,6 +20,7 @@
 
 mod bad_line;
 mod bare_boot;
+mod bundle;
 mod calls;
 mod code_lines;
 mod connect;
@@ -75,6 +76,7 @@ mod wrong_time_server;
 
 pub use bad_line::{BadLine, Impairment};
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
+pub use bundle::{bundle, place_for_sticks, plug_in, pull_out, stick};
 pub use calls::{Answer, Calls};
 pub use code_lines::code_lines_below;
 pub use container_writer::ContainerWriter;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use clap_complete::Shell;
 
+use super::bundles::Bundle;
 use super::client_config::Config;
 use super::disks::Wipe;
 use super::durations::duration;
@@ -191,6 +192,9 @@ pub(crate) enum Command {
     /// List, pull and remove images on the node
     #[command(subcommand, visible_alias = "images")]
     Image(Image),
+    /// Make, show, verify and upload bundles: images with their signatures in one file, for places without a registry
+    #[command(subcommand)]
+    Bundle(Bundle),
     /// Show the node's resources: its state and settings; `get rd` lists the types
     Get(Get),
     /// Show a live dashboard of nodes: summary, services, load and logs

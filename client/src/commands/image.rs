@@ -14,8 +14,9 @@ use serde_json::json;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use crate::byte_bar::byte_bar;
 use crate::cli::{Global, Image};
-use crate::output::{Output, human, table, time};
+use crate::output::{human, table, time};
 use crate::target;
 
 pub(super) async fn run(global: &Global, image: &Image) -> Result<(), Failure> {
@@ -105,15 +106,7 @@ pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<S
     };
     let reply = client(node).pull(node.request(request)).await;
     let mut stream = reply.map_err(explain)?.into_inner();
-    // On standard error, and only on a terminal: indicatif finds that out by itself.
-    let bar = match global.output {
-        Output::Table => indicatif::ProgressBar::new(0),
-        Output::Json | Output::Yaml => indicatif::ProgressBar::hidden(),
-    };
-    let style =
-        indicatif::ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {wide_msg}");
-    bar.set_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()));
-    bar.set_message(image.to_owned());
+    let bar = byte_bar(global.output, image.to_owned());
     let mut pulled = None;
     while let Some(message) = stream.message().await.map_err(explain)? {
         match message.response {

@@ -8,6 +8,13 @@ const TCP: Field = opt("tcp", Fields(&[req("address", Text)]));
 
 pub(super) const KINDS: &[Kind] = &[
     kind(
+        "BundleConfig",
+        &[
+            opt("approved", TEXTS),
+            opt("sticks", OneOf(&["accept", "ignore"])),
+        ],
+    ),
+    kind(
         "ContainerHealthConfig",
         &[
             req("name", Text),

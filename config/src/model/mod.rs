@@ -3,14 +3,18 @@
 //! Plain data. Defaults are filled in where the config itself has one; values that depend on the machine (which disk, which link) stay a
 //! description.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use instar_values::KernelParameter;
 
 pub use instar_values::{
     AbsolutePath, ByteSize, Capabilities, CheckTarget, Cidr, ClientIdentity, Comparison,
-    ContainerName, ContainerNetwork, DiskFields, DiskKind, DiskSelector, EndpointUrl, EtcFile,
-    HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImagePattern,
+    ContainerName, ContainerNetwork, Digest, DiskFields, DiskKind, DiskSelector, EndpointUrl,
+    EtcFile, HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImagePattern,
     ImageReference, ImageRule, KernelModule, LinkName, Millicores, Mirror, MirrorEndpoint, Mount,
     MountOption, MountSource, PublicKey, RegistryAuth, RegistryHost, RouteSpec, RuleEffect, Secret,
     SecurityProfile, SizeCondition, StaticHost, TimeOfDay, TimeServer, UtcOffset, VolumeName,
@@ -49,6 +53,8 @@ pub struct MachineConfig {
     pub registries: Registries,
     /// Rules for images, in the order of the file: the first one that matches an image decides about it.
     pub image_rules: Vec<ImageRule>,
+    /// Which bundles of images the machine takes.
+    pub bundles: BundleRules,
     /// Links, addresses, names.
     pub network: Network,
     /// Kernel parameters below /proc/sys, and their values.
@@ -163,12 +169,40 @@ pub struct Registries {
     pub auth: BTreeMap<RegistryHost, RegistryAuth>,
 }
 
+/// Where images come from, and which servers are trusted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ImageSources {
+    /// The registries.
+    pub registries: Registries,
+    /// Authorities for servers, in addition to the system's.
+    pub trusted_roots: Vec<TrustedRoots>,
+}
+
 impl Registries {
     /// The mirror for a registry: its own, else that of `*`.
     #[must_use]
     pub fn mirror(&self, host: &str) -> Option<&Mirror> {
         self.mirrors.get(host).or_else(|| self.mirrors.get("*"))
     }
+}
+
+/// Which bundles of images the machine takes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BundleRules {
+    /// The digests of bundles whose images need no signature.
+    pub approved: BTreeSet<Digest>,
+    /// What happens when a stick with a bundle is plugged in.
+    pub sticks: Sticks,
+}
+
+/// What happens when a stick with a bundle is plugged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sticks {
+    /// Its images are taken, if they are signed by a rule's key or the bundle is approved.
+    #[default]
+    Accept,
+    /// Nothing.
+    Ignore,
 }
 
 /// An address of a name server, with port 53 by default.

@@ -1,8 +1,8 @@
-//! The owner's rules for images.
+//! The owner's rules for images and for bundles of images.
 
 use super::{
     super::{
-        model::{ImagePattern, ImageRule, RuleEffect},
+        model::{BundleRules, Digest, ImagePattern, ImageRule, RuleEffect, Sticks},
         section::Section,
     },
     Documents,
@@ -13,6 +13,22 @@ pub(super) fn rules(documents: &Documents<'_>) -> Vec<ImageRule> {
     let rules = document.map(|document| document.sections("rules"));
     let rules = rules.unwrap_or_default().into_iter();
     rules.filter_map(|(_, section)| rule(&section)).collect()
+}
+
+pub(super) fn bundles(documents: &Documents<'_>) -> BundleRules {
+    let Some(document) = documents.one("BundleConfig") else {
+        return BundleRules::default();
+    };
+    BundleRules {
+        approved: document
+            .parsed_list::<Digest>("approved")
+            .into_iter()
+            .collect(),
+        sticks: match document.text("sticks") {
+            Some("ignore") => Sticks::Ignore,
+            _ => Sticks::Accept,
+        },
+    }
 }
 
 fn rule(section: &Section<'_>) -> Option<ImageRule> {

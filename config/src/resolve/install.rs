@@ -14,7 +14,7 @@ const MAX_EXPRESSION_BYTES: usize = 4096;
 pub(super) fn spec(documents: &Documents<'_>) -> Option<InstallSpec> {
     match documents.one("UnattendedInstallConfig") {
         Some(document) => unattended(&document),
-        None => old(&documents.machine.section("install")?),
+        None => old(&documents.section("install")?),
     }
 }
 

@@ -12,7 +12,12 @@ mod trust;
 
 use std::collections::HashMap;
 
-use super::{documents::Identified, model::*, problem::Problems, section::Section};
+use super::{
+    documents::Identified,
+    model::*,
+    problem::Problems,
+    section::{Scalar, Section},
+};
 
 /// The sections that the parts of the model come from, to report later problems with their positions.
 #[derive(Default)]
@@ -27,12 +32,24 @@ pub(super) struct Origins<'a> {
 
 /// All documents, as sections of their kind.
 struct Documents<'a> {
-    machine: Section<'a>,
+    /// The section `machine` of the large document.
+    machine: Option<Section<'a>>,
     all: &'a [Identified<'a>],
     problems: &'a Problems,
 }
 
 impl<'a> Documents<'a> {
+    /// A section of the section `machine`.
+    fn section(&self, name: &'a str) -> Option<Section<'a>> {
+        self.machine.as_ref()?.section(name)
+    }
+
+    /// The names and texts of a map of the section `machine`.
+    fn named_texts(&self, field: &str) -> Vec<(&'a str, Scalar<'a>)> {
+        let machine = self.machine.as_ref();
+        machine.map_or_else(Vec::new, |machine| machine.named_texts(field))
+    }
+
     /// The documents of a kind, in the order of the file.
     fn of(&self, kind: &str) -> impl Iterator<Item = Section<'a>> {
         let problems = self.problems;
@@ -54,19 +71,21 @@ pub(super) fn config<'a>(
     problems: &'a Problems,
 ) -> Option<(MachineConfig, Origins<'a>)> {
     let root = Section::of(all.iter().find(|document| document.is_machine())?, problems);
+    let machine = root.section("machine")?;
+    let (machine_type, token) = (machine.text("type"), machine.secret("token"));
     let documents = Documents {
-        machine: root.section("machine")?,
+        machine: Some(machine),
         all,
         problems,
     };
     let mut origins = Origins::default();
     let trust = trust::trust(&documents);
     let config = MachineConfig {
-        machine_type: match documents.machine.text("type") {
+        machine_type: match machine_type {
             Some("controlplane") => MachineType::ControlPlane,
             _ => MachineType::Worker,
         },
-        token: documents.machine.secret("token"),
+        token,
         hostname: system::hostname(&documents),
         install: install::spec(&documents),
         containers: containers::containers(&documents, &mut origins),
@@ -76,6 +95,7 @@ pub(super) fn config<'a>(
         time: system::time(&documents),
         registries: registries::registries(&documents),
         image_rules: image_rules::rules(&documents),
+        bundles: image_rules::bundles(&documents),
         network: network::network(&documents),
         sysctls: system::sysctls(&documents),
         sysfs: system::sysfs(&documents),
@@ -87,4 +107,18 @@ pub(super) fn config<'a>(
         trust: trust?,
     };
     Some((config, origins))
+}
+
+/// Reads only where images come from. The documents need not make a whole config.
+pub(super) fn image_sources<'a>(all: &'a [Identified<'a>], problems: &'a Problems) -> ImageSources {
+    let machine = all.iter().find(|document| document.is_machine());
+    let documents = Documents {
+        machine: machine.and_then(|document| Section::of(document, problems).section("machine")),
+        all,
+        problems,
+    };
+    ImageSources {
+        registries: registries::registries(&documents),
+        trusted_roots: trust::trusted_roots(&documents),
+    }
 }

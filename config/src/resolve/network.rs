@@ -19,7 +19,7 @@ const DNS_PORT: u16 = 53;
 
 pub(super) fn network(documents: &Documents<'_>) -> Network {
     let mut network = Network::default();
-    if let Some(old) = documents.machine.section("network") {
+    if let Some(old) = documents.section("network") {
         for (_, interface) in old.sections("interfaces") {
             old_interface(&interface, &mut network);
         }

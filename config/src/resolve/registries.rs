@@ -15,7 +15,7 @@ use super::{
 
 pub(super) fn registries(documents: &Documents<'_>) -> Registries {
     let mut registries = Registries::default();
-    if let Some(old) = documents.machine.section("registries") {
+    if let Some(old) = documents.section("registries") {
         for (host, section) in old.sections("mirrors") {
             if let Some(host) = host_name(&section, host) {
                 registries.mirrors.insert(host, old_mirror(&section));

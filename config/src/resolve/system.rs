@@ -30,7 +30,7 @@ pub(super) fn hostname(documents: &Documents<'_>) -> HostnamePolicy {
             }
         };
     }
-    let network = documents.machine.section("network");
+    let network = documents.section("network");
     match network.and_then(|network| network.parsed("hostname")) {
         Some(name) => HostnamePolicy::Fixed(name),
         None => HostnamePolicy::Stable,
@@ -50,7 +50,7 @@ pub(super) fn time(documents: &Documents<'_>) -> TimeSync {
                 .filter(|timeout| !timeout.is_zero()),
         };
     }
-    let time = documents.machine.section("time");
+    let time = documents.section("time");
     let time = time.as_ref();
     TimeSync {
         enabled: !time.and_then(|time| time.flag("disabled")).unwrap_or(false),
@@ -84,7 +84,7 @@ fn parameters(
 ) -> BTreeMap<KernelParameter, String> {
     let given = match documents.one(kind) {
         Some(document) => document.named_texts("params"),
-        None => documents.machine.named_texts(field),
+        None => documents.named_texts(field),
     };
     let mut parameters = BTreeMap::new();
     for (name, value) in given {
@@ -105,7 +105,7 @@ fn parameters(
 pub(super) fn environment(documents: &Documents<'_>) -> BTreeMap<String, String> {
     let given = match documents.one("EnvironmentConfig") {
         Some(document) => document.named_texts("variables"),
-        None => documents.machine.named_texts("env"),
+        None => documents.named_texts("env"),
     };
     let mut environment = BTreeMap::new();
     for (name, value) in given {
@@ -119,7 +119,7 @@ pub(super) fn environment(documents: &Documents<'_>) -> BTreeMap<String, String>
 }
 
 pub(super) fn kernel_modules(documents: &Documents<'_>) -> Vec<KernelModule> {
-    let old = documents.machine.section("kernel");
+    let old = documents.section("kernel");
     let old = old.map(|kernel| kernel.sections("modules"));
     let sections = old.unwrap_or_default().into_iter();
     let sections = sections.map(|(_, section)| section);

@@ -13,7 +13,7 @@ use super::{
 };
 
 pub(super) fn trust(documents: &Documents<'_>) -> Option<Trust> {
-    let machine = &documents.machine;
+    let machine = documents.machine.as_ref()?;
     let ca_section = machine.section("ca")?;
     let ca = certificate(&ca_section, "crt");
     if ca_section.text("crt").is_none() {

@@ -411,3 +411,39 @@ fn aliases_are_what_they_refer_to() {
     );
     assert_eq!(config.containers[0].entrypoint.as_ref().unwrap(), &["x"]);
 }
+
+#[test]
+fn where_images_come_from_is_read_without_a_machine_document() {
+    let text = "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: r.io\nendpoints: [{url: \"http://r.io/\"}]\nskipFallback: true";
+    let sources = parse_image_sources(text.as_bytes()).unwrap();
+    let mirror = sources.registries.mirror("r.io").unwrap();
+    assert!(mirror.skip_fallback && !mirror.endpoints[0].url.https);
+    let error =
+        parse_image_sources(b"apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nnames: r.io");
+    assert!(error.unwrap_err().to_string().contains("names"));
+}
+
+#[test]
+fn bundles_are_approved_by_their_digest() {
+    let document =
+        |fields: &str| format!("apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\n{fields}\n");
+    assert_eq!(config("").bundles, BundleRules::default());
+    let digest = Digest::of(b"bundle");
+    let rules = config(&document(&format!(
+        "approved: [\"{digest}\"]\nsticks: ignore"
+    )))
+    .bundles;
+    assert_eq!(
+        (rules.approved, rules.sticks),
+        ([digest].into(), Sticks::Ignore)
+    );
+    let rules = config(&document("sticks: accept")).bundles;
+    assert_eq!(rules, BundleRules::default());
+    for (fields, complaint) in [
+        ("approved: [sha512:00]", "approved[0]: "),
+        ("sticks: maybe", "sticks: "),
+    ] {
+        let errors = with(&document(fields)).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{errors}");
+    }
+}

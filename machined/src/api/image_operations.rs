@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use crate::intent;
 use crate::machine::Machine;
 use crate::oci::{Limits, Progress, PullError, PulledImage, StoreError, VerifiedImage};
-use crate::operation_lock::{Busy, Holder, Interrupted, Operation};
+use crate::operation_lock::{Busy, Interrupted, Operation};
 use crate::values::{ImageReference, ReferenceError};
 
 /// Limit on the pulls that callers started. A pull goes on after its caller has hung up.
@@ -92,17 +92,8 @@ pub(super) async fn pull(
             machine.images.note_asked_for(&image)?;
             Ok(image)
         }
-        by = the_end(machine) => Err(Interrupted { by }.into()),
+        by = machine.operations.end_of_machine() => Err(Interrupted { by }.into()),
     }
-}
-
-/// Waits until an operation begins that ends the machine, and returns it.
-async fn the_end(machine: &Machine) -> Option<Operation> {
-    let mut holder = machine.operations.watch();
-    let is_end =
-        |holder: &Option<Holder>| holder.is_some_and(|holder| holder.operation.ends_the_machine());
-    let end = holder.wait_for(is_end).await;
-    end.ok().and_then(|end| end.map(|holder| holder.operation))
 }
 
 /// Removes an image, by name or digest.

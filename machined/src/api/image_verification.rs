@@ -103,6 +103,8 @@ fn reason(refused: &VerificationError) -> String {
             }
             Refusal::NotSigned { .. } => format!("verification failed: {refusal}"),
         },
-        VerificationError::Registry { .. } => format!("verification failed: {}", chain(refused)),
+        VerificationError::Registry { .. } | VerificationError::Bundle { .. } => {
+            format!("verification failed: {}", chain(refused))
+        }
     }
 }

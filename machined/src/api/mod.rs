@@ -4,6 +4,7 @@
 
 mod apply_config;
 mod blocking;
+mod bundles;
 mod caller;
 mod caller_credentials;
 mod changing;
@@ -49,6 +50,7 @@ use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::cluster::cluster_service_server::ClusterServiceServer;
 use instar_api::cosi::resource::state_server::StateServer;
 use instar_api::inspect::inspect_service_server::InspectServiceServer;
+use instar_api::instar::bundle_service_server::BundleServiceServer;
 use instar_api::instar::image_update_service_server::ImageUpdateServiceServer;
 use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
@@ -66,6 +68,7 @@ use tonic::{Response, Status};
 
 use crate::apid;
 use crate::machine::Machine;
+use bundles::BundleApi;
 use caller_credentials::RecheckCredentials;
 use cluster_service::ClusterApi;
 use image_updates::ImageUpdateApi;
@@ -160,6 +163,7 @@ fn routes(machine: &Arc<Machine>) -> Routes {
         .add_service(ClusterServiceServer::new(ClusterApi::new(machine.clone())))
         .add_service(StateServer::new(StateApi::new(machine.clone())))
         .add_service(InspectServiceServer::new(InspectApi))
+        .add_service(BundleServiceServer::new(BundleApi::new(machine.clone())))
         .add_service(UpgradeServiceServer::new(UpgradePlanApi::new(
             machine.clone(),
         )))

@@ -11,7 +11,9 @@ use instar_api::FILE_DESCRIPTOR_SET;
 use instar_api::cluster::cluster_service_server;
 use instar_api::cosi::resource::state_server;
 use instar_api::inspect::inspect_service_server;
-use instar_api::instar::upgrade_service_server;
+use instar_api::instar::{
+    bundle_service_server, image_update_service_server, upgrade_service_server,
+};
 use instar_api::machine::{
     image_service_server, lifecycle_service_server, machine_service_server,
     storage_service_server as filesystems,
@@ -32,7 +34,7 @@ pub(super) struct V1;
 pub(super) struct V1Alpha;
 
 /// The services that this node serves. The descriptors hold more than these.
-const SERVED: [&str; 11] = [
+const SERVED: [&str; 13] = [
     machine_service_server::SERVICE_NAME,
     lifecycle_service_server::SERVICE_NAME,
     image_service_server::SERVICE_NAME,
@@ -42,6 +44,8 @@ const SERVED: [&str; 11] = [
     cluster_service_server::SERVICE_NAME,
     state_server::SERVICE_NAME,
     inspect_service_server::SERVICE_NAME,
+    bundle_service_server::SERVICE_NAME,
+    image_update_service_server::SERVICE_NAME,
     upgrade_service_server::SERVICE_NAME,
     tonic_health::pb::health_server::SERVICE_NAME,
 ];

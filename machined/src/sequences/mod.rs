@@ -5,6 +5,7 @@
 
 mod apply_config;
 mod boot;
+mod bundles;
 mod config_change;
 mod image_rules;
 pub mod image_updates;
@@ -22,6 +23,7 @@ mod upgrade;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{BootArguments, Rollback, boot};
+pub use bundles::{BundleError, Report, UPLOAD, take_bundle, tell_end, watch_sticks};
 pub use config_change::ConfigChange;
 pub use install::{InstallError, install_image, may_install};
 pub use kexec::{KexecRefused, reboot_by_kexec};

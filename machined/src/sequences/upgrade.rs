@@ -14,17 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::time::timeout;
 
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::overlay::load_overlay;
 use super::steps::{admit, boot_assets, next_config, resume, stop};
 use super::{Phase, Sequence, kexec, run, system_services};
 
+use crate::base::error_chain::chain;
 use crate::image_collection;
 use crate::init_link::{End, Scope, Workloads};
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::oci::{Limits, Puller, ResolvedImage, Verified};
+use crate::oci::{ImageConfig, Limits, PullError, Puller, ResolvedImage, Verified, VerifiedImage};
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
@@ -34,10 +36,13 @@ use crate::upgrade::{
     UpgradeError, UpgradeMode, UpgradeRecord, UpgradeRequest, check, created, handover, installer,
     is_full,
 };
-use crate::values::ImageReference;
+use crate::values::{Digest, ImageReference};
 
 /// Deadline for a new generation to become healthy, if the machine config names none.
 const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Timeout for a registry whose image is in the store already.
+const LOOK_UP: Duration = Duration::from_secs(10);
 
 /// An upgrade that has passed its checks: nothing on the machine has changed yet.
 pub(super) struct Checked {
@@ -72,7 +77,7 @@ pub(super) async fn check_first(
     progress.say(format!("looking up {}", request.image));
     let Found {
         puller,
-        resolved,
+        offer,
         candidate,
         overridden,
     } = look_up(machine, request).await?;
@@ -80,7 +85,7 @@ pub(super) async fn check_first(
         tracing::warn!("forced, although {objection}");
         progress.say(format!("forced, although {objection}"));
     }
-    let digest = resolved.digest().to_string();
+    let digest = offer.digest().to_string();
     let Plan { path, room } = plan_with_room(machine, &candidate).await?;
     let path = route(request.mode, path);
     // The installer runs in a container, perhaps the first one of this machine. Without the overlay filesystem the pull would be in vain.
@@ -90,14 +95,20 @@ pub(super) async fn check_first(
         machine.running.version, candidate.version
     ));
     let limits = installer_limits(&candidate);
-    let pull = |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room);
-    let image = match pull(room).await {
-        // Another writer filled the disk during the pull.
-        Err(UpgradeError::Pull(error)) if room == Room::Var && is_full(&error) => {
-            plan(machine, &candidate, Var::Full)?;
-            pull(Room::Memory).await?
+    let created = created(offer.config().created.as_deref());
+    let image = match offer {
+        Offer::Here(image) => Unpacked::of_store(image, &machine.images),
+        Offer::AtRegistry(resolved) => {
+            let pull = |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room);
+            match pull(room).await {
+                // Another writer filled the disk during the pull.
+                Err(UpgradeError::Pull(error)) if room == Room::Var && is_full(&error) => {
+                    plan(machine, &candidate, Var::Full)?;
+                    pull(Room::Memory).await?
+                }
+                pulled => pulled?,
+            }
         }
-        pulled => pulled?,
     };
     let pending = PendingUpgrade {
         actor: actor.clone(),
@@ -106,7 +117,7 @@ pub(super) async fn check_first(
         from: machine.running.version.clone(),
         to: candidate.version.to_string(),
         boot_entry: None,
-        created: created(resolved.config.created.as_deref()),
+        created,
         floor: candidate.floor.clone(),
     };
     Ok(Checked {
@@ -118,30 +129,78 @@ pub(super) async fn check_first(
     })
 }
 
-/// An image's description from a registry; the image is not pulled yet.
+/// An image that an upgrade was asked to, and what is known of it.
 struct Found {
     puller: Arc<Puller>,
-    resolved: Verified<ResolvedImage>,
+    offer: Offer,
     candidate: Candidate,
     /// Objections that force overrides.
     overridden: Vec<Refusal>,
+}
+
+/// A verified image, and where it is.
+enum Offer {
+    /// At its registry; it is not pulled yet.
+    AtRegistry(Verified<ResolvedImage>),
+    /// In the store. Its registry is away.
+    Here(VerifiedImage),
 }
 
 /// Finds the image, verifies it as the config's rules for images say, and reads its labels.
 async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, UpgradeError> {
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
     let puller = intent::puller(machine.config().as_deref());
-    let resolved = puller.look_up(&reference).await?;
-    let candidate = Candidate::from_labels(resolved.labels())?;
-    let digest = resolved.digest().to_string();
+    let offer = offer(machine, &puller, &reference).await?;
+    let candidate = Candidate::from_labels(&offer.config().labels)?;
+    let digest = offer.digest().to_string();
     let overridden = rules::judge(machine, request, &reference, &candidate, &digest)?;
     admit::check_offer(machine, &candidate).await?;
     Ok(Found {
         puller,
-        resolved,
+        offer,
         candidate,
         overridden,
     })
+}
+
+/// Looks the name up at its registry. If that is unreachable, the image of this name in the store is taken, as a bundle or a pull has brought
+/// it; the rules decide about it by the signatures that are kept with it.
+async fn offer(
+    machine: &Machine,
+    puller: &Puller,
+    reference: &ImageReference,
+) -> Result<Offer, UpgradeError> {
+    let Some(here) = machine.images.find(reference) else {
+        return Ok(Offer::AtRegistry(puller.look_up(reference).await?));
+    };
+    let away = match timeout(LOOK_UP, puller.look_up(reference)).await {
+        Ok(Ok(resolved)) => return Ok(Offer::AtRegistry(resolved)),
+        Ok(Err(error)) if error.is_unreachable() => chain(&error),
+        Ok(Err(error)) => return Err(error.into()),
+        Err(_) => format!("no answer within {} s", LOOK_UP.as_secs()),
+    };
+    tracing::warn!(
+        "{reference}: its registry is away, {} is used, which is here: {away}",
+        here.digest()
+    );
+    let admitted = puller.policy().admit(reference, here);
+    Ok(Offer::Here(admitted.map_err(PullError::from)?))
+}
+
+impl Offer {
+    fn digest(&self) -> Digest {
+        match self {
+            Offer::AtRegistry(image) => image.digest(),
+            Offer::Here(image) => image.digest(),
+        }
+    }
+
+    fn config(&self) -> &ImageConfig {
+        match self {
+            Offer::AtRegistry(image) => &image.config,
+            Offer::Here(image) => image.config(),
+        }
+    }
 }
 
 /// Returns the route that the mode asks for; `shortest` is the shortest possible one.

@@ -29,6 +29,8 @@ pub struct Unpacked {
     pub image: VerifiedImage,
     /// The store; the container's layer goes there, too.
     pub store: ImageStore,
+    /// Whether it stays after the upgrade.
+    stays: bool,
     /// The filesystem in memory; dropping it unmounts and frees it.
     _memory: Option<TransientMount>,
 }
@@ -76,16 +78,30 @@ impl Unpacked {
         Ok(Unpacked {
             image,
             store,
+            stays: false,
             _memory: memory,
         })
     }
 
-    /// Removes the image: from here on only the root filesystem that it handed over is needed.
+    /// An image that was in the store before the upgrade. It stays there: its registry is away.
+    pub fn of_store(image: VerifiedImage, images: &ImageStore) -> Self {
+        Unpacked {
+            image,
+            store: images.clone(),
+            stays: true,
+            _memory: None,
+        }
+    }
+
+    /// Removes the image, unless it was there before: from here on only the root filesystem that it handed over is needed.
     ///
     /// # Errors
     /// The disk failed.
     pub async fn remove(&self) -> Result<(), StoreError> {
-        self.store.remove(self.image.digest()).await
+        match self.stays {
+            true => Ok(()),
+            false => self.store.remove(self.image.digest()).await,
+        }
     }
 }
 

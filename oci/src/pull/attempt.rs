@@ -11,9 +11,10 @@ use tokio::sync::oneshot;
 use super::Progress;
 use super::error::PullError;
 use super::layers::{LayerBlob, Layers};
+use super::source::Source;
 use crate::blobs::{Blobs, PartialBlob, Receiving};
 use crate::manifest::Layer;
-use crate::registry::{RegistryClient, ResolvedImage};
+use crate::registry::ResolvedImage;
 use crate::store::{ImageStore, Incoming, NewImage, PulledImage, StoreError};
 use crate::unpack::{Limits, Ownership, UnpackError, Unpacker};
 use crate::verification::Verified;
@@ -25,8 +26,8 @@ const AT_ONCE: usize = 3;
 
 /// An attempt to make an image.
 pub(super) struct Attempt<'a> {
-    /// The registries; `None` if all blobs are in the store.
-    pub(super) client: Option<&'a RegistryClient>,
+    /// Where layers come from that are not in the store.
+    pub(super) source: Source<'a>,
     pub(super) image: &'a Verified<ResolvedImage>,
     pub(super) store: &'a ImageStore,
     /// Whether there is room for the image's blobs.
@@ -74,7 +75,7 @@ impl Attempt<'_> {
             (self.progress)(Progress { bytes, total });
         };
         let layers = Layers {
-            client: self.client,
+            source: self.source,
             reference: &self.image.reference,
             blobs: blobs.as_ref(),
             keeps_blobs: self.keeps_blobs,

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::Progress;
 use super::attempt::Attempt;
 use super::error::PullError;
-use crate::registry::{RegistryClient, ResolvedImage};
+use super::source::Source;
+use crate::registry::ResolvedImage;
 use crate::store::{ImageStore, PulledImage, RoomFacts, RoomPlan, Urgency, Wholeness};
 use crate::store_error::StoreError;
 use crate::unpack::{Limits, UnpackError};
@@ -22,13 +23,13 @@ pub async fn import(
     store: &ImageStore,
     limits: &Limits,
 ) -> Result<VerifiedImage, PullError> {
-    let imported = unpack(None, image, store, limits, &|_| {}).await?;
+    let imported = unpack(Source::Nowhere, image, store, limits, &|_| {}).await?;
     Ok(image.same_image(imported))
 }
 
 /// Makes an image of the store from its layers, unless it is there.
-pub(super) async fn unpack(
-    client: Option<&RegistryClient>,
+pub(crate) async fn unpack(
+    source: Source<'_>,
     image: &Verified<ResolvedImage>,
     store: &ImageStore,
     limits: &Limits,
@@ -62,7 +63,7 @@ pub(super) async fn unpack(
         },
     };
     let attempt = Attempt {
-        client,
+        source,
         image,
         store,
         keeps_blobs: !matches!(

@@ -6,9 +6,10 @@ use std::io::{self, Read};
 use futures_util::future::join;
 use tokio::sync::oneshot;
 
+use super::source::Source;
 use crate::blobs::{Blobs, GrowingBlob, PartialBlob, Receiving, StoredBlob, Writer};
 use crate::manifest::Layer;
-use crate::registry::{Download, RegistryClient, Upstream};
+use crate::registry::{Download, Upstream};
 use crate::store_error::StoreError;
 use crate::unpack::{TreeRefusal, UnpackError};
 use instar_base::blocking_io;
@@ -110,8 +111,8 @@ impl Read for LayerBlob {
 
 /// The way of an image's layers.
 pub(super) struct Layers<'a> {
-    /// The registries, if they may be asked.
-    pub(super) client: Option<&'a RegistryClient>,
+    /// Where missing layers come from.
+    pub(super) source: Source<'a>,
     pub(super) reference: &'a ImageReference,
     /// The store's blobs, if it keeps them.
     pub(super) blobs: Option<&'a Blobs>,
@@ -180,16 +181,10 @@ impl Layers<'_> {
     }
 
     async fn download(&self, layer: &Layer, from: u64, upstream: Upstream) {
-        match self.client {
-            Some(client) => {
-                let transfer = client.download(self.reference, layer, from, upstream, self.arrived);
-                transfer.await;
-            }
-            None => {
-                let missing = StoreError::NoBlob(layer.digest);
-                upstream.fail(io::Error::other(missing)).await;
-            }
-        }
+        let sending = self
+            .source
+            .send(self.reference, layer, from, upstream, self.arrived);
+        sending.await;
     }
 }
 

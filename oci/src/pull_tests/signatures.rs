@@ -14,9 +14,9 @@ use crate::verification::{Basis, Signature};
 use crate::{ImageStore, Keeps, Limits, Policy, PulledImage, Puller, ResolvedImage};
 
 const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(super) const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
+pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 async fn pushed() -> (Registry, ResolvedImage) {
     let registry = Registry::start();
@@ -28,7 +28,7 @@ async fn pushed() -> (Registry, ResolvedImage) {
     (registry, resolved)
 }
 
-async fn sign(registry: &Registry, digest: Digest, signatures: &[Signature]) {
+pub(super) async fn sign(registry: &Registry, digest: Digest, signatures: &[Signature]) {
     let layers = signatures.iter().map(|signature| {
         let beside = [(
             "dev.cosignproject.cosign/signature".to_owned(),
@@ -303,7 +303,7 @@ async fn a_denied_image_is_not_asked_for() {
     assert_eq!(chain(&error), expected);
 }
 
-fn size_of(registry: &Registry, manifest: Digest) -> usize {
+pub(super) fn size_of(registry: &Registry, manifest: Digest) -> usize {
     get(registry, &format!("manifests/{manifest}"), MANIFEST).len()
 }
 

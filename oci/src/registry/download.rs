@@ -54,6 +54,20 @@ impl Upstream {
     }
 }
 
+/// For a source that is read in a thread.
+impl Upstream {
+    /// Sends the next piece; returns whether the reader is still there.
+    pub(crate) fn send_blocking(&self, piece: Bytes) -> bool {
+        self.0.blocking_send(Ok(piece)).is_ok()
+    }
+
+    /// Sends an error in the place of the next piece.
+    pub(crate) fn fail_blocking(&self, error: io::Error) {
+        // If the reader is gone, it has failed first.
+        let _ = self.0.blocking_send(Err(error));
+    }
+}
+
 impl Download {
     pub(crate) fn channel() -> (Upstream, Download) {
         let (sender, pieces) = mpsc::channel(PIECES);

@@ -293,10 +293,10 @@ impl fmt::Display for Tried {
 }
 
 /// A manifest, its digest, and its bytes.
-struct NamedManifest {
-    manifest: Manifest,
+pub(crate) struct NamedManifest {
+    pub(crate) manifest: Manifest,
     digest: Digest,
-    bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A small response, read to its end.
@@ -435,7 +435,7 @@ impl RegistryClient {
     }
 
     /// Gets a manifest by tag or digest.
-    async fn manifest(
+    pub(crate) async fn manifest(
         &self,
         endpoint: &Endpoint,
         reference: &ImageReference,

@@ -4,7 +4,7 @@ use instar_values::{Digest, ImageReference, PublicKey};
 
 use super::findings::{Findings, Subject};
 use super::policy::{Policy, RuleName, Verdict};
-use super::proof::Proofs;
+use super::proof::{Proof, Proofs};
 use super::refusal::{Refusal, VerificationError};
 use super::verified::{Basis, Verified, VerifiedImage};
 use crate::registry::{RegistryClient, ResolvedImage};
@@ -91,20 +91,27 @@ impl Policy {
         image: ResolvedImage,
     ) -> Result<Verified<ResolvedImage>, Box<VerificationError>> {
         let name = image.reference.clone();
-        match self
-            .decide(&name, image)
-            .map_err(|refusal| Box::new(VerificationError::Refused(refusal)))?
-        {
+        match self.decide(&name, image).map_err(refused)? {
             Decision::Allowed(verified) => Ok(verified),
             Decision::NeedsSignature(image, rule, key) => {
-                match client.find_proof(&image, &rule, key).await? {
-                    Ok(proof) => Ok(Verified::signed(image, rule, proof)),
-                    Err(findings) => {
-                        let (digest, key) = (image.digest(), key.fingerprint());
-                        let refusal = Refusal::not_signed(&name, digest, rule, key, &findings);
-                        Err(Box::new(VerificationError::Refused(Box::new(refusal))))
-                    }
-                }
+                let found = client.find_proof(&image, &rule, key).await?;
+                judged(image, rule, key, found)
+            }
+        }
+    }
+
+    /// Verifies a resolved image by signatures that this function finds.
+    pub(super) fn verify_by(
+        &self,
+        image: ResolvedImage,
+        find: impl FnOnce(&ResolvedImage, &PublicKey) -> Result<FoundProof, Box<VerificationError>>,
+    ) -> Result<Verified<ResolvedImage>, Box<VerificationError>> {
+        let name = image.reference.clone();
+        match self.decide(&name, image).map_err(refused)? {
+            Decision::Allowed(verified) => Ok(verified),
+            Decision::NeedsSignature(image, rule, key) => {
+                let found = find(&image, key)?;
+                judged(image, rule, key, found)
             }
         }
     }
@@ -125,6 +132,29 @@ impl Policy {
             }
         })
     }
+}
+
+/// A proof, or what was found instead.
+pub(super) type FoundProof = Result<Proof, Findings>;
+
+fn judged(
+    image: ResolvedImage,
+    rule: RuleName,
+    key: &PublicKey,
+    found: FoundProof,
+) -> Result<Verified<ResolvedImage>, Box<VerificationError>> {
+    match found {
+        Ok(proof) => Ok(Verified::signed(image, rule, proof)),
+        Err(findings) => {
+            let (name, digest, key) = (&image.reference, image.digest(), key.fingerprint());
+            let refusal = Refusal::not_signed(name, digest, rule, key, &findings);
+            Err(refused(Box::new(refusal)))
+        }
+    }
+}
+
+fn refused(refusal: Box<Refusal>) -> Box<VerificationError> {
+    Box::new(VerificationError::Refused(refusal))
 }
 
 /// What an image's name decides.

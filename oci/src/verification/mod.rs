@@ -17,6 +17,8 @@
 mod admission;
 mod bundle;
 mod findings;
+mod offline;
+pub(crate) mod places;
 mod policy;
 pub(crate) mod proof;
 mod refusal;
@@ -39,6 +41,7 @@ pub(crate) fn digests_in(document: &[u8]) -> Vec<instar_values::Digest> {
     let kept = kept.iter().map(Proof::key).collect::<Vec<_>>();
     bundled.flatten().chain(payload).chain(kept).collect()
 }
+pub use offline::is_signed_by;
 pub use policy::{Policy, RuleName, Verdict};
 pub use proof::Proof;
 pub use refusal::{Refusal, VerificationError};

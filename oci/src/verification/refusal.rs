@@ -79,13 +79,19 @@ pub enum VerificationError {
         /// The error of each endpoint.
         source: RegistryError,
     },
+    /// The bundle that the image came in cannot be read any more.
+    #[error("reading signatures from the bundle failed")]
+    Bundle {
+        /// The error.
+        source: std::io::Error,
+    },
 }
 
 impl VerificationError {
     /// Whether the registry and its mirrors cannot be reached ([`RegistryError::is_unreachable`]).
     pub fn is_unreachable(&self) -> bool {
         match self {
-            VerificationError::Refused(_) => false,
+            VerificationError::Refused(_) | VerificationError::Bundle { .. } => false,
             VerificationError::Registry { source, .. } => source.is_unreachable(),
         }
     }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::bundle;
 use super::findings::{Findings, Subject};
+use super::places;
 use super::policy::RuleName;
 use super::proof::Proof;
 use super::refusal::VerificationError;
@@ -28,9 +29,6 @@ const LARGEST_DOCUMENT: u64 = 1 << 20;
 const MOST_LAYERS: usize = 100;
 /// Limit on the requests for one image at one endpoint: anyone who may push can add signatures.
 const MOST_REQUESTS: usize = 250;
-
-const ACCEPT: &str =
-    "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json";
 
 /// A manifest or an index of signatures. Registries keep both kinds under the same names.
 #[derive(Debug, Default, Deserialize)]
@@ -56,16 +54,12 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether a manifest may hold a bundle. Registries that do not know the type of an artifact leave it out.
     fn may_hold_bundle(&self) -> bool {
-        match self.artifact_type.as_deref() {
-            None | Some("" | "application/vnd.oci.empty.v1+json") => true,
-            Some(artifact) => artifact.starts_with(bundle::MEDIA_TYPE),
-        }
+        places::may_hold_bundle(self.artifact_type.as_deref())
     }
 
     fn is_bundle(&self) -> bool {
-        self.media_type.starts_with(bundle::MEDIA_TYPE)
+        places::is_bundle(&self.media_type)
     }
 }
 
@@ -131,17 +125,17 @@ struct Search<'a> {
 impl Search<'_> {
     async fn run(&mut self) -> Option<Proof> {
         for digest in self.subject.digests() {
-            let hex = digest.hex();
-            let referrers = format!("referrers/{digest}");
-            let places = [referrers, format!("manifests/sha256-{hex}")];
-            for place in places {
+            for place in places::of_bundles(digest) {
                 let listing = self.listing(&place, None).await;
                 if let Some(proof) = self.bundles(listing.unwrap_or_default()).await {
                     return Some(proof);
                 }
             }
             let listing = self
-                .listing(&format!("manifests/sha256-{hex}.sig"), None)
+                .listing(
+                    &format!("manifests/{}", places::tag_of_payloads(digest)),
+                    None,
+                )
                 .await;
             if let Some(proof) = self.payloads(listing.unwrap_or_default()).await {
                 return Some(proof);
@@ -240,7 +234,7 @@ impl Search<'_> {
         let path = format!("{}/{place}", self.reference.repository());
         let document = self
             .client
-            .bounded_document(self.endpoint, self.reference, &path, ACCEPT, limit)
+            .bounded_document(self.endpoint, self.reference, &path, places::ACCEPT, limit)
             .await
             .and_then(|document| {
                 let (digest, size) = (entry.map(|it| it.digest), entry.map(|it| it.size));
@@ -249,20 +243,11 @@ impl Search<'_> {
             });
         match document {
             Ok(bytes) => Some(bytes),
-            Err(error) if is_absence(&error) => None,
+            Err(error) if places::is_absence(&error) => None,
             Err(error) => {
                 self.failed.get_or_insert(error);
                 None
             }
         }
-    }
-}
-
-/// Whether an answer only says that there is nothing. Registries without a list of referrers answer in several ways.
-fn is_absence(error: &RequestError) -> bool {
-    match error {
-        RequestError::NotFound { .. } => true,
-        RequestError::Status { status, .. } => matches!(status.as_u16(), 400 | 405 | 406 | 501),
-        _ => false,
     }
 }

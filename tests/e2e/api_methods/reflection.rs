@@ -33,11 +33,12 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 12] = [
+const SERVED: [&str; 13] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
     "inspect.InspectService",
+    "instar.BundleService",
     "instar.ImageUpdateService",
     "instar.UpgradeService",
     "machine.ImageService",

@@ -37,7 +37,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
         ],
     ),
     ("store", &["store"]),
-    ("services", &["services"]),
+    ("services", &["services", "bundles"]),
     ("upgrade", &["upgrade"]),
     ("machine", &["machine", "status", "image_collection"]),
     ("intent", &["intent"]),

@@ -31,7 +31,7 @@ pub async fn plan_upgrade(
     // An operation that would keep an upgrade from beginning is reported here as well.
     machine.operations.check_free()?;
     let Found {
-        resolved,
+        offer,
         candidate,
         overridden,
         ..
@@ -47,8 +47,8 @@ pub async fn plan_upgrade(
     });
     Ok(UpgradePlan {
         version: candidate.version.to_string(),
-        digest: resolved.digest().to_string(),
-        created: created(resolved.config.created.as_deref()),
+        digest: offer.digest().to_string(),
+        created: created(offer.config().created.as_deref()),
         overridden,
         path,
         containers: containers.collect(),

@@ -1,12 +1,14 @@
-//! The kind for the images of containers that are unpacked on the machine.
+//! The kinds for the images that are unpacked on the machine, and for bundles of images on their way in.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
+use crate::bundles::BundleFact;
 use crate::config::Container;
 use crate::containers::InForce;
 use crate::containers::update::{Reason, Release, Standing};
 use crate::machine::Machine;
 use crate::oci::PulledImage;
 use crate::sequences::image_updates;
+use crate::store::{Metadata, Resource as _};
 
 /// The images in the store.
 pub(super) const IMAGES: Kind = Kind {
@@ -47,6 +49,34 @@ fn image(image: &PulledImage, in_force: &InForce) -> Item {
         .with("containers", 6, containers.collect::<Value>())
         .with("signedBy", 7, signed_by.collect::<Value>());
     Item::new(image.digest().to_string(), spec)
+}
+
+/// Bundles that were uploaded or found on sticks.
+pub(super) const BUNDLES: Kind = Kind {
+    name: "Bundles.instar.dev",
+    singular: "Bundle",
+    namespace: Namespace::Runtime,
+    aliases: &[],
+    columns: &[
+        ("Phase", "{.phase}"),
+        ("Detail", "{.detail}"),
+        ("Digest", "{.digest}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Store(BundleFact::TYPE)],
+    read: |machine| {
+        let bundles = machine.store.list::<BundleFact>().into_iter();
+        Ok(bundles.map(bundle).collect())
+    },
+};
+
+fn bundle((metadata, fact): (Metadata, BundleFact)) -> Item {
+    let spec = Record::default()
+        .with("origin", 1, fact.origin)
+        .with("digest", 2, fact.digest.unwrap_or_default())
+        .with("phase", 3, fact.phase.word())
+        .with("detail", 4, fact.phase.detail());
+    Item::stored(metadata, spec)
 }
 
 /// The containers that follow their images' names.

@@ -18,7 +18,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 33] = [
+pub static KINDS: [&Kind; 34] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -34,6 +34,7 @@ pub static KINDS: [&Kind; 33] = [
     &security::IMAGE_VERIFICATION_RULES,
     &upgrades::UPGRADES,
     &images::IMAGES,
+    &images::BUNDLES,
     &images::IMAGE_UPDATES,
     &network::HOSTNAMES,
     &network::NODE_ADDRESSES,

@@ -1,0 +1,14 @@
+//! The limits that bound the memory of a reader.
+
+/// Largest document, in bytes: a manifest, a config, a payload of a signature. Registries take up to 4 MiB; real ones have a few KiB.
+pub const LARGEST_DOCUMENT: u64 = 1 << 20;
+/// Largest blob, in bytes: the largest size that a tar header can hold.
+pub const LARGEST_BLOB: u64 = (8 << 30) - 1;
+/// Limit on the blobs of a bundle.
+pub(crate) const MOST_BLOBS: usize = 16 << 10;
+/// Limit on the documents that index.json names.
+pub(crate) const MOST_DOCUMENTS: usize = 2 << 10;
+/// Limit on the layers of a manifest.
+pub(crate) const MOST_LAYERS: usize = 256;
+/// Limit on the text of a bundle in an error: it may be hostile.
+pub(crate) const LONGEST_QUOTE: usize = 100;

@@ -1,0 +1,68 @@
+//! Bundles of images.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// Actions on bundles.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bundle {
+    /// Make a bundle of images from registries, with their signatures
+    ///
+    /// The same images give the same bytes. Other tools read a bundle as an OCI layout or archive:
+    /// `skopeo inspect oci-archive:FILE:REFERENCE`.
+    Create(CreateBundle),
+    /// Show what is in a bundle, once every byte of it was verified
+    Show {
+        /// The bundle, a file or a directory
+        bundle: PathBuf,
+        /// Say which images are signed by the owner of this public key, in a PEM file
+        #[arg(long, value_name = "FILE")]
+        key: Vec<PathBuf>,
+    },
+    /// Verify every byte of a bundle, and that all images are signed
+    Verify {
+        /// The bundle, a file or a directory
+        bundle: PathBuf,
+        /// A public key in a PEM file: each image has to be signed by the owner of one of these keys
+        #[arg(long, value_name = "FILE")]
+        key: Vec<PathBuf>,
+    },
+    /// Bring a bundle to nodes: they verify it, and import its images if their rules allow them
+    ///
+    /// An upload that was cut off goes on where it was when the same bundle is uploaded again.
+    Upload {
+        /// The bundle, a file
+        bundle: PathBuf,
+        /// Leave the verification of every byte to the nodes
+        #[arg(long)]
+        unchecked: bool,
+    },
+}
+
+/// What a bundle is made of.
+#[derive(Args, Debug)]
+pub(crate) struct CreateBundle {
+    /// Image reference
+    #[arg(long, value_name = "REFERENCE", required_unless_present = "installer")]
+    pub(crate) image: Vec<String>,
+    /// Reference of an installer image, to upgrade nodes with
+    #[arg(long, value_name = "REFERENCE")]
+    pub(crate) installer: Vec<String>,
+    /// Platform of the images
+    #[arg(long, value_name = "OS/ARCH", default_value = "linux/amd64")]
+    pub(crate) platform: Vec<String>,
+    /// Documents of a machine config that say how to reach registries: RegistryMirrorConfig, RegistryAuthConfig, RegistryTLSConfig,
+    /// TrustedRootsConfig
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registries: Option<PathBuf>,
+    /// Docker's file of credentials [default: $DOCKER_CONFIG/config.json or ~/.docker/config.json, if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) docker_config: Option<PathBuf>,
+    /// File to write, or directory (an existing one, or a name that ends with a slash), such as a mounted stick
+    #[arg(short = 'O', long = "to", value_name = "FILE|DIR")]
+    pub(crate) to: PathBuf,
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
+}

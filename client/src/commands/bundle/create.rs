@@ -1,0 +1,215 @@
+//! `bundle create`: gathers images from registries, and writes them as a bundle.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use instar_bundle::{Platform, Summary};
+use instar_client::{Failure, FailureKind};
+use instar_oci::Retries;
+use instar_oci::bundled::{Gathered, Target, write};
+use instar_oci::registry::RegistryClient;
+use instar_values::ImageReference;
+use serde_json::json;
+use tempfile::NamedTempFile;
+
+use super::{registries, tags};
+use crate::byte_bar::byte_bar;
+use crate::cli::{CreateBundle, Global};
+use crate::output::human;
+
+/// The label of an installer image with its version.
+const VERSION: &str = "dev.instar.version";
+
+pub(super) async fn run(global: &Global, arguments: &CreateBundle) -> Result<(), Failure> {
+    let platforms = arguments.platform.iter().map(|text| platform(text));
+    let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
+    let images = references(&arguments.image)?;
+    let installers = references(&arguments.installer)?;
+    let output = Output::begin(arguments)?;
+    let settings = Arc::new(registries::settings(arguments)?);
+    let client = RegistryClient::new(settings, Retries::default());
+    let mut gathered = Vec::new();
+    for reference in images.iter().chain(&installers) {
+        for platform in &platforms {
+            gathered.push(gather(&client, reference, platform).await?);
+        }
+    }
+    check_installers(&gathered, &installers)?;
+    let warnings = warnings(&gathered);
+    let bar = byte_bar(global.output, output.name());
+    let progress = |progress: instar_oci::Progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.bytes);
+    };
+    let written = write(&client, gathered, output.target()?, &progress).await;
+    bar.finish_and_clear();
+    let summary = written.map_err(|error| failed(&output.name()).because(error))?;
+    let name = output.finish(arguments.force)?;
+    show(global, &name, &summary, &warnings)
+}
+
+fn failed(name: &str) -> Failure {
+    Failure::new(FailureKind::Failed, format!("cannot make {name}"))
+}
+
+fn platform(text: &str) -> Result<Platform, Failure> {
+    let word = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric());
+    match text.split_once('/') {
+        Some((os, architecture)) if word(os) && word(architecture) => Ok(Platform {
+            architecture: architecture.to_owned(),
+            os: os.to_owned(),
+        }),
+        _ => Err(Failure::new(
+            FailureKind::Usage,
+            format!("{text:?} is no platform, such as linux/amd64"),
+        )),
+    }
+}
+
+fn references(texts: &[String]) -> Result<Vec<ImageReference>, Failure> {
+    let parse = |text: &String| {
+        text.parse::<ImageReference>().map_err(|error| {
+            Failure::new(
+                FailureKind::Usage,
+                format!("{text:?} is no reference of an image"),
+            )
+            .because(error)
+        })
+    };
+    texts.iter().map(parse).collect()
+}
+
+async fn gather(
+    client: &RegistryClient,
+    reference: &ImageReference,
+    platform: &Platform,
+) -> Result<Gathered, Failure> {
+    let gathered = client.gather(reference, platform).await;
+    gathered.map_err(|error| {
+        Failure::new(
+            FailureKind::Failed,
+            format!("cannot take {reference} into the bundle"),
+        )
+        .because(error)
+    })
+}
+
+/// Checks that installers are such: an image without the label cannot be upgraded to, and that is better known here than at the machine.
+fn check_installers(gathered: &[Gathered], installers: &[ImageReference]) -> Result<(), Failure> {
+    let is_other = |it: &&Gathered| {
+        installers.contains(&it.image.reference) && !it.labels.contains_key(VERSION)
+    };
+    match gathered.iter().find(is_other) {
+        None => Ok(()),
+        Some(other) => {
+            let reference = &other.image.reference;
+            let message = format!("{reference} is no installer: it has no label {VERSION}");
+            Err(Failure::new(FailureKind::Failed, message)
+                .advise("name images that are no installers with --image"))
+        }
+    }
+}
+
+fn warnings(gathered: &[Gathered]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for image in gathered {
+        let reference = &image.image.reference;
+        warnings.extend(tags::warning(reference, image.image.named_digest()));
+        if image.signatures.is_empty() {
+            warnings.push(format!(
+                "{reference} is not signed: machines that want a signature refuse it"
+            ));
+        }
+        for (endpoint, error) in &image.not_asked {
+            warnings.push(format!(
+                "{endpoint} was not asked for signatures of {reference}: {error}"
+            ));
+        }
+    }
+    warnings.dedup();
+    warnings
+}
+
+/// The place of the bundle. A file gets its name when it is whole.
+enum Output {
+    File { path: PathBuf, file: NamedTempFile },
+    Directory(PathBuf),
+}
+
+impl Output {
+    fn begin(arguments: &CreateBundle) -> Result<Self, Failure> {
+        let path = &arguments.to;
+        let cannot = |error| Failure::io(format!("cannot write {}", path.display()), error);
+        if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            fs::create_dir_all(path).map_err(cannot)?;
+            return Ok(Output::Directory(path.clone()));
+        }
+        if !arguments.force && path.symlink_metadata().is_ok() {
+            let message = format!("{} exists", path.display());
+            return Err(
+                Failure::new(FailureKind::Refused, message).advise("replace it with --force")
+            );
+        }
+        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let file = tempfile::Builder::new()
+            .prefix(".bundle-")
+            .permissions(Permissions::from_mode(0o644))
+            .tempfile_in(folder.unwrap_or(Path::new(".")));
+        Ok(Output::File {
+            path: path.clone(),
+            file: file.map_err(cannot)?,
+        })
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Output::File { path, .. } | Output::Directory(path) => path.display().to_string(),
+        }
+    }
+
+    fn target(&self) -> Result<Target, Failure> {
+        Ok(match self {
+            Output::Directory(path) => Target::Directory(path.clone()),
+            Output::File { file, .. } => {
+                let file = file.as_file().try_clone();
+                let file: File = file.map_err(|error| failed(&self.name()).because(error))?;
+                Target::Archive(file)
+            }
+        })
+    }
+
+    /// Gives a file its name; returns it.
+    fn finish(self, force: bool) -> Result<String, Failure> {
+        let name = self.name();
+        if let Output::File { path, file } = self {
+            let named = match force {
+                true => file.persist(&path),
+                false => file.persist_noclobber(&path),
+            };
+            named.map_err(|error| failed(&name).because(error.error))?;
+        }
+        Ok(name)
+    }
+}
+
+fn show(
+    global: &Global,
+    name: &str,
+    summary: &Summary,
+    warnings: &[String],
+) -> Result<(), Failure> {
+    if global.output == crate::output::Output::Table {
+        for warning in warnings {
+            eprintln!("warning: {warning}");
+        }
+    }
+    global.output.show(
+        || {
+            let (blobs, size) = (summary.blobs, human(summary.bytes));
+            format!("wrote {name}: {}, {blobs} blobs, {size}", summary.digest)
+        },
+        || json!({ "bundle": name, "summary": summary, "warnings": warnings }),
+    )
+}

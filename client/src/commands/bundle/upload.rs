@@ -1,0 +1,167 @@
+//! `bundle upload`: brings a bundle's file to nodes, and has them import its images.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use instar_api::instar::bundle_service_client::BundleServiceClient;
+use instar_api::instar::{BundleBeginRequest, BundleImportRequest, BundleWriteRequest};
+use instar_client::{Failure, FailureKind, Node};
+use instar_values::Digest;
+use serde_json::json;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use super::{open, refused, verified};
+use crate::byte_bar::byte_bar;
+use crate::cli::Global;
+use crate::target;
+
+/// Size of the pieces.
+const PIECE: usize = 1 << 20;
+/// Limit on failures in a row after which the upload goes on: a node that changes its version is away for a moment.
+const MOST_FAILURES: u32 = 10;
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(global: &Global, path: &Path, unchecked: bool) -> Result<(), Failure> {
+    let cannot = |error| Failure::io(format!("cannot read {}", path.display()), error);
+    let file = File::open(path).map_err(cannot)?;
+    let about = file.metadata().map_err(cannot)?;
+    if about.is_dir() {
+        let message = format!("{} is a directory; a file is uploaded", path.display());
+        return Err(Failure::new(FailureKind::Usage, message)
+            .advise("make the bundle as a file, or bring the directory on a stick"));
+    }
+    let digest = match unchecked {
+        true => {
+            let (_, summary) = open(path)?.metadata().map_err(|it| refused(path, it))?;
+            summary.digest
+        }
+        false => verified(global, path)?.digest(),
+    };
+    let upload = Upload {
+        file,
+        size: about.len(),
+        digest,
+        doing: format!("cannot upload {}", path.display()),
+    };
+    for node in target::all(global).await? {
+        let bar = byte_bar(global.output, node.name().to_owned());
+        let images = upload.to(&node, &bar).await;
+        bar.finish_and_clear();
+        let images = images?;
+        global.output.show(
+            || {
+                let lines: Vec<String> = images.iter().map(|it| format!("\n  {it}")).collect();
+                format!(
+                    "{}: imported from the bundle {digest}:{}",
+                    node.name(),
+                    lines.concat()
+                )
+            },
+            || json!({ "node": node.name(), "bundle": digest, "images": images }),
+        )?;
+    }
+    Ok(())
+}
+
+/// A bundle to upload.
+struct Upload {
+    file: File,
+    size: u64,
+    digest: Digest,
+    doing: String,
+}
+
+impl Upload {
+    /// Uploads the rest of the file and has the node import it; returns the images' references.
+    async fn to(&self, node: &Node, bar: &ProgressBar) -> Result<Vec<String>, Failure> {
+        let mut client = BundleServiceClient::new(node.channel());
+        bar.set_length(self.size);
+        let mut failures = 0;
+        let mut offset = self.begin(node, &mut client).await?;
+        while offset < self.size {
+            bar.set_position(offset);
+            match self.write(node, &mut client, offset).await? {
+                Ok(next) => (offset, failures) = (next, 0),
+                Err(status) if failures < MOST_FAILURES && may_go_on(&status) => {
+                    failures += 1;
+                    tokio::time::sleep(PAUSE).await;
+                    // While the node is away, the failure of before counts on.
+                    offset = self.begin(node, &mut client).await.unwrap_or(offset);
+                }
+                Err(status) => return Err(node.explain(&self.doing, status)),
+            }
+        }
+        self.import(node, &mut client, bar).await
+    }
+
+    async fn begin(
+        &self,
+        node: &Node,
+        client: &mut BundleServiceClient<Channel>,
+    ) -> Result<u64, Failure> {
+        let request = BundleBeginRequest {
+            digest: self.digest.to_string(),
+            size: self.size,
+        };
+        let begun = client.begin(node.request(request)).await;
+        let begun = begun.map_err(|status| node.explain(&self.doing, status))?;
+        Ok(begun.into_inner().offset)
+    }
+
+    async fn write(
+        &self,
+        node: &Node,
+        client: &mut BundleServiceClient<Channel>,
+        offset: u64,
+    ) -> Result<Result<u64, Status>, Failure> {
+        let length = (self.size - offset).min(PIECE as u64) as usize;
+        let mut content = vec![0; length];
+        let read = self.file.read_exact_at(&mut content, offset);
+        read.map_err(|error| Failure::io(self.doing.clone(), error))?;
+        let request = BundleWriteRequest {
+            digest: self.digest.to_string(),
+            offset,
+            content,
+        };
+        let written = client.write(node.request(request)).await;
+        Ok(written.map(|written| written.into_inner().offset))
+    }
+
+    async fn import(
+        &self,
+        node: &Node,
+        client: &mut BundleServiceClient<Channel>,
+        bar: &ProgressBar,
+    ) -> Result<Vec<String>, Failure> {
+        let explain = |status| node.explain(&self.doing, status);
+        let request = BundleImportRequest {
+            digest: self.digest.to_string(),
+        };
+        let reply = client.import(node.request(request)).await;
+        let mut stream = reply.map_err(explain)?.into_inner();
+        let mut images = Vec::new();
+        while let Some(message) = stream.message().await.map_err(explain)? {
+            bar.set_message(format!(
+                "{}: {} {}",
+                node.name(),
+                message.phase,
+                message.detail
+            ));
+            images = message.images;
+        }
+        Ok(images)
+    }
+}
+
+/// Whether the node may take further bytes after this error: it was away, or has another number of bytes than we believe.
+fn may_go_on(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Unavailable | Code::OutOfRange | Code::Aborted
+    ) || status.code() == Code::FailedPrecondition && status.message().contains("begin it again")
+}

@@ -1,0 +1,192 @@
+//! `instar.BundleService`: takes the file of a bundle piece by piece, and imports it.
+
+use std::sync::Arc;
+
+use instar_api::instar as wire;
+use instar_api::instar::bundle_service_server::BundleService;
+use instar_bundle::Files;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::BoxStream;
+use tonic::{Request, Response, Status};
+
+use super::{caller, streamed};
+use crate::base::blocking_io;
+use crate::base::error_chain::chain;
+use crate::bundles::{BundleFact, Origin, Phase, UploadError};
+use crate::machine::Machine;
+use crate::sequences::{BundleError, Report, UPLOAD, take_bundle, tell_end};
+use crate::values::Digest;
+
+/// The service.
+pub(super) struct BundleApi {
+    machine: Arc<Machine>,
+}
+
+impl BundleApi {
+    pub(super) fn new(machine: Arc<Machine>) -> Self {
+        BundleApi { machine }
+    }
+
+    /// Runs work on the upload's file outside of the runtime's thread, to its end.
+    async fn on_upload<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Machine) -> Result<T, UploadError> + Send + 'static,
+    ) -> Result<T, Status> {
+        if !self.machine.disk.status().borrow().var_mounted {
+            return Err(bundle_status(&BundleError::NoPlace));
+        }
+        let machine = self.machine.clone();
+        let working = blocking_io::within(blocking_io::ANSWER, move || work(&machine));
+        let worked = working.await;
+        let worked = worked.map_err(|error| Status::unavailable(chain(&error)))?;
+        let done = worked.map_err(|error| upload_status(&error))?;
+        self.show();
+        Ok(done)
+    }
+
+    /// Shows in the resources how much of the upload is here.
+    fn show(&self) {
+        let Some((digest, bytes, total)) = self.machine.bundles.uploads.progress() else {
+            return;
+        };
+        let fact = BundleFact {
+            origin: UPLOAD.to_owned(),
+            digest: Some(digest.to_string()),
+            phase: Phase::Receiving { bytes, total },
+        };
+        self.machine.store.put(UPLOAD, fact);
+    }
+}
+
+fn digest(text: &str) -> Result<Digest, Status> {
+    let digest = text.parse();
+    digest.map_err(|error| Status::invalid_argument(chain(&error)))
+}
+
+fn upload_status(error: &UploadError) -> Status {
+    let text = chain(error);
+    match error {
+        UploadError::Busy { .. } | UploadError::NoRoom { .. } => Status::resource_exhausted(text),
+        UploadError::Offset { .. } | UploadError::TooLong(_) => Status::out_of_range(text),
+        UploadError::Taken(_) | UploadError::NotBegun(_) | UploadError::Incomplete { .. } => {
+            Status::failed_precondition(text)
+        }
+        UploadError::Io { .. } => Status::internal(text),
+    }
+}
+
+fn bundle_status(error: &BundleError) -> Status {
+    let text = chain(error);
+    match error {
+        BundleError::Altered(_) => Status::data_loss(text),
+        BundleError::Busy => Status::resource_exhausted(text),
+        BundleError::Interrupted(_) | BundleError::NoAnswer(_) => Status::aborted(text),
+        BundleError::Machine(_) => Status::internal(text),
+        BundleError::OtherArchitecture { .. }
+        | BundleError::Image(_)
+        | BundleError::NotAllowed(_)
+        | BundleError::NotApproved(_)
+        | BundleError::NoPlace
+        | BundleError::Import(_) => Status::failed_precondition(text),
+    }
+}
+
+fn message(phase: &Phase, images: Vec<String>) -> wire::BundleImportResponse {
+    wire::BundleImportResponse {
+        phase: phase.word().to_owned(),
+        detail: phase.detail(),
+        images,
+    }
+}
+
+/// Imports an upload to its end; returns its images' references.
+async fn import(
+    machine: &Arc<Machine>,
+    digest: Digest,
+    files: Files,
+    report: &Arc<Report>,
+) -> Result<Vec<String>, Status> {
+    let taken = take_bundle(machine, files, Origin::Caller, report).await;
+    // The images are in the store; or the file is of no use, and the next upload begins anew.
+    let ending = machine.clone();
+    let ended = blocking_io::within(blocking_io::ANSWER, move || {
+        ending.bundles.uploads.end(digest)
+    });
+    if let Ok(Err(error)) = ended.await {
+        tracing::warn!("the file of an upload stays: {}", chain(&error));
+    }
+    tell_end(report, &taken);
+    taken.map_err(|error| bundle_status(&error))
+}
+
+#[tonic::async_trait]
+impl BundleService for BundleApi {
+    async fn begin(
+        &self,
+        request: Request<wire::BundleBeginRequest>,
+    ) -> Result<Response<wire::BundleBeginResponse>, Status> {
+        let peer = caller::peer(&request).to_owned();
+        let wire::BundleBeginRequest { digest: text, size } = request.into_inner();
+        let digest = digest(&text)?;
+        tracing::info!("upload of the bundle {digest}, {size} bytes, by {peer}");
+        let offset = self
+            .on_upload(move |machine| machine.bundles.uploads.begin(digest, size))
+            .await?;
+        Ok(Response::new(wire::BundleBeginResponse { offset }))
+    }
+
+    async fn write(
+        &self,
+        request: Request<wire::BundleWriteRequest>,
+    ) -> Result<Response<wire::BundleWriteResponse>, Status> {
+        let wire::BundleWriteRequest {
+            digest: text,
+            offset,
+            content,
+        } = request.into_inner();
+        let digest = digest(&text)?;
+        let offset = self
+            .on_upload(move |machine| machine.bundles.uploads.write(digest, offset, &content))
+            .await?;
+        Ok(Response::new(wire::BundleWriteResponse { offset }))
+    }
+
+    async fn import(
+        &self,
+        request: Request<wire::BundleImportRequest>,
+    ) -> Result<Response<BoxStream<wire::BundleImportResponse>>, Status> {
+        tracing::info!(
+            "import of the bundle {} asked for by {}",
+            request.get_ref().digest,
+            caller::peer(&request)
+        );
+        let digest = digest(&request.into_inner().digest)?;
+        let file = self
+            .on_upload(move |machine| machine.bundles.uploads.take(digest))
+            .await?;
+        let (sender, receiver) = mpsc::channel(16);
+        let machine = self.machine.clone();
+        tokio::spawn(async move {
+            let (store, phase) = (machine.store.clone(), Phase::Searching);
+            let report = Arc::new(Report::begin(store, UPLOAD.to_owned(), phase));
+            let mut phases = report.watch();
+            let importing = import(&machine, digest, Files::archive(file), &report);
+            let mut importing = std::pin::pin!(importing);
+            let ended = loop {
+                tokio::select! {
+                    ended = &mut importing => break ended,
+                    Ok(()) = phases.changed() => {
+                        let phase = phases.borrow_and_update().clone();
+                        // If the channel is full, the reader gets the next message instead; a caller who has hung up gets none.
+                        let _ = sender.try_send(Ok(message(&phase, Vec::new())));
+                    }
+                }
+            };
+            let last = ended.map(|images| message(&report.phase(), images));
+            // An error means that the caller has disconnected.
+            let _ = sender.send(last).await;
+        });
+        Ok(streamed(ReceiverStream::new(receiver)))
+    }
+}

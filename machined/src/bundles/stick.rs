@@ -1,0 +1,118 @@
+//! Sticks with bundles: block devices that carry the label, and the kernel's word that devices came or went.
+
+mod label;
+mod uevents;
+
+pub use label::{FileSystem, LABELS};
+pub use uevents::{Uevents, Word};
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// Bytes at the beginning of a device that show its filesystem and label.
+const HEAD: usize = 4096;
+/// Devices that are made of memory or of other devices.
+const NOT_A_STICK: [&str; 6] = ["loop", "ram", "zram", "dm-", "md", "fd"];
+
+/// A block device with the label.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stick {
+    /// The kernel's name, as in `sda1`.
+    pub name: String,
+    /// Its filesystem.
+    pub filesystem: FileSystem,
+    /// The number of the disk, which a disk that is plugged in later has not (`diskseq`); the name may come back.
+    pub sequence: u64,
+}
+
+impl Stick {
+    /// The device's node.
+    pub fn device(&self) -> PathBuf {
+        Path::new("/dev").join(&self.name)
+    }
+}
+
+/// Lists the sticks that are plugged in, by name. A device that cannot be read is none.
+///
+/// # Errors
+/// The devices cannot be listed.
+pub fn plugged_in(sysfs: &Path, devices: &Path) -> io::Result<BTreeMap<String, Stick>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(sysfs.join("class/block"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if NOT_A_STICK.iter().any(|other| name.starts_with(other)) {
+            continue;
+        }
+        let about = fs::read_to_string(sysfs.join("class/block").join(&name).join("uevent"));
+        let about = about.unwrap_or_default();
+        let field = |field: &str| {
+            let mut lines = about.lines();
+            lines.find_map(|line| line.strip_prefix(field)?.strip_prefix('='))
+        };
+        let Some(filesystem) = head(&devices.join(&name)).and_then(|head| {
+            let partition = field("PARTNAME");
+            label::of_stick(&head, partition)
+        }) else {
+            continue;
+        };
+        let sequence = field("DISKSEQ").and_then(|text| text.parse().ok());
+        let stick = Stick {
+            name: name.clone(),
+            filesystem,
+            sequence: sequence.unwrap_or(0),
+        };
+        found.insert(name, stick);
+    }
+    Ok(found)
+}
+
+fn head(device: &Path) -> Option<Vec<u8>> {
+    let mut head = Vec::new();
+    let file = File::open(device).ok()?;
+    file.take(HEAD as u64).read_to_end(&mut head).ok()?;
+    Some(head)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn devices_with_the_label_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let (sysfs, devices) = (directory.path().join("sys"), directory.path().join("dev"));
+        fs::create_dir_all(&devices).unwrap();
+        let plug = |name: &str, uevent: &str, head: &[u8]| {
+            let about = sysfs.join("class/block").join(name);
+            fs::create_dir_all(&about).unwrap();
+            fs::write(about.join("uevent"), uevent).unwrap();
+            fs::write(devices.join(name), head).unwrap();
+        };
+        let ext4 = label::tests::ext4("INSTAR-BUNDLE");
+        plug("sda", "MAJOR=8\nDISKSEQ=7\n", &[0; 4096]);
+        plug("sda1", "MAJOR=8\nDISKSEQ=7\nPARTN=1\n", &ext4);
+        plug(
+            "sdb1",
+            "DISKSEQ=8\nPARTNAME=INSTAR-BUNDLE\n",
+            &label::tests::fat32("HOLIDAY"),
+        );
+        plug("sdc1", "DISKSEQ=9\n", &label::tests::fat32("HOLIDAY"));
+        plug("loop0", "DISKSEQ=9\n", &ext4);
+        plug("sr0", "", b"");
+        let found = plugged_in(&sysfs, &devices).unwrap();
+        let found: Vec<_> = found.into_values().collect();
+        let stick = |name: &str, filesystem, sequence| Stick {
+            name: name.to_owned(),
+            filesystem,
+            sequence,
+        };
+        let expected = [
+            stick("sda1", FileSystem::Ext4, 7),
+            stick("sdb1", FileSystem::Vfat, 8),
+        ];
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,167 @@
+//! Watches for sticks with bundles, from the end of the boot on.
+//!
+//! Each stick is handled in a task of its own. One that was refused is looked at again when the config changes: an approval may have come.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use instar_bundle::{Files, OnMedium, find};
+
+use super::{Report, take_bundle, tell_end};
+use crate::base::blocking_io;
+use crate::base::error_chain::chain;
+use crate::bundles::{Event, Origin, Phase, Stick, Uevents, Word, plugged_in};
+use crate::config::Sticks;
+use crate::machine::Machine;
+use crate::modules::Class;
+use crate::mounts::filesystem::{Filesystem, MountFlags};
+use crate::mounts::transient_mount::TransientMount;
+use crate::sequences::steps::load_modules::load_modules;
+
+/// The directory of mount points.
+const MOUNTS: &str = "/run/instar/sticks";
+/// Pause after an error of the socket.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// A stick that is plugged in.
+struct Handled {
+    stick: Stick,
+    report: Arc<Report>,
+}
+
+/// Handles sticks for as long as the machine runs.
+pub async fn watch_sticks(machine: Arc<Machine>) {
+    let mut settled = machine.watch_settled();
+    if settled.wait_for(|settled| *settled).await.is_err() {
+        return;
+    }
+    let mut config = machine.watch_config();
+    let mut handled = BTreeMap::new();
+    loop {
+        let events = match Uevents::listen() {
+            Ok(events) => events,
+            Err(error) => {
+                tracing::warn!("sticks are not noticed: {error}");
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+        };
+        // After the socket is open, so that nothing is missed in between.
+        look(&machine, &mut handled).await;
+        let ended = loop {
+            tokio::select! {
+                word = events.next() => match word {
+                    Ok(word) => heard(&machine, word, &mut handled).await,
+                    Err(error) => break error,
+                },
+                // The sender lives in the machine.
+                _ = config.changed() => {
+                    handled.retain(|_, it: &mut Handled| !matches!(it.report.phase(), Phase::Refused { .. }));
+                    look(&machine, &mut handled).await;
+                }
+            }
+        };
+        tracing::warn!("the kernel's words about devices ended: {ended}");
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn heard(machine: &Arc<Machine>, word: Word, handled: &mut BTreeMap<String, Handled>) {
+    if word.wants_driver
+        && let Ok(drivers) = machine.drivers()
+        && let Err(error) = drivers.load_for(Class::Block).await
+    {
+        tracing::warn!("a device came without its driver: {}", chain(&error));
+    }
+    if word.block {
+        look(machine, handled).await;
+    }
+}
+
+/// Compares the sticks that are plugged in with those that are handled.
+async fn look(machine: &Arc<Machine>, handled: &mut BTreeMap<String, Handled>) {
+    let accepts = machine
+        .config()
+        .is_some_and(|configured| configured.config.bundles.sticks == Sticks::Accept);
+    let looking = || plugged_in(Path::new("/sys"), Path::new("/dev"));
+    let found = match blocking_io::within(blocking_io::ANSWER, looking).await {
+        Ok(Ok(found)) if accepts => found,
+        Ok(Ok(_)) => BTreeMap::new(),
+        Ok(Err(error)) => return tracing::warn!("the devices cannot be listed: {error}"),
+        Err(error) => return tracing::warn!("{error}"),
+    };
+    handled.retain(|name, it| {
+        let stays = found.get(name) == Some(&it.stick);
+        if !stays {
+            it.report.tell(Event::PulledOut);
+        }
+        stays
+    });
+    for (name, stick) in found {
+        if handled.contains_key(&name) {
+            continue;
+        }
+        let report = Report::begin(machine.store.clone(), name.clone(), Phase::Searching);
+        let report = Arc::new(report);
+        tokio::spawn(handle(machine.clone(), stick.clone(), report.clone()));
+        handled.insert(name, Handled { stick, report });
+    }
+}
+
+/// Takes the bundle of a stick, and unmounts the stick before its end is told.
+async fn handle(machine: Arc<Machine>, stick: Stick, report: Arc<Report>) {
+    match open(&machine, &stick).await {
+        Ok((mount, files)) => {
+            let taken = take_bundle(&machine, files, Origin::Stick, &report).await;
+            drop(mount);
+            tell_end(&report, &taken);
+        }
+        Err(error) => report.tell(Event::Failed(format!("{error:#}"))),
+    }
+}
+
+/// Mounts a stick, and finds the bundle on it.
+async fn open(machine: &Machine, stick: &Stick) -> anyhow::Result<(TransientMount, Files)> {
+    load_modules(
+        machine,
+        &["vfat", "nls_cp437", "nls_ascii", "crc32c_generic", "ext4"],
+    )
+    .await?;
+    let stick = stick.clone();
+    let opening = blocking_io::within(blocking_io::ANSWER, move || {
+        let target: PathBuf = Path::new(MOUNTS).join(&stick.name);
+        let filesystem = Filesystem {
+            kind: stick.filesystem.kind(),
+            source: &stick.device(),
+            flags: MountFlags::RDONLY,
+            options: stick.filesystem.options(),
+        };
+        let mount = TransientMount::new(filesystem, &target).context("mount the stick")?;
+        let medium = File::open(&target).context("open the stick")?;
+        match find(medium.into()).context("read the stick")? {
+            OnMedium::One(name, files) => {
+                let name = if name.is_empty() {
+                    "the stick itself"
+                } else {
+                    &name
+                };
+                tracing::info!("{}: there is a bundle: {name}", stick.name);
+                Ok((mount, files))
+            }
+            OnMedium::Nothing => bail!(
+                "there is no bundle on the stick: put the file or the directory of one into its top directory"
+            ),
+            OnMedium::Several(names) => {
+                bail!(
+                    "there are several bundles on the stick: {}; leave one",
+                    names.join(", ")
+                )
+            }
+        }
+    });
+    opening.await?
+}

@@ -1,0 +1,20 @@
+//! Images that come in bundles ([`instar_bundle`]): gathered from registries, and taken from a bundle as from a registry.
+//!
+//! ```text
+//! registry ─ gather ─► Gathered ─ write ─► a bundle ─ instar_bundle::verify ─► VerifiedBundle ─ resolve ─► ResolvedImage
+//! ResolvedImage ─ Policy::verify_offline ─► Verified ─ import ─► VerifiedImage, without a registry
+//! ```
+//!
+//! A signature is gathered wherever the search for signatures would look for it, whatever its key: the policy that judges it is that of the
+//! machine that takes the bundle.
+
+mod gather;
+mod import;
+mod resolve;
+mod signatures;
+mod write;
+
+pub use gather::{GatherError, Gathered};
+pub use import::import;
+pub use resolve::{BundledImageError, resolve};
+pub use write::{BundleError, Target, write};

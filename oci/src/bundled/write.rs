@@ -1,0 +1,148 @@
+//! Writes gathered images as a bundle. Layers go from their registries straight to their place in it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::{Either, select};
+use instar_base::blocking_io::{self, NoAnswer};
+use instar_bundle::{Fault, Index, NotAnIndex, Plan, Planned, Summary, WriteError, Writer};
+use instar_values::{Digest, ImageReference};
+use serde::Deserialize;
+
+use super::gather::Gathered;
+use crate::manifest::Layer;
+use crate::pull::Progress;
+use crate::registry::{Download, RegistryClient};
+
+/// Where a bundle is written to.
+pub enum Target {
+    /// An empty file.
+    Archive(File),
+    /// A directory, which may hold other files.
+    Directory(PathBuf),
+}
+
+/// Why a bundle is not made.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// The images contradict each other.
+    #[error("these images make no bundle")]
+    Index(#[from] Box<NotAnIndex>),
+    /// Their documents contradict each other.
+    #[error("these images make no bundle")]
+    Plan(#[from] Box<Fault>),
+    /// A file cannot be written, or a registry does not send what it has to.
+    #[error("the bundle is not written")]
+    Write(#[from] WriteError),
+    /// The thread that writes ended without a result.
+    #[error("writing was interrupted")]
+    Interrupted(#[from] NoAnswer),
+}
+
+#[derive(Deserialize)]
+struct Layers {
+    layers: Vec<Blob>,
+}
+
+#[derive(Deserialize)]
+struct Blob {
+    digest: Digest,
+}
+
+/// Writes a bundle of these images, and reports bytes that were written.
+///
+/// # Errors
+/// The images contradict each other, a registry does not send a layer, or the files cannot be written.
+pub async fn write(
+    client: &RegistryClient,
+    images: Vec<Gathered>,
+    target: Target,
+    progress: &(dyn Fn(Progress) + Send + Sync),
+) -> Result<Summary, BundleError> {
+    let (mut of_images, mut indexes, mut signatures) = (Vec::new(), Vec::new(), Vec::new());
+    let mut documents = BTreeMap::new();
+    for gathered in images {
+        of_images.push(gathered.image);
+        indexes.extend(gathered.index);
+        signatures.extend(gathered.signatures);
+        documents.extend(gathered.documents);
+    }
+    let index = Index::new(of_images, indexes, signatures).map_err(Box::new)?;
+    let plan = Plan::new(&index, &documents).map_err(Box::new)?;
+    let sources = sources(&index, &documents);
+    let total = plan.summary().bytes;
+    let mut writer = match target {
+        Target::Archive(file) => Writer::archive(file, &index, plan)?,
+        Target::Directory(directory) => Writer::directory(&directory, &index, plan)?,
+    };
+    let written = AtomicU64::new(0);
+    let arrived = |count| {
+        let bytes = written.fetch_add(count, Ordering::Relaxed) + count;
+        progress(Progress { bytes, total });
+    };
+    while let Some(blob) = writer.next_blob() {
+        match (documents.get(&blob.digest), sources.get(&blob.digest)) {
+            (Some(document), _) => {
+                writer.blob(&mut document.as_slice())?;
+                arrived(blob.size);
+            }
+            (None, Some(reference)) => {
+                writer = download(client, reference, blob, writer, &arrived).await?;
+            }
+            (None, None) => {
+                let source = io::ErrorKind::NotFound.into();
+                let digest = blob.digest;
+                return Err(WriteError::Source { digest, source }.into());
+            }
+        }
+    }
+    Ok(blocking_io::to_its_end(move || writer.finish()).await??)
+}
+
+/// An image for each layer, from whose registry the layer comes.
+fn sources(
+    index: &Index,
+    documents: &BTreeMap<Digest, Vec<u8>>,
+) -> BTreeMap<Digest, ImageReference> {
+    let mut sources = BTreeMap::new();
+    for image in index.images() {
+        let manifest = documents.get(&image.manifest.digest);
+        let layers: Option<Layers> = manifest.and_then(|it| serde_json::from_slice(it).ok());
+        for blob in layers.into_iter().flat_map(|it| it.layers) {
+            sources.insert(blob.digest, image.reference.clone());
+        }
+    }
+    sources
+}
+
+async fn download(
+    client: &RegistryClient,
+    reference: &ImageReference,
+    blob: Planned,
+    mut writer: Writer,
+    arrived: &(dyn Fn(u64) + Send + Sync),
+) -> Result<Writer, BundleError> {
+    let (upstream, mut download) = Download::channel();
+    let writing = blocking_io::to_its_end(move || {
+        let result = writer.blob(&mut download);
+        (writer, result)
+    });
+    // The digest of the unpacked content does not matter here.
+    let layer = Layer {
+        digest: blob.digest,
+        size: blob.size,
+        diff_id: blob.digest,
+    };
+    let transfer = pin!(client.download(reference, &layer, 0, upstream, arrived));
+    // If writing ends first, the rest of the transfer is not needed.
+    let (writer, result) = match select(pin!(writing), transfer).await {
+        Either::Left((written, _)) => written,
+        Either::Right(((), writing)) => writing.await,
+    }?;
+    result?;
+    Ok(writer)
+}

@@ -1,0 +1,216 @@
+//! Bundles of images from a real registry, and their use without it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use instar_base::back_off::BackOff;
+use instar_base::error_chain::chain;
+use instar_bundle::{Files, Platform, VerifiedBundle, verify};
+use instar_values::{Digest, ImageReference};
+use serde_json::json;
+
+use super::pulling::{layer, store};
+use super::registry::Registry;
+use super::signatures::{BUNDLE, INDEX, MANIFEST, sign, size_of};
+use crate::bundled::{BundleError, Gathered, Target, import, resolve, write};
+use crate::registry::RegistryClient;
+use crate::verification::test_signing::{Signer, bundle_of, payload, statement};
+use crate::verification::{Basis, is_signed_by};
+use crate::{Limits, Registries, Retries};
+
+fn client(settings: Registries) -> RegistryClient {
+    let pauses = BackOff {
+        first: Duration::from_millis(10),
+        longest: Duration::from_millis(10),
+    };
+    let retries = Retries {
+        attempts: 2,
+        pauses,
+    };
+    RegistryClient::new(Arc::new(settings), retries)
+}
+
+fn amd64() -> Platform {
+    Platform {
+        architecture: "amd64".to_owned(),
+        os: "linux".to_owned(),
+    }
+}
+
+async fn gathered(registry: &Registry, references: &[ImageReference]) -> Vec<Gathered> {
+    let client = client(registry.settings());
+    let mut images = Vec::new();
+    for reference in references {
+        images.push(client.gather(reference, &amd64()).await.unwrap());
+    }
+    images
+}
+
+async fn archive(
+    registry: &Registry,
+    references: &[ImageReference],
+    path: &Path,
+) -> Result<VerifiedBundle, BundleError> {
+    let images = gathered(registry, references).await;
+    let target = Target::Archive(File::create(path).unwrap());
+    write(&client(registry.settings()), images, target, &|_| {}).await?;
+    Ok(verify(Files::open(path).unwrap(), &mut |_| {}).unwrap())
+}
+
+fn scratch() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bundle");
+    (directory, path)
+}
+
+#[tokio::test]
+async fn images_are_verified_from_a_bundle_by_the_signatures_in_it() {
+    let registry = Registry::start();
+    let (base, own) = (layer("base", b"base"), layer("own", b"own"));
+    registry.push("v1", "amd64", &[base.clone(), own]).await;
+    registry.push("v2", "amd64", &[base]).await;
+    let references = [registry.reference(":v1"), registry.reference(":v2")];
+    let digests: Vec<Digest> = gathered(&registry, &references)
+        .await
+        .iter()
+        .map(|it| it.image.manifest.digest)
+        .collect();
+    let (signer, other) = (Signer::ecdsa(), Signer::ed25519());
+    sign(&registry, digests[0], &[signer.simple(payload(digests[0]))]).await;
+    let bundle = bundle_of(&signer.statement(statement(digests[1])));
+    let tag = format!("sha256-{}", digests[1].hex());
+    registry
+        .push_signatures(&tag, vec![(bundle, BUNDLE, BTreeMap::new())])
+        .await;
+
+    let (_directory, path) = scratch();
+    let bundle = archive(&registry, &references, &path).await.unwrap();
+    drop(registry);
+    let (_images, store) = store();
+    assert_eq!(bundle.index().signatures().len(), 2);
+    for image in bundle.index().images() {
+        let resolved = resolve(&bundle, image).unwrap();
+        let verified = signer.policy().verify_offline(&bundle, image, resolved);
+        let verified = verified.unwrap();
+        assert!(matches!(verified.basis(), Basis::Signed { .. }));
+        let limits = Limits::default();
+        let imported = import(&bundle, &verified, &store, &limits, &|_| {})
+            .await
+            .unwrap();
+        assert!(imported.rootfs().join("base").exists());
+        let found = store.find(&image.reference).unwrap();
+        signer.policy().admit(&image.reference, found).unwrap();
+        assert!(is_signed_by(&bundle, image, &signer.public_key()).unwrap());
+        assert!(!is_signed_by(&bundle, image, &other.public_key()).unwrap());
+        let resolved = resolve(&bundle, image).unwrap();
+        let refused = other.policy().verify_offline(&bundle, image, resolved);
+        let said = chain(&refused.unwrap_err());
+        assert!(said.contains("1 signature, not by this key"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn the_same_images_give_the_same_bundle() {
+    let registry = Registry::start();
+    registry.push("v1", "amd64", &[layer("a", b"1")]).await;
+    registry.push("v2", "amd64", &[layer("b", b"2")]).await;
+    let mut references = vec![registry.reference(":v1"), registry.reference(":v2")];
+    let (_directory, path) = scratch();
+    archive(&registry, &references, &path).await.unwrap();
+    let one = std::fs::read(&path).unwrap();
+    references.reverse();
+    archive(&registry, &references, &path).await.unwrap();
+    assert_eq!(one, std::fs::read(&path).unwrap());
+}
+
+#[tokio::test]
+async fn a_signed_index_is_in_the_bundle_with_the_one_image_from_it() {
+    let registry = Registry::start();
+    registry.push("v1", "amd64", &[layer("a", b"1")]).await;
+    let reference = registry.reference(":v1");
+    let image = &gathered(&registry, std::slice::from_ref(&reference)).await[0].image;
+    let digest = image.manifest.digest;
+    let entry = |digest: Digest, architecture: &str| {
+        json!({"mediaType": MANIFEST, "digest": digest, "size": size_of(&registry, digest),
+               "platform": {"os": "linux", "architecture": architecture}})
+    };
+    registry.push("arm", "arm64", &[layer("c", b"3")]).await;
+    let arm = registry.reference(":arm");
+    let other = Platform {
+        architecture: "arm64".to_owned(),
+        ..amd64()
+    };
+    let client = client(registry.settings());
+    let arm = client.gather(&arm, &other).await.unwrap();
+    let arm = arm.image.manifest.digest;
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX,
+                       "manifests": [entry(arm, "arm64"), entry(digest, "amd64")]});
+    let index = Digest::of(&registry.push_manifest("both", &index).await);
+    let signer = Signer::p384();
+    sign(&registry, index, &[signer.simple(payload(index))]).await;
+
+    let (_directory, path) = scratch();
+    let references = [
+        registry.reference(":both"),
+        registry.reference(&format!("@{index}")),
+    ];
+    let bundle = archive(&registry, &references, &path).await.unwrap();
+    assert_eq!(bundle.index().images().len(), 2);
+    for image in bundle.index().images() {
+        assert_eq!((image.manifest.digest, image.index), (digest, Some(index)));
+        let resolved = resolve(&bundle, image).unwrap();
+        let verified = signer.policy().verify_offline(&bundle, image, resolved);
+        assert_eq!(verified.unwrap().digest(), digest);
+        assert!(is_signed_by(&bundle, image, &signer.public_key()).unwrap());
+    }
+
+    let both = [
+        client.gather(&references[0], &amd64()).await.unwrap(),
+        client.gather(&references[0], &other).await.unwrap(),
+    ];
+    let target = Target::Archive(File::create(&path).unwrap());
+    let summary = write(&client, both.into(), target, &|_| {}).await.unwrap();
+    assert_eq!(summary.architectures.len(), 2);
+    let bundle = verify(Files::open(&path).unwrap(), &mut |_| {}).unwrap();
+    let refused = resolve(&bundle, &bundle.index().images()[1]).unwrap_err();
+    let expected = "the image is for linux/arm64, this machine is linux/amd64";
+    assert!(chain(&refused).ends_with(expected), "{}", chain(&refused));
+}
+
+#[tokio::test]
+async fn what_a_registry_does_not_give_is_said() {
+    let registry = Registry::start();
+    registry.push("v1", "amd64", &[layer("a", b"1")]).await;
+    let client = client(registry.settings());
+    let absent = client.gather(&registry.reference(":v2"), &amd64()).await;
+    assert!(chain(&absent.unwrap_err()).contains("it does not have it"));
+    let other = Platform {
+        architecture: "arm64".to_owned(),
+        ..amd64()
+    };
+    let refused = client.gather(&registry.reference(":v1"), &other).await;
+    let said = chain(&refused.unwrap_err());
+    assert!(
+        said.ends_with("the image is for linux/amd64, not for linux/arm64"),
+        "{said}"
+    );
+
+    let images = vec![
+        client
+            .gather(&registry.reference(":v1"), &amd64())
+            .await
+            .unwrap(),
+    ];
+    drop(registry);
+    let (_directory, path) = scratch();
+    let target = Target::Archive(File::create(path).unwrap());
+    let error = write(&client, images, target, &|_| {}).await.unwrap_err();
+    assert!(
+        chain(&error).contains("no registry gives"),
+        "{}",
+        chain(&error)
+    );
+}

@@ -1,0 +1,85 @@
+//! Bundles of images of a test's registry, and sticks with them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use instar_qemu::Vm;
+use serde_json::{Value, json};
+
+use crate::instarctl::Instarctl;
+use crate::registry::Registry;
+use crate::run_command::run;
+use crate::scratch::Scratch;
+
+/// Size of a stick's filesystem.
+const STICK: &str = "192M";
+/// The id of the SCSI controller that sticks are plugged into.
+const CONTROLLER: &str = "sticks";
+
+/// Makes a bundle of images of this registry, by their names as in guests (`greeter:v1`); returns its file.
+pub async fn bundle(
+    registry: &Registry,
+    scratch: &Scratch,
+    name: &str,
+    images: &[&str],
+) -> Result<PathBuf> {
+    let host = registry.host_for_guest();
+    let way = format!(
+        "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: {host}\nendpoints:\n  - url: http://{}\nskipFallback: true\n",
+        registry.address()
+    );
+    let way = scratch.write("registries.yaml", way)?;
+    let file = scratch.join(name);
+    let mut words = vec!["bundle".to_owned(), "create".to_owned()];
+    for image in images {
+        words.extend(["--image".to_owned(), registry.image_for_guest(image)]);
+    }
+    let paths = [("--registries", &way), ("--to", &file)];
+    words.extend(
+        paths
+            .into_iter()
+            .flat_map(|(option, path)| [option.to_owned(), path.to_string_lossy().into_owned()]),
+    );
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let said = Instarctl::alone(scratch)?.run(&words).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    Ok(file)
+}
+
+/// Writes a filesystem of ext4 with a label and this file on it.
+pub fn stick(scratch: &Scratch, name: &str, label: &str, file: &Path) -> Result<PathBuf> {
+    let content = scratch.below(&format!("{name}-content"))?;
+    let copy = content.join("site.bundle");
+    std::fs::copy(file, copy)?;
+    let stick = scratch.join(name);
+    let mut command = Command::new("mkfs.ext4");
+    command.args(["-q", "-L", label, "-d"]).arg(content.path());
+    run(command.arg(&stick).arg(STICK))?;
+    Ok(stick)
+}
+
+/// The argument of QEMU that gives a machine a place for sticks.
+pub fn place_for_sticks() -> [String; 2] {
+    [
+        "-device".to_owned(),
+        format!("virtio-scsi-pci,id={CONTROLLER}"),
+    ]
+}
+
+/// Plugs a stick into a running machine; `name` is for [`pull_out`].
+pub fn plug_in(vm: &Vm, name: &str, stick: &Path) -> Result<()> {
+    let node = json!({"driver": "raw", "node-name": name, "read-only": true,
+                      "file": {"driver": "file", "filename": stick, "read-only": true}});
+    let device = json!({"driver": "scsi-hd", "bus": format!("{CONTROLLER}.0"), "drive": name, "id": format!("{name}-disk")});
+    let mut qmp = vm.qmp();
+    qmp.execute("blockdev-add", node)?;
+    qmp.execute("device_add", device)?;
+    Ok(())
+}
+
+/// Pulls a stick out.
+pub fn pull_out(vm: &Vm, name: &str) -> Result<Value> {
+    let device = json!({"id": format!("{name}-disk")});
+    Ok(vm.qmp().execute("device_del", device)?)
+}
