@@ -152,8 +152,12 @@ impl Puller {
         store: &ImageStore,
     ) -> Result<Option<PulledImage>, PullError> {
         let before = store.get(digest);
+        let keeps_blobs = store.blobs().is_some();
         if let Some(image) = into_store::usable(name, digest, store).await? {
             return Ok(Some(image));
+        }
+        if !keeps_blobs {
+            return Ok(None);
         }
         match rebuild::from_blobs(&self.policy, name, digest, before, store).await {
             Ok(image) => {

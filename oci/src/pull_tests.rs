@@ -9,6 +9,7 @@ mod damage;
 mod interrupted;
 mod kept_blobs;
 mod locked_registry;
+mod memory;
 mod mirrors;
 mod names;
 mod pulling;

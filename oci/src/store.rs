@@ -390,31 +390,31 @@ impl ImageStore {
 
     /// Compares an image's files with its seal, unless that was done in this boot; then it is whole if it is there. A store in memory has no
     /// seals. Blocks for as long as all its files take to be read.
-    ///
-    /// # Errors
-    /// The seal cannot be read or written: nothing is known about the files.
-    pub fn check(&self, digest: Digest) -> Result<Wholeness, StoreError> {
+    pub fn check(&self, digest: Digest) -> Wholeness {
         let place = self.place(digest);
         if !place.exists() {
-            return Ok(Wholeness::Absent);
+            return Wholeness::Absent;
         }
         if read(&place).is_none_or(|record| record.digest != digest) {
-            return Ok(Wholeness::Damaged("its record cannot be read".to_owned()));
+            return Wholeness::Damaged("its record cannot be read".to_owned());
         }
         let _checking = self.shared.checking.locked();
         if self.blobs().is_none() || self.shared.state().checked.contains(&digest) {
-            return Ok(Wholeness::Whole);
+            return Wholeness::Whole;
         }
-        match sealed::check(&place)? {
+        match sealed::check(&place) {
             Files::Whole => {}
             Files::Unsealed => {
                 tracing::info!("the image {digest} gets a seal: its version had none");
-                sealed::seal_old(&place)?;
+                // A full disk keeps no image from running.
+                if let Err(error) = sealed::seal_old(&place) {
+                    tracing::warn!("the image {digest} has no seal yet: {error}");
+                }
             }
-            Files::Damaged(how) => return Ok(Wholeness::Damaged(how)),
+            Files::Damaged(how) => return Wholeness::Damaged(how),
         }
         self.shared.state().checked.insert(digest);
-        Ok(Wholeness::Whole)
+        Wholeness::Whole
     }
 
     /// The images that need no check any more in this boot.
@@ -432,9 +432,11 @@ impl ImageStore {
     /// Removes a damaged image. Its proofs stay for the image that is made in its place, and its files for containers that run from it, until
     /// the next boot.
     pub(super) async fn remove_damaged(&self, digest: Digest) -> Result<(), StoreError> {
-        self.shared
-            .left_proofs
-            .take_over(digest, &self.place(digest))?;
+        let proofs = &self.shared.left_proofs;
+        if let Err(error) = proofs.take_over(digest, &self.place(digest)) {
+            // Then its registry has to be asked for them.
+            tracing::warn!("the signatures of the image {digest} are lost with it: {error}");
+        }
         let is_mounted = self.is_mounted(digest)?;
         let removed = self.put_away(digest)?;
         match is_mounted {

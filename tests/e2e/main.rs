@@ -30,6 +30,7 @@ mod harness;
 mod hostile_clients;
 mod image_names;
 mod image_signatures;
+mod image_store;
 mod image_updates;
 mod init_failures;
 mod installed;
@@ -106,7 +107,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 35] = [
+const OF_LONG_RUNS: [Area; 36] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -124,6 +125,7 @@ const OF_LONG_RUNS: [Area; 35] = [
     image_names::tests,
     image_signatures::tests,
     image_updates::tests,
+    image_store::tests,
     bundles::tests,
     hostile_clients::tests,
     dead_neighbours::tests,

@@ -4,16 +4,18 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use instar_esp::{Slot, Volume as _};
-use instar_qemu::VmSpec;
+use instar_pki::Role;
+use instar_power_cuts::DiskState;
+use instar_qemu::{Drive, VmSpec};
 use instar_tests::power_cuts::{
-    BEFORE_CHANGE, JudgedScenario, Medium, Recorded, RecordedNode, Sample, Scenario, Tears,
-    boot_samples,
+    BEFORE_CHANGE, IMAGES, JudgedScenario, Medium, Recorded, RecordedNode, Sample, Scenario, Tears,
+    boot_samples, push_images_on_one_base,
 };
 use instar_tests::{
-    EspImage, Fat, GREETER_PORT, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
-    Scratch, Test, chapters, push_greeter, tests, uefi,
+    EspImage, Fat, GREETER_PORT, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
+    Registry, Scratch, Test, chapters, push_greeter, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -27,6 +29,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         power_cuts_in_an_upgrade_leave_a_machine_that_boots_with_its_config,
         power_cuts_under_a_container_that_lives_on_leave_a_machine_that_boots,
+        power_cuts_in_pulls_and_removals_leave_whole_images,
     ]
 }
 
@@ -42,7 +45,7 @@ async fn power_cuts_in_an_upgrade_leave_a_machine_that_boots_with_its_config(
 }
 
 /// A registry with the version that machines are upgraded to.
-fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
+fn registry(scratch: &Scratch) -> Result<Registry> {
     let registry = Registry::start(scratch)?;
     registry.push_installer(&ImageUnderTest::second()?)?;
     Ok(registry)
@@ -68,7 +71,80 @@ async fn power_cuts_under_a_container_that_lives_on_leave_a_machine_that_boots(
     come_back_from_all(&scratch, recorded, config, 100).await
 }
 
-fn start_with_a_greeter(scratch: &Scratch, registry: &Registry) -> anyhow::Result<RecordedNode> {
+/// Pulls two images on one base, and removes the first.
+async fn power_cuts_in_pulls_and_removals_leave_whole_images(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_images_on_one_base(&registry)?;
+    let mut recorded = start_on(&scratch, &registry, |_| Ok(()))?;
+    chapters![pulls_are_recorded(&scratch, &mut recorded, &registry)].await?;
+    let recorded = recorded.end()?;
+    let judge = |scenario| Scenario::judge(scenario, &scratch, Tears::FewOfLong);
+    let judged = recorded.scenarios.into_iter().map(judge);
+    let judged: Vec<_> = judged.collect::<Result<_, _>>()?;
+    let identity = recorded.identity;
+    chapters![
+        every_state_is_one_that_boots(&judged, 100),
+        the_next_pull_ends_well(&scratch, &judged, &registry, &identity),
+    ]
+    .await
+}
+
+async fn pulls_are_recorded(
+    scratch: &Scratch,
+    recorded: &mut RecordedNode,
+    registry: &Registry,
+) -> Outcome {
+    recorded.node().wait_for_api(PATIENCE).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(recorded.node(), scratch)?;
+    let config = recorded.node().config().to_owned();
+    recorded.pull_and_remove(&client, registry, &config).await
+}
+
+/// Boots one state of each stage, and pulls both images there.
+async fn the_next_pull_ends_well(
+    scratch: &Scratch,
+    judged: &[JudgedScenario],
+    registry: &Registry,
+    identity: &Identity,
+) -> Outcome {
+    for judged in judged {
+        let scenario = &judged.scenario;
+        let verdicts = &judged.judged.verdicts;
+        let (state, _) = verdicts.get(verdicts.len() / 2).context("no state")?;
+        let own = scratch.below(&scenario.name.replace(' ', "-"))?;
+        let node = boot(&own, scenario, state, identity).await?;
+        pull_all(&own, &node, registry).await?;
+    }
+    Ok(())
+}
+
+async fn boot(
+    scratch: &Scratch,
+    scenario: &Scenario,
+    state: &DiskState,
+    identity: &Identity,
+) -> Result<Node> {
+    let identity = identity.with_role(Role::Admin)?;
+    let disk = scratch.join("disk.img");
+    scenario.recording.make_disk(&disk, state)?;
+    let firmware = uefi()?.variables(&scenario.variables);
+    let spec = VmSpec::uefi(firmware).drive(Drive::raw(&disk));
+    let plan = Node::plan_from(scratch, spec).without_config(identity);
+    plan.boot_until_ready(PATIENCE).await
+}
+
+async fn pull_all(scratch: &Scratch, node: &Node, registry: &Registry) -> Outcome {
+    let client = Instarctl::of(node, scratch)?;
+    for image in IMAGES {
+        let image = registry.image_for_guest(image);
+        let said = client.run(&["image", "pull", &image]).await?;
+        ensure!(said.code == Some(0), "{image}: {said:?}");
+    }
+    Ok(())
+}
+
+fn start_with_a_greeter(scratch: &Scratch, registry: &Registry) -> Result<RecordedNode> {
     push_greeter(registry)?;
     let base = scratch.join("base.img");
     ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
@@ -118,10 +194,19 @@ async fn come_back_from_all(
 }
 
 /// Starts a machine whose writes are recorded, with leftovers of earlier cuts on its EFI system partition.
-fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<RecordedNode> {
+fn start(scratch: &Scratch, registry: &Registry) -> Result<RecordedNode> {
+    start_on(scratch, registry, take_room)
+}
+
+/// Starts a machine whose writes are recorded, on a disk that this has prepared.
+fn start_on(
+    scratch: &Scratch,
+    registry: &Registry,
+    prepare: impl FnOnce(&Path) -> Outcome,
+) -> Result<RecordedNode> {
     let base = scratch.join("base.img");
     ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
-    take_room(&base)?;
+    prepare(&base)?;
     let host = registry.host_for_guest();
     RecordedNode::start(scratch, "node", &base, |drive| {
         let spec = VmSpec::uefi(uefi()?).drive(drive);

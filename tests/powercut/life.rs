@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use instar_pki::Role;
 use instar_qemu::{Bus, DiskFormat, Drive, VmSpec, create_blank_disk};
-use instar_tests::power_cuts::{Recorded, RecordedNode, Setting, seen};
+use instar_tests::power_cuts::{Recorded, RecordedNode, Setting, push_images_on_one_base, seen};
 use instar_tests::{
     GREETER_PORT, ImageUnderTest, Instarctl, MachineConfig, Node, Registry, Scratch, push_greeter,
     uefi,
@@ -98,6 +98,27 @@ pub(crate) async fn live_on(
     recorded.node().wait_until_ready(PATIENCE).await?;
     let image = registry.installer_for_guest("v0.2.0");
     recorded.change_under(&client, &image, &config).await?;
+    recorded.end()
+}
+
+/// Records a machine that pulls images and removes one.
+pub(crate) async fn fill_the_store(
+    scratch: &Scratch,
+    registry: &Registry,
+    installed: &Recorded,
+) -> Result<Recorded> {
+    push_images_on_one_base(registry)?;
+    let identity = installed.identity.with_role(Role::Admin)?;
+    let plan = |drive: Drive| {
+        let spec = VmSpec::uefi(uefi()?.variables(&installed.variables)).drive(drive);
+        Ok(Node::plan_from(scratch, spec).without_config(identity))
+    };
+    let mut recorded = RecordedNode::start(scratch, "store", &installed.disk, plan)?;
+    recorded.node().wait_for_api(PATIENCE).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(recorded.node(), scratch)?;
+    let config = first_config(installed)?;
+    recorded.pull_and_remove(&client, registry, config).await?;
     recorded.end()
 }
 

@@ -9,6 +9,7 @@
 //! The crate `instar-power-cuts` defines a state and judges it; it knows of no machine.
 
 mod boot;
+mod images;
 mod recorded_node;
 mod sample;
 mod scenario;
@@ -16,6 +17,7 @@ mod swap;
 mod upgrade;
 
 pub use boot::{Medium, boot_samples};
+pub use images::{IMAGES, push_images_on_one_base};
 pub use instar_power_cuts::Tears;
 pub use recorded_node::{Recorded, RecordedNode};
 pub use sample::Sample;

@@ -226,7 +226,7 @@ pub(super) async fn usable(
         reference: name.clone(),
         source,
     })?;
-    match checked.map_err(stored)? {
+    match checked {
         Wholeness::Whole => Ok(image.or_else(|| store.get(digest))),
         Wholeness::Absent => Ok(None),
         Wholeness::Damaged(how) => {

@@ -65,26 +65,26 @@ fn write_seal(
 }
 
 /// Compares the files of the image in this directory with its seal.
-pub(super) fn check(directory: &Path) -> Result<Files, StoreError> {
+pub(super) fn check(directory: &Path) -> Files {
     let (root, path) = (directory.join("rootfs"), directory.join(SEAL));
     let seal = match fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Files::Unsealed),
-        Err(error) => return Err(failed("reading", &path)(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Files::Unsealed,
+        // A disk that cannot read it has damaged it.
+        Err(error) => return Files::Damaged(format!("{SEAL} cannot be read: {error}")),
     };
     let Ok(seal) = serde_json::from_slice::<Seal>(&seal) else {
-        return Ok(Files::Damaged(format!("{SEAL} cannot be read")));
+        return Files::Damaged(format!("{SEAL} cannot be read"));
     };
     let list = File::open(directory.join(LIST));
     let mut list: Box<dyn io::Read> = match list {
         Ok(list) => Box::new(BufReader::new(list)),
         Err(_) => Box::new(io::empty()),
     };
-    Ok(match seal::seal_again(&root, &mut list) {
+    match seal::seal_again(&root, &mut list) {
         Ok((actual, _)) if actual == seal => Files::Whole,
         Ok((_, Some(first))) => Files::Damaged(format!("{first} is not as it was unpacked")),
         Ok((_, None)) => Files::Damaged(format!("{SEAL} is not of these files")),
-        // A disk that cannot read a file has damaged it.
         Err(error) => Files::Damaged(format!("its files cannot be read: {error}")),
-    })
+    }
 }

@@ -77,6 +77,8 @@ const CHANGE_NOTHING: &[&str] = &[
     "cluster.ClusterService/HealthCheck",
     "inspect.InspectService/ControllerRuntimeDependencies",
     "instar.UpgradeService/Plan",
+    // It makes one write, to the record of images that wait.
+    "instar.ImageUpdateService/Approve",
     "cosi.resource.State/Get",
     "cosi.resource.State/List",
     "cosi.resource.State/Watch",

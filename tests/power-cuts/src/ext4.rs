@@ -54,6 +54,30 @@ pub(crate) fn judge(
     files: &[&str],
     scratch: &Path,
 ) -> Result<Ext4, ToolError> {
+    let (judged, _) = judge_and_read(recording, state, region, files, scratch, |_| Ok(()))?;
+    Ok(judged)
+}
+
+/// Copies a directory of a repaired partition to an existing one, without its owners. A missing directory is nothing.
+pub(crate) fn copy_directory(partition: &Path, from: &str, to: &Path) -> Result<(), ToolError> {
+    // Owners cannot be given by an ordinary user; debugfs says so, and goes on.
+    run(
+        "debugfs",
+        &["-R", &format!("rdump {from} {}", to.display())],
+        partition,
+    )?;
+    Ok(())
+}
+
+/// The same as [`judge`]; `read` gets the repaired partition, if the node mounts it.
+pub(crate) fn judge_and_read<Made>(
+    recording: &Recording,
+    state: &DiskState,
+    region: &Region,
+    files: &[&str],
+    scratch: &Path,
+    read_more: impl FnOnce(&Path) -> Result<Made, ToolError>,
+) -> Result<(Ext4, Option<Made>), ToolError> {
     let read = |from: u64, sectors: u64| {
         let mut bytes = Vec::new();
         let mut sector = [0; 512];
@@ -70,7 +94,7 @@ pub(crate) fn judge(
     if !is_there {
         let (from_end, mark) = MARK;
         if read(region.end - from_end / SECTOR, 1).starts_with(mark) {
-            return Ok(Ext4::Nothing);
+            return Ok((Ext4::Nothing, None));
         }
         copy = COPIES.into_iter().find(|(block, size)| {
             let superblock = read(region.start + block * size / SECTOR, 1);
@@ -83,8 +107,11 @@ pub(crate) fn judge(
                 .all(|byte| *byte == 0)
         };
         match copy {
-            None if is_blank() => return Ok(Ext4::Nothing),
-            None => return Ok(Ext4::Broken("it holds what nobody knows".to_owned())),
+            None if is_blank() => return Ok((Ext4::Nothing, None)),
+            None => {
+                let why = "it holds what nobody knows".to_owned();
+                return Ok((Ext4::Broken(why), None));
+            }
             Some(_) => {}
         }
     }
@@ -114,7 +141,8 @@ pub(crate) fn judge(
     };
     if !is_whole(&checked) {
         let words = String::from_utf8_lossy(&checked.stdout).into_owned();
-        return Ok(Ext4::Broken(format!("e2fsck gives up: {words}")));
+        let why = format!("e2fsck gives up: {words}");
+        return Ok((Ext4::Broken(why), None));
     }
     let mut found = Vec::new();
     for name in files {
@@ -122,7 +150,8 @@ pub(crate) fn judge(
         let is_there = !String::from_utf8_lossy(&answer.stderr).contains("File not found");
         found.push(is_there.then_some(answer.stdout));
     }
-    Ok(Ext4::Mounted(found))
+    let more = read_more(file.path())?;
+    Ok((Ext4::Mounted(found), Some(more)))
 }
 
 fn run(program: &'static str, arguments: &[&str], file: &Path) -> Result<Output, ToolError> {

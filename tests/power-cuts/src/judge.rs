@@ -13,6 +13,7 @@ use crate::parallel;
 use crate::recording::Recording;
 use crate::region::{Key, Region};
 use crate::states::{DiskState, Fault, Tears};
+use crate::store::{STORE, Store};
 use crate::table;
 use crate::write_log::Entry;
 
@@ -33,6 +34,8 @@ pub struct Expected {
     pub has_medium: bool,
     /// Whether the config may be missing, because a reset erases it.
     pub is_reset: bool,
+    /// Whether the store of images on EPHEMERAL is judged: what it has at the beginning and at the end of the states is what it may have.
+    pub judges_store: bool,
 }
 
 /// The fate of a machine with this disk.
@@ -135,9 +138,8 @@ impl<'a> Judge<'a> {
         })?;
         let configs = self.each(states, &[&self.state], |state| self.config(state, expected))?;
         let for_var: Vec<DiskState> = states.iter().map(|state| self.for_var(state)).collect();
-        let vars = self.each(&for_var, &[&self.var], |state| {
-            ext4::judge(self.recording, state, &self.var, &[], &self.scratch)
-        })?;
+        let known = self.known_stores(states, expected)?;
+        let vars = self.each(&for_var, &[&self.var], |state| self.var(state, &known))?;
         let contents = [
             tables.made.len(),
             memory.classes(),
@@ -190,6 +192,57 @@ impl<'a> Judge<'a> {
             Fault::None
         };
         DiskState { fault, ..*state }
+    }
+
+    /// The contents of the store of images in the first and in the last state without a fault; empty if it is not judged.
+    fn known_stores(
+        &self,
+        states: &[DiskState],
+        expected: &Expected,
+    ) -> Result<Vec<Store>, JudgeError> {
+        if !expected.judges_store {
+            return Ok(Vec::new());
+        }
+        let mut whole = states.iter().filter(|state| state.fault == Fault::None);
+        let ends = [whole.next(), whole.next_back()];
+        let mut known = Vec::new();
+        for state in ends.into_iter().flatten() {
+            let (_, store) = self.read_var(state)?;
+            known.extend(store);
+        }
+        Ok(known)
+    }
+
+    /// /var, and the store of images on it.
+    fn read_var(&self, state: &DiskState) -> Result<(Ext4, Option<Store>), ToolError> {
+        ext4::judge_and_read(
+            self.recording,
+            state,
+            &self.var,
+            &[],
+            &self.scratch,
+            |partition| {
+                let failed = |source| ToolError::Copy {
+                    folder: self.scratch.clone(),
+                    source,
+                };
+                let copy = tempfile::tempdir_in(&self.scratch).map_err(failed)?;
+                ext4::copy_directory(partition, STORE, copy.path())?;
+                Store::read(&copy.path().join("instar")).map_err(failed)
+            },
+        )
+    }
+
+    /// /var; a store with something else than the known contents makes it broken.
+    fn var(&self, state: &DiskState, known: &[Store]) -> Result<Ext4, ToolError> {
+        if known.is_empty() {
+            return ext4::judge(self.recording, state, &self.var, &[], &self.scratch);
+        }
+        let (judged, store) = self.read_var(state)?;
+        Ok(match store.and_then(|store| store.complaint(known)) {
+            Some(why) => Ext4::Broken(format!("the store of images: {why}")),
+            None => judged,
+        })
     }
 
     fn config(&self, state: &DiskState, expected: &Expected) -> Result<Config, ToolError> {

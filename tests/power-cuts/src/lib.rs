@@ -27,6 +27,7 @@ mod read_only;
 mod recording;
 mod region;
 mod states;
+mod store;
 mod table;
 mod write_log;
 

@@ -22,6 +22,8 @@ pub struct Setting {
     pub has_medium: bool,
     /// Whether the config is being erased.
     pub is_reset: bool,
+    /// Whether the store of images is judged.
+    pub judges_store: bool,
 }
 
 impl Setting {
@@ -70,6 +72,7 @@ impl Scenario {
                 .collect(),
             has_medium: self.setting.has_medium,
             is_reset: self.setting.is_reset,
+            judges_store: self.setting.judges_store,
             ..Expected::default()
         };
         for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {

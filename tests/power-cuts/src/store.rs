@@ -1,0 +1,208 @@
+//! The image store on EPHEMERAL in a state: every image that is named is whole, and every blob has the content of its name.
+//!
+//! Whole means equal to the image of that name in a state without a fault, in every path, type and content. The reading is not the node's: the
+//! directory is read out of the repaired partition by debugfs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use blake3::Hash;
+use instar_values::Digest;
+
+/// The directory of the store on EPHEMERAL.
+pub(crate) const STORE: &str = "/lib/instar";
+/// The beginning of an image's record, up to the hash over the rest of it.
+const CHECK: &[u8] = b"{\"check\":\"";
+const HEX: usize = 64;
+
+/// The content of a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Store {
+    /// The hash over all files of each image, by its name.
+    images: BTreeMap<String, Hash>,
+    /// The hash of each shared file's content, by its name.
+    objects: BTreeMap<String, Hash>,
+    /// Number of whole blobs.
+    blobs: usize,
+    /// A sentence for each part that is wrong by itself.
+    wrong: Vec<String>,
+}
+
+impl Store {
+    /// Reads a store that was copied to this directory; a missing one is empty.
+    pub(crate) fn read(directory: &Path) -> io::Result<Self> {
+        let mut store = Store::default();
+        for (name, path) in entries(&directory.join("images"))? {
+            // Work that was cut off has no name of an image.
+            if Digest::from_hex(&name).is_err() {
+                continue;
+            }
+            if !is_record_whole(&path.join("image.json")) {
+                store
+                    .wrong
+                    .push(format!("the record of the image {name} is damaged"));
+            }
+            let mut hasher = blake3::Hasher::new();
+            for part in ["rootfs", "tree.json", "tree.hashes"] {
+                add(&mut hasher, &path.join(part))?;
+            }
+            store.images.insert(name, hasher.finalize());
+        }
+        for (name, path) in entries(&directory.join("blobs/sha256"))? {
+            match Digest::of(&fs::read(&path)?).hex() == name {
+                true => store.blobs += 1,
+                false => store
+                    .wrong
+                    .push(format!("the blob {name} has another content")),
+            }
+        }
+        for (_, group) in entries(&directory.join("objects"))? {
+            for (name, path) in entries(&group)? {
+                store.objects.insert(name, blake3::hash(&fs::read(path)?));
+            }
+        }
+        Ok(store)
+    }
+
+    /// The first thing that is wrong, given the contents that the store may have.
+    pub(crate) fn complaint(&self, known: &[Store]) -> Option<String> {
+        let is_known = |name: &str, hash: &Hash, of: fn(&Store) -> &BTreeMap<String, Hash>| {
+            known.iter().any(|store| of(store).get(name) == Some(hash))
+        };
+        let image = self
+            .images
+            .iter()
+            .find(|(name, hash)| !is_known(name, hash, |store| &store.images));
+        let object = self
+            .objects
+            .iter()
+            .find(|(name, hash)| !is_known(name, hash, |store| &store.objects));
+        let wrong = self.wrong.first().cloned();
+        wrong
+            .or_else(|| image.map(|(name, _)| format!("the image {name} is not whole")))
+            .or_else(|| {
+                object.map(|(name, _)| format!("the shared file {name} has another content"))
+            })
+    }
+}
+
+fn is_record_whole(path: &Path) -> bool {
+    let Ok(record) = fs::read(path) else {
+        return false;
+    };
+    let checked = record.strip_prefix(CHECK);
+    let split = checked.and_then(|checked| checked.split_at_checked(HEX));
+    split.is_some_and(|(check, rest)| check == blake3::hash(rest).to_hex().as_bytes())
+}
+
+/// Names and paths in a directory, in order; a missing one is empty.
+fn entries(directory: &Path) -> io::Result<BTreeMap<String, std::path::PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        entries => entries?,
+    };
+    entries
+        .map(|entry| {
+            let entry = entry?;
+            Ok((
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.path(),
+            ))
+        })
+        .collect()
+}
+
+/// Adds a tree: names, types, contents and targets, in order.
+fn add(hasher: &mut blake3::Hasher, path: &Path) -> io::Result<()> {
+    let metadata = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            hasher.update(b"missing");
+            return Ok(());
+        }
+        metadata => metadata?,
+    };
+    if metadata.is_dir() {
+        for (name, path) in entries(path)? {
+            hasher.update(b"entry").update(name.as_bytes());
+            add(hasher, &path)?;
+        }
+        hasher.update(b"end");
+    } else if metadata.is_symlink() {
+        let target = fs::read_link(path)?;
+        hasher
+            .update(b"link")
+            .update(target.as_os_str().as_encoded_bytes());
+    } else if metadata.is_file() {
+        hasher
+            .update(b"file")
+            .update(blake3::hash(&fs::read(path)?).as_bytes());
+    } else {
+        hasher.update(b"other");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const IMAGE: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    fn store() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("images").join(IMAGE);
+        fs::create_dir_all(image.join("rootfs/d")).unwrap();
+        fs::write(image.join("rootfs/d/file"), "content").unwrap();
+        let rest = "\",\"digest\":1}";
+        let check = blake3::hash(rest.as_bytes()).to_hex();
+        fs::write(
+            image.join("image.json"),
+            format!("{{\"check\":\"{check}{rest}"),
+        )
+        .unwrap();
+        fs::create_dir_all(directory.path().join("blobs/sha256")).unwrap();
+        let blob = directory
+            .path()
+            .join("blobs/sha256")
+            .join(Digest::of(b"x").hex());
+        fs::write(blob, "x").unwrap();
+        fs::create_dir_all(directory.path().join("objects/aa")).unwrap();
+        fs::write(directory.path().join("objects/aa").join(IMAGE), "content").unwrap();
+        directory
+    }
+
+    #[test]
+    fn half_an_image_and_half_a_blob_are_noticed() {
+        let known = [Store::read(store().path()).unwrap()];
+        assert_eq!(known[0].complaint(&known), None);
+        assert_eq!(Store::default().complaint(&known), None, "nothing is whole");
+        let image = format!("images/{IMAGE}");
+        for (path, content) in [
+            (format!("{image}/rootfs/d/file"), Some("")),
+            (format!("{image}/rootfs/d/file"), None),
+            (format!("{image}/tree.json"), Some("{}")),
+            (format!("{image}/image.json"), Some("{\"check\":")),
+            (format!("{image}/image.json"), None),
+            (format!("blobs/sha256/{}", Digest::of(b"x").hex()), Some("")),
+            (format!("objects/aa/{IMAGE}"), Some("cont")),
+        ] {
+            let directory = store();
+            let path = directory.path().join(path);
+            match content {
+                Some(content) => fs::write(&path, content).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            let found = Store::read(directory.path()).unwrap();
+            assert!(found.complaint(&known).is_some(), "{}", path.display());
+        }
+        // What was cut off is nobody's.
+        let directory = store();
+        fs::create_dir_all(directory.path().join("images/.incoming-x/rootfs")).unwrap();
+        fs::create_dir_all(directory.path().join("blobs/partial")).unwrap();
+        fs::write(directory.path().join("blobs/partial/x"), "half").unwrap();
+        assert_eq!(Store::read(directory.path()).unwrap(), known[0]);
+    }
+}
