@@ -108,16 +108,27 @@ async fn import(
     report: &Arc<Report>,
 ) -> Result<Vec<String>, Status> {
     let taken = take_bundle(machine, files, Origin::Caller, report).await;
-    // The images are in the store; or the file is of no use, and the next upload begins anew.
-    let ending = machine.clone();
-    let ended = blocking_io::within(blocking_io::ANSWER, move || {
-        ending.bundles.uploads.end(digest)
-    });
-    if let Ok(Err(error)) = ended.await {
-        tracing::warn!("the file of an upload stays: {}", chain(&error));
+    match &taken {
+        // Nothing is wrong with the file: it is there for another try.
+        Err(
+            BundleError::Busy
+            | BundleError::NoPlace
+            | BundleError::Interrupted(_)
+            | BundleError::NoAnswer(_),
+        ) => machine.bundles.uploads.release(digest),
+        // The images are in the store; or the file is of no use, and the next upload begins anew.
+        _ => remove_file(machine.clone(), digest).await,
     }
     tell_end(report, &taken);
     taken.map_err(|error| bundle_status(&error))
+}
+
+async fn remove_file(machine: Arc<Machine>, digest: Digest) {
+    let removing = move || machine.bundles.uploads.end(digest);
+    let removed = blocking_io::within(blocking_io::ANSWER, removing).await;
+    if let Ok(Err(error)) = removed {
+        tracing::warn!("the file of an upload stays: {}", chain(&error));
+    }
 }
 
 #[tonic::async_trait]

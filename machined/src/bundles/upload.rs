@@ -237,6 +237,15 @@ impl Uploads {
         Ok(file)
     }
 
+    /// Leaves the file for another try.
+    pub fn release(&self, digest: Digest) {
+        let mut slot = self.slot.locked();
+        if let Some(upload) = slot.as_mut().filter(|upload| upload.digest == digest) {
+            upload.taken = false;
+            upload.last_byte = Instant::now();
+        }
+    }
+
     /// Removes the file: its images are in the store, or it is of no use.
     ///
     /// # Errors
@@ -326,6 +335,8 @@ mod tests {
             uploads.write(digest, 6, b""),
             Err(UploadError::Taken(_))
         ));
+        uploads.release(digest);
+        assert_eq!(uploads.begin(digest, 6).unwrap(), 6);
         uploads.end(digest).unwrap();
         assert_eq!(uploads.begin(digest, 6).unwrap(), 0);
     }

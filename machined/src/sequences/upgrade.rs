@@ -26,7 +26,9 @@ use crate::image_collection;
 use crate::init_link::{End, Scope, Workloads};
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::oci::{ImageConfig, Limits, PullError, Puller, ResolvedImage, Verified, VerifiedImage};
+use crate::oci::{
+    ImageConfig, Limits, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
+};
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
@@ -183,6 +185,12 @@ async fn offer(
         "{reference}: its registry is away, {} is used, which is here: {away}",
         here.digest()
     );
+    let digest = here.digest();
+    let whole = puller.whole(reference, digest, &machine.images).await?;
+    let here = whole.ok_or_else(|| PullError::Store {
+        reference: reference.clone(),
+        source: StoreError::Unknown(digest),
+    })?;
     let admitted = puller.policy().admit(reference, here);
     Ok(Offer::Here(admitted.map_err(PullError::from)?))
 }

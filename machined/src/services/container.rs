@@ -98,9 +98,10 @@ impl ContainerWorkload {
     }
 
     /// Resolves the image's name anew and puts the result in force. If the registry is unreachable, an image that is here is used,
-    /// `running` first; any other failure is an error.
+    /// the one of this name first, then `running`; any other failure is an error.
     async fn look_up(&self, running: Option<PulledImage>) -> anyhow::Result<VerifiedImage> {
-        let here = running.or_else(|| self.images.find(&self.image));
+        // The name may mean a newer image than the one that runs: a bundle or a pull has brought it.
+        let here = self.images.find(&self.image).or(running);
         let here = match here {
             Some(here) => {
                 let puller = (self.puller)();
