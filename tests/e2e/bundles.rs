@@ -8,14 +8,21 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use instar_api::instar::bundle_service_client::BundleServiceClient;
 use instar_api::instar::{BundleBeginRequest, BundleImportRequest, BundleWriteRequest};
+use instar_qemu::VmSpec;
 use instar_tests::{
     Cosign, GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, Node, Outcome,
     Registry, Said, Scratch, Test, bundle, chapters, greeter_image, place_for_sticks, plug_in,
     pull_out, push_greeter_edition, stick, tests,
 };
 use serde_json::Value;
+use tonic::transport::Channel;
 
 use crate::PATIENCE;
+
+/// The installer of the next version.
+const NEXT_VERSION: &str = "instar/installer:v0.2.0";
+/// The label of sticks.
+const LABEL: &str = "INSTAR-BUNDLE";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -56,37 +63,47 @@ fn skopeo_reads(file: &Path, image: &str) -> Outcome {
 }
 
 async fn its_signatures_are_found(scratch: &Scratch, file: &Path, owner: &Cosign) -> Outcome {
+    let other = Cosign::new(scratch, "other")?;
+    verifies(scratch, file, owner, Some(0)).await?;
+    verifies(scratch, file, &other, Some(1)).await?;
     let (client, file) = (Instarctl::alone(scratch)?, file.to_string_lossy());
-    let key = scratch.write("owner.pem", owner.public_key()?)?;
-    let other = Cosign::new(scratch, "other")?.public_key()?;
-    let other = scratch.write("other.pem", other)?;
-    for (key, expected) in [(key, Some(0)), (other, Some(1))] {
-        let key = key.to_string_lossy();
-        let said = client
-            .run(&["bundle", "verify", &file, "--key", &key])
-            .await?;
-        ensure!(said.code == expected, "{said:?}");
-    }
     let shown = client.run(&["bundle", "show", &file]).await?;
-    ensure!(
-        shown.output.contains("every byte is as it was written"),
-        "{shown:?}"
-    );
+    ensure!(shown.output.contains("every byte is as it was written"));
     Ok(())
 }
 
-/// A node, and bundles that were made while there was a registry.
+async fn verifies(
+    scratch: &Scratch,
+    file: &Path,
+    signer: &Cosign,
+    expected: Option<i32>,
+) -> Outcome {
+    let key = scratch.write("key.pem", signer.public_key()?)?;
+    let (key, file) = (key.to_string_lossy(), file.to_string_lossy());
+    let client = Instarctl::alone(scratch)?;
+    let words = ["bundle", "verify", &file, "--key", &key];
+    let said = client.run(&words).await?;
+    ensure!(said.code == expected, "{said:?}");
+    Ok(())
+}
+
+/// Bundles that were made while there was a registry.
+struct Bundles {
+    /// The greeter and the next version, signed.
+    site: PathBuf,
+    /// Another greeter, signed.
+    next: PathBuf,
+    /// A greeter that nobody has signed.
+    unsigned: PathBuf,
+    /// The registry's host in names of images.
+    host: String,
+}
+
+/// A node, and bundles for it.
 struct Story {
     node: Node,
     client: Instarctl,
-    /// The registry's host in names of images.
-    host: String,
-    /// The greeter and the next version, signed.
-    site: PathBuf,
-    /// A greeter that nobody has signed.
-    unsigned: PathBuf,
-    /// Another greeter, signed.
-    next: PathBuf,
+    bundles: Bundles,
     scratch: Scratch,
 }
 
@@ -105,39 +122,42 @@ async fn images_come_without_a_registry(scratch: Scratch) -> Outcome {
     .await
 }
 
+/// Starts a registry with images, of which the owner has signed all but `greeter:v3`.
+fn registry_with_images(scratch: &Scratch, owner: &Cosign) -> Result<Registry> {
+    let registry = Registry::with_both_installers_without_kernel(scratch)?;
+    push_greeter_edition(&registry, "one")?;
+    greeter_image("two")?.push(&registry, GREETER, "v2")?;
+    greeter_image("three")?.push(&registry, GREETER, "v3")?;
+    for image in ["greeter:v1", "greeter:v2", NEXT_VERSION] {
+        owner.sign(&registry, image)?;
+    }
+    Ok(registry)
+}
+
+impl Bundles {
+    /// Makes all bundles; then the registry is gone.
+    async fn make(scratch: &Scratch, owner: &Cosign) -> Result<Self> {
+        let registry = registry_with_images(scratch, owner)?;
+        let images = ["greeter:v1", NEXT_VERSION];
+        Ok(Self {
+            site: bundle(&registry, scratch, "site.bundle", &images).await?,
+            next: bundle(&registry, scratch, "next.bundle", &["greeter:v2"]).await?,
+            unsigned: bundle(&registry, scratch, "unsigned.bundle", &["greeter:v3"]).await?,
+            host: registry.host_for_guest(),
+        })
+    }
+}
+
 impl Story {
     async fn begin(scratch: &Scratch) -> Result<Self> {
-        let registry = Registry::with_both_installers_without_kernel(scratch)?;
         let owner = Cosign::new(scratch, "owner")?;
-        push_greeter_edition(&registry, "one")?;
-        greeter_image("two")?.push(&registry, GREETER, "v2")?;
-        greeter_image("three")?.push(&registry, GREETER, "v3")?;
-        let installer = format!("{INSTALLER}:v0.2.0");
-        for image in ["greeter:v1", "greeter:v2", &installer] {
-            owner.sign(&registry, image)?;
-        }
-        let site = bundle(
-            &registry,
-            scratch,
-            "site.bundle",
-            &["greeter:v1", &installer],
-        )
-        .await?;
-        let next = bundle(&registry, scratch, "next.bundle", &["greeter:v2"]).await?;
-        let unsigned = bundle(&registry, scratch, "unsigned.bundle", &["greeter:v3"]).await?;
-        let host = registry.host_for_guest();
-        drop(registry);
-        let node = boot(scratch, &host, &owner).await?;
-        let client = Instarctl::of(&node, scratch)?;
-        let scratch = scratch.clone();
+        let bundles = Bundles::make(scratch, &owner).await?;
+        let node = boot(scratch, &bundles.host, &owner).await?;
         Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
             node,
-            client,
-            host,
-            site,
-            unsigned,
-            next,
-            scratch,
+            bundles,
+            scratch: scratch.clone(),
         })
     }
 
@@ -184,31 +204,33 @@ impl Story {
 }
 
 async fn boot(scratch: &Scratch, host: &str, owner: &Cosign) -> Result<Node> {
+    let (host, rules) = (host.to_owned(), rules(host, owner)?);
+    let with_place = |spec: VmSpec| {
+        let words = place_for_sticks().into_iter();
+        words.fold(spec, |spec, word| spec.extra_argument(word))
+    };
+    let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+    let plan = plan.forward(GREETER_PORT).spec(with_place);
+    let plan = plan.configure(move |config| {
+        let config = config.install_disk("/dev/vda").registry(&host);
+        config.greeter(&host).document(&rules)
+    });
+    plan.boot().await
+}
+
+/// A rule that wants the owner's signature for all images of the registry.
+fn rules(host: &str, owner: &Cosign) -> Result<String> {
     let key = owner.public_key()?.replace('\n', "\n        ");
-    let rules = format!(
+    Ok(format!(
         "apiVersion: v1alpha1\nkind: ImageVerificationConfig\nrules:\n  - image: \"{host}/*\"\n    publicKey:\n      certificate: |\n        {}\n",
         key.trim_end()
-    );
-    let host = host.to_owned();
-    let plan = Node::plan(scratch, &ImageUnderTest::first()?)
-        .blank_disk()?
-        .forward(GREETER_PORT)
-        .spec(|spec| {
-            place_for_sticks()
-                .into_iter()
-                .fold(spec, |spec, word| spec.extra_argument(word))
-        })
-        .configure(move |config| {
-            let config = config.install_disk("/dev/vda").registry(&host);
-            config.greeter(&host).document(&rules)
-        });
-    plan.boot().await
+    ))
 }
 
 /// One byte in the middle: in a layer of the installer.
 async fn an_altered_bundle_is_refused(story: &Story) -> Outcome {
     let altered = story.scratch.join("altered.bundle");
-    std::fs::copy(&story.site, &altered)?;
+    std::fs::copy(&story.bundles.site, &altered)?;
     let file = File::options().read(true).write(true).open(&altered)?;
     let (middle, mut byte) = (file.metadata()?.len() / 2, [0]);
     file.read_exact_at(&mut byte, middle)?;
@@ -222,39 +244,62 @@ async fn an_altered_bundle_is_refused(story: &Story) -> Outcome {
 
 async fn an_unsigned_one_too(story: &Story) -> Outcome {
     story
-        .refuses(&story.unsigned, "no signature was found")
+        .refuses(&story.bundles.unsigned, "no signature was found")
         .await
 }
 
+/// A caller who uploads a bundle by hand.
+struct Caller {
+    client: BundleServiceClient<Channel>,
+    digest: String,
+    content: Vec<u8>,
+}
+
+impl Caller {
+    async fn of(story: &Story, file: &Path) -> Result<Self> {
+        Ok(Self {
+            client: BundleServiceClient::new(story.node.channel().await?),
+            digest: story.digest(file).await?,
+            content: std::fs::read(file)?,
+        })
+    }
+
+    /// Begins, and returns the offset.
+    async fn begin(&mut self) -> Result<u64> {
+        let (digest, size) = (self.digest.clone(), self.content.len() as u64);
+        let begun = self
+            .client
+            .begin(BundleBeginRequest { digest, size })
+            .await?;
+        Ok(begun.into_inner().offset)
+    }
+
+    /// Writes the first bytes.
+    async fn write(&mut self, count: usize) -> Outcome {
+        let content = self.content.get(..count).context("a small bundle")?;
+        let write = BundleWriteRequest {
+            digest: self.digest.clone(),
+            offset: 0,
+            content: content.to_vec(),
+        };
+        self.client.write(write).await?;
+        Ok(())
+    }
+}
+
 async fn an_upload_goes_on_where_it_was_cut_off(story: &Story) -> Outcome {
-    let mut client = BundleServiceClient::new(story.node.channel().await?);
-    let (digest, content) = (
-        story.digest(&story.site).await?,
-        std::fs::read(&story.site)?,
-    );
-    let size = content.len() as u64;
-    let begin = || BundleBeginRequest {
-        digest: digest.clone(),
-        size,
-    };
-    ensure!(client.begin(begin()).await?.into_inner().offset == 0);
-    let piece = content.get(..1 << 20).context("a small bundle")?.to_vec();
-    let write = BundleWriteRequest {
-        digest: digest.clone(),
-        offset: 0,
-        content: piece,
-    };
-    client.write(write).await?;
-    ensure!(client.begin(begin()).await?.into_inner().offset == 1 << 20);
-    story.bundle_is(&["upload", "receiving", &digest]).await?;
-    let said = story.upload(&story.site).await?;
-    ensure!(
-        said.code == Some(0) && said.output.contains(GREETER),
-        "{said:?}"
-    );
+    let mut caller = Caller::of(story, &story.bundles.site).await?;
+    ensure!(caller.begin().await? == 0);
+    caller.write(1 << 20).await?;
+    ensure!(caller.begin().await? == 1 << 20);
     story
-        .bundle_is(&["upload", "taken", "greeter:v1", INSTALLER])
-        .await
+        .bundle_is(&["upload", "receiving", &caller.digest])
+        .await?;
+    let said = story.upload(&story.bundles.site).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(said.output.contains("greeter:v1"), "{said:?}");
+    let words = ["upload", "taken", "greeter:v1", INSTALLER];
+    story.bundle_is(&words).await
 }
 
 async fn a_container_starts_from_it(story: &Story) -> Outcome {
@@ -272,7 +317,7 @@ async fn a_container_starts_from_it(story: &Story) -> Outcome {
 }
 
 async fn the_next_version_comes_from_it(story: &Story) -> Outcome {
-    let image = format!("{}/{INSTALLER}:v0.2.0", story.host);
+    let image = format!("{}/{NEXT_VERSION}", story.bundles.host);
     let words = ["upgrade", "--image", &image, "--wait"];
     let said = story.client.run(&words).await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -286,67 +331,43 @@ async fn the_next_version_comes_from_it(story: &Story) -> Outcome {
 }
 
 async fn a_caller_who_hangs_up_ends_no_import(story: &Story) -> Outcome {
-    let mut client = BundleServiceClient::new(story.node.channel().await?);
-    let (digest, content) = (
-        story.digest(&story.next).await?,
-        std::fs::read(&story.next)?,
-    );
-    let size = content.len() as u64;
-    let begin = BundleBeginRequest {
-        digest: digest.clone(),
-        size,
-    };
-    client.begin(begin).await?;
-    let write = BundleWriteRequest {
-        digest: digest.clone(),
-        offset: 0,
-        content,
-    };
-    client.write(write).await?;
-    drop(
-        client
-            .import(BundleImportRequest {
-                digest: digest.clone(),
-            })
-            .await?,
-    );
-    drop(client);
+    let mut caller = Caller::of(story, &story.bundles.next).await?;
+    caller.begin().await?;
+    caller.write(caller.content.len()).await?;
+    let digest = caller.digest.clone();
+    drop(caller.client.import(BundleImportRequest { digest }).await?);
+    drop(caller);
     story.bundle_is(&["upload", "taken", "greeter:v2"]).await
 }
 
 async fn a_stick_is_taken_when_it_is_signed(story: &Story) -> Outcome {
-    let file = stick(&story.scratch, "signed.img", "INSTAR-BUNDLE", &story.next)?;
+    let file = stick(&story.scratch, "signed.img", LABEL, &story.bundles.next)?;
     plug_in(story.node.vm(), "signed", &file)?;
     story.bundle_is(&["sda", "taken", "greeter:v2"]).await?;
-    story
-        .node
-        .wait_for_line("the stick can be pulled out", PATIENCE)?;
+    let line = "the stick can be pulled out";
+    story.node.wait_for_line(line, PATIENCE)?;
     pull_out(story.node.vm(), "signed")?;
+    is_forgotten(story).await
+}
+
+async fn is_forgotten(story: &Story) -> Outcome {
     let gone = async || {
         let said = story.client.run(&["get", "bundles"]).await?;
         ensure!(!said.output.contains("sda"), "{said:?}");
         Ok(())
     };
-    story
-        .node
-        .wait_until("the stick is forgotten", PATIENCE, gone)
-        .await
+    let what = "the stick is forgotten";
+    story.node.wait_until(what, PATIENCE, gone).await
 }
 
 async fn and_refused_when_it_is_not(story: &Story) -> Outcome {
-    let file = stick(
-        &story.scratch,
-        "unsigned.img",
-        "INSTAR-BUNDLE",
-        &story.unsigned,
-    )?;
+    let file = &story.bundles.unsigned;
+    let file = stick(&story.scratch, "unsigned.img", LABEL, file)?;
     plug_in(story.node.vm(), "unsigned", &file)?;
-    story
-        .bundle_is(&["refused", "no signature was found"])
-        .await?;
-    story
-        .node
-        .wait_for_line("nothing of the bundle is used", PATIENCE)?;
+    let words = ["refused", "no signature was found"];
+    story.bundle_is(&words).await?;
+    let line = "nothing of the bundle is used";
+    story.node.wait_for_line(line, PATIENCE)?;
     let images = story.client.run(&["get", "images"]).await?;
     ensure!(!images.output.contains("greeter:v3"), "{images:?}");
     Ok(())
