@@ -88,7 +88,10 @@ async fn a_changed_file_is_found_at_the_next_boot_and_healed_without_the_registr
     story.node.wait_until_ready(PATIENCE).await?;
     let edition = story.greeter.get("/read/edition")?;
     ensure!(edition == EDITION, "{edition}");
-    let log = story.log().await?;
+    the_log_names_the_file_and_the_healing(&story.log().await?)
+}
+
+fn the_log_names_the_file_and_the_healing(log: &str) -> Outcome {
     for words in [
         "/edition is not as it was unpacked",
         "is made again from the blobs",
