@@ -185,7 +185,7 @@ impl Puller {
         self.pull_with_progress(image, store, limits, &|_| {}).await
     }
 
-    /// The same, and reports each piece that arrives. Dropping the future ends the pull and leaves nothing behind.
+    /// The same, and reports each piece that arrives. Dropping the future ends the pull; partial blobs stay for the next one.
     pub async fn pull_with_progress(
         &self,
         image: &Verified<ResolvedImage>,

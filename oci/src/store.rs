@@ -492,6 +492,7 @@ impl ImageStore {
         for digest in surplus.partial {
             blobs.remove_partial(digest)?;
         }
+        self.shared.left_proofs.collect()?;
         Ok(bytes + self.shared.objects.collect()?)
     }
 

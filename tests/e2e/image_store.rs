@@ -88,6 +88,10 @@ async fn a_changed_file_is_found_at_the_next_boot_and_healed_without_the_registr
     story.node.wait_until_ready(PATIENCE).await?;
     let edition = story.greeter.get("/read/edition")?;
     ensure!(edition == EDITION, "{edition}");
+    the_log_tells_of_the_healing(story).await
+}
+
+async fn the_log_tells_of_the_healing(story: &Story) -> Outcome {
     let log = story.log().await?;
     for words in [
         "/edition is not as it was unpacked",

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Said,
-    Scratch, Test, WITH_CGROUPS, chapters, greeter_image, tests,
+    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
+    Registry, Said, Scratch, Test, WITH_CGROUPS, chapters, greeter_image, tests,
 };
 use serde_json::Value;
 
@@ -30,14 +30,13 @@ impl Subject {
         let node = Node::plan(scratch, &ImageUnderTest::first()?)
             .blank_disk()?
             .forward(GREETER_PORT)
-            .configure(move |config| {
-                let image = format!("{host}/app:stable");
-                let config = config.install_disk("/dev/vda").registry(&host);
-                let config = config.greeter_at(GREETER, &image, GREETER_PORT, WITH_CGROUPS);
-                config.document(FOLLOWED)
-            })
+            .configure(move |config| following(config, &host))
             .boot()
             .await?;
+        Self::of(node, scratch, registry).await
+    }
+
+    async fn of(node: Node, scratch: &Scratch, registry: Registry) -> Result<Self> {
         node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             greeter: Greeter::of(&node)?,
@@ -91,6 +90,15 @@ impl Subject {
         ensure!(update["inForce"] == digest, "not {digest}: {update:#}");
         Ok(())
     }
+}
+
+/// A config whose greeter follows its image's name.
+fn following(config: MachineConfig, host: &str) -> MachineConfig {
+    let image = format!("{host}/app:stable");
+    let config = config.install_disk("/dev/vda").registry(host);
+    config
+        .greeter_at(GREETER, &image, GREETER_PORT, WITH_CGROUPS)
+        .document(FOLLOWED)
 }
 
 /// Pushes the greeter behind the tag that the node follows; returns the digest.
@@ -151,29 +159,27 @@ async fn another_version_waits_for_its_approval(subject: &Subject) -> Outcome {
         update["reason"] == "2.0.0 is another version than 1.0.0",
         "{update:#}"
     );
-    let other = format!("sha256:{}", "f".repeat(64));
-    let said = subject.approve(&other).await?;
-    ensure!(
-        said.code == Some(5) && said.complaint.contains("does not wait"),
-        "{said:?}"
-    );
+    an_approval_is_for_one_image(subject).await?;
     let said = subject.approve(&newer).await?;
     ensure!(said.code == Some(0), "{said:?}");
     subject.runs("three").await?;
     subject.becomes("current", "").await
 }
 
+async fn an_approval_is_for_one_image(subject: &Subject) -> Outcome {
+    let other = format!("sha256:{}", "f".repeat(64));
+    let said = subject.approve(&other).await?;
+    ensure!(
+        said.code == Some(5) && said.complaint.contains("does not wait"),
+        "{said:?}"
+    );
+    Ok(())
+}
+
 async fn after_a_power_cut_everything_is_as_it_was(subject: Subject, scratch: &Scratch) -> Outcome {
     let before = subject.update().await?;
     let Subject { node, registry, .. } = subject;
-    let node = node.power_cycle().await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let subject = Subject {
-        greeter: Greeter::of(&node)?,
-        client: Instarctl::of(&node, scratch)?,
-        registry,
-        node,
-    };
+    let subject = Subject::of(node.power_cycle().await?, scratch, registry).await?;
     subject.runs("three").await?;
     subject.becomes("current", "").await?;
     let digest = before["inForce"].as_str().unwrap_or_default();

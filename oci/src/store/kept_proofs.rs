@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::store_error::{StoreError, failed};
 use crate::verification::proof::{self, Proofs};
@@ -50,6 +51,9 @@ pub(super) fn write(directory: &Path, proofs: &Proofs) -> Result<(), StoreError>
     written.map_err(failed("writing", &path))
 }
 
+/// Time that the proofs of an image stay that is not made again: a registry may be away for weeks.
+const LONGEST_LEFT: Duration = Duration::from_secs(60 * 24 * 3600);
+
 /// Proofs of images that were damaged: each is made again from its blobs, and has to be as trusted as before.
 #[derive(Debug)]
 pub(super) struct LeftProofs {
@@ -83,6 +87,26 @@ impl LeftProofs {
     /// Reads the proofs that an image has left.
     pub(super) fn read(&self, image: Digest) -> Proofs {
         read_file(&self.path(image))
+    }
+
+    /// Forgets those that are older than [`LONGEST_LEFT`]: nobody wants their images any more.
+    pub(super) fn collect(&self) -> Result<(), StoreError> {
+        let directory = &self.directory;
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed("listing", directory)(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed("listing", directory))?;
+            let written = entry.metadata().and_then(|metadata| metadata.modified());
+            let age = written.ok().and_then(|written| written.elapsed().ok());
+            if age.is_some_and(|age| age > LONGEST_LEFT) {
+                let path = entry.path();
+                fs::remove_file(&path).map_err(failed("removing", &path))?;
+            }
+        }
+        Ok(())
     }
 
     /// Forgets them.

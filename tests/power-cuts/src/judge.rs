@@ -62,6 +62,10 @@ pub enum JudgeError {
     NoTable(String),
     #[error("the disk has no partition {0} in the end")]
     NoPartition(&'static str),
+    #[error(
+        "the disk has no images, blobs and shared files at either end: there is nothing to judge"
+    )]
+    NoStore,
     #[error(transparent)]
     Tool(#[from] ToolError),
 }
@@ -210,7 +214,10 @@ impl<'a> Judge<'a> {
             let (_, store) = self.read_var(state)?;
             known.extend(store);
         }
-        Ok(known)
+        match known.iter().any(Store::has_everything) {
+            true => Ok(known),
+            false => Err(JudgeError::NoStore),
+        }
     }
 
     /// /var, and the store of images on it.

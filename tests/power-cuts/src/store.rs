@@ -66,6 +66,11 @@ impl Store {
         Ok(store)
     }
 
+    /// Whether it has parts of every kind.
+    pub(crate) fn has_everything(&self) -> bool {
+        !self.images.is_empty() && self.blobs > 0 && !self.objects.is_empty()
+    }
+
     /// The first thing that is wrong, given the contents that the store may have.
     pub(crate) fn complaint(&self, known: &[Store]) -> Option<String> {
         let is_known = |name: &str, hash: &Hash, of: fn(&Store) -> &BTreeMap<String, Hash>| {

@@ -1,4 +1,4 @@
-//! The stages of a store of images: pulls, and a removal.
+//! The stages of a store of images: pulls, a removal, and an image that is made again from its blobs.
 
 use anyhow::{Result, ensure};
 
@@ -33,8 +33,8 @@ pub fn push_images_on_one_base(registry: &Registry) -> Result<()> {
 }
 
 impl RecordedNode {
-    /// Pulls both images and removes the first, each in a stage of its own: `pull`, `pull on a base`, `remove`. `config` is the node's
-    /// config.
+    /// Pulls both images, then removes the first and makes it again from its blobs, in three stages: `pull`, `pull on a base`, `again`.
+    /// `config` is the node's config.
     pub async fn pull_and_remove(
         &mut self,
         client: &Instarctl,
@@ -42,18 +42,21 @@ impl RecordedNode {
         config: &str,
     ) -> Result<()> {
         let [first, second] = IMAGES.map(|image| registry.image_for_guest(image));
-        for (stage, call, image) in [
-            ("pull", "pull", &first),
-            ("pull on a base", "pull", &second),
-            ("remove", "remove", &first),
+        for (stage, calls, image) in [
+            ("pull", &["pull"][..], &first),
+            ("pull on a base", &["pull"], &second),
+            // A removal alone writes nothing at once.
+            ("again", &["remove", "pull"], &first),
         ] {
             let setting = Setting {
                 judges_store: true,
                 ..Setting::with_config(config)
             };
             self.enter(stage, setting)?;
-            let said = client.run(&["image", call, image]).await?;
-            ensure!(said.code == Some(0), "{call} {image}: {said:?}");
+            for call in calls {
+                let said = client.run(&["image", call, image]).await?;
+                ensure!(said.code == Some(0), "{call} {image}: {said:?}");
+            }
         }
         Ok(())
     }
