@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use instar_api::instar::bundle_service_client::BundleServiceClient;
 use instar_api::instar::{BundleBeginRequest, BundleImportRequest, BundleWriteRequest};
-use instar_qemu::VmSpec;
+use instar_qemu::{PortLease, VmSpec};
 use instar_tests::{
     Cosign, GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, Node, Outcome,
     Registry, Said, Scratch, Test, bundle, chapters, greeter_image, place_for_sticks, plug_in,
@@ -97,6 +97,8 @@ struct Bundles {
     unsigned: PathBuf,
     /// The registry's host in names of images.
     host: String,
+    /// The registry's port, where nobody answers any more.
+    _port: PortLease,
 }
 
 /// A node, and bundles for it.
@@ -144,6 +146,7 @@ impl Bundles {
             next: bundle(&registry, scratch, "next.bundle", &["greeter:v2"]).await?,
             unsigned: bundle(&registry, scratch, "unsigned.bundle", &["greeter:v3"]).await?,
             host: registry.host_for_guest(),
+            _port: registry.end(),
         })
     }
 }

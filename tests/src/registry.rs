@@ -89,6 +89,11 @@ impl Registry {
         Ok(kill_process(pid, Signal::STOP)?)
     }
 
+    /// Ends the registry. Nobody else gets its port while the lease is held: connections are refused.
+    pub fn end(self) -> PortLease {
+        self.lease
+    }
+
     /// Makes a tag lead nowhere.
     pub fn remove_tag(&self, repository: &str, tag: &str) -> Result<()> {
         let tag = format!("docker/registry/v2/repositories/{repository}/_manifests/tags/{tag}");

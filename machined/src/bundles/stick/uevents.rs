@@ -76,12 +76,7 @@ impl Uevents {
                 }
                 Err(Errno::INTR) => {}
                 // Words were lost: anything may have happened.
-                Err(Errno::NOBUFS) => {
-                    word = Word {
-                        block: true,
-                        wants_driver: true,
-                    };
-                }
+                Err(Errno::NOBUFS) => word = Word::ANYTHING,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -89,6 +84,12 @@ impl Uevents {
 }
 
 impl Word {
+    /// Anything may have happened.
+    pub const ANYTHING: Word = Word {
+        block: true,
+        wants_driver: true,
+    };
+
     fn add(&mut self, message: &[u8]) {
         let mut fields = message.split(|&byte| byte == 0);
         let is_new = fields.next().is_some_and(|head| head.starts_with(b"add@"));

@@ -50,8 +50,8 @@ pub async fn watch_sticks(machine: Arc<Machine>) {
                 continue;
             }
         };
-        // After the socket is open, so that nothing is missed in between.
-        look(&machine, &mut handled).await;
+        // After the socket is open, so that nothing is missed in between. A stick that came before may lack its driver.
+        heard(&machine, Word::ANYTHING, &mut handled).await;
         let ended = loop {
             tokio::select! {
                 word = events.next() => match word {
