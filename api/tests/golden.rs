@@ -206,6 +206,8 @@ fn descriptors_name_every_service() {
             "cluster.ClusterService",
             "cosi.resource.State",
             "inspect.InspectService",
+            "instar.BundleService",
+            "instar.ImageUpdateService",
             "instar.UpgradeService",
             "machine.ImageService",
             "machine.LifecycleService",

@@ -126,7 +126,7 @@ pub fn judge(
     is_asked_always: bool,
 ) -> Verdict {
     let tag: Option<ReleaseTag> = reference.tag().and_then(|tag| tag.parse().ok());
-    let label: Option<Version> = found.version.as_deref().and_then(|text| text.parse().ok());
+    let label = found.version.as_deref().and_then(version);
     if let (Some(tag), Some(label)) = (&tag, &label)
         && let Err(contradiction) = tag.check_label(label)
     {
@@ -146,6 +146,12 @@ pub fn judge(
             "neither tag nor labels say whether it is the same version".to_owned(),
         ),
     }
+}
+
+/// Reads a label's version, with or without a `v` in front. Other texts say nothing about a tag.
+fn version(label: &str) -> Option<Version> {
+    let with_v = || format!("v{label}").parse().ok();
+    label.parse().ok().or_else(with_v)
 }
 
 impl Standing {

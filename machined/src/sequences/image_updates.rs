@@ -218,7 +218,7 @@ impl Following<'_> {
                 return LONGEST_SLEEP;
             }
         };
-        if let Some(pause) = self.closed() {
+        if let Some(pause) = self.time_until_open() {
             return pause;
         }
         let status = self.machine.store.get::<MachineStatus>(MachineStatus::ID);
@@ -244,7 +244,7 @@ impl Following<'_> {
     }
 
     /// Returns how long the window stays closed; `None` if it is open.
-    fn closed(&self) -> Option<Duration> {
+    fn time_until_open(&self) -> Option<Duration> {
         let window = self.updates.window.as_ref()?;
         let clock = self.machine.store.get::<ClockFact>("node");
         if !clock.is_some_and(|clock| clock.synced || clock.sync_disabled) {

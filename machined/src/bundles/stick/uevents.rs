@@ -84,6 +84,11 @@ impl Uevents {
 }
 
 impl Word {
+    /// A block device may have come or gone.
+    pub const BLOCK: Word = Word {
+        block: true,
+        wants_driver: false,
+    };
     /// Anything may have happened.
     pub const ANYTHING: Word = Word {
         block: true,

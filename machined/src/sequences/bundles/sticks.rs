@@ -51,7 +51,12 @@ pub async fn watch_sticks(machine: Arc<Machine>) {
             }
         };
         // After the socket is open, so that nothing is missed in between. A stick that came before may lack its driver.
-        heard(&machine, Word::ANYTHING, &mut handled).await;
+        let first = match has_disk(&machine) {
+            true => Word::ANYTHING,
+            // Drivers of disks take some MiB, and such a machine has loaded none.
+            false => Word::BLOCK,
+        };
+        heard(&machine, first, &mut handled).await;
         let ended = loop {
             tokio::select! {
                 word = events.next() => match word {
@@ -68,6 +73,12 @@ pub async fn watch_sticks(machine: Arc<Machine>) {
         tracing::warn!("the kernel's words about devices ended: {ended}");
         tokio::time::sleep(AGAIN).await;
     }
+}
+
+/// Whether the config names a disk.
+fn has_disk(machine: &Machine) -> bool {
+    let configured = machine.config();
+    configured.is_some_and(|configured| configured.config.install.is_some())
 }
 
 async fn heard(machine: &Arc<Machine>, word: Word, handled: &mut BTreeMap<String, Handled>) {
