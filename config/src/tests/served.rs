@@ -143,26 +143,13 @@ fn a_number_is_text_where_text_belongs() {
 }
 
 #[test]
-fn health_and_gate() {
+fn updates_of_containers() {
     let config = config_as_it_is(
         "\
 apiVersion: v1alpha1
 kind: ContainerConfig
 name: web
 image: nginx
----
-apiVersion: instar.dev/v1alpha1
-kind: ContainerHealthConfig
-name: web
-exec:
-  command: [/bin/true]
-failureThreshold: 5
-required: false
----
-apiVersion: instar.dev/v1alpha1
-kind: ContainerUpgradeConfig
-name: web
-strategy: restart
 ---
 apiVersion: instar.dev/v1alpha1
 kind: ContainerUpdateConfig
@@ -184,22 +171,8 @@ image: nginx
 apiVersion: instar.dev/v1alpha1
 kind: ContainerUpdateConfig
 name: usual
----
-apiVersion: instar.dev/v1alpha1
-kind: UpgradeGateConfig
-timeout: 90s
-probes:
-  - name: api
-    tcp: {address: \"127.0.0.1:80\"}
 ",
     );
-    let health = config.containers[0].health.as_ref().unwrap();
-    assert_eq!(health.check, HealthProbe::Exec(vec!["/bin/true".into()]));
-    assert_eq!(
-        (health.interval, health.timeout),
-        (Duration::from_secs(10), Duration::from_secs(5))
-    );
-    assert_eq!((health.failure_threshold, health.required), (5, false));
     let window = Window::new(
         "02:00".parse().unwrap(),
         Duration::from_secs(7200),
@@ -224,6 +197,50 @@ probes:
         window: None,
     };
     assert_eq!(updates, [web, usual]);
+}
+
+#[test]
+fn health_and_gate() {
+    let config = config_as_it_is(
+        "\
+apiVersion: v1alpha1
+kind: ContainerConfig
+name: web
+image: nginx
+---
+apiVersion: instar.dev/v1alpha1
+kind: ContainerHealthConfig
+name: web
+exec:
+  command: [/bin/true]
+failureThreshold: 5
+required: false
+---
+apiVersion: instar.dev/v1alpha1
+kind: ContainerUpgradeConfig
+name: web
+strategy: restart
+---
+apiVersion: v1alpha1
+kind: ContainerConfig
+name: usual
+image: nginx
+---
+apiVersion: instar.dev/v1alpha1
+kind: UpgradeGateConfig
+timeout: 90s
+probes:
+  - name: api
+    tcp: {address: \"127.0.0.1:80\"}
+",
+    );
+    let health = config.containers[0].health.as_ref().unwrap();
+    assert_eq!(health.check, HealthProbe::Exec(vec!["/bin/true".into()]));
+    assert_eq!(
+        (health.interval, health.timeout),
+        (Duration::from_secs(10), Duration::from_secs(5))
+    );
+    assert_eq!((health.failure_threshold, health.required), (5, false));
     let strategies: Vec<UpgradeStrategy> = config
         .containers
         .iter()
