@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tar::{EntryType, Header};
 
-use crate::fault::{Fault, Place, Refused, quote};
+use crate::fault::{Fault, Place, Refused};
+use crate::limits::quote;
 use crate::member::{Member, Name};
 
 const BLOCK: usize = 512;

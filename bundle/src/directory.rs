@@ -10,7 +10,8 @@ use std::sync::Arc;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 
-use crate::fault::{Fault, Place, Refused, quote};
+use crate::fault::{Fault, Place, Refused};
+use crate::limits::quote;
 use crate::member::{Member, Name};
 
 /// Size of the pieces in which content is read.

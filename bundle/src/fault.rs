@@ -6,7 +6,6 @@ use std::io;
 use instar_values::Digest;
 
 use crate::index::{NotAnIndex, Platform};
-use crate::limits::LONGEST_QUOTE;
 
 /// A bundle that is refused.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +96,7 @@ pub enum Fault {
     /// The summary is of a newer format.
     #[error(
         "it has the format {0}, this program reads format {own}; use a newer version",
-        own = crate::summary::FORMAT
+        own = crate::FORMAT
     )]
     Format(u64),
     /// index.json is not as it would be written.
@@ -179,10 +178,4 @@ impl Fault {
             fault: Box::new(self),
         }
     }
-}
-
-/// Text of a bundle for an error, shortened.
-pub(crate) fn quote(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    text.chars().take(LONGEST_QUOTE).collect()
 }

@@ -8,8 +8,8 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 
 use crate::archive::header;
-use crate::fault::quote;
 use crate::files::Files;
+use crate::limits::quote;
 use crate::member::{LAYOUT, Member, Name};
 
 /// Limit on the entries of the medium that are looked at.

@@ -9,8 +9,7 @@ use std::fmt;
 use instar_values::{Digest, ImageReference};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::quote;
-use crate::limits::{LARGEST_DOCUMENT, MOST_DOCUMENTS};
+use crate::limits::{LARGEST_DOCUMENT, MOST_DOCUMENTS, quote};
 
 /// The annotation with a reference in full, by which other tools select an image.
 const REFERENCE: &str = "org.opencontainers.image.ref.name";

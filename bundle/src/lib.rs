@@ -47,6 +47,9 @@ pub use find::{OnMedium, find};
 pub use index::{Document, Image, Index, NotAnIndex, Platform, Signature};
 pub use limits::{LARGEST_BLOB, LARGEST_DOCUMENT};
 pub use plan::{Group, Plan, Planned};
-pub use summary::{FORMAT, Summary};
+pub use summary::Summary;
 pub use verify::{BlobReader, VerifiedBundle, verify};
 pub use write::{WriteError, Writer};
+
+/// The version of the format that is written and read.
+pub const FORMAT: u64 = 1;

@@ -11,4 +11,10 @@ pub(crate) const MOST_DOCUMENTS: usize = 2 << 10;
 /// Limit on the layers of a manifest.
 pub(crate) const MOST_LAYERS: usize = 256;
 /// Limit on the text of a bundle in an error: it may be hostile.
-pub(crate) const LONGEST_QUOTE: usize = 100;
+const LONGEST_QUOTE: usize = 100;
+
+/// Text of a bundle for an error, shortened.
+pub(crate) fn quote(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().take(LONGEST_QUOTE).collect()
+}

@@ -5,11 +5,9 @@ use std::collections::BTreeSet;
 use instar_values::Digest;
 use serde::{Deserialize, Serialize};
 
+use crate::FORMAT;
 use crate::fault::Fault;
 use crate::index::Index;
-
-/// The version of the format that is written and read.
-pub const FORMAT: u64 = 1;
 
 /// The content of `instar-bundle.json`, which follows from index.json and the sizes of the blobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -100,7 +100,7 @@ fn describe(image: &Image, config: &[u8]) -> Result<Description, Fault> {
         let found = format!("{}/{}", described.os, described.architecture);
         return Err(Fault::Platform {
             expected: expected.clone(),
-            found: crate::fault::quote(found.as_bytes()),
+            found: crate::limits::quote(found.as_bytes()),
         });
     }
     Ok(described)
