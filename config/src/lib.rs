@@ -67,15 +67,7 @@ pub struct Parsed {
 pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
     let problems = Problems::default();
     let documents = yaml::documents(bytes, MAX_CONFIG_BYTES)?;
-    let documents: Vec<Identified<'_>> = documents
-        .iter()
-        .filter_map(|document| documents::identify(document, &problems))
-        .collect();
-    for document in &documents {
-        check_shape::check(document, &problems);
-    }
-    conflicts::check(&documents, &problems);
-    problems.result()?;
+    let documents = identified(&documents, &problems)?;
 
     let config = resolve::config(&documents, &problems);
     if let Some((config, origins)) = &config {
@@ -89,6 +81,23 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
     })
 }
 
+/// Identifies the documents, and checks their shapes and what contradicts itself.
+fn identified<'a>(
+    documents: &'a [yaml::Document],
+    problems: &Problems,
+) -> Result<Vec<Identified<'a>>, ConfigErrors> {
+    let documents: Vec<Identified<'a>> = documents
+        .iter()
+        .filter_map(|document| documents::identify(document, problems))
+        .collect();
+    for document in &documents {
+        check_shape::check(document, problems);
+    }
+    conflicts::check(&documents, problems);
+    problems.result()?;
+    Ok(documents)
+}
+
 /// Reads where images come from out of documents that need not make a whole config: for a computer that is no machine of ours, but asks the
 /// same registries.
 ///
@@ -97,15 +106,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
 pub fn parse_image_sources(bytes: &[u8]) -> Result<ImageSources, ConfigErrors> {
     let problems = Problems::default();
     let documents = yaml::documents(bytes, MAX_CONFIG_BYTES)?;
-    let documents: Vec<Identified<'_>> = documents
-        .iter()
-        .filter_map(|document| documents::identify(document, &problems))
-        .collect();
-    for document in &documents {
-        check_shape::check(document, &problems);
-    }
-    conflicts::check(&documents, &problems);
-    problems.result()?;
+    let documents = identified(&documents, &problems)?;
     let sources = resolve::image_sources(&documents, &problems);
     problems.result()?;
     Ok(sources)
