@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::base::blocking_io;
+use super::record_file::RecordFile;
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 use crate::state_partition::IMAGES_IN_FORCE;
@@ -43,8 +43,7 @@ pub struct ImagesInForce {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Held while the file is written, so that the newest record is the one on disk.
-    writing: tokio::sync::Mutex<()>,
+    file: RecordFile,
     changes: watch::Sender<()>,
 }
 
@@ -137,17 +136,12 @@ impl ImagesInForce {
     /// Writes the file. If that fails, the record holds until machined ends; containers run all the same.
     async fn changed(&self) {
         self.shared.changes.send_replace(());
-        let _order = self.shared.writing.lock().await;
-        let (file, images) = {
+        let newest = || {
             let state = self.lock();
             (state.file.clone(), state.images.clone())
         };
-        let Some(file) = file else { return };
-        let write = move || whole_file::replace_json(&file, IMAGES_IN_FORCE.mode, &images);
-        let written = blocking_io::within(blocking_io::ANSWER, write).await;
-        if let Err(error) = written.map_err(anyhow::Error::from).and_then(|done| done) {
-            tracing::warn!("which images are in force is kept in memory alone: {error:#}");
-        }
+        let loss = "which images are in force is kept in memory alone";
+        self.shared.file.write(IMAGES_IN_FORCE, loss, newest).await;
     }
 }
 

@@ -11,9 +11,10 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::record_file::RecordFile;
 use super::update::{Act, Event, Standing};
 use crate::base::lock::Lock as _;
-use crate::base::{blocking_io, whole_file};
+use crate::base::whole_file;
 use crate::state_partition::IMAGE_UPDATES;
 use crate::values::{Digest, ImageReference};
 
@@ -44,8 +45,7 @@ pub struct ImageUpdates {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Held while the file is written, so that the newest record is the one on disk.
-    writing: tokio::sync::Mutex<()>,
+    file: RecordFile,
     changes: watch::Sender<()>,
 }
 
@@ -150,17 +150,12 @@ impl ImageUpdates {
     /// Writes the file. If that fails, the record holds until machined ends.
     async fn changed(&self) {
         self.shared.changes.send_replace(());
-        let _order = self.shared.writing.lock().await;
-        let (file, updates) = {
+        let newest = || {
             let state = self.lock();
             (state.file.clone(), state.updates.clone())
         };
-        let Some(file) = file else { return };
-        let write = move || whole_file::replace_json(&file, IMAGE_UPDATES.mode, &updates);
-        let written = blocking_io::within(blocking_io::ANSWER, write).await;
-        if let Err(error) = written.map_err(anyhow::Error::from).and_then(|done| done) {
-            tracing::warn!("which updates of images wait is kept in memory alone: {error:#}");
-        }
+        let loss = "which updates of images wait is kept in memory alone";
+        self.shared.file.write(IMAGE_UPDATES, loss, newest).await;
     }
 }
 
