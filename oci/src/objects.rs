@@ -127,14 +127,20 @@ impl Objects {
     pub(crate) fn collect(&self) -> Result<u64, StoreError> {
         let mut bytes = 0;
         for group in entries(&self.directory)? {
+            let mut is_empty = true;
             for object in entries(&group)? {
                 let metadata = fs::symlink_metadata(&object);
                 let metadata = metadata.map_err(failed("reading", &object))?;
                 if metadata.nlink() > 1 {
+                    is_empty = false;
                     continue;
                 }
                 fs::remove_file(&object).map_err(failed("removing", &object))?;
                 bytes += metadata.len();
+            }
+            if is_empty {
+                // An object that came meanwhile keeps it.
+                let _ = fs::remove_dir(&group);
             }
         }
         Ok(bytes)

@@ -20,6 +20,7 @@ mod collection;
 mod kept_proofs;
 mod lack;
 mod record;
+mod removal;
 mod room;
 mod sealed;
 
@@ -32,15 +33,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::blobs::{BlobFile, Blobs, PartialBlob};
-use crate::local_image;
 use crate::manifest::{ImageConfig, Layer};
 use crate::objects::{NewObjects, Objects};
 pub use crate::store_error::StoreError;
 use crate::store_error::failed;
 use crate::verification::proof::{Proof, Proofs};
-use collection::BlobFacts;
 pub use collection::Urgency;
-use instar_base::blocking_io;
 use instar_base::lock::Lock as _;
 use instar_values::Digest;
 use instar_values::ImageReference;
@@ -367,27 +365,6 @@ impl ImageStore {
         Ok(found)
     }
 
-    /// Removes an image even if it is held. Containers that run from it must be gone.
-    pub async fn remove(&self, digest: Digest) -> Result<(), StoreError> {
-        let removed = self.put_away(digest)?;
-        self.remove_for_good(removed).await
-    }
-
-    /// Removes an image unless it is held or a container is mounted from it; returns whether it is gone.
-    pub async fn remove_unused(&self, digest: Digest) -> Result<bool, StoreError> {
-        let removed = {
-            // A caller that wants to hold the image waits here, and finds nothing. A start holds it until its container's file system is
-            // mounted.
-            let state = self.shared.state();
-            if state.held.contains_key(&digest) || self.is_mounted(digest)? {
-                return Ok(false);
-            }
-            self.put_away(digest)?
-        };
-        self.remove_for_good(removed).await?;
-        Ok(true)
-    }
-
     /// Compares an image's files with its seal, unless that was done in this boot; then it is whole if it is there. A store in memory has no
     /// seals. Blocks for as long as all its files take to be read.
     pub fn check(&self, digest: Digest) -> Wholeness {
@@ -429,22 +406,6 @@ impl ImageStore {
         self.shared.state().checked.extend(images);
     }
 
-    /// Removes a damaged image. Its proofs stay for the image that is made in its place, and its files for containers that run from it, until
-    /// the next boot.
-    pub(super) async fn remove_damaged(&self, digest: Digest) -> Result<(), StoreError> {
-        let proofs = &self.shared.left_proofs;
-        if let Err(error) = proofs.take_over(digest, &self.place(digest)) {
-            // Then its registry has to be asked for them.
-            tracing::warn!("the signatures of the image {digest} are lost with it: {error}");
-        }
-        let is_mounted = self.is_mounted(digest)?;
-        let removed = self.put_away(digest)?;
-        match is_mounted {
-            true => Ok(()),
-            false => self.remove_for_good(removed).await,
-        }
-    }
-
     /// The proofs that a damaged image has left.
     pub(super) fn left_proofs(&self, digest: Digest) -> Proofs {
         self.shared.left_proofs.read(digest)
@@ -457,43 +418,6 @@ impl ImageStore {
             self.keep_proof(image, proof)?;
         }
         self.shared.left_proofs.remove(image.digest())
-    }
-
-    /// Removes blobs and shared files that no image of the store needs; returns their bytes. Blocks for as long as the disk takes.
-    ///
-    /// # Errors
-    /// The file system failed. What is left is removed by the next call.
-    pub fn collect_surplus(&self, urgency: Urgency) -> Result<u64, StoreError> {
-        let blobs = &self.shared.blobs;
-        // Listed before the images: a blob that comes later is not in the list.
-        let (whole, partial) = (blobs.list()?, blobs.list_partial()?);
-        let mut needed = BTreeSet::new();
-        for image in self.list()? {
-            needed.extend(local_image::blobs_of(
-                blobs,
-                image.digest(),
-                image.named_digest(),
-            )?);
-        }
-        let facts = BlobFacts {
-            blobs: whole,
-            partial,
-            needed,
-            now: SystemTime::now(),
-            urgency,
-        };
-        let surplus = facts.surplus();
-        let mut bytes = 0;
-        for file in &facts.blobs {
-            if surplus.blobs.contains(&file.digest) && blobs.remove_unless_held(file.digest)? {
-                bytes += file.bytes;
-            }
-        }
-        for digest in surplus.partial {
-            blobs.remove_partial(digest)?;
-        }
-        self.shared.left_proofs.collect()?;
-        Ok(bytes + self.shared.objects.collect()?)
     }
 
     /// Waits until a pull lacks room. For the collector of images, which then collects and calls [`round_ended`](Self::round_ended).
@@ -536,35 +460,6 @@ impl ImageStore {
             packed: layers.iter().map(|layer| layer.size).fold(0, add),
             for_upgrade: self.for_upgrade,
         }))
-    }
-
-    /// Moves an image out of the store in one step.
-    fn put_away(&self, digest: Digest) -> Result<PathBuf, StoreError> {
-        let place = self.place(digest);
-        let removed = self.temporary(REMOVED, digest);
-        match fs::rename(&place, &removed) {
-            Ok(()) => Ok(removed),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(StoreError::Unknown(digest))
-            }
-            Err(error) => Err(failed("removing", &place)(error)),
-        }
-    }
-
-    async fn remove_for_good(&self, removed: PathBuf) -> Result<(), StoreError> {
-        let path = removed.clone();
-        let work = blocking_io::within(blocking_io::ANSWER, move || remove_tree(&path));
-        let done = work
-            .await
-            .unwrap_or_else(|error| Err(io::Error::other(error)));
-        done.map_err(failed("removing", &removed))
-    }
-
-    /// Whether an overlay is mounted over it: of a running container, or a leftover.
-    fn is_mounted(&self, digest: Digest) -> Result<bool, StoreError> {
-        let path = Path::new("/proc/self/mountinfo");
-        let mounts = fs::read_to_string(path).map_err(failed("reading", path))?;
-        Ok(lower_images(&mounts, &self.images()).contains(&digest))
     }
 
     /// Removes interrupted work, unless that has been done.
@@ -775,25 +670,6 @@ fn is_in_memory(directory: &Path) -> bool {
         .ancestors()
         .find_map(|path| rustix::fs::statfs(path).ok());
     found.is_some_and(|found| [TMPFS, RAMFS].contains(&(found.f_type as u64)))
-}
-
-/// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)). machined's table of mounts cannot be used: it is
-/// above this crate, and does not read a filesystem's options.
-fn lower_images(mountinfo: &str, images: &Path) -> BTreeSet<Digest> {
-    let overlays = mountinfo
-        .lines()
-        .filter_map(|line| line.split_once(" - overlay "));
-    let options = overlays.flat_map(|(_, rest)| rest.split([' ', ',']));
-    // Newer kernels show a directory that was given alone as `lowerdir+`.
-    let lower = options.filter_map(|option| {
-        let (key, path) = option.split_once('=')?;
-        matches!(key, "lowerdir" | "lowerdir+").then_some(Path::new(path))
-    });
-    let image = lower.filter_map(|path| {
-        let first = path.strip_prefix(images).ok()?.components().next()?;
-        Digest::from_hex(first.as_os_str().to_str()?).ok()
-    });
-    image.collect()
 }
 
 /// Removes a directory; a missing one is fine. Does not follow links (std promises that).

@@ -49,13 +49,16 @@ async fn registry() -> Registry {
     registry
 }
 
-/// All that a store does: pulls two images, removes one, collects, makes it again from blobs.
+/// All that a store does: pulls two images, removes each, makes it again from blobs, collects; then removes the first one and its blobs.
 async fn work(puller: &Puller, names: &[ImageReference], store: &ImageStore) -> Result<(), String> {
     let failed = |error: &dyn std::error::Error| error.to_string();
     for name in names {
         let resolved = puller.look_up(name).await.map_err(|error| failed(&error))?;
         let pulled = puller.pull(&resolved, store, &Limits::default()).await;
         let digest = pulled.map_err(|error| failed(&error))?.digest();
+        let blobs = store.blobs().ok_or("it keeps no blobs")?;
+        let all = blobs.list().map_err(|error| failed(&error))?;
+        let _held = blobs.hold(all.iter().map(|file| file.digest));
         store.remove(digest).await.map_err(|error| failed(&error))?;
         import(&resolved, store, &Limits::default())
             .await
@@ -64,7 +67,9 @@ async fn work(puller: &Puller, names: &[ImageReference], store: &ImageStore) -> 
             .collect_surplus(Urgency::LackOfRoom)
             .map_err(|error| failed(&error))?;
     }
-    Ok(())
+    let first = names.first().and_then(|name| store.find(name));
+    let digest = first.ok_or("the first image is gone")?.digest();
+    store.remove(digest).await.map_err(|error| failed(&error))
 }
 
 /// What has to hold at every moment. As after a start: the store is opened anew.

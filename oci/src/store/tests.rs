@@ -107,7 +107,7 @@ fn images_below_overlays_are_known_by_their_mounts() {
         one.hex(),
         two.hex()
     );
-    let found = lower_images(&mounts, Path::new("/var/lib/instar/images"));
+    let found = removal::lower_images(&mounts, Path::new("/var/lib/instar/images"));
     assert_eq!(found, BTreeSet::from([one, two]));
 }
 
