@@ -1,32 +1,44 @@
 //! The calls in flight on one connection, so that the connection can end without a failed call when this apid hands over to the next one.
 //!
 //! A client that receives GOAWAY finishes the calls that it has sent. A call that the client is just handing to its connection may be lost:
-//! hyper's client, and with it tonic, drops calls that wait to be written when GOAWAY arrives. No order of frames helps against that, but
-//! the moment does: a client that has its answer and did not ask again at once has nothing to send. (A client whose answer came late is
-//! behind its own pace and asks again at once: the answer alone is no such moment.) Such a client ends the connection itself as soon as it
-//! receives GOAWAY.
+//! hyper's client, and with it tonic, drops calls that wait to be written when it reads GOAWAY. Two moments are safe, whatever the network
+//! and the client's processor add in between:
+//!
+//! - just before an answer, if the client rests once it has the answer (`pace.rs`): it reads GOAWAY while it waits for the answer, and ends
+//!   the connection itself with the answer. A client that asks again at once may have done so before its connection has ended;
+//! - when the client has asked nothing for some time.
+//!
+//! ```text
+//!            the order              an answer to a client that rests, nothing asked
+//! serving ───────────────▶ looking ─────────────────────────────────────────────────▶ told
+//!                             │                                                        ▲
+//!                             └────────── no such answer in time: any call ────────────┘
+//! ```
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::grpc_status::{self, Code};
+use super::pace::Pace;
+use instar_base::lock::Lock as _;
 
-/// Timeout for a moment at which the client has nothing to send; then the connection ends. Clients that ask ten times a second have asked
-/// by then.
+/// Timeout for an answer to a client that rests, or for any question. Clients that ask ten times a second have asked by then.
 pub(super) const LULL: Duration = Duration::from_millis(150);
-/// Extra time for a client that has asked meanwhile: it may be handing over its next call as the answer comes.
+/// Extra time for a client that has asked meanwhile, and may be behind its pace.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
-/// A client that has not asked again for this long after its answer is not sending calls in a row.
-const QUIET: Duration = Duration::from_millis(10);
+/// Extra time for a client that never rested, to ask once more: its call under way is answered.
+const ONCE_MORE: Duration = Duration::from_millis(20);
+/// Limit on holding an answer back until GOAWAY was sent, which takes no time unless the connection ends meanwhile.
+const HELD_BACK: Duration = Duration::from_millis(50);
 /// Time for GOAWAY to reach the client; a call of the client may cross it.
 pub(super) const FAREWELL: Duration = Duration::from_millis(300);
 /// A stream that was silent for this long has delivered all that there was.
@@ -44,11 +56,16 @@ struct Calls {
     open: AtomicUsize,
     /// Number of responses that have ended.
     answered: AtomicUsize,
-    /// Notified at the end of each response.
-    answer_ended: Notify,
-    /// Whether streams are to end.
-    end: AtomicBool,
-    ends: Notify,
+    pace: Mutex<Pace>,
+    /// Whether a moment for GOAWAY is looked for.
+    looks: AtomicBool,
+    /// Notified at a good moment.
+    moment: Notify,
+    /// Notified when a call begins.
+    begun: Notify,
+    /// Whether GOAWAY was sent: then streams end.
+    told: AtomicBool,
+    is_told: Notify,
 }
 
 /// A call whose response has not begun.
@@ -58,58 +75,70 @@ impl InFlight {
     /// Counts a call that begins.
     pub(super) fn begin(&self) -> Asked {
         self.0.asked.fetch_add(1, Relaxed);
+        self.0.pace.locked().asks(Instant::now());
+        self.0.begun.notify_one();
         Asked(self.clone())
     }
 
-    /// Returns at the first good moment to send GOAWAY, once `draining` is true.
+    /// Returns at the first good moment to send GOAWAY, once `draining` is true. [`is_told`](Self::is_told) has to follow.
     pub(super) async fn may_end(&self, mut draining: watch::Receiver<bool>) {
         if draining.wait_for(|draining| *draining).await.is_err() {
             return std::future::pending().await;
         }
         // GOAWAY is sent in any case. Boxed, so that idle connections stay small.
         Box::pin(async {
-            let before = self.0.answered.load(Relaxed);
-            let is_quiet = timeout(LULL, self.quiet_after_an_answer()).await.is_ok();
-            // A client that is behind its pace may be between two calls right now.
-            let is_asking =
-                || self.0.asked.load(Relaxed) > 0 || self.0.answered.load(Relaxed) != before;
-            if !is_quiet && is_asking() {
-                // No reason to look at the result: after this time one moment is as good as another.
-                let _ = timeout(LAST_ANSWER, self.quiet_after_an_answer()).await;
+            let calls = &self.0;
+            let before = calls.answered.load(Relaxed);
+            calls.looks.store(true, Relaxed);
+            if timeout(LULL, calls.moment.notified()).await.is_ok() {
+                return;
             }
+            let is_asking = calls.asked.load(Relaxed) > 0 || calls.answered.load(Relaxed) != before;
+            if !is_asking || timeout(LAST_ANSWER, calls.moment.notified()).await.is_ok() {
+                return;
+            }
+            // No reason to look at the result: after this time one moment is as good as another.
+            let _ = timeout(ONCE_MORE, self.has_asked()).await;
         })
         .await;
     }
 
-    async fn quiet_after_an_answer(&self) {
-        let before = self.0.answered.load(Relaxed);
-        loop {
-            self.0.answer_ended.notified().await;
-            let answered = self.0.answered.load(Relaxed);
-            if answered == before {
-                continue;
-            }
-            sleep(QUIET).await;
-            let asked_nothing = self.0.answered.load(Relaxed) == answered;
-            if asked_nothing && self.0.asked.load(Relaxed) == 0 {
-                return;
-            }
+    /// Returns while a call waits for its answer.
+    async fn has_asked(&self) {
+        while self.0.asked.load(Relaxed) == 0 {
+            self.0.begun.notified().await;
         }
+    }
+
+    /// Notes that GOAWAY is the next frame: answers are no longer held back, and responses that would go on end, each once it has delivered
+    /// what there is.
+    pub(super) fn is_told(&self) {
+        self.0.told.store(true, Relaxed);
+        self.0.is_told.notify_waiters();
     }
 
     /// Whether all calls have been answered.
     pub(super) fn is_idle(&self) -> bool {
         self.0.asked.load(Relaxed) == 0 && self.0.open.load(Relaxed) == 0
     }
-
-    /// Ends the responses that would go on, each once it has delivered what there is.
-    pub(super) fn end_streams(&self) {
-        self.0.end.store(true, Relaxed);
-        self.0.ends.notify_waiters();
-    }
 }
 
 impl Asked {
+    /// Lets GOAWAY go before the answer, if it is to be sent and the client rests after the answer.
+    pub(super) async fn let_goaway_pass(&self) {
+        let calls = &self.0.0;
+        let told = calls.is_told.notified();
+        let is_alone = calls.asked.load(Relaxed) == 1;
+        if !calls.looks.load(Relaxed) || calls.told.load(Relaxed) || !is_alone {
+            return;
+        }
+        if calls.pace.locked().rests_after_answer(Instant::now()) {
+            calls.moment.notify_one();
+            // If the connection ends, there is nobody to answer.
+            let _ = timeout(HELD_BACK, told).await;
+        }
+    }
+
     /// Counts the begin of the response; returns its body.
     pub(super) fn answered_by<B>(self, body: B) -> Answer<B> {
         self.0.0.open.fetch_add(1, Relaxed);
@@ -127,7 +156,7 @@ impl Drop for Asked {
     }
 }
 
-/// A response body. It ends with `UNAVAILABLE` if streams are to end and it has nothing to deliver.
+/// A response body. It ends with `UNAVAILABLE` if the client was told to ask elsewhere and there is nothing to deliver.
 pub(super) struct Answer<B> {
     /// `None` once it was ended.
     body: Option<B>,
@@ -137,12 +166,12 @@ pub(super) struct Answer<B> {
 }
 
 impl<B> Answer<B> {
-    /// Returns once streams are to end and this one was silent from then on.
+    /// Returns once the client was told and this stream was silent from then on.
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let calls = self.in_flight.0.clone();
         Box::pin(async move {
-            let told = calls.ends.notified();
-            if !calls.end.load(Relaxed) {
+            let told = calls.is_told.notified();
+            if !calls.told.load(Relaxed) {
                 told.await;
             }
             sleep(SILENCE).await;
@@ -198,7 +227,6 @@ impl<B> Drop for Answer<B> {
         let calls = &self.in_flight.0;
         calls.open.fetch_sub(1, Relaxed);
         calls.answered.fetch_add(1, Relaxed);
-        calls.answer_ended.notify_one();
     }
 }
 
@@ -214,82 +242,85 @@ mod tests {
         drop(asked.answered_by(Full::new(Bytes::new())));
     }
 
-    /// The time in milliseconds after which a connection with these calls and answers may end.
-    async fn ends_after(of: impl AsyncFnOnce(InFlight)) -> u128 {
+    /// A client that asks every `period` ms, or at once if its answer came later; its calls take so many ms. The drain begins with the call
+    /// of this number. Returns the number of the call before whose answer the client was told (`None`: between two calls), and the time
+    /// from the order to that.
+    async fn told(period: u64, calls: &[u64], from: usize) -> (Option<usize>, u128) {
         let in_flight = InFlight::default();
-        // An earlier answer says nothing about the client's present calls.
-        answer(in_flight.begin());
-        let (_drain, draining) = watch::channel(true);
-        let begin = tokio::time::Instant::now();
-        let end = async {
+        let (drain, draining) = watch::channel(false);
+        let under_way = Mutex::new(None);
+        let told = async {
             in_flight.may_end(draining).await;
-            begin.elapsed().as_millis()
+            in_flight.is_told();
+            *under_way.locked()
         };
-        let (ended, ()) = tokio::join!(end, of(in_flight.clone()));
-        ended
-    }
-
-    fn milliseconds(number: u64) -> tokio::time::Sleep {
-        sleep(Duration::from_millis(number))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_ends_when_its_client_is_quiet_after_an_answer() {
-        let at_a_pace = ends_after(async |in_flight| {
-            let (first, second) = (in_flight.begin(), in_flight.begin());
-            milliseconds(20).await;
-            answer(first);
-            milliseconds(30).await;
-            answer(second);
-        });
-        assert_eq!(at_a_pace.await, 50 + QUIET.as_millis());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_asks_again_at_once_is_waited_for() {
-        let late_at_first = ends_after(async |in_flight| {
-            for _ in 0..3 {
+        let client = async {
+            for (number, milliseconds) in calls.iter().enumerate() {
+                if number == from {
+                    drain.send_replace(true);
+                }
+                let begin = Instant::now();
                 let asked = in_flight.begin();
-                milliseconds(30).await;
+                *under_way.locked() = Some(number);
+                sleep(Duration::from_millis(*milliseconds)).await;
+                asked.let_goaway_pass().await;
+                *under_way.locked() = None;
                 answer(asked);
-                milliseconds(2).await;
+                tokio::time::sleep_until(begin + Duration::from_millis(period)).await;
             }
-        });
-        // The last of its three answers came after 94 ms.
-        assert_eq!(late_at_first.await, 94 + QUIET.as_millis());
-        let never_quiet = ends_after(async |in_flight| {
-            for _ in 0..1000 {
-                let asked = in_flight.begin();
-                milliseconds(2).await;
-                answer(asked);
-            }
-        });
-        assert_eq!(never_quiet.await, (LULL + LAST_ANSWER).as_millis());
-    }
-
-    /// Its first moment of rest comes after the lull, and it is between two calls when the lull ends.
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_behind_its_pace_is_waited_for_until_it_rests() {
-        let behind = ends_after(async |in_flight| {
-            for _ in 0..12 {
-                let asked = in_flight.begin();
-                milliseconds(10).await;
-                answer(asked);
-                milliseconds(9).await;
-            }
-        });
-        // The eighth answer was 7 ms old when the lull ended; the last one comes after 11 × 19 + 10 ms.
-        assert_eq!(behind.await, 219 + QUIET.as_millis());
+        };
+        let begin = async {
+            let mut order = drain.subscribe();
+            order.wait_for(|drains| *drains).await.unwrap();
+            Instant::now()
+        };
+        let (told, begin) = tokio::select! {
+            both = async { tokio::join!(told, begin) } => both,
+            () = async { client.await; std::future::pending().await } => unreachable!(),
+        };
+        (told, begin.elapsed().as_millis())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_takes_long_is_answered_before_its_client_is_told() {
-        let slow = ends_after(async |in_flight| {
-            let asked = in_flight.begin();
-            milliseconds(400).await;
-            answer(asked);
-        });
-        assert_eq!(slow.await, 400 + QUIET.as_millis());
+    async fn a_client_is_told_just_before_an_answer_after_which_it_rests() {
+        assert_eq!(told(100, &[5, 5, 5], 2).await, (Some(2), 5));
+        assert_eq!(told(100, &[5], 0).await, (Some(0), 5));
+        // Two answers come late, and the client asks at once; after the third it rests.
+        assert_eq!(told(100, &[5, 5, 120, 150, 40], 2).await, (Some(4), 310));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_rests_is_told_during_a_call() {
+        let (during, after) = told(0, &[7; 200], 10).await;
+        assert!(during.is_some());
+        assert_eq!(after, (LULL + LAST_ANSWER).as_millis());
+        let slow = told(0, &[900, 900, 900], 1).await;
+        assert_eq!(slow, (Some(1), (LULL + LAST_ANSWER).as_millis()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_asks_seldom_is_told_between_two_calls() {
+        assert_eq!(told(1000, &[5, 5, 5], 1).await, (Some(1), 5));
+        let (_drain, draining) = watch::channel(true);
+        let in_flight = InFlight::default();
+        answer(in_flight.begin());
+        let begin = Instant::now();
+        in_flight.may_end(draining).await;
+        assert_eq!(begin.elapsed(), LULL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_answer_is_held_back_for_long() {
+        let (_drain, draining) = watch::channel(true);
+        let in_flight = InFlight::default();
+        assert!(in_flight.may_end(draining).now_or_never().is_none());
+        let asked = in_flight.begin();
+        let begin = Instant::now();
+        asked.let_goaway_pass().await;
+        assert_eq!(begin.elapsed(), HELD_BACK);
+        in_flight.is_told();
+        asked.let_goaway_pass().await;
+        assert_eq!(begin.elapsed(), HELD_BACK);
     }
 
     #[tokio::test(start_paused = true)]
@@ -300,21 +331,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_asks_nothing_ends_after_a_lull() {
-        let (_drain, draining) = watch::channel(true);
-        let begin = tokio::time::Instant::now();
-        InFlight::default().may_end(draining).await;
-        assert_eq!(begin.elapsed().as_millis(), LULL.as_millis());
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_stream_tells_what_there_is_and_then_that_it_ends() {
         let in_flight = InFlight::default();
         let frames = stream::iter(["one", "two"])
             .map(|text| Ok::<_, Infallible>(Frame::data(Bytes::from(text))))
             .chain(stream::pending());
         let mut answer = in_flight.begin().answered_by(StreamBody::new(frames));
-        in_flight.end_streams();
+        in_flight.is_told();
         for expected in ["one", "two"] {
             let frame = answer.frame().await.unwrap().unwrap();
             assert_eq!(frame.into_data().unwrap(), expected);

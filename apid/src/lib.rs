@@ -30,6 +30,7 @@ mod lookup;
 mod merge_replies;
 mod metadata;
 mod node_ref;
+mod pace;
 mod peers;
 mod permissions;
 mod proxy;
@@ -293,6 +294,7 @@ async fn serve_connection(
                 false => proxy.forward(request, &caller, &lost, &credentials).await,
                 true => refuse(Code::Unauthenticated, NO_LONGER_ACCEPTED).map(Counted::free),
             };
+            asked.let_goaway_pass().await;
             let answer = answer.map(|body| asked.answered_by(body));
             Ok::<_, std::convert::Infallible>(answer)
         }
@@ -305,7 +307,7 @@ async fn serve_connection(
         () = in_flight.may_end(draining) => {
             // Streams end after GOAWAY, so that their callers do not ask again here.
             connection.as_mut().graceful_shutdown();
-            in_flight.end_streams();
+            in_flight.is_told();
             if let Ok(ended) = tokio::time::timeout(FAREWELL, connection.as_mut()).await {
                 return Ok(ended?);
             }
