@@ -49,7 +49,7 @@ N ?= 100
 # For how many seconds `make chaos` goes on, and with which faults: all, or those with this in their names.
 TIME ?= 600
 FAULTS ?=
-# Which of an upgrade's writes `make ioerrors` has fail: how many, all, or FIRST-LAST.
+# Which writes of an upgrade and of a pull `make ioerrors` has fail: how many, all, or FIRST-LAST.
 WRITES ?= all
 # One selection of packages for all that runs here: another one would compile dependencies again.
 TOOLS := -p image -p instar-qemu -p instarctl -p instar-tests
@@ -149,7 +149,7 @@ bench: image ## Measure what is promised: sizes, the API's load, boot, memory, o
 	@target/debug/bench
 
 .PHONY: bench-images
-bench-images: tools ## Measure pulls of images beside containerd, podman, and skopeo with umoci; needs root
+bench-images: image ## Measure pulls of images beside containerd, podman, and skopeo with umoci, and starts without a registry; needs root
 	@build/install-packages containerd podman umoci skopeo runc
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-image-load
@@ -160,8 +160,8 @@ powercut: image ## Cut the power at every write of a recorded node: all states j
 	@target/debug/powercut
 
 .PHONY: ioerrors
-ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own, as a broken, a full and a tearing disk do: WRITES=60 spreads 60 over it, WRITES=1-60 takes the first
-	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- leave_a_version_that_boots
+ioerrors: image ## Fail the writes of an upgrade and of a pull, one at a time, as a broken, a full and a tearing disk do: WRITES=60 spreads 60 over it, WRITES=1-60 takes the first
+	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- io_errors::
 
 .PHONY: soak
 soak: image ## Upgrade one node again and again under containers and clients, every tenth time to a version that fails: N=1000 times

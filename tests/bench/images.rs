@@ -1,9 +1,12 @@
-//! Pulls of the same image by machined's code and by other tools, in one run on the host: only the ratios mean something.
+//! Images: pulls of the same image by machined's code and by other tools, in one run on the host; the cost of a second image on the same
+//! base; the cold start of a site without its registry. Only the ratios mean something.
 //!
 //! Each tool pulls from one registry on loopback and unpacks. The tools take turns, and the fastest of their turns counts. Mounting
 //! overlays and keeping owners needs root.
 
+mod cold_start;
 mod peers;
+mod shared_base;
 mod subject;
 
 use std::path::Path;
@@ -27,14 +30,20 @@ trait Tool {
     fn forget(&mut self, name: &str) -> Result<()>;
 }
 
-pub(crate) fn measure(scratch: &Scratch, table: &mut Table) -> Result<()> {
+pub(crate) async fn measure(scratch: &Scratch, table: &mut Table) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "bench images mounts overlays and keeps owners of files: run it as root"
     );
     let registry = Registry::start(scratch)?;
-    let zstd = subject::push(&registry, subject::Packing::Zstd)?;
-    let gzip = subject::push(&registry, subject::Packing::Gzip)?;
+    beside_other_tools(scratch, &registry, table)?;
+    shared_base::measure(scratch, &registry, table)?;
+    cold_start::measure(scratch, table).await
+}
+
+fn beside_other_tools(scratch: &Scratch, registry: &Registry, table: &mut Table) -> Result<()> {
+    let zstd = subject::push(registry, subject::Packing::Zstd)?;
+    let gzip = subject::push(registry, subject::Packing::Gzip)?;
     table.add("pull_download_bytes", zstd.bytes as f64, Limit::None);
 
     let mut ours = Ours::new(scratch)?;

@@ -47,7 +47,7 @@ enum Part {
     Swap,
     /// An installation from a CD, and an upgrade by a reboot.
     Installed,
-    /// Pulls of images beside other tools; only if it is named, as it needs these tools.
+    /// Images: pulls beside other tools, a shared base, starts without a registry; only if it is named, as it needs these tools.
     Images,
 }
 
@@ -82,7 +82,6 @@ fn main() -> ExitCode {
 
 fn measure() -> Result<Table> {
     let scratch = Scratch::make("bench")?;
-    // Pulls of images need none.
     let image = ImageUnderTest::first;
     let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -117,7 +116,7 @@ fn measure() -> Result<Table> {
             Part::Installed => {
                 runtime.block_on(installed::measure(&scratch, &image()?, &mut table))?
             }
-            Part::Images => images::measure(&scratch, &mut table)?,
+            Part::Images => runtime.block_on(images::measure(&scratch, &mut table))?,
         }
     }
     // The file is written only with all parts, as its readers expect.

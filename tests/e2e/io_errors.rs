@@ -1,19 +1,27 @@
 //! A disk that fails while it is written to: an upgrade reports the failure, the running version goes on, boots again,
-//! and can be upgraded later.
+//! and can be upgraded later. The same for pulls of images (`store`).
+
+mod failing_disk;
+mod store;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use instar_esp::{FileDigest, State, Volume as _};
-use instar_qemu::{Bus, Drive, Vm, VmSpec, WriteFailure, WriteFault};
+use instar_qemu::{Drive, VmSpec, WriteFault};
 use instar_tests::{
     ContainerWriter, EspImage, Fat, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node,
-    Outcome, Registry, Said, Scratch, ServedDisk, Test, chapters, push_greeter, tests, uefi,
+    Outcome, Registry, Said, Scratch, Test, chapters, push_greeter, tests, uefi,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::PATIENCE;
+use failing_disk::{Defect, FailingDisk, GIVEN_UP, failures, which_writes, writes};
+use store::{
+    a_torn_write_of_a_pull_leaves_whole_images,
+    an_io_error_at_any_write_of_a_pull_leaves_whole_images,
+};
 
 /// Room for both versions, and for an installer's image in /var.
 const DISK_BYTES: u64 = 512 << 20;
@@ -25,6 +33,8 @@ pub(crate) fn tests() -> Vec<Test> {
         a_full_disk_at_any_write_of_an_upgrade_leaves_a_version_that_boots,
         a_torn_write_of_an_upgrade_leaves_a_version_that_boots,
         an_io_error_under_a_container_that_lives_on_leaves_a_version_that_boots,
+        an_io_error_at_any_write_of_a_pull_leaves_whole_images,
+        a_torn_write_of_a_pull_leaves_whole_images,
     ]
 }
 
@@ -260,10 +270,6 @@ fn boots(disk: &Path, version: &ImageUnderTest) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of the writes that fail, one per upgrade: a count, `all`, or `FIRST-LAST`.
-const WRITES: &str = "INSTAR_WRITES";
-/// Number of failing writes without `INSTAR_WRITES`.
-const USUAL_WRITES: u64 = 3;
 /// Limit on the whole test: all writes take hours. Each single upgrade has the limit [`PATIENCE`].
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Reasons for refusing an upgrade after a failed write: the write itself, the filesystem that gave up, or the version
@@ -282,9 +288,6 @@ const AT_ONCE: [&str; 2] = ["--reboot-mode", "powercycle"];
 const AFTER: Duration = Duration::from_secs(5);
 /// One in this many staged versions is also started.
 const STARTED: usize = 10;
-/// The kernel's message about a filesystem that takes no more writes until it is mounted anew.
-const GIVEN_UP: &str = "EXT4-fs error";
-
 async fn an_io_error_at_any_write_of_an_upgrade_leaves_a_version_that_boots(
     scratch: Scratch,
 ) -> Outcome {
@@ -394,60 +397,6 @@ async fn fail_from_the_change_on(story: &Story<'_>, write: Option<u64>) -> Resul
     .await?;
     story.failing.fail(node.vm(), write)?;
     writes(node)
-}
-
-/// The defect of a disk.
-#[derive(Debug, Clone, Copy)]
-enum Defect {
-    /// The write has no effect. A SCSI disk would be asked to try again; a virtio disk is not.
-    Broken,
-    /// The disk has no room. A virtio disk cannot report that.
-    Full,
-    /// Half of the write takes effect.
-    Tearing,
-}
-
-/// A disk with one failing write.
-enum FailingDisk {
-    OfQemu(Bus, WriteFailure),
-    Tearing(ServedDisk),
-}
-
-impl FailingDisk {
-    fn of(file: &Path, defect: Defect) -> Result<Self> {
-        Ok(match defect {
-            Defect::Broken => Self::OfQemu(Bus::Virtio, WriteFailure::Io),
-            Defect::Full => Self::OfQemu(Bus::Scsi, WriteFailure::NoRoom),
-            Defect::Tearing => Self::Tearing(ServedDisk::serve(file)?),
-        })
-    }
-
-    fn drive(&self, file: &Path) -> Drive {
-        match self {
-            Self::OfQemu(bus, _) => Drive::raw(file).on(*bus).breakable(),
-            Self::Tearing(disk) => Drive::raw(file).served(disk.port()),
-        }
-    }
-
-    /// The node's name for the disk.
-    fn device(&self) -> &'static str {
-        match self {
-            Self::OfQemu(Bus::Scsi, _) => "/dev/sda",
-            _ => "/dev/vda",
-        }
-    }
-
-    /// Fails the write with this number, counted from now on and from 1; `None` takes back an earlier request.
-    fn fail(&self, vm: &Vm, number: Option<u64>) -> Outcome {
-        match self {
-            Self::OfQemu(_, failure) => {
-                let nth = |number| anyhow::Ok(WriteFault::Nth(u32::try_from(number)?, *failure));
-                vm.fail_write(0, &number.map_or(Ok(WriteFault::None), nth)?)?;
-            }
-            Self::Tearing(disk) => disk.tear(number),
-        }
-        Ok(())
-    }
 }
 
 /// Fails one write of an upgrade, somewhere from the first of the image in /var to the last of the new version's start.
@@ -753,20 +702,6 @@ impl Tally {
     }
 }
 
-/// Returns the numbers of the writes to fail.
-fn which_writes(all: u64) -> Result<Vec<u64>> {
-    let wanted = std::env::var(WRITES).unwrap_or_else(|_| USUAL_WRITES.to_string());
-    if wanted == "all" {
-        return Ok((1..=all).collect());
-    }
-    if let Some((first, last)) = wanted.split_once('-') {
-        let (first, last): (u64, u64) = (first.parse()?, last.parse()?);
-        return Ok((first..=last.min(all)).collect());
-    }
-    let many = wanted.parse::<u64>().context(WRITES)?.min(all);
-    Ok((1..=many).map(|number| number * all / many).collect())
-}
-
 /// Resets a machine at the firmware's prompt, as a person would, until the work is done; returns the number of resets.
 /// If the loader cannot write that it tries a version, EDK II's driver for FAT reads nothing more until the next reset.
 async fn reset_at_the_prompt<T>(
@@ -789,27 +724,4 @@ async fn reset_at_the_prompt<T>(
             node.vm().qmp().execute("system_reset", json!({}))?;
         }
     }
-}
-
-/// Number of writes to the node's disk so far.
-fn writes(node: &Node) -> Result<u64> {
-    count(node, "wr_operations")
-}
-
-/// Number of failed writes so far.
-fn failures(node: &Node) -> Result<u64> {
-    count(node, "failed_wr_operations")
-}
-
-fn count(node: &Node, what: &str) -> Result<u64> {
-    let all = node.vm().qmp().execute("query-blockstats", json!({}))?;
-    let of_disk = |entry: &Value| {
-        entry["qdev"]
-            .as_str()?
-            .contains("disk0")
-            .then(|| entry["stats"][what].as_u64())?
-    };
-    all.as_array()
-        .and_then(|entries| entries.iter().find_map(of_disk))
-        .with_context(|| format!("no {what} of disk0 in {all}"))
 }

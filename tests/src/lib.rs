@@ -65,6 +65,7 @@ mod scratch;
 mod scripted_init;
 mod scripted_registry;
 mod served_disk;
+mod site;
 mod slope;
 mod steady_calls;
 mod talosctl;
@@ -120,6 +121,7 @@ pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use scripted_registry::{Reply, ScriptedRegistry};
 pub use served_disk::ServedDisk;
+pub use site::Site;
 pub use slope::Slope;
 pub use steady_calls::{Calling, SteadyCalls, version_over};
 pub use talosctl::{
