@@ -16,6 +16,7 @@ pub mod crates;
 pub mod debian;
 pub mod digest;
 pub mod elf;
+pub mod extension;
 pub mod firmware;
 pub mod initramfs;
 pub mod installer_image;

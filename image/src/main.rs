@@ -14,13 +14,14 @@ use image::{
     container, crates,
     debian::{self, Mirror, Missing},
     digest::Blake3,
-    firmware,
+    extension, firmware,
     installer_image::ReleaseRules,
     media,
     oci::{self, push::Transport},
     sbom,
     version::Version,
 };
+use instar_extension::{ExtensionName, ExtensionVersion};
 use instar_values::VersionRanges;
 
 /// Builds and pushes Instar's images.
@@ -45,6 +46,9 @@ enum Command {
     Keys(Keys),
     /// Build an OCI image layout around one static program.
     Container(Container),
+    /// Make system extensions (sysext) and check them.
+    #[command(subcommand)]
+    Extension(ExtensionCommand),
     /// Write the SBOM of a program that users run.
     Sbom(Sbom),
     /// Push an OCI image layout to a registry.
@@ -200,6 +204,46 @@ struct Container {
     labels: Vec<(String, String)>,
 }
 
+#[derive(Subcommand)]
+enum ExtensionCommand {
+    /// Make an extension's file, and list it in SHA256SUMS.
+    Build(BuildExtension),
+    /// Check a file, or a folder named as the extension, and print the services that it starts.
+    Check {
+        /// The file NAME-vVERSION-ARCHITECTURE.raw or NAME.raw, or the folder NAME.
+        path: PathBuf,
+        /// The version of Instar that it is to fit, such as v0.1.0; needed if its release file names one.
+        #[arg(long)]
+        os_version: Option<String>,
+    },
+}
+
+#[derive(Args)]
+struct BuildExtension {
+    /// The folder with usr and its release file.
+    folder: PathBuf,
+    /// The extension's name.
+    #[arg(long)]
+    name: ExtensionName,
+    /// Its version.
+    #[arg(long, value_parser = extension_version)]
+    version: ExtensionVersion,
+    /// The architecture of its programs.
+    #[arg(long, value_enum, default_value = "amd64")]
+    architecture: Architecture,
+    /// The version of Instar that it is to fit, such as v0.1.0; needed if its release file names one.
+    #[arg(long)]
+    os_version: Option<String>,
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+fn extension_version(text: &str) -> Result<ExtensionVersion, String> {
+    ExtensionVersion::new(text)
+        .ok_or_else(|| "no version: letters, digits and .-_+~^, with a digit".to_owned())
+}
+
 #[derive(Args)]
 struct Sbom {
     /// The package of the workspace that the program is built from.
@@ -226,6 +270,13 @@ enum Architecture {
 }
 
 impl Architecture {
+    fn of_extensions(self) -> instar_extension::Architecture {
+        match self {
+            Self::Amd64 => instar_extension::Architecture::X86_64,
+            Self::Arm64 => instar_extension::Architecture::Arm64,
+        }
+    }
+
     /// The platform's name for users, and for the compiler.
     fn names(self) -> (&'static str, &'static str) {
         match self {
@@ -278,6 +329,7 @@ fn main() -> Result<()> {
                 container::around(&program, &arguments.entrypoint, arguments.arguments, labels)?;
             println!("{}", oci::layout::write(&image, &arguments.out)?.digest);
         }
+        Command::Extension(command) => run_extension(command)?,
         Command::Sbom(arguments) => write_sbom(&arguments)?,
         Command::Push(arguments) => {
             let transport = if arguments.plain_http {
@@ -294,6 +346,30 @@ fn main() -> Result<()> {
                 transport,
             ))?;
             println!("{digest}");
+        }
+    }
+    Ok(())
+}
+
+fn run_extension(command: ExtensionCommand) -> Result<()> {
+    match command {
+        ExtensionCommand::Build(arguments) => {
+            let path = extension::build(&extension::Options {
+                folder: arguments.folder,
+                name: arguments.name,
+                version: arguments.version,
+                architecture: arguments.architecture.of_extensions(),
+                os_version: arguments.os_version,
+                out: arguments.out,
+            })?;
+            println!("{}", path.display());
+        }
+        ExtensionCommand::Check { path, os_version } => {
+            let checked = extension::check(&path, os_version.as_deref())?;
+            println!("{} can be used", checked.name);
+            for service in checked.started {
+                println!("  starts {}: {}", service.name, service.description);
+            }
         }
     }
     Ok(())

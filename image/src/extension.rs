@@ -1,0 +1,225 @@
+//! System extensions as files: made from a folder, listed in SHA256SUMS, and checked as a machine would check them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use instar_extension::{
+    Architecture, Extension, ExtensionName, ExtensionVersion, FileName, Host, Sums,
+};
+use instar_values::Digest;
+
+/// The list of the files that a folder publishes.
+const SUMS: &str = "SHA256SUMS";
+/// The system that extensions are merged into: `ID` of its os-release.
+const ID: &str = "instar";
+/// Stands for the node's name, which units may ask for.
+const NODE: &str = "node";
+
+/// An extension to make.
+#[derive(Debug)]
+pub struct Options {
+    /// The folder with `usr`.
+    pub folder: PathBuf,
+    /// Its name.
+    pub name: ExtensionName,
+    /// Its version.
+    pub version: ExtensionVersion,
+    /// The architecture of its programs.
+    pub architecture: Architecture,
+    /// The version of Instar that it is for, if its release file names one.
+    pub os_version: Option<String>,
+    /// The folder to write.
+    pub out: PathBuf,
+}
+
+/// Makes the file of an extension in the folder `out`, and lists it there; returns its path.
+///
+/// # Errors
+/// A machine would refuse it; mksquashfs is missing or fails; a file cannot be written.
+pub fn build(options: &Options) -> Result<PathBuf> {
+    let host = host(options.architecture, options.os_version.as_deref());
+    Extension::read(&options.folder, &options.name, host, NODE)
+        .with_context(|| format!("{} is no extension", options.folder.display()))?;
+    let file = FileName {
+        name: options.name.clone(),
+        build: Some((options.version.clone(), options.architecture)),
+    };
+    let path = options.out.join(file.to_string());
+    fs::create_dir_all(&options.out)
+        .with_context(|| format!("cannot make {}", options.out.display()))?;
+    pack(&options.folder, &path)?;
+    list(&options.out, &file.to_string(), &path)?;
+    Ok(path)
+}
+
+/// Checks the file of an extension; a folder counts as one that was unpacked.
+///
+/// # Errors
+/// A machine would refuse it; unsquashfs is missing or fails.
+pub fn check(path: &Path, os_version: Option<&str>) -> Result<Extension> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.with_context(|| format!("{} has no name", path.display()))?;
+    if path.is_dir() {
+        let name = name.parse()?;
+        let host = host(Architecture::OWN, os_version);
+        return Ok(Extension::read(path, &name, host, NODE)?);
+    }
+    let file: FileName = name.parse()?;
+    let architecture = file
+        .build
+        .as_ref()
+        .map_or(Architecture::OWN, |(_, architecture)| *architecture);
+    let scratch = tempfile::tempdir().context("cannot make a folder to unpack into")?;
+    let tree = scratch.path().join("tree");
+    let mut unsquashfs = Command::new("unsquashfs");
+    unsquashfs.args(["-no-xattrs", "-quiet", "-no-progress", "-d"]);
+    run(unsquashfs.arg(&tree).arg(path))?;
+    Ok(Extension::read(
+        &tree,
+        &file.name,
+        host(architecture, os_version),
+        NODE,
+    )?)
+}
+
+/// The system that an extension is checked for.
+fn host(architecture: Architecture, os_version: Option<&str>) -> Host<'_> {
+    Host {
+        id: ID,
+        version: os_version.unwrap_or("any, as no version was given"),
+        level: None,
+        architecture,
+    }
+}
+
+fn pack(folder: &Path, path: &Path) -> Result<()> {
+    let part = path.with_extension("part");
+    let mut mksquashfs = Command::new("mksquashfs");
+    mksquashfs.arg(folder).arg(&part);
+    // Reproducible: no times or owners of this machine.
+    mksquashfs.args([
+        "-noappend",
+        "-comp",
+        "zstd",
+        "-all-root",
+        "-no-xattrs",
+        "-no-exports",
+    ]);
+    mksquashfs.args([
+        "-mkfs-time",
+        "0",
+        "-all-time",
+        "0",
+        "-quiet",
+        "-no-progress",
+    ]);
+    // mksquashfs refuses to run with this variable beside the options above.
+    run(mksquashfs.env_remove("SOURCE_DATE_EPOCH"))?;
+    fs::rename(&part, path).with_context(|| format!("cannot name the finished {}", path.display()))
+}
+
+/// Adds a file to the list, or replaces its line.
+fn list(folder: &Path, name: &str, path: &Path) -> Result<()> {
+    let sums = folder.join(SUMS);
+    let known = match fs::read_to_string(&sums) {
+        Ok(known) => known,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", sums.display())),
+    };
+    Sums::parse(&known).with_context(|| format!("{} is left as it is", sums.display()))?;
+    let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let line = format!("{}  {name}", Digest::of(&content).hex());
+    let is_other = |known: &&str| known.get(66..) != Some(name);
+    let mut lines: Vec<&str> = known.lines().filter(is_other).collect();
+    lines.push(&line);
+    lines.sort_by_key(|line| line.get(66..));
+    let text = lines.join("\n") + "\n";
+    fs::write(&sums, text).with_context(|| format!("cannot write {}", sums.display()))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start {program} (Debian: squashfs-tools)"))?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        bail!("{program} failed ({}): {}", output.status, complaint.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn folder(release: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let releases = folder.path().join("usr/lib/extension-release.d");
+        fs::create_dir_all(&releases).unwrap();
+        fs::write(releases.join("extension-release.tool"), release).unwrap();
+        fs::create_dir_all(folder.path().join("usr/bin")).unwrap();
+        fs::write(folder.path().join("usr/bin/tool"), "a program").unwrap();
+        folder
+    }
+
+    fn options(folder: &Path, version: &str, out: &Path) -> Options {
+        Options {
+            folder: folder.to_owned(),
+            name: "tool".parse().unwrap(),
+            version: ExtensionVersion::new(version).unwrap(),
+            architecture: Architecture::X86_64,
+            os_version: None,
+            out: out.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_extension_is_made_listed_and_checked() {
+        let folder = folder("ID=_any\nARCHITECTURE=x86-64\n");
+        let out = tempfile::tempdir().unwrap();
+        let first = build(&options(folder.path(), "1.2", out.path())).unwrap();
+        let bytes = fs::read(&first).unwrap();
+        assert_eq!(first, out.path().join("tool-v1.2-x86-64.raw"));
+        assert_eq!(check(&first, None).unwrap().name.as_str(), "tool");
+        build(&options(folder.path(), "1.10", out.path())).unwrap();
+        build(&options(folder.path(), "1.2", out.path())).unwrap();
+        assert_eq!(
+            fs::read(&first).unwrap(),
+            bytes,
+            "the same files, the same bytes"
+        );
+        let sums = Sums::parse(&fs::read_to_string(out.path().join(SUMS)).unwrap()).unwrap();
+        assert_eq!(
+            sums.digest_of("tool-v1.2-x86-64.raw"),
+            Some(Digest::of(&bytes))
+        );
+        let pattern = "tool-v@v-%a.raw".parse().unwrap();
+        let (version, _) = sums.newest(&pattern, Architecture::X86_64).unwrap();
+        assert_eq!(version.as_str(), "1.10");
+    }
+
+    #[test]
+    fn a_folder_that_a_machine_would_refuse_is_not_packed() {
+        let folder = folder("ID=other\nVERSION_ID=1\n");
+        let out = tempfile::tempdir().unwrap();
+        let refused = build(&options(folder.path(), "1", out.path())).unwrap_err();
+        assert!(
+            format!("{refused:#}").contains("is for ID \"other\""),
+            "{refused:#}"
+        );
+        assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_no_extension_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tool-v1-x86-64.raw");
+        fs::write(&path, "nonsense").unwrap();
+        assert!(check(&path, None).is_err());
+        assert!(check(&folder.path().join("tool"), None).is_err());
+    }
+}
