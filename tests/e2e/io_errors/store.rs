@@ -36,7 +36,6 @@ struct Story {
     /// The image's files in the store, as the greeter sees them.
     rootfs: String,
     _registry: Registry,
-    _disk: PathBuf,
 }
 
 impl Story {
@@ -45,9 +44,7 @@ impl Story {
         push_greeter(&registry)?;
         let pushed = image()?.push(&registry, "pulled", "v1")?;
         let hex = pushed.digest.strip_prefix("sha256:").context("no sha256")?;
-        let disk = scratch.join("disk.img");
-        ImageUnderTest::first()?.put_on_disk(&disk, DISK_BYTES)?;
-        let failing = FailingDisk::of(&disk, defect)?;
+        let (disk, failing) = failing_disk(scratch, defect)?;
         let node = on_a_failing_disk(scratch, &registry, &disk, &failing, true).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
@@ -56,7 +53,6 @@ impl Story {
             node,
             failing,
             _registry: registry,
-            _disk: disk,
         })
     }
 
@@ -89,6 +85,14 @@ impl Story {
         node.wait_until_ready(PATIENCE).await?;
         Ok(Self { node, ..self })
     }
+}
+
+/// A disk with the first version.
+fn failing_disk(scratch: &Scratch, defect: Defect) -> Result<(PathBuf, FailingDisk)> {
+    let disk = scratch.join("disk.img");
+    ImageUnderTest::first()?.put_on_disk(&disk, DISK_BYTES)?;
+    let failing = FailingDisk::of(&disk, defect)?;
+    Ok((disk, failing))
 }
 
 fn image() -> Result<OciImage> {
