@@ -56,6 +56,8 @@ pub fn api_request(bytes: &[u8]) {
         instar::BundleBeginRequest,
         instar::BundleWriteRequest,
         instar::BundleImportRequest,
+        instar::PinImagesRequest,
+        instar::UnpinImageRequest,
     ];
 }
 

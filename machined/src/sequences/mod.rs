@@ -7,6 +7,7 @@ mod apply_config;
 mod boot;
 mod bundles;
 mod config_change;
+pub mod image_pins;
 mod image_rules;
 pub mod image_updates;
 mod install;

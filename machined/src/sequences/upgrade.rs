@@ -98,10 +98,13 @@ pub(super) async fn check_first(
     ));
     let limits = installer_limits(&candidate);
     let created = created(offer.config().created.as_deref());
+    // A bundle brought it, or it is pinned.
+    let stays = image_collection::is_needed(machine, offer.digest());
     let image = match offer {
         Offer::Here(image) => Unpacked::of_store(image, &machine.images),
         Offer::AtRegistry(resolved) => {
-            let pull = |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room);
+            let pull =
+                |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room, stays);
             match pull(room).await {
                 // Another writer filled the disk during the pull.
                 Err(UpgradeError::Pull(error)) if room == Room::Var && is_full(&error) => {

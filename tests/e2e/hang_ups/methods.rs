@@ -78,6 +78,8 @@ const CHANGE_NOTHING: &[&str] = &[
     "inspect.InspectService/ControllerRuntimeDependencies",
     "instar.UpgradeService/Plan",
     // It makes one write, to the record of images that wait.
+    "instar.ImagePinService/Pin",
+    "instar.ImagePinService/Unpin",
     "instar.ImageUpdateService/Approve",
     "cosi.resource.State/Get",
     "cosi.resource.State/List",
