@@ -58,6 +58,7 @@ pub fn api_request(bytes: &[u8]) {
         instar::BundleImportRequest,
         instar::PinImagesRequest,
         instar::UnpinImageRequest,
+        instar::PrepareUpgradeRequest,
     ];
 }
 

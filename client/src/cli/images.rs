@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use instar_values::{Bandwidth, Window};
 
 /// When images may be fetched, and how fast.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct FetchTerms {
     /// Fetch only in these hours, such as "02:00-05:00" or "Sat,Sun 02:00-05:00 +01:00"
     #[arg(long, value_name = "HOURS")]

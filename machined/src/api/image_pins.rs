@@ -37,6 +37,7 @@ impl ImagePinService for ImagePinApi {
         let call = ByCall {
             terms: terms(request.terms)?,
             during: self.machine.running.version.clone(),
+            for_upgrade: false,
         };
         has_place(&self.machine)?;
         let machine = self.machine.clone();
@@ -79,7 +80,7 @@ fn reference(name: &str) -> Result<ImageReference, Status> {
     })
 }
 
-fn terms(terms: Option<wire::FetchTerms>) -> Result<Terms, Status> {
+pub(super) fn terms(terms: Option<wire::FetchTerms>) -> Result<Terms, Status> {
     let wire::FetchTerms { window, bandwidth } = terms.unwrap_or_default();
     let wrong = |error: String| Status::invalid_argument(error);
     let window = (!window.is_empty()).then(|| window.parse());
@@ -95,7 +96,7 @@ fn terms(terms: Option<wire::FetchTerms>) -> Result<Terms, Status> {
 }
 
 /// Refuses a call while there is no place for images and records.
-fn has_place(machine: &Machine) -> Result<(), Status> {
+pub(super) fn has_place(machine: &Machine) -> Result<(), Status> {
     match machine.disk.status().borrow().var_mounted {
         true => Ok(()),
         false => Err(Status::failed_precondition(

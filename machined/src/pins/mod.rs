@@ -1,13 +1,17 @@
 //! Images that are fetched ahead and kept: which ones, on whose word, and how far each is.
 //!
 //! What is done for them is a sequence (`sequences/image_pins.rs`); this room has its parts: the state of one image as a value ([`State`]), the
-//! record of all ([`Pins`]), and the resource that shows them ([`PinFact`]).
+//! record of all ([`Pins`]), the upgrade that they are pinned for ([`Preparation`]), and the resource that shows them ([`PinFact`]).
 
+mod preparation;
 mod record;
 mod state;
+mod terms;
 
-pub use record::{ByCall, Meaning, Pins, Terms, TooMany, Wanted};
+pub use preparation::{Preparation, PreparationFact, Progress};
+pub use record::{ByCall, Meaning, Pins, TooMany, Wanted};
 pub use state::{Event, State, Wait, after, time_until_due};
+pub use terms::{Terms, permit};
 
 use serde::Serialize;
 

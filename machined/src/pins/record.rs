@@ -14,24 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::preparation::Preparation;
+use super::terms::Terms;
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 use crate::config::ImagePins;
 use crate::record_file::RecordFile;
 use crate::state_partition::IMAGE_PINS;
-use crate::values::{Bandwidth, Digest, ImageReference, Window};
+use crate::values::{Digest, ImageReference};
 
 /// Limit on images that callers have pinned.
 const MOST: usize = 64;
-
-/// When an image may be fetched, and how fast.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Terms {
-    /// The hours; `None`: at any time.
-    pub window: Option<Window>,
-    /// The bandwidth; `None`: all of it.
-    pub bandwidth: Option<Bandwidth>,
-}
 
 /// An image that a caller has pinned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +33,18 @@ pub struct ByCall {
     pub terms: Terms,
     /// The version that ran then.
     pub during: String,
+    /// Whether a prepared upgrade needs it.
+    #[serde(default)]
+    pub for_upgrade: bool,
+}
+
+impl ByCall {
+    fn named_by(&self) -> &'static str {
+        match self.for_upgrade {
+            true => "upgrade",
+            false => "caller",
+        }
+    }
 }
 
 /// An image that is to be fetched and kept.
@@ -94,6 +99,8 @@ struct Record {
     calls: BTreeMap<ImageReference, ByCall>,
     #[serde(default)]
     meanings: BTreeMap<ImageReference, Meaning>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    preparation: Option<Preparation>,
 }
 
 impl Pins {
@@ -118,7 +125,7 @@ impl Pins {
         let mut wanted: Vec<Wanted> = calls
             .map(|(reference, call)| Wanted {
                 reference: reference.clone(),
-                named_by: vec!["caller"],
+                named_by: vec![call.named_by()],
                 terms: vec![call.terms.clone()],
             })
             .collect();
@@ -205,22 +212,75 @@ impl Pins {
     /// # Errors
     /// There are too many.
     pub async fn pin(&self, images: Vec<ImageReference>, call: &ByCall) -> Result<(), TooMany> {
+        add(&mut self.lock().record.calls, images, call)?;
+        self.wishes_changed().await;
+        Ok(())
+    }
+
+    /// Pins the images of an upgrade, which is prepared when they are here, with what their names mean. It takes the place of another one.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub async fn prepare(
+        &self,
+        preparation: Preparation,
+        meanings: Vec<(ImageReference, Meaning)>,
+    ) -> Result<(), TooMany> {
         {
-            let calls = &mut self.lock().record.calls;
-            let mut all = calls.clone();
-            all.extend(images.into_iter().map(|image| (image, call.clone())));
-            if all.len() > MOST {
-                return Err(TooMany);
-            }
-            *calls = all;
+            let record = &mut self.lock().record;
+            let call = ByCall {
+                terms: preparation.terms.clone(),
+                during: preparation.during.clone(),
+                for_upgrade: true,
+            };
+            let mut calls = record.calls.clone();
+            calls.retain(|_, call| !call.for_upgrade);
+            add(&mut calls, preparation.images.clone(), &call)?;
+            record.calls = calls;
+            record.meanings.extend(meanings);
+            record.preparation = Some(preparation);
         }
         self.wishes_changed().await;
         Ok(())
     }
 
-    /// Takes a caller's pin back; returns whether there was one.
+    /// Returns the upgrade that is prepared.
+    pub fn preparation(&self) -> Option<Preparation> {
+        self.lock().record.preparation.clone()
+    }
+
+    /// Notes that the version of a preparation is written, unless another one has taken its place.
+    pub async fn note_written(&self, written: &Preparation) {
+        {
+            let preparation = &mut self.lock().record.preparation;
+            match preparation {
+                Some(known) if known == written => known.is_written = true,
+                _ => return,
+            }
+        }
+        self.write().await;
+    }
+
+    /// Forgets the upgrade that is prepared. Its images stay pinned.
+    pub async fn forget_preparation(&self) {
+        if self.lock().record.preparation.take().is_some() {
+            self.wishes_changed().await;
+        }
+    }
+
+    /// Takes a caller's pin back; returns whether there was one. An upgrade that needs it is not prepared any more.
     pub async fn unpin(&self, image: &ImageReference) -> bool {
-        let was_there = self.lock().record.calls.remove(image).is_some();
+        let was_there = {
+            let record = &mut self.lock().record;
+            let preparation = &mut record.preparation;
+            if preparation
+                .as_ref()
+                .is_some_and(|it| !it.is_written && it.images.contains(image))
+            {
+                *preparation = None;
+            }
+            record.calls.remove(image).is_some()
+        };
         if was_there {
             self.wishes_changed().await;
         }
@@ -230,10 +290,17 @@ impl Pins {
     /// Releases what callers pinned while another version ran than the one that has been committed; returns their number.
     pub async fn release(&self, committed: &str) -> usize {
         let released = {
-            let calls = &mut self.lock().record.calls;
-            let before = calls.len();
-            calls.retain(|_, call| call.during == committed);
-            before - calls.len()
+            let record = &mut self.lock().record;
+            let preparation = &mut record.preparation;
+            if preparation
+                .as_ref()
+                .is_some_and(|it| it.during != committed)
+            {
+                *preparation = None;
+            }
+            let before = record.calls.len();
+            record.calls.retain(|_, call| call.during == committed);
+            before - record.calls.len()
         };
         if released > 0 {
             self.wishes_changed().await;
@@ -260,6 +327,26 @@ impl Pins {
         let loss = "which images are pinned is kept in memory alone";
         self.shared.file.write(IMAGE_PINS, loss, newest).await;
     }
+}
+
+/// Adds images to those that callers have pinned: all of them, or none. What a caller has pinned stays his.
+fn add(
+    calls: &mut BTreeMap<ImageReference, ByCall>,
+    images: Vec<ImageReference>,
+    call: &ByCall,
+) -> Result<(), TooMany> {
+    let mut all = calls.clone();
+    for image in images {
+        match call.for_upgrade {
+            true => drop(all.entry(image).or_insert_with(|| call.clone())),
+            false => drop(all.insert(image, call.clone())),
+        }
+    }
+    if all.len() > MOST {
+        return Err(TooMany);
+    }
+    *calls = all;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -292,6 +379,7 @@ mod tests {
                 bandwidth: "2MiB/s".parse().ok(),
             },
             during: "v0.1.0".to_owned(),
+            for_upgrade: false,
         };
         let pins = Pins::default();
         pins.open(directory.path()).unwrap();
@@ -332,11 +420,55 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_upgrade_pins_its_images_until_it_is_committed() {
+        let preparation = |version: &str, images: &[&str]| Preparation {
+            image: name("r.io/os:v2"),
+            digest: Digest::of(b"os"),
+            version: version.to_owned(),
+            images: images.iter().map(|image| name(image)).collect(),
+            terms: Terms::default(),
+            force: false,
+            during: "v0.1.0".to_owned(),
+            is_written: false,
+        };
+        let by_call = ByCall {
+            terms: Terms::default(),
+            during: "v0.1.0".to_owned(),
+            for_upgrade: false,
+        };
+        let pins = Pins::default();
+        let none = ImagePins::default();
+        let web = "r.io/web:v2".to_owned();
+        pins.pin(vec![name(&web)], &by_call).await.unwrap();
+        let first = preparation("v0.2.0", &["r.io/os:v2", "r.io/db:v1"]);
+        pins.prepare(first.clone(), Vec::new()).await.unwrap();
+        // Another one takes its place; what a caller has pinned stays his.
+        let second = preparation("v0.3.0", &["r.io/os:v3", "r.io/web:v2"]);
+        pins.prepare(second.clone(), Vec::new()).await.unwrap();
+        let os = ("r.io/os:v3".to_owned(), vec!["upgrade"]);
+        assert_eq!(names(&pins, &none), [os, (web.clone(), vec!["caller"])]);
+        pins.note_written(&first).await;
+        assert_eq!(pins.preparation(), Some(second.clone()));
+        pins.note_written(&second).await;
+        assert!(pins.preparation().unwrap().is_written);
+        assert_eq!(pins.release("v0.1.0").await, 0);
+        assert!(pins.preparation().is_some());
+        assert_eq!(pins.release("v0.3.0").await, 2);
+        assert_eq!(pins.preparation(), None);
+
+        // Without one of its images there is no upgrade to prepare.
+        pins.prepare(second, Vec::new()).await.unwrap();
+        assert!(pins.unpin(&name(&web)).await);
+        assert_eq!(pins.preparation(), None);
+    }
+
+    #[tokio::test]
     async fn all_of_a_call_or_none_is_pinned() {
         let pins = Pins::default();
         let call = ByCall {
             terms: Terms::default(),
             during: "v0.1.0".to_owned(),
+            for_upgrade: false,
         };
         let images = |range: std::ops::Range<usize>| {
             range

@@ -20,7 +20,7 @@ use crate::base::back_off::BackOff;
 use crate::values::Digest;
 
 /// The pauses between two tries.
-const PAUSES: BackOff = BackOff {
+pub(super) const PAUSES: BackOff = BackOff {
     first: Duration::from_secs(30),
     longest: Duration::from_secs(3600),
 };

@@ -3,6 +3,7 @@
 //! `pins/state.rs` says what an event does to one image; this file asks registries, computes the room for all images together before the first
 //! byte of a layer is fetched, fetches one image after the other, and has each noted.
 
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -10,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use tokio::time::timeout;
 
+use super::preparation;
 use crate::base::error_chain::chain;
 use crate::intent;
 use crate::machine::Machine;
@@ -17,9 +19,11 @@ use crate::oci::{
     HeldBlobs, Layer, Limits, Pace, PullError, PulledImage, Puller, ResolvedImage, Verified,
     room_for_all,
 };
-use crate::pins::{Event, Meaning, PinFact, State, Terms, Wait, Wanted, after, time_until_due};
+use crate::pins::{
+    Event, Meaning, PinFact, State, Terms, Wait, Wanted, after, permit, time_until_due,
+};
 use crate::store::ClockFact;
-use crate::values::{Bandwidth, Digest, ImageReference, Openness};
+use crate::values::{Bandwidth, Digest, ImageReference};
 
 /// Timeout for a registry to say what a name means, and for its signature.
 const LOOK: Duration = Duration::from_secs(60);
@@ -44,6 +48,7 @@ pub async fn keep(machine: Arc<Machine>) {
         let wanted = wanted(&machine);
         held = hold(&machine, held);
         let pause = if wanted.is_empty() && machine.store.list::<PinFact>().is_empty() {
+            preparation::show(&machine);
             LONGEST_SLEEP
         } else {
             tokio::select! {
@@ -95,6 +100,7 @@ async fn turn(machine: &Arc<Machine>, pace: &Arc<Pace>, wanted: &[Wanted]) -> Du
         puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
     };
     keeper.see_to(wanted).await;
+    let preparing = prepare_when_pinned(machine).await;
     let now = SystemTime::now();
     let facts = machine.store.list::<PinFact>().into_iter();
     let due = facts.filter_map(|(_, fact)| match fact.state {
@@ -105,8 +111,28 @@ async fn turn(machine: &Arc<Machine>, pace: &Arc<Pace>, wanted: &[Wanted]) -> Du
         state => time_until_due(&state, now),
     });
     // A pause of nothing would keep a processor busy if an image comes to no end.
-    let pause = due.min().unwrap_or(LONGEST_SLEEP);
+    let pause = due.chain(preparing).min().unwrap_or(LONGEST_SLEEP);
     pause.clamp(Duration::from_secs(1), LONGEST_SLEEP)
+}
+
+/// Writes the version of a prepared upgrade once its images are pinned, if its window is open; returns the time until it is due.
+async fn prepare_when_pinned(machine: &Arc<Machine>) -> Option<Duration> {
+    let due = preparation::show(machine)?;
+    let preparation = machine.pins.preparation()?;
+    let is_pinned = |image: &ImageReference| {
+        let fact = machine.store.get::<PinFact>(&image.to_string());
+        fact.is_some_and(|fact| matches!(fact.state, State::Pinned { .. }))
+    };
+    // Every image tells when it is due itself.
+    if !preparation.images.iter().all(is_pinned) {
+        return None;
+    }
+    match permit_now(machine, slice::from_ref(&preparation.terms)) {
+        _ if !due.is_zero() => Some(due),
+        Ok(_) => preparation::write(machine, preparation).await,
+        Err(Wait::Window(opens)) => opens.duration_since(SystemTime::now()).ok(),
+        Err(_) => Some(SHORT_SLEEP),
+    }
 }
 
 /// Shows all pinned images as resources, and no others.
@@ -331,14 +357,14 @@ impl Keeper<'_> {
         let meaning = self.machine.pins.meaning(&it.reference)?;
         match self.machine.images.get(meaning.digest) {
             Some(_) => None,
-            None => self.permit(&it.terms).err(),
+            None => permit_now(self.machine, &it.terms).err(),
         }
     }
 
     /// Fetches an image if one of its windows is open, for as long as it is.
     async fn fetch_in_window(&self, it: &Wanted, image: &Verified<ResolvedImage>) {
         let reference = &it.reference;
-        let (open_for, bandwidth) = match self.permit(&it.terms) {
+        let (open_for, bandwidth) = match permit_now(self.machine, &it.terms) {
             Ok(permit) => permit,
             Err(wait) => return self.tell(reference, Event::Waits(wait)),
         };
@@ -382,38 +408,13 @@ impl Keeper<'_> {
         let pulled = pulled.await.context("it is not fetched")?;
         Ok(pulled.digest())
     }
-
-    /// Returns for how long an image may be fetched, and how fast; or why not now.
-    fn permit(&self, terms: &[Terms]) -> Result<(Duration, Option<Bandwidth>), Wait> {
-        let clock = self.machine.store.get::<ClockFact>("node");
-        let knows_time = clock.is_some_and(|clock| clock.synced || clock.sync_disabled);
-        permit(terms, SystemTime::now(), knows_time)
-    }
 }
 
-/// The first of the terms that allow a fetch now: for how long, and how fast. Else why not now.
-fn permit(
-    terms: &[Terms],
-    now: SystemTime,
-    knows_time: bool,
-) -> Result<(Duration, Option<Bandwidth>), Wait> {
-    let mut opens = None;
-    for terms in terms {
-        let Some(window) = &terms.window else {
-            return Ok((Duration::MAX, terms.bandwidth));
-        };
-        match window.at(now) {
-            Openness::Open(length) if knows_time => return Ok((length, terms.bandwidth)),
-            Openness::Open(_) => {}
-            Openness::Opens(after) => {
-                opens = opens.into_iter().chain([after]).min();
-            }
-        }
-    }
-    match opens {
-        Some(after) if knows_time => Err(Wait::Window(now + after)),
-        _ => Err(Wait::Clock),
-    }
+/// Returns for how long something may be done on one of these terms, and how fast; or why not now.
+fn permit_now(machine: &Machine, terms: &[Terms]) -> Result<(Duration, Option<Bandwidth>), Wait> {
+    let clock = machine.store.get::<ClockFact>("node");
+    let knows_time = clock.is_some_and(|clock| clock.synced || clock.sync_disabled);
+    permit(terms, SystemTime::now(), knows_time)
 }
 
 fn tell(machine: &Machine, reference: &ImageReference, event: Event) {
@@ -422,39 +423,5 @@ fn tell(machine: &Machine, reference: &ImageReference, event: Event) {
     if let Some(fact) = machine.store.get::<PinFact>(&id) {
         let state = after(fact.state, event, SystemTime::now());
         machine.store.put(&id, PinFact { state, ..fact });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn an_image_is_fetched_on_the_first_terms_that_allow_it() {
-        let terms = |window: &str, bandwidth: &str| Terms {
-            window: window.parse().ok(),
-            bandwidth: bandwidth.parse().ok(),
-        };
-        let hours = |hours: u64| Duration::from_secs(3600 * hours);
-        let one = SystemTime::UNIX_EPOCH + hours(1);
-        let (at_any_time, slowly) = (terms("", ""), "1MiB/s".parse().ok());
-        let (early, late) = (
-            terms("00:00-03:00", "1MiB/s"),
-            terms("04:00-05:00", "9MiB/s"),
-        );
-        let later = terms("06:00-07:00", "");
-        for (terms, knows_time, expected) in [
-            (vec![&at_any_time], false, Ok((Duration::MAX, None))),
-            (vec![&early], true, Ok((hours(2), slowly))),
-            (vec![&late, &early], true, Ok((hours(2), slowly))),
-            (vec![&early], false, Err(Wait::Clock)),
-            (vec![&late], false, Err(Wait::Clock)),
-            (vec![&later, &late], true, Err(Wait::Window(one + hours(3)))),
-            (vec![&late, &at_any_time], true, Ok((Duration::MAX, None))),
-        ] {
-            let terms: Vec<Terms> = terms.into_iter().cloned().collect();
-            assert_eq!(permit(&terms, one, knows_time), expected, "{terms:?}");
-        }
     }
 }

@@ -12,6 +12,7 @@ mod image_rules;
 pub mod image_updates;
 mod install;
 mod kexec;
+mod preparation;
 mod reset;
 mod rollback;
 mod settings;
@@ -36,7 +37,7 @@ pub use stage::{Staged, prepare_upgrade, stage};
 pub use steps::boot_assets::is_installed;
 pub use steps::last_known_time::note_time;
 pub use system_services::{Absence, Define, Moment, SystemService};
-pub use upgrade::{plan_upgrade, upgrade};
+pub use upgrade::{Ahead, AheadPlan, plan_upgrade, prepare_ahead, upgrade};
 
 use std::future::Future;
 use std::pin::Pin;

@@ -77,9 +77,11 @@ const CHANGE_NOTHING: &[&str] = &[
     "cluster.ClusterService/HealthCheck",
     "inspect.InspectService/ControllerRuntimeDependencies",
     "instar.UpgradeService/Plan",
-    // It makes one write, to the record of images that wait.
+    // These make one write, to the record of pinned images.
+    "instar.UpgradeService/Prepare",
     "instar.ImagePinService/Pin",
     "instar.ImagePinService/Unpin",
+    // It makes one write, to the record of images that wait.
     "instar.ImageUpdateService/Approve",
     "cosi.resource.State/Get",
     "cosi.resource.State/List",
