@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file with a service or a package of its own; imports are included.
-const FILES: [&str; 22] = [
+const FILES: [&str; 23] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -17,6 +17,7 @@ const FILES: [&str; 22] = [
     "cluster/cluster.proto",
     "inspect/inspect.proto",
     "instar/bundle.proto",
+    "instar/image_pins.proto",
     "instar/image_updates.proto",
     "instar/upgrade.proto",
     "cosi/resource/state.proto",

@@ -207,6 +207,7 @@ fn descriptors_name_every_service() {
             "cosi.resource.State",
             "inspect.InspectService",
             "instar.BundleService",
+            "instar.ImagePinService",
             "instar.ImageUpdateService",
             "instar.UpgradeService",
             "machine.ImageService",

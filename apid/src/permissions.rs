@@ -83,6 +83,8 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/machine.MachineService/Shutdown",
             "/machine.ImageService/Pull",
             "/instar.BundleService/*",
+            "/instar.ImagePinService/Pin",
+            "/instar.ImagePinService/Unpin",
             "/instar.ImageUpdateService/Approve",
         ],
     ),

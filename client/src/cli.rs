@@ -27,7 +27,7 @@ pub(crate) use commands::Command;
 pub(crate) use disks::{Wipe, WipeMethod};
 pub(crate) use files::{FileType, List, Usage};
 pub(crate) use generate::{Gen, GenConfig, GenSecrets};
-pub(crate) use images::Image;
+pub(crate) use images::{FetchTerms, Image};
 pub(crate) use inspect::Inspect;
 pub(crate) use lifecycle::{RebootMode, Reset, Upgrade, UpgradeMode, Wait};
 pub(crate) use machine_config::{

@@ -37,6 +37,8 @@ pub enum Setting {
     ImageVerification,
     /// Bundles of images.
     Bundles,
+    /// Images that are fetched ahead and kept.
+    ImagePins,
     /// Links, addresses, routes, DNS.
     Network,
     /// Kernel parameters below /proc/sys.
@@ -112,7 +114,7 @@ pub struct Row {
 }
 
 /// Every setting, in the order of the docs.
-pub const SETTINGS: [Row; 20] = [
+pub const SETTINGS: [Row; 21] = [
     Row {
         setting: Setting::MachineType,
         name: "the machine's type",
@@ -232,6 +234,13 @@ pub const SETTINGS: [Row; 20] = [
         except: &[],
     },
     Row {
+        setting: Setting::ImagePins,
+        name: "pinned images",
+        taken_over: TakenOver::AtUse,
+        served: &["ImagePinConfig"],
+        except: &[],
+    },
+    Row {
         setting: Setting::Network,
         name: "the network",
         taken_over: TakenOver::ByStep(Step::Network),
@@ -318,6 +327,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         registries,
         image_rules,
         bundles,
+        image_pins,
         network,
         sysctls,
         sysfs,
@@ -341,6 +351,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         Setting::TrustedRoots => *trusted_roots != new.trusted_roots,
         Setting::ImageVerification => *image_rules != new.image_rules,
         Setting::Bundles => *bundles != new.bundles,
+        Setting::ImagePins => *image_pins != new.image_pins,
         Setting::Network => *network != new.network,
         Setting::Sysctls => *sysctls != new.sysctls,
         Setting::Sysfs => *sysfs != new.sysfs,

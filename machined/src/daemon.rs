@@ -20,7 +20,9 @@ use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
 use crate::network::{CleanupPolicy, Lease, Network, Options};
 use crate::oci::{ImageStore, Keeps};
-use crate::sequences::{BootArguments, Rollback, boot, image_updates, note_time, watch_sticks};
+use crate::sequences::{
+    BootArguments, Rollback, boot, image_pins, image_updates, note_time, watch_sticks,
+};
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, ReleaseOrigin, RunningSystem, handover};
@@ -173,6 +175,7 @@ fn start_followers(machine: &Arc<Machine>) {
     tokio::spawn(history(machine).keep());
     tokio::spawn(image_collection::keep(machine.clone()));
     tokio::spawn(image_updates::keep(machine.clone()));
+    tokio::spawn(image_pins::keep(machine.clone()));
     tokio::spawn(intent::remember_trust(machine.clone()));
     tokio::spawn(note_time(machine.clone()));
     tokio::spawn(watch_sticks(machine.clone()));

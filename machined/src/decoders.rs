@@ -56,6 +56,9 @@ pub fn api_request(bytes: &[u8]) {
         instar::BundleBeginRequest,
         instar::BundleWriteRequest,
         instar::BundleImportRequest,
+        instar::PinImagesRequest,
+        instar::UnpinImageRequest,
+        instar::PrepareUpgradeRequest,
     ];
 }
 

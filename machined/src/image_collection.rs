@@ -7,6 +7,7 @@
 //! - it waits for its start behind a name that a container follows, or may be gone back to;
 //! - it is in use by a pull, a start or an upgrade;
 //! - one of the last bundles brought it;
+//! - it is pinned;
 //! - a caller of the API asked for it within a day, and it is among the last few of these.
 //!
 //! With the images go the blobs and the shared files that no other image needs (`oci/src/store/collection.rs`).
@@ -40,6 +41,7 @@ pub async fn keep(machine: Arc<Machine>) {
         return;
     }
     let (mut config, mut in_force) = (machine.watch_config(), machine.images_in_force.watch());
+    let mut pins = machine.pins.watch();
     loop {
         tokio::select! {
             () = tokio::time::sleep(AFTER_CHANGE) => {}
@@ -66,6 +68,7 @@ pub async fn keep(machine: Arc<Machine>) {
             // The senders live in the machine.
             _ = config.changed() => {}
             _ = in_force.changed() => {}
+            _ = pins.changed() => {}
         }
     }
 }
@@ -139,7 +142,7 @@ struct Facts {
     images: Vec<StoredImage>,
     /// The images of the config's containers.
     named: BTreeSet<ImageReference>,
-    /// The images that containers run, and those that wait for their start or may be gone back to.
+    /// The images that containers run, those that wait for their start or may be gone back to, those of the last bundles, and pinned ones.
     needed: BTreeSet<Digest>,
     now: SystemTime,
 }
@@ -161,11 +164,17 @@ impl Facts {
     }
 }
 
-/// Returns the images that containers run, and those that their updates need.
+/// Whether an image has to stay: a container runs it or needs it for its update, one of the last bundles brought it, or it is pinned.
+pub fn is_needed(machine: &Machine, digest: Digest) -> bool {
+    needed(machine).contains(&digest)
+}
+
+/// Returns the images that containers run, those that their updates need, those of the last bundles, and pinned ones.
 fn needed(machine: &Machine) -> BTreeSet<Digest> {
     let mut needed = machine.images_in_force.digests();
     needed.extend(machine.image_updates.needed());
     needed.extend(machine.bundles.kept.images());
+    needed.extend(machine.pins.digests());
     needed
 }
 

@@ -9,7 +9,7 @@
 //! intent      the config as specs in the domains' terms     intent
 //! machine     the state that the parts share                machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
-//! services    processes kept running; bundles of images      services, bundles
+//! services    processes kept running; bundles, pinned images  services, bundles, pins
 //! store       facts that others wait for                    store
 //! domains     one part of the machine each                  disk, network, time, containers, modules, …
 //! ```
@@ -65,6 +65,8 @@ pub mod mounts;
 pub mod network;
 pub mod operation_lock;
 pub mod packet_capture;
+pub mod pins;
+pub mod record_file;
 pub mod sequences;
 pub mod services;
 pub mod state_partition;

@@ -29,6 +29,7 @@ use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::oci::{ImageStore, Puller};
 use crate::operation_lock::{Busy, Operation, OperationLock, Operations};
+use crate::pins::Pins;
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
@@ -100,6 +101,8 @@ pub struct Machine {
     pub images_in_force: ImagesInForce,
     /// The images that wait behind the names that containers follow.
     pub image_updates: ImageUpdates,
+    /// The images that are fetched ahead and kept.
+    pub pins: Pins,
     /// machined's own output.
     pub own_log: LogRing,
     /// The logs on the disk, which outlast restarts.
@@ -194,6 +197,7 @@ impl Machine {
             images: parts.images,
             images_in_force: ImagesInForce::new(parts.images_in_force),
             image_updates: ImageUpdates::default(),
+            pins: Pins::default(),
             own_log: parts.own_log,
             log_disk,
             network: parts.network,

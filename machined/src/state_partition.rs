@@ -89,6 +89,14 @@ pub const IMAGE_UPDATES: StateFile = StateFile {
     loss: "registries are asked again, approvals are forgotten, and an image that failed may be tried again",
 };
 
+/// The images that are pinned, and what their names meant.
+pub const IMAGE_PINS: StateFile = StateFile {
+    name: "image-pins.json",
+    mode: 0o644,
+    writer: "pins/record.rs",
+    loss: "pins by callers are gone, and the names of pinned images are resolved anew",
+};
+
 /// Values that operators keep.
 pub const META: StateFile = StateFile {
     name: "meta.json",
@@ -99,7 +107,7 @@ pub const META: StateFile = StateFile {
 };
 
 /// All these files.
-pub const ALL: [StateFile; 10] = [
+pub const ALL: [StateFile; 11] = [
     MACHINE_CONFIG,
     TRUST,
     UPGRADE,
@@ -109,6 +117,7 @@ pub const ALL: [StateFile; 10] = [
     RELEASE_ORIGINS,
     IMAGES_IN_FORCE,
     IMAGE_UPDATES,
+    IMAGE_PINS,
     META,
 ];
 

@@ -29,11 +29,12 @@ pub mod verification;
 
 pub use blobs::{Blobs, HeldBlobs, IncomingBlob, Receiving, StoredBlob};
 pub use manifest::{ImageConfig, Layer};
-pub use pull::{Progress, PullError, Puller, import};
+pub use pull::{Progress, PullError, Puller, import, room_for_all};
 pub use registries::Registries;
-pub use registry::{RegistryError, ResolvedImage, Retries};
+pub use registry::{Pace, RegistryError, ResolvedImage, Retries};
 pub use store::{
-    ImageStore, Incoming, Keeps, NewImage, NoRoom, PulledImage, StoreError, Urgency, Wholeness,
+    ImageStore, Incoming, Keeps, NewImage, NoRoom, PulledImage, RoomForAll, StoreError, Urgency,
+    Wholeness,
 };
 pub use unpack::{Limits, Ownership, UnpackError};
 pub use verification::{Policy, Verified, VerifiedImage};

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 use crate::registries::Registries;
-use crate::registry::{RegistryClient, ResolvedImage, Retries};
+use crate::registry::{Pace, RegistryClient, ResolvedImage, Retries};
 use crate::store::{ImageStore, PulledImage};
 use crate::unpack::Limits;
 use crate::verification::{Policy, Refusal, VerificationError, Verified, VerifiedImage};
@@ -33,7 +33,7 @@ use error::LONGEST_PULL;
 pub use error::PullError;
 use instar_http_client::HttpError;
 use instar_values::{Digest, ImageReference};
-pub use into_store::import;
+pub use into_store::{import, room_for_all};
 pub(crate) use source::Source;
 
 /// Pulls images that a policy allows. It holds tokens and certificates: make one when it is needed.
@@ -62,6 +62,15 @@ impl Puller {
         Puller {
             client: RegistryClient::new(registries, retries),
             policy,
+        }
+    }
+
+    /// The same puller with a limit on the bandwidth of its downloads.
+    #[must_use]
+    pub fn at_pace(self, pace: Arc<Pace>) -> Self {
+        Puller {
+            client: self.client.at_pace(pace),
+            ..self
         }
     }
 

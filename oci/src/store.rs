@@ -45,7 +45,7 @@ use instar_values::ImageReference;
 use kept_proofs::LeftProofs;
 use lack::Lack;
 use record::{Record, read, write};
-pub use room::NoRoom;
+pub use room::{NoRoom, RoomForAll};
 pub(crate) use room::{RoomFacts, RoomPlan};
 use sealed::Files;
 
@@ -441,8 +441,7 @@ impl ImageStore {
             return Ok(None);
         };
         let directory = self.prepare()?;
-        let disk = rustix::fs::statvfs(&directory)
-            .map_err(|errno| failed("looking at the file system of", &directory)(errno.into()))?;
+        let disk = disk_of(&directory)?;
         let (whole, partial) = (blobs.list()?, blobs.list_partial()?);
         let sum = |files: &[BlobFile]| files.iter().map(|file| file.bytes).sum::<u64>();
         let images = self.list()?.into_iter().map(|image| image.unpacked_bytes());
@@ -460,6 +459,39 @@ impl ImageStore {
             packed: layers.iter().map(|layer| layer.size).fold(0, add),
             for_upgrade: self.for_upgrade,
         }))
+    }
+
+    /// The room for several images together, each with its blobs where the store keeps them. Blocks for as long as the disk takes.
+    ///
+    /// # Errors
+    /// The file system failed.
+    pub fn room_for_all(&self, images: &[Vec<Layer>]) -> Result<RoomForAll, StoreError> {
+        let mut seen = BTreeSet::new();
+        let layers: Vec<Layer> = images.iter().flatten().cloned().collect();
+        let once = layers.iter().filter(|layer| seen.insert(layer.digest));
+        let once: Vec<Layer> = once.cloned().collect();
+        let facts = match self.room(&once)? {
+            Some(facts) => facts,
+            None => self.room_in_memory()?,
+        };
+        let packed = layers.iter().map(|layer| layer.size);
+        let packed = packed.fold(0_u64, u64::saturating_add);
+        Ok(RoomForAll::of(&RoomFacts { packed, ..facts }))
+    }
+
+    /// The room of a store without blobs.
+    fn room_in_memory(&self) -> Result<RoomFacts, StoreError> {
+        let directory = self.prepare()?;
+        let disk = disk_of(&directory)?;
+        let images = self.list()?.into_iter().map(|image| image.unpacked_bytes());
+        Ok(RoomFacts {
+            capacity: disk.f_blocks.saturating_mul(disk.f_frsize),
+            free: disk.f_bavail.saturating_mul(disk.f_frsize),
+            used: images.fold(0, u64::saturating_add),
+            missing: 0,
+            packed: 0,
+            for_upgrade: self.for_upgrade,
+        })
     }
 
     /// Removes interrupted work, unless that has been done.
@@ -544,6 +576,11 @@ impl ImageStore {
         image.record.asked_for_at = Some(now());
         write(&image.directory, &image.record)
     }
+}
+
+fn disk_of(directory: &Path) -> Result<rustix::fs::StatVfs, StoreError> {
+    rustix::fs::statvfs(directory)
+        .map_err(|errno| failed("looking at the file system of", directory)(errno.into()))
 }
 
 /// The facts about an image that comes into the store.

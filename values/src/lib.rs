@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bandwidth;
 mod cidr;
 mod container;
 pub mod digest;
@@ -27,6 +28,7 @@ pub mod version;
 mod version_ranges;
 mod window;
 
+pub use bandwidth::{Bandwidth, NotABandwidth};
 pub use cidr::{Cidr, NotACidr};
 pub use container::{
     Capabilities, CheckTarget, ContainerNetwork, HealthProbe, Mount, MountOption, MountSource,
@@ -53,4 +55,4 @@ pub use system::{EtcFile, KernelModule};
 pub use tls::{ClientIdentity, HostTls};
 pub use version::{NotAVersion, Version};
 pub use version_ranges::{NotRanges, VersionRanges};
-pub use window::{BadLength, Openness, TimeOfDay, UtcOffset, Weekday, Window};
+pub use window::{BadLength, NotAWindow, Openness, TimeOfDay, UtcOffset, Weekday, Window};

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 const MINUTE: u64 = 60;
 const DAY: u64 = 24 * 60 * MINUTE;
 const WEEK: u64 = 7 * DAY;
@@ -20,6 +22,12 @@ const NAMES: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a day: expected one of Mon, Tue, Wed, Thu, Fri, Sat, Sun")]
 pub struct NotADay(String);
+
+impl fmt::Display for Weekday {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NAMES.get(usize::from(self.0)).unwrap_or(&"?"))
+    }
+}
 
 impl FromStr for Weekday {
     type Err = NotADay;
@@ -94,6 +102,13 @@ impl FromStr for UtcOffset {
     }
 }
 
+impl fmt::Display for UtcOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { '-' } else { '+' };
+        write!(f, "{sign}{}", TimeOfDay(self.0.unsigned_abs()))
+    }
+}
+
 /// A window that opens at the same time of every day, or of some days.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -108,6 +123,14 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a window is open for a minute to a day")]
 pub struct BadLength;
+
+/// The text is not a window.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a window: expected something like 02:00-05:00, with days in front and the distance from UTC behind if you like, as in \
+     \"Sat,Sun 02:00-05:00 +01:00\""
+)]
+pub struct NotAWindow(String);
 
 /// Whether a window is open, and when that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +182,68 @@ impl Window {
             // At least one day is there.
             None => Openness::Opens(Duration::from_secs(WEEK - ages.max().unwrap_or(0))),
         }
+    }
+}
+
+/// `[DAYS ]START-END[ OFFSET]`. An end that is not after the start is on the next day.
+impl FromStr for Window {
+    type Err = NotAWindow;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = || {
+            let mut words = text.split(' ').peekable();
+            let has_days = words.peek()?.starts_with(|c: char| c.is_ascii_uppercase());
+            let days = match has_days {
+                true => words.next()?.split(',').map(str::parse).collect(),
+                false => Ok(Vec::new()),
+            };
+            let (start, end) = words.next()?.split_once('-')?;
+            let (start, end): (TimeOfDay, TimeOfDay) = (start.parse().ok()?, end.parse().ok()?);
+            let offset = words.next().map(str::parse).transpose().ok()?;
+            if words.next().is_some() {
+                return None;
+            }
+            let seconds = match (end.0 + DAY - start.0) % DAY {
+                0 => DAY,
+                seconds => seconds,
+            };
+            let length = Duration::from_secs(seconds);
+            Window::new(start, length, days.ok()?, offset.unwrap_or_default()).ok()
+        };
+        read().ok_or_else(|| NotAWindow(text.chars().take(60).collect()))
+    }
+}
+
+/// The form that is parsed. Parts of a minute at the end of the window are left out.
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, day) in self.days.iter().enumerate() {
+            let end = if index + 1 == self.days.len() {
+                ' '
+            } else {
+                ','
+            };
+            write!(f, "{day}{end}")?;
+        }
+        let end = (self.start.0 + self.length.as_secs()) % DAY;
+        write!(f, "{}-{}", self.start, TimeOfDay(end))?;
+        match self.offset {
+            UtcOffset(0) => Ok(()),
+            offset => write!(f, " {offset}"),
+        }
+    }
+}
+
+impl Serialize for Window {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Window {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -232,6 +317,35 @@ mod tests {
             let length = Duration::from_secs(seconds);
             let window = Window::new(start, length, vec![], UtcOffset::default());
             assert_eq!(window, Err(BadLength));
+        }
+    }
+
+    #[test]
+    fn windows_have_a_text() {
+        for (text, hours) in [
+            ("02:00-05:00", 3),
+            ("Sat,Sun 23:00-01:00 -03:30", 2),
+            ("Mon 00:00-00:00", 24),
+            ("12:00-11:00 +01:00", 23),
+        ] {
+            let window: Window = text.parse().unwrap();
+            assert_eq!(window.to_string(), text);
+            assert_eq!(window.length, Duration::from_secs(hours * 3600));
+        }
+        let days = "Sat,Sun 02:00-04:00 +01:00".parse();
+        assert_eq!(days, Ok(window("02:00", 2, &["Sat", "Sun"], "+01:00")));
+        for bad in [
+            "",
+            "02:00",
+            "02:00-",
+            "2-5",
+            "02:00-05:00 ",
+            "sat 02:00-05:00",
+            "Sat, Sun 02:00-05:00",
+            "02:00-05:00 UTC",
+            "02:00-05:00 +01:00 Sat",
+        ] {
+            assert!(bad.parse::<Window>().is_err(), "{bad:?}");
         }
     }
 }

@@ -1,6 +1,18 @@
 //! Images on a node.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use instar_values::{Bandwidth, Window};
+
+/// When images may be fetched, and how fast.
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub(crate) struct FetchTerms {
+    /// Fetch only in these hours, such as "02:00-05:00" or "Sat,Sun 02:00-05:00 +01:00"
+    #[arg(long, value_name = "HOURS")]
+    pub(crate) window: Option<Window>,
+    /// Fetch no faster than this, such as 2MiB/s
+    #[arg(long, value_name = "BYTES/s")]
+    pub(crate) bandwidth: Option<Bandwidth>,
+}
 
 /// Actions on images.
 #[derive(Debug, Subcommand)]
@@ -15,6 +27,19 @@ pub(crate) enum Image {
     },
     /// Ask whether the node's rules allow an image, and by which signature
     Verify {
+        /// The image
+        image: String,
+    },
+    /// Have images fetched ahead and kept until the next upgrade has been committed; "get pins" shows how far they are
+    Pin {
+        /// The images
+        #[arg(required = true)]
+        images: Vec<String>,
+        #[command(flatten)]
+        terms: FetchTerms,
+    },
+    /// Take a pin back
+    Unpin {
         /// The image
         image: String,
     },

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::durations::duration;
+use super::images::FetchTerms;
 
 /// Arguments of `upgrade`.
 #[derive(Args, Debug)]
@@ -18,6 +19,11 @@ pub(crate) struct Upgrade {
     /// Only prepare the new version: `reboot` starts it, without restarting the kernel if kernel and init are the same
     #[arg(long, conflicts_with_all = ["stage", "reboot_mode", "no_wait"])]
     pub(crate) no_reboot: bool,
+    /// Fetch and prepare the new version ahead, with all images that the node's containers need: a reboot starts it. Returns at once
+    #[arg(long, conflicts_with_all = ["stage", "no_reboot", "reboot_mode", "no_wait"])]
+    pub(crate) prepare: bool,
+    #[command(flatten)]
+    pub(crate) terms: FetchTerms,
     /// Only print the steps and the effect on each container; nothing changes
     #[arg(long, conflicts_with_all = ["stage", "no_reboot", "no_wait"])]
     pub(crate) dry_run: bool,

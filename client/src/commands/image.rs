@@ -1,8 +1,11 @@
-//! `image`: lists, pulls, verifies, approves and removes images of the node.
+//! `image`: lists, pulls, verifies, pins, approves and removes images of the node.
 
 use instar_api::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
-use instar_api::instar::ApproveImageUpdateRequest;
+use instar_api::instar::image_pin_service_client::ImagePinServiceClient;
 use instar_api::instar::image_update_service_client::ImageUpdateServiceClient;
+use instar_api::instar::{
+    ApproveImageUpdateRequest, FetchTerms as WireTerms, PinImagesRequest, UnpinImageRequest,
+};
 use instar_api::machine::image_service_client::ImageServiceClient;
 use instar_api::machine::image_service_pull_response::Response;
 use instar_api::machine::{
@@ -15,7 +18,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::byte_bar::byte_bar;
-use crate::cli::{Global, Image};
+use crate::cli::{FetchTerms, Global, Image};
 use crate::output::{human, table, time};
 use crate::target;
 
@@ -25,6 +28,8 @@ pub(super) async fn run(global: &Global, image: &Image) -> Result<(), Failure> {
             Image::List => list(global, &node).await?,
             Image::Pull { image } => pull(global, &node, image).await?,
             Image::Verify { image } => verify(global, &node, image).await?,
+            Image::Pin { images, terms } => pin(global, &node, images, terms).await?,
+            Image::Unpin { image } => unpin(global, &node, image).await?,
             Image::Approve { container, digest } => {
                 approve(global, &node, container, digest).await?
             }
@@ -175,6 +180,60 @@ async fn approve(
     global.output.show(
         || format!("{}: {standing}", node.name()),
         || json!({ "node": node.name(), "standing": standing }),
+    )
+}
+
+/// The terms of a fetch, for a request.
+pub(super) fn wire_terms(terms: &FetchTerms) -> WireTerms {
+    let text = |text: Option<String>| text.unwrap_or_default();
+    WireTerms {
+        window: text(terms.window.as_ref().map(ToString::to_string)),
+        bandwidth: text(terms.bandwidth.as_ref().map(ToString::to_string)),
+    }
+}
+
+async fn pin(
+    global: &Global,
+    node: &Node,
+    images: &[String],
+    terms: &FetchTerms,
+) -> Result<(), Failure> {
+    let request = PinImagesRequest {
+        images: images.to_vec(),
+        terms: Some(wire_terms(terms)),
+    };
+    let mut client = ImagePinServiceClient::new(node.channel());
+    let reply = client.pin(node.request(request)).await;
+    let reply = reply.map_err(|status| node.explain("cannot pin the images", status))?;
+    let images = reply.into_inner().images;
+    global.output.show(
+        || {
+            let name = node.name();
+            let lines = images.iter();
+            let lines = lines.map(|image| format!("{name}: {image} is fetched and kept"));
+            let mut lines: Vec<String> = lines.collect();
+            lines.push(format!("{name}: \"get pins\" shows how far it is"));
+            lines.join("\n")
+        },
+        || json!({ "node": node.name(), "images": images }),
+    )
+}
+
+async fn unpin(global: &Global, node: &Node, image: &str) -> Result<(), Failure> {
+    let request = UnpinImageRequest {
+        image: image.to_owned(),
+    };
+    let mut client = ImagePinServiceClient::new(node.channel());
+    let reply = client.unpin(node.request(request)).await;
+    let doing = format!("cannot unpin {image}");
+    let reply = reply.map_err(|status| node.explain(&doing, status))?;
+    let stays = reply.into_inner().stays;
+    global.output.show(
+        || match stays {
+            true => format!("{}: ImagePinConfig still pins {image}", node.name()),
+            false => format!("{}: {image} is not pinned any more", node.name()),
+        },
+        || json!({ "node": node.name(), "image": image, "stays": stays }),
     )
 }
 

@@ -1,5 +1,6 @@
 //! `upgrade`: to the version in an installer image, followed to the end.
 
+mod ahead;
 mod dry_run;
 mod prepare;
 
@@ -8,12 +9,21 @@ use instar_api::machine::upgrade_request::RebootMode;
 use instar_client::{Failure, FailureKind, Goal, Node, remembered_failure};
 use serde_json::json;
 
-use crate::cli::{Global, Upgrade, UpgradeMode};
+use crate::cli::{FetchTerms, Global, Upgrade, UpgradeMode};
 use crate::follow::follow;
 use crate::target;
 
 pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Failure> {
+    if !arguments.prepare && arguments.terms != FetchTerms::default() {
+        return Err(Failure::new(
+            FailureKind::Usage,
+            "--window and --bandwidth are for --prepare: an upgrade begins at once",
+        ));
+    }
     let node = target::one(global).await?;
+    if arguments.prepare {
+        return ahead::run(global, &node, arguments).await;
+    }
     if arguments.no_reboot {
         return prepare::run(global, &node, &arguments.image, arguments.force).await;
     }

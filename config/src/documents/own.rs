@@ -6,6 +6,16 @@ use super::super::shape::{Field, Kind, Shape::*, TEXTS, kind, opt, req};
 const HTTP: Field = opt("http", Fields(&[req("url", Url(&["http"]))]));
 const TCP: Field = opt("tcp", Fields(&[req("address", Text)]));
 
+const WINDOW: Field = opt(
+    "window",
+    Fields(&[
+        req("start", Text),
+        req("length", Duration),
+        opt("days", TEXTS),
+        opt("utcOffset", Text),
+    ]),
+);
+
 pub(super) const KINDS: &[Kind] = &[
     kind(
         "BundleConfig",
@@ -41,16 +51,12 @@ pub(super) const KINDS: &[Kind] = &[
             opt("apply", OneOf(&["rebuilds", "approved"])),
             opt("interval", Duration),
             opt("healthy", Duration),
-            opt(
-                "window",
-                Fields(&[
-                    req("start", Text),
-                    req("length", Duration),
-                    opt("days", TEXTS),
-                    opt("utcOffset", Text),
-                ]),
-            ),
+            WINDOW,
         ],
+    ),
+    kind(
+        "ImagePinConfig",
+        &[req("images", TEXTS), WINDOW, opt("bandwidth", Text)],
     ),
     kind("UpgradeTrustConfig", &[req("keys", TEXTS)]),
     kind(

@@ -12,7 +12,7 @@ use std::{
 use instar_values::KernelParameter;
 
 pub use instar_values::{
-    AbsolutePath, ByteSize, Capabilities, CheckTarget, Cidr, ClientIdentity, Comparison,
+    AbsolutePath, Bandwidth, ByteSize, Capabilities, CheckTarget, Cidr, ClientIdentity, Comparison,
     ContainerName, ContainerNetwork, Digest, DiskFields, DiskKind, DiskSelector, EndpointUrl,
     EtcFile, HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImagePattern,
     ImageReference, ImageRule, KernelModule, LinkName, Millicores, Mirror, MirrorEndpoint, Mount,
@@ -55,6 +55,8 @@ pub struct MachineConfig {
     pub image_rules: Vec<ImageRule>,
     /// Which bundles of images the machine takes.
     pub bundles: BundleRules,
+    /// The images that are fetched ahead and kept.
+    pub image_pins: ImagePins,
     /// Links, addresses, names.
     pub network: Network,
     /// Kernel parameters below /proc/sys, and their values.
@@ -184,6 +186,17 @@ impl Registries {
     pub fn mirror(&self, host: &str) -> Option<&Mirror> {
         self.mirrors.get(host).or_else(|| self.mirrors.get("*"))
     }
+}
+
+/// The images that are fetched ahead and kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ImagePins {
+    /// Their names, in the order of the file.
+    pub images: Vec<ImageReference>,
+    /// When they may be fetched; `None`: at any time.
+    pub window: Option<Window>,
+    /// The bandwidth that fetching them may use; `None`: all of it.
+    pub bandwidth: Option<Bandwidth>,
 }
 
 /// Which bundles of images the machine takes.

@@ -10,12 +10,12 @@ use super::{
         model::{
             ApplyUpdates, Capabilities, CheckTarget, Container, ContainerHealth, ContainerName,
             ContainerNetwork, ContainerUpdates, DependsOn, HealthProbe, Mount, MountOption,
-            MountSource, NetworkCondition, Probe, Security, SecurityProfile, TimeOfDay,
-            UpgradeGate, UpgradeStrategy, UserVolume, UserVolumeKind, UtcOffset, Weekday, Window,
+            MountSource, NetworkCondition, Probe, Security, SecurityProfile, UpgradeGate,
+            UpgradeStrategy, UserVolume, UserVolumeKind,
         },
         section::{Scalar, Section},
     },
-    Documents, Origins,
+    Documents, Origins, window,
 };
 
 /// Defaults of a health check.
@@ -103,7 +103,7 @@ pub(super) fn containers<'a>(
 }
 
 fn updates(document: &Section<'_>) -> Option<ContainerUpdates> {
-    let window = document.section("window").map(|section| window(&section));
+    let window = window::of(document);
     let interval = within(document, "interval", UPDATE_INTERVALS, UPDATE_INTERVAL);
     let healthy = within(document, "healthy", UPDATE_TRIALS, UPDATE_TRIAL);
     Some(ContainerUpdates {
@@ -114,24 +114,8 @@ fn updates(document: &Section<'_>) -> Option<ContainerUpdates> {
         // All of it has been read by now, and its problems reported.
         interval: interval?,
         healthy: healthy?,
-        window: match window {
-            Some(window) => Some(window?),
-            None => None,
-        },
+        window: window?,
     })
-}
-
-fn window(section: &Section<'_>) -> Option<Window> {
-    let days = section.parsed_list::<Weekday>("days");
-    let offset = section.parsed::<UtcOffset>("utcOffset").unwrap_or_default();
-    let (start, length) = (
-        section.required::<TimeOfDay>("start")?,
-        section.duration("length")?,
-    );
-    let window = Window::new(start, length, days, offset);
-    window
-        .inspect_err(|error| section.wrong_field("length", error))
-        .ok()
 }
 
 /// Reads a duration that has to be within limits.

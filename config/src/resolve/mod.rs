@@ -3,12 +3,14 @@
 //! [`super::conflicts`] has made sure that no setting is in both shapes, so the first one found is taken.
 
 mod containers;
+mod image_pins;
 mod image_rules;
 mod install;
 mod network;
 mod registries;
 mod system;
 mod trust;
+mod window;
 
 use std::collections::HashMap;
 
@@ -96,6 +98,7 @@ pub(super) fn config<'a>(
         registries: registries::registries(&documents),
         image_rules: image_rules::rules(&documents),
         bundles: image_rules::bundles(&documents),
+        image_pins: image_pins::pins(&documents),
         network: network::network(&documents),
         sysctls: system::sysctls(&documents),
         sysfs: system::sysfs(&documents),

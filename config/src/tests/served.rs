@@ -464,3 +464,36 @@ fn bundles_are_approved_by_their_digest() {
         assert!(errors.contains(complaint), "{errors}");
     }
 }
+
+#[test]
+fn images_are_pinned_in_a_window_and_with_a_bandwidth() {
+    let document =
+        |fields: &str| format!("apiVersion: instar.dev/v1alpha1\nkind: ImagePinConfig\n{fields}\n");
+    assert_eq!(config("").image_pins, ImagePins::default());
+    let pins = config(&document(
+        "images: [r.io/web:v2, r.io/os]\nwindow: {start: \"02:00\", length: 3h}\nbandwidth: 2MiB/s",
+    ))
+    .image_pins;
+    let images = ["r.io/web:v2", "r.io/os:latest"];
+    assert_eq!(pins.images, images.map(|name| name.parse().unwrap()));
+    assert_eq!(pins.window, "02:00-05:00".parse().ok());
+    assert_eq!(pins.bandwidth, "2MiB/s".parse().ok());
+    let pins = config(&document("images: [r.io/web]")).image_pins;
+    assert_eq!((pins.window, pins.bandwidth), (None, None));
+    for (fields, complaint) in [
+        ("bandwidth: 2MiB/s", "images"),
+        ("images: [R.io/Web]", "images[0]: "),
+        (
+            "images: [r.io/a, \"r.io/a:latest\"]",
+            "images: r.io/a:latest is named twice",
+        ),
+        ("images: [r.io/a]\nbandwidth: 2MiB", "bandwidth: "),
+        (
+            "images: [r.io/a]\nwindow: {start: \"02:00\", length: 3s}",
+            "window.length: ",
+        ),
+    ] {
+        let errors = with(&document(fields)).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{errors}");
+    }
+}

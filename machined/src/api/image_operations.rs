@@ -42,6 +42,16 @@ pub(super) enum ImageError {
         /// The first container that needs it.
         container: String,
     },
+    /// The image is pinned.
+    #[error(
+        "the image {image} is pinned as {pin}; unpin it first, by \"image unpin\" or in ImagePinConfig"
+    )]
+    Pinned {
+        /// The name, as given.
+        image: Box<ImageReference>,
+        /// The name that is pinned.
+        pin: Box<ImageReference>,
+    },
     /// Another operation holds the lock: an upgrade may be using the image.
     #[error(transparent)]
     Busy(#[from] Busy),
@@ -109,6 +119,12 @@ pub(super) async fn remove(machine: &Machine, name: &str) -> Result<(), ImageErr
         return Err(ImageError::Needed {
             image: Box::new(reference),
             container,
+        });
+    }
+    if let Some(pin) = machine.pins.name_of(image.digest()) {
+        return Err(ImageError::Pinned {
+            image: Box::new(reference),
+            pin: Box::new(pin),
         });
     }
     Ok(machine.images.remove(image.digest()).await?)

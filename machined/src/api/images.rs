@@ -45,6 +45,7 @@ pub(super) fn status(error: ImageError) -> Status {
         ImageError::NoPlace
         | ImageError::Pull(_)
         | ImageError::Needed { .. }
+        | ImageError::Pinned { .. }
         | ImageError::Busy(_) => Status::failed_precondition(text),
     }
 }

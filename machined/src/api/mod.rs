@@ -15,6 +15,7 @@ mod deadline;
 mod events;
 mod files;
 mod image_operations;
+mod image_pins;
 mod image_updates;
 mod image_verification;
 mod images;
@@ -51,6 +52,7 @@ use instar_api::cluster::cluster_service_server::ClusterServiceServer;
 use instar_api::cosi::resource::state_server::StateServer;
 use instar_api::inspect::inspect_service_server::InspectServiceServer;
 use instar_api::instar::bundle_service_server::BundleServiceServer;
+use instar_api::instar::image_pin_service_server::ImagePinServiceServer;
 use instar_api::instar::image_update_service_server::ImageUpdateServiceServer;
 use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
@@ -71,6 +73,7 @@ use crate::machine::Machine;
 use bundles::BundleApi;
 use caller_credentials::RecheckCredentials;
 use cluster_service::ClusterApi;
+use image_pins::ImagePinApi;
 use image_updates::ImageUpdateApi;
 use images::ImageApi;
 use inspect_service::InspectApi;
@@ -165,6 +168,9 @@ fn routes(machine: &Arc<Machine>) -> Routes {
         .add_service(InspectServiceServer::new(InspectApi))
         .add_service(BundleServiceServer::new(BundleApi::new(machine.clone())))
         .add_service(UpgradeServiceServer::new(UpgradePlanApi::new(
+            machine.clone(),
+        )))
+        .add_service(ImagePinServiceServer::new(ImagePinApi::new(
             machine.clone(),
         )))
         .add_service(ImageUpdateServiceServer::new(ImageUpdateApi::new(

@@ -1,4 +1,4 @@
-//! `instar.UpgradeService`: shows what an upgrade would do.
+//! `instar.UpgradeService`: shows what an upgrade would do, and prepares one ahead.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use instar_api::instar as wire;
 use instar_api::instar::upgrade_service_server::UpgradeService;
 use tonic::{Request, Response, Status};
 
-use super::upgrade_request;
+use super::{changing, image_pins, upgrade_request};
 use crate::machine::Machine;
-use crate::sequences;
-use crate::upgrade::Route;
+use crate::sequences::{self, Ahead, AheadPlan};
+use crate::upgrade::{Route, UpgradeMode, UpgradeRequest};
 
 /// The service.
 pub(super) struct UpgradePlanApi {
@@ -52,5 +52,52 @@ impl UpgradeService for UpgradePlanApi {
             digest: plan.digest,
             created: plan.created.unwrap_or_default(),
         }))
+    }
+
+    async fn prepare(
+        &self,
+        request: Request<wire::PrepareUpgradeRequest>,
+    ) -> Result<Response<wire::PrepareUpgradeResponse>, Status> {
+        let request = request.into_inner();
+        let terms = image_pins::terms(request.terms)?;
+        image_pins::has_place(&self.machine)?;
+        let ahead = match request.dry_run {
+            true => Ahead::Plan,
+            false => Ahead::Prepare,
+        };
+        let wanted = UpgradeRequest {
+            image: request.image,
+            force: request.force,
+            mode: UpgradeMode::Quickest,
+        };
+        let machine = self.machine.clone();
+        let preparing = async move {
+            let plan = sequences::prepare_ahead(&machine, &wanted, terms, ahead).await;
+            let plan = plan.map_err(upgrade_request::status)?;
+            Ok(answer(&machine.running.version, plan))
+        };
+        Ok(Response::new(changing::to_its_end(preparing).await?))
+    }
+}
+
+fn answer(running: &str, plan: AheadPlan) -> wire::PrepareUpgradeResponse {
+    let images = plan.images.iter().map(|image| wire::NeededImage {
+        reference: image.reference.to_string(),
+        digest: image.digest.to_string(),
+        bytes: image.bytes(),
+    });
+    let numbers = plan.room.numbers;
+    wire::PrepareUpgradeResponse {
+        version_before: running.to_owned(),
+        images: images.collect(),
+        fetch: plan.room.fetch,
+        needed: numbers.needed,
+        free: numbers.free,
+        reserve: numbers.reserve,
+        used: numbers.used,
+        limit: numbers.limit,
+        fits: plan.room.is_enough(),
+        overridden: plan.overridden.iter().map(ToString::to_string).collect(),
+        version: plan.version,
     }
 }

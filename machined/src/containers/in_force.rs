@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::record_file::RecordFile;
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
+use crate::record_file::RecordFile;
 use crate::state_partition::IMAGES_IN_FORCE;
 use crate::values::Digest;
 use crate::values::ImageReference;

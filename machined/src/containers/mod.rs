@@ -7,7 +7,6 @@ mod host_path;
 mod identity;
 mod in_force;
 mod keepable;
-mod record_file;
 pub mod rootfs;
 pub mod runtime;
 pub mod spec;

@@ -11,10 +11,10 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::record_file::RecordFile;
 use super::update::{Act, Event, Standing};
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
+use crate::record_file::RecordFile;
 use crate::state_partition::IMAGE_UPDATES;
 use crate::values::{Digest, ImageReference};
 

@@ -7,7 +7,7 @@ use instar_http_client::{Proxies, Trust};
 
 use crate::config::MachineConfig;
 use crate::machine::Configured;
-use crate::oci::{Policy, Puller, Registries};
+use crate::oci::{Pace, Policy, Puller, Registries};
 use crate::values::{RegistryAuth, RegistryHost};
 
 /// Returns the puller of images that the config describes, which takes only images that its rules allow; without a config, one that uses
@@ -18,6 +18,14 @@ pub fn puller(configured: Option<&Configured>) -> Arc<Puller> {
         Some(configured) => configured.puller(|config| make(registries(config), policy(config))),
         None => Arc::new(make(Registries::default(), Policy::default())),
     }
+}
+
+/// Returns a puller whose downloads keep to a bandwidth, and that is like [`puller`] otherwise.
+pub fn puller_at_pace(configured: Option<&Configured>, pace: Arc<Pace>) -> Puller {
+    let config = configured.map(|configured| &configured.config);
+    let registries = config.map(registries).unwrap_or_default();
+    let policy = config.map(policy).unwrap_or_default();
+    Puller::new(Arc::new(registries), policy).at_pace(pace)
 }
 
 /// Returns a puller that shows a caller's own credentials to one registry, and is like [`puller`] otherwise.

@@ -246,7 +246,7 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
     )?;
     load_overlay(machine).await?;
     let images = &machine.images;
-    let image = Unpacked::pull(&puller, &resolved, &limits, images, plan.room).await?;
+    let image = Unpacked::pull(&puller, &resolved, &limits, images, plan.room, false).await?;
     let origin = ReleaseOrigin {
         version: candidate.version.to_string(),
         image: reference.to_string(),

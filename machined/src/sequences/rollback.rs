@@ -53,6 +53,7 @@ pub async fn rollback(machine: &Arc<Machine>, force: bool) -> Result<ActorId, Ro
     let staged = staged.and_then(|record| record.upgrade.boot_entry);
     // First: if a later step fails, a reboot must not start a version from memory that has been removed from the disk.
     machine.upgrades.forget_prepared(&machine.init).await;
+    machine.pins.forget_preparation().await;
     let version = boot_assets::prefer_other(machine, &installed, staged)
         .await
         .map_err(RollbackError::Failed)?;

@@ -13,9 +13,11 @@ use super::upgrade::{Checked, check_first, run_installer};
 use super::{Phase, Sequence, run};
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
+use crate::pins::Preparation;
 use crate::store::event_log::ActorId;
 use crate::upgrade::{
-    Prepared, ProgressSink, Route, UpgradeError, UpgradeRecord, UpgradeRequest, installer,
+    Prepared, ProgressSink, Route, UpgradeError, UpgradeMode, UpgradeRecord, UpgradeRequest,
+    installer,
 };
 
 /// The version that the next boot tries.
@@ -59,6 +61,7 @@ pub async fn stage(
     request: UpgradeRequest,
 ) -> Result<(Staged, OperationLock), UpgradeError> {
     let lock = machine.lock_operation(Operation::StageUpgrade)?;
+    machine.pins.forget_preparation().await;
     let staged = prepare(
         machine,
         &lock,
@@ -68,6 +71,28 @@ pub async fn stage(
     )
     .await?;
     Ok((staged, lock))
+}
+
+/// Puts the version of an upgrade that was prepared ahead beside the running one. Its image is pinned, so no registry is asked.
+///
+/// # Errors
+/// As `stage`.
+pub(super) async fn stage_prepared(
+    machine: &Arc<Machine>,
+    preparation: &Preparation,
+) -> Result<Staged, UpgradeError> {
+    let lock = machine.lock_operation(Operation::StageUpgrade)?;
+    let is_kept = boot_assets::keeps_a_version(machine).await;
+    let start = match is_kept.map_err(UpgradeError::Machine)? {
+        true => Start::Boot,
+        false => Start::CallersReboot,
+    };
+    let request = UpgradeRequest {
+        image: preparation.pinned_name(),
+        force: preparation.force,
+        mode: UpgradeMode::Quickest,
+    };
+    prepare(machine, &lock, request, start, &ProgressSink::silent()).await
 }
 
 /// Checks an upgrade and prepares it for the reboot that its caller is going to ask for; reports its progress.
@@ -80,6 +105,7 @@ pub async fn prepare_upgrade(
     request: UpgradeRequest,
     progress: &ProgressSink,
 ) -> Result<Staged, UpgradeError> {
+    machine.pins.forget_preparation().await;
     let prepared = prepare(machine, &lock, request, Start::CallersReboot, progress).await;
     drop(lock);
     prepared
@@ -92,9 +118,8 @@ async fn prepare(
     start: Start,
     progress: &ProgressSink,
 ) -> Result<Staged, UpgradeError> {
-    let installed = boot_assets::installed(machine).await;
-    let installed = installed.map_err(UpgradeError::Machine)?;
-    let is_kept = installed.is_some() && machine.disk.state().is_some();
+    let is_kept = boot_assets::keeps_a_version(machine).await;
+    let is_kept = is_kept.map_err(UpgradeError::Machine)?;
     if start == Start::Boot && !is_kept {
         return Err(UpgradeError::NotInstalled);
     }

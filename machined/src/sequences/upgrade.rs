@@ -1,6 +1,7 @@
 //! The upgrade: all checks that can refuse it come first; then services stop, the installer runs, and the next generation starts, or the
 //! machine reboots.
 
+mod ahead;
 pub(super) mod bless_retry;
 pub(super) mod committed;
 pub(super) mod current_handover;
@@ -8,6 +9,7 @@ mod dry_run;
 mod rules;
 pub(super) mod trial_record;
 
+pub use ahead::{Ahead, AheadPlan, prepare_ahead};
 pub use dry_run::plan_upgrade;
 
 use std::sync::Arc;
@@ -65,6 +67,7 @@ pub async fn upgrade(
     let silent = ProgressSink::silent();
     let checked = lock.interruptible(check_first(&machine, &request, &actor, &silent));
     let checked = checked.await??;
+    machine.pins.forget_preparation().await;
     tokio::spawn(go_on(machine, lock, checked, actor.clone()));
     Ok(actor)
 }
@@ -98,10 +101,13 @@ pub(super) async fn check_first(
     ));
     let limits = installer_limits(&candidate);
     let created = created(offer.config().created.as_deref());
+    // A bundle brought it, or it is pinned.
+    let stays = image_collection::is_needed(machine, offer.digest());
     let image = match offer {
         Offer::Here(image) => Unpacked::of_store(image, &machine.images),
         Offer::AtRegistry(resolved) => {
-            let pull = |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room);
+            let pull =
+                |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room, stays);
             match pull(room).await {
                 // Another writer filled the disk during the pull.
                 Err(UpgradeError::Pull(error)) if room == Room::Var && is_full(&error) => {
@@ -175,17 +181,21 @@ async fn offer(
     let Some(here) = machine.images.find(reference) else {
         return Ok(Offer::AtRegistry(puller.look_up(reference).await?));
     };
-    let away = match timeout(LOOK_UP, puller.look_up(reference)).await {
-        Ok(Ok(resolved)) => return Ok(Offer::AtRegistry(resolved)),
-        Ok(Err(error)) if error.is_unreachable() => chain(&error),
-        Ok(Err(error)) => return Err(error.into()),
-        Err(_) => format!("no answer within {} s", LOOK_UP.as_secs()),
-    };
-    tracing::warn!(
-        "{reference}: its registry is away, {} is used, which is here: {away}",
-        here.digest()
-    );
     let digest = here.digest();
+    // A pinned digest: its registry could say nothing else.
+    let is_this_one =
+        reference.digest() == Some(digest) && image_collection::is_needed(machine, digest);
+    if !is_this_one {
+        let away = match timeout(LOOK_UP, puller.look_up(reference)).await {
+            Ok(Ok(resolved)) => return Ok(Offer::AtRegistry(resolved)),
+            Ok(Err(error)) if error.is_unreachable() => chain(&error),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => format!("no answer within {} s", LOOK_UP.as_secs()),
+        };
+        tracing::warn!(
+            "{reference}: its registry is away, {digest} is used, which is here: {away}"
+        );
+    }
     let whole = puller.whole(reference, digest, &machine.images).await?;
     let here = whole.ok_or_else(|| PullError::Store {
         reference: reference.clone(),

@@ -2,8 +2,9 @@
 
 use super::check::Refusal;
 use super::rootfs_trust::Untrusted;
-use crate::oci::PullError;
+use crate::oci::{NoRoom, PullError};
 use crate::operation_lock::{Busy, Interrupted};
+use crate::pins::TooMany;
 use crate::values::ReferenceError;
 
 /// A request for an upgrade.
@@ -60,6 +61,14 @@ pub enum UpgradeError {
         "only a reboot can start this version ({0}), and this machine does not boot from its disk: there is nowhere to keep it; upgrade in one step, or boot the machine with it"
     )]
     NowhereToKeep(&'static str),
+    /// There is no room for the images of an upgrade that is to be prepared ahead.
+    #[error(
+        "there is no room for the {0} images of the upgrade: {1}; unpin or remove an image, or files of a user volume, or take a larger disk"
+    )]
+    NoRoom(usize, NoRoom),
+    /// Too many images are pinned.
+    #[error(transparent)]
+    TooManyPins(TooMany),
     /// The version was not written; the one that was there is unchanged.
     #[error("the version could not be prepared")]
     NotStaged(#[source] anyhow::Error),
@@ -91,6 +100,8 @@ impl UpgradeError {
             | Self::Refused(_)
             | Self::Untrusted(_)
             | Self::NotInstalled
+            | Self::NoRoom(..)
+            | Self::TooManyPins(_)
             | Self::NowhereToKeep(_) => ENVIRONMENT,
             Self::Pull(_) => DEPENDENCY,
             Self::NotStaged(_) => INSTALL_FAILED,

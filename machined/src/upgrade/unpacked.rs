@@ -53,7 +53,7 @@ pub fn is_full(error: &PullError) -> bool {
 }
 
 impl Unpacked {
-    /// Pulls the image to where there is room. `images` is the store under /var.
+    /// Pulls the image to where there is room. `images` is the store under /var; `stays` says that the image is to be kept there anyway.
     ///
     /// # Errors
     /// Nothing of the image is left.
@@ -63,6 +63,7 @@ impl Unpacked {
         limits: &Limits,
         images: &ImageStore,
         room: Room,
+        stays: bool,
     ) -> Result<Self, UpgradeError> {
         let (store, memory) = match room {
             Room::Var => (images.for_upgrade(), None),
@@ -78,7 +79,7 @@ impl Unpacked {
         Ok(Unpacked {
             image,
             store,
-            stays: false,
+            stays: stays && room == Room::Var,
             _memory: memory,
         })
     }

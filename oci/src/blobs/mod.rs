@@ -239,8 +239,12 @@ impl Blobs {
         Ok(())
     }
 
-    /// Removes a partial blob unless it is being received.
+    /// Removes a partial blob unless it is held or being received.
     pub(crate) fn remove_partial(&self, digest: Digest) -> Result<(), StoreError> {
+        let held = self.shared.held.locked();
+        if held.contains_key(&digest) {
+            return Ok(());
+        }
         let Ok(_turn) = self.writer(digest).try_lock_owned() else {
             return Ok(());
         };

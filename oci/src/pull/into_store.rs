@@ -1,14 +1,16 @@
 //! Makes a resolved image one of the store: uses the one that is there if its files are whole, else unpacks its layers.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use super::Progress;
 use super::attempt::Attempt;
 use super::error::PullError;
 use super::source::Source;
+use crate::manifest::Layer;
 use crate::registry::ResolvedImage;
-use crate::store::{ImageStore, PulledImage, RoomFacts, RoomPlan, Urgency, Wholeness};
-use crate::store_error::StoreError;
+use crate::store::{ImageStore, PulledImage, RoomFacts, RoomForAll, RoomPlan, Urgency, Wholeness};
+use crate::store_error::{StoreError, failed};
 use crate::unpack::{Limits, UnpackError};
 use crate::verification::{Verified, VerifiedImage};
 use instar_base::blocking_io;
@@ -25,6 +27,43 @@ pub async fn import(
 ) -> Result<VerifiedImage, PullError> {
     let imported = unpack(Source::Nowhere, image, store, limits, &|_| {}).await?;
     Ok(image.same_image(imported))
+}
+
+/// The room for several images together. If it is too little, everything that nothing needs is removed first.
+///
+/// # Errors
+/// The store failed.
+pub async fn room_for_all(
+    images: &[Vec<Layer>],
+    store: &ImageStore,
+) -> Result<RoomForAll, StoreError> {
+    let mut room = look_at_all(images, store, None).await?;
+    for step in [Step::Blobs, Step::Images] {
+        if room.is_enough() {
+            break;
+        }
+        if step == Step::Images {
+            store.ask_for_room().await;
+        }
+        room = look_at_all(images, store, Some(Urgency::LackOfRoom)).await?;
+    }
+    Ok(room)
+}
+
+async fn look_at_all(
+    images: &[Vec<Layer>],
+    store: &ImageStore,
+    collect: Option<Urgency>,
+) -> Result<RoomForAll, StoreError> {
+    let (looker, images) = (store.clone(), images.to_vec());
+    let looking = blocking_io::to_its_end(move || {
+        if let Some(urgency) = collect {
+            looker.collect_surplus(urgency)?;
+        }
+        looker.room_for_all(&images)
+    });
+    let interrupted = |error| failed("looking at", store.directory())(io::Error::other(error));
+    looking.await.map_err(interrupted)?
 }
 
 /// Makes an image of the store from its layers, unless it is there.
@@ -53,7 +92,7 @@ pub(crate) async fn unpack(
         });
     }
     // Held before the first look: none of them is collected in between.
-    let _held = store.blobs().map(|blobs| blobs.hold(needed(image)));
+    let _held = store.blobs().map(|blobs| blobs.hold(image.blobs()));
     let room = find_room(image, store).await?;
     let limits = match room {
         Room::Unlimited => *limits,
@@ -90,17 +129,6 @@ pub(crate) async fn unpack(
             _ => return Err(room.or_no_room(failure.error, &limits)),
         }
     }
-}
-
-/// The blobs that an image is made from.
-fn needed(image: &ResolvedImage) -> Vec<Digest> {
-    let layers = image.layers.iter().map(|layer| layer.digest);
-    let documents = [
-        image.digest,
-        image.named_digest,
-        Digest::of(&image.config_document),
-    ];
-    layers.chain(documents).collect()
 }
 
 /// The room for an image.

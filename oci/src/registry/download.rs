@@ -179,6 +179,10 @@ impl RegistryClient {
             *offset
         };
         while let Some(mut piece) = answer.piece().await? {
+            // What is not read yet waits at the registry: the kernel takes no more than its buffer.
+            if let Some(pace) = &self.pace {
+                pace.took(piece.len() as u64).await;
+            }
             let known = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
             skip -= known as u64;
             let piece = piece.split_off(known);

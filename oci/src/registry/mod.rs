@@ -5,6 +5,8 @@
 
 pub(crate) mod challenge;
 mod download;
+mod pace;
+mod token_bucket;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -30,6 +32,7 @@ use instar_base::lock::Lock as _;
 use instar_http_client::{Answer, Client, Get, HttpError, Place};
 use instar_values::Digest;
 use instar_values::ImageReference;
+pub use pace::Pace;
 
 /// Size limit of manifests and configs. Registries accept no manifest above 4 MiB; real ones have a few KiB.
 pub(crate) const LARGEST_DOCUMENT: u64 = 1 << 20;
@@ -98,6 +101,15 @@ impl ResolvedImage {
     /// The image's labels.
     pub fn labels(&self) -> &BTreeMap<String, String> {
         &self.config.labels
+    }
+
+    /// The blobs that the image is made from: its layers and its documents.
+    pub fn blobs(&self) -> Vec<Digest> {
+        let layers = self.layers.iter().map(|layer| layer.digest);
+        let config = Digest::of(&self.config_document);
+        layers
+            .chain([self.digest, self.named_digest, config])
+            .collect()
     }
 
     /// Size of all layers as they are transferred, in bytes.
@@ -340,6 +352,8 @@ pub struct RegistryClient {
     retries: Retries,
     /// Values of the Authorization header by endpoint and repository.
     authorizations: Mutex<HashMap<String, HeaderValue>>,
+    /// The bandwidth of downloads, if it is limited.
+    pace: Option<Arc<Pace>>,
 }
 
 impl RegistryClient {
@@ -351,6 +365,15 @@ impl RegistryClient {
             http,
             retries,
             authorizations: Mutex::default(),
+            pace: None,
+        }
+    }
+
+    /// The same client with a limit on the bandwidth of its downloads.
+    pub(crate) fn at_pace(self, pace: Arc<Pace>) -> Self {
+        RegistryClient {
+            pace: Some(pace),
+            ..self
         }
     }
 

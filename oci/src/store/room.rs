@@ -112,6 +112,33 @@ impl RoomFacts {
     }
 }
 
+/// The room for several images together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoomForAll {
+    /// Bytes to be fetched.
+    pub fetch: u64,
+    /// The numbers: what the images and their blobs need at least, and what there is.
+    pub numbers: NoRoom,
+}
+
+impl RoomForAll {
+    /// Plans with the facts about all images.
+    pub(crate) fn of(facts: &RoomFacts) -> Self {
+        RoomForAll {
+            fetch: facts.missing,
+            numbers: facts.lack(facts.missing.saturating_add(facts.packed)),
+        }
+    }
+
+    /// Whether there is room for all of them. An image that is fetched ahead has to be there with its blobs: it may be needed when there is
+    /// no registry.
+    pub fn is_enough(&self) -> bool {
+        let of_disk = self.numbers.free.saturating_sub(self.numbers.reserve);
+        let of_limit = self.numbers.limit.saturating_sub(self.numbers.used);
+        of_disk.min(of_limit) >= self.numbers.needed
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +206,34 @@ mod tests {
             (large, RoomPlan::WithBlobs((88 << 20) - 100)),
         ] {
             assert_eq!(facts.plan(), expected, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn several_images_need_room_for_all_of_them_and_their_blobs() {
+        for (packed, missing, used, free, expected) in [
+            (300, 300, 0, 900, true),
+            // The limit is 750.
+            (300, 300, 151, 900, false),
+            // The reserve is 100.
+            (300, 300, 0, 699, false),
+            (300, 300, 0, 700, true),
+            // Blobs that are here need no room.
+            (600, 0, 100, 700, true),
+        ] {
+            let facts = RoomFacts {
+                packed,
+                missing,
+                used,
+                free,
+                ..EMPTY
+            };
+            let room = RoomForAll::of(&facts);
+            assert_eq!(room.is_enough(), expected, "{facts:?}");
+            assert_eq!(
+                (room.fetch, room.numbers.needed),
+                (missing, missing + packed)
+            );
         }
     }
 

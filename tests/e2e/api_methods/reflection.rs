@@ -33,12 +33,13 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 13] = [
+const SERVED: [&str; 14] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
     "inspect.InspectService",
     "instar.BundleService",
+    "instar.ImagePinService",
     "instar.ImageUpdateService",
     "instar.UpgradeService",
     "machine.ImageService",

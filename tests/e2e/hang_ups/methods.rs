@@ -77,6 +77,10 @@ const CHANGE_NOTHING: &[&str] = &[
     "cluster.ClusterService/HealthCheck",
     "inspect.InspectService/ControllerRuntimeDependencies",
     "instar.UpgradeService/Plan",
+    // These make one write, to the record of pinned images.
+    "instar.UpgradeService/Prepare",
+    "instar.ImagePinService/Pin",
+    "instar.ImagePinService/Unpin",
     // It makes one write, to the record of images that wait.
     "instar.ImageUpdateService/Approve",
     "cosi.resource.State/Get",

@@ -78,6 +78,9 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     if let Err(error) = machine.image_updates.open(&records(&machine)) {
         tracing::error!("which updates of images wait is found out anew: {error:#}");
     }
+    if let Err(error) = machine.pins.open(&records(&machine)) {
+        tracing::error!("pins by callers are lost, and pinned names are resolved anew: {error:#}");
+    }
     Ok(())
 }
 

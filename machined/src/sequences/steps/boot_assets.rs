@@ -45,6 +45,12 @@ pub(in crate::sequences) async fn installed(
     Ok(Some(Installed { efi, booted }))
 }
 
+/// Whether a version can be kept for the next boot: the machine boots from its disk, and has STATE for the record.
+pub(in crate::sequences) async fn keeps_a_version(machine: &Machine) -> anyhow::Result<bool> {
+    let installed = installed(machine).await?;
+    Ok(installed.is_some() && machine.disk.state().is_some())
+}
+
 /// Whether the machine boots from its disk.
 pub async fn is_installed(machine: &Machine) -> anyhow::Result<bool> {
     Ok(installed(machine).await?.is_some())

@@ -1,4 +1,4 @@
-//! What a committed release leaves on the machine: the floor, and the image that it came from.
+//! What a committed release leaves on the machine: the floor, and the image that it came from. Images that were pinned for it are released.
 
 use std::path::PathBuf;
 
@@ -26,6 +26,10 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
     let Some(upgrade) = upgrade else {
         return;
     };
+    let released = machine.pins.release(&running.version).await;
+    if released > 0 {
+        tracing::info!("{released} images that were pinned for this upgrade are released");
+    }
     let Some(origin) = upgrade.origin() else {
         return;
     };

@@ -7,6 +7,7 @@ use crate::containers::InForce;
 use crate::containers::update::{Reason, Release, Standing};
 use crate::machine::Machine;
 use crate::oci::PulledImage;
+use crate::pins::{PinFact, State, Wait};
 use crate::sequences::image_updates;
 use crate::store::{Metadata, Resource as _};
 
@@ -147,4 +148,61 @@ fn update(machine: &Machine, container: &Container) -> Item {
         );
     }
     Item::new(name.to_owned(), spec)
+}
+
+/// The images that are fetched ahead and kept.
+pub(super) const IMAGE_PINS: Kind = Kind {
+    name: "ImagePins.instar.dev",
+    singular: "ImagePin",
+    namespace: Namespace::Runtime,
+    aliases: &["pins"],
+    columns: &[
+        ("State", "{.state}"),
+        ("Digest", "{.digest}"),
+        ("Bytes", "{.bytes}"),
+        ("Of", "{.total}"),
+        ("Named by", "{.namedBy}"),
+        ("Until", "{.until}"),
+        ("Reason", "{.reason}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Store(PinFact::TYPE)],
+    read: |machine| {
+        let pins = machine.store.list::<PinFact>().into_iter();
+        Ok(pins.map(pin).collect())
+    },
+};
+
+fn pin((metadata, fact): (Metadata, PinFact)) -> Item {
+    let PinFact { named_by, state } = fact;
+    let digest = state.digest().map(|digest| digest.to_string());
+    let (bytes, total) = match &state {
+        State::Fetching { bytes, total, .. } => (*bytes, *total),
+        _ => (0, 0),
+    };
+    let (reason, until) = match &state {
+        State::Waiting { reason, .. } => match reason {
+            Wait::Turn => ("other images come first".to_owned(), None),
+            Wait::Window(opens) => ("its window is closed".to_owned(), Some(*opens)),
+            Wait::Clock => (
+                "it has a window, and the clock was never set".to_owned(),
+                None,
+            ),
+        },
+        State::Failed { reason, next, .. } => (reason.clone(), Some(*next)),
+        _ => (String::new(), None),
+    };
+    let named_by = named_by.into_iter().map(str::to_owned);
+    let mut spec = Record::default()
+        .with("reference", 1, metadata.id.clone())
+        .with("digest", 2, digest.unwrap_or_default())
+        .with("state", 3, state.word().to_owned())
+        .with("bytes", 4, bytes)
+        .with("total", 5, total)
+        .with("namedBy", 6, named_by.collect::<Value>())
+        .with("reason", 7, reason);
+    if let Some(until) = until {
+        spec = spec.with("until", 8, Value::Time(until));
+    }
+    Item::stored(metadata, spec)
 }

@@ -18,7 +18,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 34] = [
+pub static KINDS: [&Kind; 35] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -36,6 +36,7 @@ pub static KINDS: [&Kind; 34] = [
     &images::IMAGES,
     &images::BUNDLES,
     &images::IMAGE_UPDATES,
+    &images::IMAGE_PINS,
     &network::HOSTNAMES,
     &network::NODE_ADDRESSES,
     &network::ADDRESSES,

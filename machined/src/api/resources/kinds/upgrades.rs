@@ -3,7 +3,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
-use crate::store::Resource as _;
+use crate::pins::{PreparationFact, Progress};
+use crate::store::{Metadata, Resource as _};
 use crate::upgrade::{Outcome, UpgradeFact};
 
 /// The upgrades, oldest first.
@@ -22,14 +23,43 @@ pub(super) const UPGRADES: Kind = Kind {
         ("Reason", "{.reason}"),
     ],
     sensitivity: Sensitivity::Open,
-    sources: &[Source::Store(UpgradeFact::TYPE)],
+    sources: &[
+        Source::Store(UpgradeFact::TYPE),
+        Source::Store(PreparationFact::TYPE),
+    ],
     read: |machine| {
-        let listed = machine.store.list::<UpgradeFact>().into_iter();
-        Ok(listed
-            .map(|(about, fact)| Item::stored(about, record(fact)))
-            .collect())
+        let ended = machine.store.list::<UpgradeFact>().into_iter();
+        let ended = ended.map(|(about, fact)| Item::stored(about, record(fact)));
+        let next = machine.store.list::<PreparationFact>().into_iter();
+        let next = next.map(|(about, fact)| Item::stored(about.clone(), prepared(&about, fact)));
+        Ok(ended.chain(next).collect())
     },
 };
+
+/// The upgrade that is prepared ahead.
+fn prepared(about: &Metadata, fact: PreparationFact) -> Record {
+    let PreparationFact {
+        preparation,
+        progress,
+    } = fact;
+    let (outcome, reason) = match progress {
+        Progress::Fetching => (
+            Value::Word(3, "preparing"),
+            "its images come; \"get pins\" shows each".to_owned(),
+        ),
+        Progress::Writing => (Value::Word(3, "preparing"), "it is written".to_owned()),
+        Progress::Prepared => (Value::Word(4, "prepared"), "a reboot starts it".to_owned()),
+        Progress::Failed { reason, .. } => (Value::Word(3, "preparing"), reason),
+    };
+    Record::default()
+        .with("at", 1, Value::Time(about.updated))
+        .with("from", 2, preparation.during)
+        .with("version", 3, preparation.version)
+        .with("outcome", 4, outcome)
+        .with("reason", 5, reason)
+        .with("image", 6, preparation.image.to_string())
+        .with("digest", 7, preparation.digest.to_string())
+}
 
 fn record(fact: UpgradeFact) -> Record {
     let outcome = match fact.outcome {

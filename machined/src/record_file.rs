@@ -9,14 +9,14 @@ use crate::state_partition::StateFile;
 
 /// The right to write the file. It is held while the file is written, so that the newest record is the one on disk.
 #[derive(Debug, Default)]
-pub(super) struct RecordFile {
+pub struct RecordFile {
     writing: tokio::sync::Mutex<()>,
 }
 
 impl RecordFile {
     /// Writes what `newest` returns once it is this writer's turn: the file, if there is one yet, and the record. If that fails, the record
     /// holds until machined ends, and the log has `loss`.
-    pub(super) async fn write<T: Serialize + Send + 'static>(
+    pub async fn write<T: Serialize + Send + 'static>(
         &self,
         kind: StateFile,
         loss: &str,

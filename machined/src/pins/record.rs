@@ -1,0 +1,486 @@
+//! The record of pinned images: those that callers have pinned, and the digests that all names meant when they were pinned.
+//!
+//! It is kept like the images in force (`containers/in_force.rs`): on STATE, or on /var without a disk.
+//!
+//! ```text
+//! by the config    for as long as the config names it
+//! by a call        until it is unpinned, or an upgrade to another version than the one that ran then has been committed
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::preparation::Preparation;
+use super::terms::Terms;
+use crate::base::lock::Lock as _;
+use crate::base::whole_file;
+use crate::config::ImagePins;
+use crate::record_file::RecordFile;
+use crate::state_partition::IMAGE_PINS;
+use crate::values::{Digest, ImageReference};
+
+/// Limit on images that callers have pinned.
+const MOST: usize = 64;
+
+/// An image that a caller has pinned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByCall {
+    /// When it may be fetched, and how fast.
+    pub terms: Terms,
+    /// The version that ran then.
+    pub during: String,
+    /// Whether a prepared upgrade needs it.
+    #[serde(default)]
+    pub for_upgrade: bool,
+}
+
+impl ByCall {
+    fn named_by(&self) -> &'static str {
+        match self.for_upgrade {
+            true => "upgrade",
+            false => "caller",
+        }
+    }
+}
+
+/// An image that is to be fetched and kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub reference: ImageReference,
+    /// Whose word it is pinned by.
+    pub named_by: Vec<&'static str>,
+    /// The terms of each of them: it is fetched on the first that allow it now.
+    pub terms: Vec<Terms>,
+}
+
+/// What a name meant when it was pinned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meaning {
+    /// The digest of the image's manifest.
+    pub digest: Digest,
+    /// The blobs that it is made from, until it is in the store: those that have come are kept for the next try.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blobs: Vec<Digest>,
+}
+
+/// Too many images are pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("at most {MOST} images can be pinned by calls; unpin some first")]
+pub struct TooMany;
+
+/// The record; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Pins {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    file: RecordFile,
+    wishes: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    record: Record,
+    /// None until [`open`](Pins::open) has set a directory.
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Record {
+    #[serde(default)]
+    calls: BTreeMap<ImageReference, ByCall>,
+    #[serde(default)]
+    meanings: BTreeMap<ImageReference, Meaning>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    preparation: Option<Preparation>,
+}
+
+impl Pins {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.locked()
+    }
+
+    /// Keeps the record in this directory from now on, and reads the one that is there.
+    pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
+        let file = directory.join(IMAGE_PINS.name);
+        let read = whole_file::read_json(&file);
+        let mut state = self.lock();
+        state.file = Some(file);
+        state.record = read?.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Returns the images that are to be fetched and kept: those of callers first, as they wait for them.
+    pub fn wanted(&self, config: Option<&ImagePins>) -> Vec<Wanted> {
+        let state = self.lock();
+        let calls = state.record.calls.iter();
+        let mut wanted: Vec<Wanted> = calls
+            .map(|(reference, call)| Wanted {
+                reference: reference.clone(),
+                named_by: vec![call.named_by()],
+                terms: vec![call.terms.clone()],
+            })
+            .collect();
+        let Some(config) = config else {
+            return wanted;
+        };
+        let terms = Terms {
+            window: config.window.clone(),
+            bandwidth: config.bandwidth,
+        };
+        for reference in &config.images {
+            let known = wanted.iter_mut().find(|it| it.reference == *reference);
+            match known {
+                Some(known) => {
+                    known.named_by.push("config");
+                    known.terms.push(terms.clone());
+                }
+                None => wanted.push(Wanted {
+                    reference: reference.clone(),
+                    named_by: vec!["config"],
+                    terms: vec![terms.clone()],
+                }),
+            }
+        }
+        wanted
+    }
+
+    /// Returns what a pinned name meant.
+    pub fn meaning(&self, reference: &ImageReference) -> Option<Meaning> {
+        self.lock().record.meanings.get(reference).cloned()
+    }
+
+    /// Notes what names mean; they mean it for as long as they are pinned.
+    pub async fn note(&self, meanings: Vec<(ImageReference, Meaning)>) {
+        let has_changed = {
+            let known = &mut self.lock().record.meanings;
+            let before = known.clone();
+            known.extend(meanings);
+            *known != before
+        };
+        if has_changed {
+            self.write().await;
+        }
+    }
+
+    /// Forgets what all other names meant.
+    pub async fn retain(&self, wanted: &[Wanted]) {
+        let names: BTreeSet<_> = wanted.iter().map(|it| &it.reference).collect();
+        let has_changed = {
+            let known = &mut self.lock().record.meanings;
+            let before = known.len();
+            known.retain(|reference, _| names.contains(reference));
+            known.len() != before
+        };
+        if has_changed {
+            self.write().await;
+        }
+    }
+
+    /// Returns the images that must not be removed.
+    pub fn digests(&self) -> BTreeSet<Digest> {
+        let state = self.lock();
+        let meanings = state.record.meanings.values();
+        meanings.map(|meaning| meaning.digest).collect()
+    }
+
+    /// Returns the blobs of images that are not in the store yet.
+    pub fn unfinished_blobs(&self) -> Vec<Digest> {
+        let state = self.lock();
+        let meanings = state.record.meanings.values();
+        meanings.flat_map(|it| it.blobs.iter().copied()).collect()
+    }
+
+    /// Returns the first name by which an image is pinned.
+    pub fn name_of(&self, digest: Digest) -> Option<ImageReference> {
+        let state = self.lock();
+        let mut meanings = state.record.meanings.iter();
+        let (name, _) = meanings.find(|(_, meaning)| meaning.digest == digest)?;
+        Some(name.clone())
+    }
+
+    /// Pins images for a caller. All of them, or none.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub async fn pin(&self, images: Vec<ImageReference>, call: &ByCall) -> Result<(), TooMany> {
+        add(&mut self.lock().record.calls, images, call)?;
+        self.wishes_changed().await;
+        Ok(())
+    }
+
+    /// Pins the images of an upgrade, which is prepared when they are here, with what their names mean. It takes the place of another one.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub async fn prepare(
+        &self,
+        preparation: Preparation,
+        meanings: Vec<(ImageReference, Meaning)>,
+    ) -> Result<(), TooMany> {
+        {
+            let record = &mut self.lock().record;
+            let call = ByCall {
+                terms: preparation.terms.clone(),
+                during: preparation.during.clone(),
+                for_upgrade: true,
+            };
+            let mut calls = record.calls.clone();
+            calls.retain(|_, call| !call.for_upgrade);
+            add(&mut calls, preparation.images.clone(), &call)?;
+            record.calls = calls;
+            record.meanings.extend(meanings);
+            record.preparation = Some(preparation);
+        }
+        self.wishes_changed().await;
+        Ok(())
+    }
+
+    /// Returns the upgrade that is prepared.
+    pub fn preparation(&self) -> Option<Preparation> {
+        self.lock().record.preparation.clone()
+    }
+
+    /// Notes that the version of a preparation is written, unless another one has taken its place.
+    pub async fn note_written(&self, written: &Preparation) {
+        {
+            let preparation = &mut self.lock().record.preparation;
+            match preparation {
+                Some(known) if known == written => known.is_written = true,
+                _ => return,
+            }
+        }
+        self.write().await;
+    }
+
+    /// Forgets the upgrade that is prepared. Its images stay pinned.
+    pub async fn forget_preparation(&self) {
+        if self.lock().record.preparation.take().is_some() {
+            self.wishes_changed().await;
+        }
+    }
+
+    /// Takes a caller's pin back; returns whether there was one. An upgrade that needs it is not prepared any more.
+    pub async fn unpin(&self, image: &ImageReference) -> bool {
+        let was_there = {
+            let record = &mut self.lock().record;
+            let preparation = &mut record.preparation;
+            if preparation
+                .as_ref()
+                .is_some_and(|it| !it.is_written && it.images.contains(image))
+            {
+                *preparation = None;
+            }
+            record.calls.remove(image).is_some()
+        };
+        if was_there {
+            self.wishes_changed().await;
+        }
+        was_there
+    }
+
+    /// Releases what callers pinned while another version ran than the one that has been committed; returns their number.
+    pub async fn release(&self, committed: &str) -> usize {
+        let released = {
+            let record = &mut self.lock().record;
+            let preparation = &mut record.preparation;
+            if preparation
+                .as_ref()
+                .is_some_and(|it| it.during != committed)
+            {
+                *preparation = None;
+            }
+            let before = record.calls.len();
+            record.calls.retain(|_, call| call.during == committed);
+            before - record.calls.len()
+        };
+        if released > 0 {
+            self.wishes_changed().await;
+        }
+        released
+    }
+
+    /// Watches which images callers want.
+    pub fn watch(&self) -> watch::Receiver<()> {
+        self.shared.wishes.subscribe()
+    }
+
+    async fn wishes_changed(&self) {
+        self.shared.wishes.send_replace(());
+        self.write().await;
+    }
+
+    /// Writes the file. If that fails, the record holds until machined ends.
+    async fn write(&self) {
+        let newest = || {
+            let state = self.lock();
+            (state.file.clone(), state.record.clone())
+        };
+        let loss = "which images are pinned is kept in memory alone";
+        self.shared.file.write(IMAGE_PINS, loss, newest).await;
+    }
+}
+
+/// Adds images to those that callers have pinned: all of them, or none. What a caller has pinned stays his.
+fn add(
+    calls: &mut BTreeMap<ImageReference, ByCall>,
+    images: Vec<ImageReference>,
+    call: &ByCall,
+) -> Result<(), TooMany> {
+    let mut all = calls.clone();
+    for image in images {
+        match call.for_upgrade {
+            true => drop(all.entry(image).or_insert_with(|| call.clone())),
+            false => drop(all.insert(image, call.clone())),
+        }
+    }
+    if all.len() > MOST {
+        return Err(TooMany);
+    }
+    *calls = all;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn name(text: &str) -> ImageReference {
+        text.parse().unwrap()
+    }
+
+    fn names(pins: &Pins, config: &ImagePins) -> Vec<(String, Vec<&'static str>)> {
+        let wanted = pins.wanted(Some(config)).into_iter();
+        wanted
+            .map(|it| (it.reference.to_string(), it.named_by))
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn pins_of_callers_are_kept_until_another_version_is_committed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (web, os) = (name("r.io/web:v2"), name("r.io/os:v2"));
+        let config = ImagePins {
+            images: vec![name("r.io/db:v1"), os.clone()],
+            ..ImagePins::default()
+        };
+        let call = ByCall {
+            terms: Terms {
+                window: "02:00-05:00".parse().ok(),
+                bandwidth: "2MiB/s".parse().ok(),
+            },
+            during: "v0.1.0".to_owned(),
+            for_upgrade: false,
+        };
+        let pins = Pins::default();
+        pins.open(directory.path()).unwrap();
+        let mut wishes = pins.watch();
+        pins.pin(vec![web.clone(), os.clone()], &call)
+            .await
+            .unwrap();
+        assert!(wishes.has_changed().unwrap());
+        wishes.mark_unchanged();
+        let meaning = Meaning {
+            digest: Digest::of(b"web"),
+            blobs: vec![Digest::of(b"layer")],
+        };
+        pins.note(vec![(web.clone(), meaning.clone())]).await;
+        assert!(!wishes.has_changed().unwrap());
+
+        // Another machined goes on with it.
+        let again = Pins::default();
+        again.open(directory.path()).unwrap();
+        assert_eq!(
+            names(&again, &config),
+            [
+                ("r.io/os:v2".to_owned(), vec!["caller", "config"]),
+                ("r.io/web:v2".to_owned(), vec!["caller"]),
+                ("r.io/db:v1".to_owned(), vec!["config"]),
+            ]
+        );
+        let wanted = again.wanted(None);
+        assert_eq!(wanted[1].terms, [call.terms]);
+        assert_eq!(again.meaning(&web), Some(meaning));
+        assert_eq!(again.name_of(Digest::of(b"web")), Some(web.clone()));
+        // The same version again, or a return to it, releases nothing.
+        assert_eq!(again.release("v0.1.0").await, 0);
+        assert!(again.unpin(&os).await && !again.unpin(&os).await);
+        assert_eq!(again.release("v0.2.0").await, 1);
+        again.retain(&again.wanted(Some(&config))).await;
+        assert!(again.digests().is_empty() && again.wanted(None).is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_upgrade_pins_its_images_until_it_is_committed() {
+        let preparation = |version: &str, images: &[&str]| Preparation {
+            image: name("r.io/os:v2"),
+            digest: Digest::of(b"os"),
+            version: version.to_owned(),
+            images: images.iter().map(|image| name(image)).collect(),
+            terms: Terms::default(),
+            force: false,
+            during: "v0.1.0".to_owned(),
+            is_written: false,
+        };
+        let by_call = ByCall {
+            terms: Terms::default(),
+            during: "v0.1.0".to_owned(),
+            for_upgrade: false,
+        };
+        let pins = Pins::default();
+        let none = ImagePins::default();
+        let web = "r.io/web:v2".to_owned();
+        pins.pin(vec![name(&web)], &by_call).await.unwrap();
+        let first = preparation("v0.2.0", &["r.io/os:v2", "r.io/db:v1"]);
+        pins.prepare(first.clone(), Vec::new()).await.unwrap();
+        // Another one takes its place; what a caller has pinned stays his.
+        let second = preparation("v0.3.0", &["r.io/os:v3", "r.io/web:v2"]);
+        pins.prepare(second.clone(), Vec::new()).await.unwrap();
+        let os = ("r.io/os:v3".to_owned(), vec!["upgrade"]);
+        assert_eq!(names(&pins, &none), [os, (web.clone(), vec!["caller"])]);
+        pins.note_written(&first).await;
+        assert_eq!(pins.preparation(), Some(second.clone()));
+        pins.note_written(&second).await;
+        assert!(pins.preparation().unwrap().is_written);
+        assert_eq!(pins.release("v0.1.0").await, 0);
+        assert!(pins.preparation().is_some());
+        assert_eq!(pins.release("v0.3.0").await, 2);
+        assert_eq!(pins.preparation(), None);
+
+        // Without one of its images there is no upgrade to prepare.
+        pins.prepare(second, Vec::new()).await.unwrap();
+        assert!(pins.unpin(&name(&web)).await);
+        assert_eq!(pins.preparation(), None);
+    }
+
+    #[tokio::test]
+    async fn all_of_a_call_or_none_is_pinned() {
+        let pins = Pins::default();
+        let call = ByCall {
+            terms: Terms::default(),
+            during: "v0.1.0".to_owned(),
+            for_upgrade: false,
+        };
+        let images = |range: std::ops::Range<usize>| {
+            range
+                .map(|number| name(&format!("r.io/a:{number}")))
+                .collect()
+        };
+        pins.pin(images(0..MOST - 1), &call).await.unwrap();
+        assert_eq!(
+            pins.pin(images(MOST - 2..MOST + 1), &call).await,
+            Err(TooMany)
+        );
+        assert_eq!(pins.wanted(None).len(), MOST - 1);
+        pins.pin(images(MOST - 2..MOST), &call).await.unwrap();
+    }
+}

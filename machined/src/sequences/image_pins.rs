@@ -1,0 +1,427 @@
+//! Fetches pinned images ahead, within their windows and bandwidth, and keeps them.
+//!
+//! `pins/state.rs` says what an event does to one image; this file asks registries, computes the room for all images together before the first
+//! byte of a layer is fetched, fetches one image after the other, and has each noted.
+
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use tokio::time::timeout;
+
+use super::preparation;
+use crate::base::error_chain::chain;
+use crate::intent;
+use crate::machine::Machine;
+use crate::oci::{
+    HeldBlobs, Layer, Limits, Pace, PullError, PulledImage, Puller, ResolvedImage, Verified,
+    room_for_all,
+};
+use crate::pins::{
+    Event, Meaning, PinFact, State, Terms, Wait, Wanted, after, permit, time_until_due,
+};
+use crate::store::ClockFact;
+use crate::values::{Bandwidth, Digest, ImageReference};
+
+/// Timeout for a registry to say what a name means, and for its signature.
+const LOOK: Duration = Duration::from_secs(60);
+/// The longest sleep: windows are looked at again, as the clock may have been set.
+const LONGEST_SLEEP: Duration = Duration::from_secs(300);
+/// The sleep while the clock is not set, and while the machine is about to end.
+const SHORT_SLEEP: Duration = Duration::from_secs(10);
+/// Bytes between two reports of a fetch.
+const STEP: u64 = 1 << 20;
+
+/// Sees to all pinned images, for as long as the machine runs.
+pub async fn keep(machine: Arc<Machine>) {
+    let mut settled = machine.watch_settled();
+    if settled.wait_for(|settled| *settled).await.is_err() {
+        return;
+    }
+    let (mut config, mut wishes) = (machine.watch_config(), machine.pins.watch());
+    let pace = Arc::new(Pace::default());
+    // What has come of unfinished images stays until the next window opens, however long that takes.
+    let mut held = None;
+    loop {
+        let wanted = wanted(&machine);
+        held = hold(&machine, held);
+        let pause = if wanted.is_empty() && machine.store.list::<PinFact>().is_empty() {
+            preparation::show(&machine);
+            LONGEST_SLEEP
+        } else {
+            tokio::select! {
+                // In memory of its own, which is there only while something is pinned.
+                pause = Box::pin(turn(&machine, &pace, &wanted)) => pause,
+                // What has come of an image stays for the next turn. The senders live in the machine.
+                _ = config.changed() => continue,
+                _ = wishes.changed() => continue,
+                _ = machine.operations.end_of_machine() => SHORT_SLEEP,
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = config.changed() => {}
+            _ = wishes.changed() => {}
+        }
+    }
+}
+
+/// Holds what has come of unfinished images; what was held before is let go after that.
+fn hold(machine: &Machine, before: Option<HeldBlobs>) -> Option<HeldBlobs> {
+    let unfinished = machine.pins.unfinished_blobs();
+    let now = match unfinished.is_empty() {
+        true => None,
+        false => machine.images.blobs().map(|blobs| blobs.hold(unfinished)),
+    };
+    drop(before);
+    now
+}
+
+fn wanted(machine: &Machine) -> Vec<Wanted> {
+    let config = machine.config();
+    let pins = config
+        .as_ref()
+        .map(|configured| &configured.config.image_pins);
+    machine.pins.wanted(pins)
+}
+
+/// Sees to all images once; returns the time until something is due again.
+async fn turn(machine: &Arc<Machine>, pace: &Arc<Pace>, wanted: &[Wanted]) -> Duration {
+    // Without a config it is unknown what it names.
+    if machine.config().is_some() {
+        machine.pins.retain(wanted).await;
+    }
+    show_wanted(machine, wanted);
+    let keeper = Keeper {
+        machine,
+        pace,
+        puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
+    };
+    keeper.see_to(wanted).await;
+    let preparing = prepare_when_pinned(machine).await;
+    let now = SystemTime::now();
+    let facts = machine.store.list::<PinFact>().into_iter();
+    let due = facts.filter_map(|(_, fact)| match fact.state {
+        State::Waiting {
+            reason: Wait::Clock,
+            ..
+        } => Some(SHORT_SLEEP),
+        state => time_until_due(&state, now),
+    });
+    // A pause of nothing would keep a processor busy if an image comes to no end.
+    let pause = due.chain(preparing).min().unwrap_or(LONGEST_SLEEP);
+    pause.clamp(Duration::from_secs(1), LONGEST_SLEEP)
+}
+
+/// Writes the version of a prepared upgrade once its images are pinned, if its window is open; returns the time until it is due.
+async fn prepare_when_pinned(machine: &Arc<Machine>) -> Option<Duration> {
+    let due = preparation::show(machine)?;
+    let preparation = machine.pins.preparation()?;
+    let is_pinned = |image: &ImageReference| {
+        let fact = machine.store.get::<PinFact>(&image.to_string());
+        fact.is_some_and(|fact| matches!(fact.state, State::Pinned { .. }))
+    };
+    // Every image tells when it is due itself.
+    if !preparation.images.iter().all(is_pinned) {
+        return None;
+    }
+    match permit_now(machine, slice::from_ref(&preparation.terms)) {
+        _ if !due.is_zero() => Some(due),
+        Ok(_) => preparation::write(machine, preparation).await,
+        Err(Wait::Window(opens)) => opens.duration_since(SystemTime::now()).ok(),
+        Err(_) => Some(SHORT_SLEEP),
+    }
+}
+
+/// Shows all pinned images as resources, and no others.
+fn show_wanted(machine: &Machine, wanted: &[Wanted]) {
+    for (metadata, _) in machine.store.list::<PinFact>() {
+        if !wanted
+            .iter()
+            .any(|it| it.reference.to_string() == metadata.id)
+        {
+            machine.store.remove::<PinFact>(&metadata.id);
+        }
+    }
+    for it in wanted {
+        let id = it.reference.to_string();
+        let known = machine.store.get::<PinFact>(&id);
+        let fact = PinFact {
+            named_by: it.named_by.clone(),
+            state: known.map(|fact| fact.state).unwrap_or_default(),
+        };
+        machine.store.put(&id, fact);
+    }
+}
+
+/// The place of an image.
+enum Found {
+    /// In the store, whole and allowed.
+    Here(Digest),
+    /// At its registry.
+    Away(Box<Verified<ResolvedImage>>),
+}
+
+/// One turn.
+struct Keeper<'a> {
+    machine: &'a Arc<Machine>,
+    pace: &'a Pace,
+    puller: Puller,
+}
+
+impl Keeper<'_> {
+    async fn see_to(&self, wanted: &[Wanted]) {
+        let now = SystemTime::now();
+        let mut away = Vec::new();
+        for it in wanted {
+            let reference = &it.reference;
+            let state = self.state(reference);
+            match &state {
+                State::Pinned { digest } if self.machine.images.get(*digest).is_some() => continue,
+                State::Pinned { .. } => self.tell(reference, Event::Gone),
+                State::Failed { .. }
+                    if time_until_due(&state, now).is_some_and(|pause| !pause.is_zero()) =>
+                {
+                    continue;
+                }
+                State::Waiting { .. } | State::Fetching { .. } => {
+                    let wait = self.must_wait(it);
+                    let has_to = wait.is_some();
+                    self.tell(reference, Event::Waits(wait.unwrap_or(Wait::Turn)));
+                    if has_to {
+                        continue;
+                    }
+                }
+                _ => self.tell(reference, Event::Waits(Wait::Turn)),
+            }
+            match self.find(reference).await {
+                Ok(Found::Here(digest)) => self.pin(reference, digest).await,
+                Ok(Found::Away(image)) => away.push((it, image)),
+                Err(error) => self.failed(reference, &error),
+            }
+        }
+        if away.is_empty() {
+            return;
+        }
+        let _held = self.note(&away).await;
+        if !self.has_room(&away).await {
+            return;
+        }
+        for (it, image) in &away {
+            self.fetch_in_window(it, image).await;
+        }
+    }
+
+    fn state(&self, reference: &ImageReference) -> State {
+        let fact = self.machine.store.get::<PinFact>(&reference.to_string());
+        fact.map(|fact| fact.state).unwrap_or_default()
+    }
+
+    fn tell(&self, reference: &ImageReference, event: Event) {
+        tell(self.machine, reference, event);
+    }
+
+    fn failed(&self, reference: &ImageReference, error: &anyhow::Error) {
+        tracing::warn!("{reference} is pinned, and is not here: {error:#}");
+        self.tell(reference, Event::Failed(format!("{error:#}")));
+    }
+
+    /// Finds an image: in the store, if it is known which one it is; else at its registry; if that is away, in the store by its name.
+    async fn find(&self, reference: &ImageReference) -> anyhow::Result<Found> {
+        let images = &self.machine.images;
+        let meaning = self.machine.pins.meaning(reference);
+        if let Some(meaning) = &meaning
+            && meaning.blobs.is_empty()
+            && images.get(meaning.digest).is_some()
+        {
+            // It was looked at before it was noted, and is looked at again before it is used.
+            return Ok(Found::Here(meaning.digest));
+        }
+        let known = match &meaning {
+            Some(meaning) => images.get(meaning.digest),
+            None => reference.digest().and_then(|_| images.find(reference)),
+        };
+        if let Some(image) = known
+            && let Some(digest) = self.usable(reference, image).await?
+        {
+            return Ok(Found::Here(digest));
+        }
+        let name = match &meaning {
+            Some(meaning) => reference.at(meaning.digest),
+            None => reference.clone(),
+        };
+        let away = match timeout(LOOK, self.look_up(reference, &name)).await {
+            Ok(Ok(image)) => return Ok(Found::Away(Box::new(image))),
+            Ok(Err(error)) if error.is_unreachable() => chain(&error),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => format!("no answer within {} s", LOOK.as_secs()),
+        };
+        let by_name = match meaning {
+            // It would be another image.
+            Some(_) => None,
+            None => images.find(reference),
+        };
+        if let Some(image) = by_name
+            && let Some(digest) = self.usable(reference, image).await?
+        {
+            tracing::warn!(
+                "{reference}: its registry is away, {digest} is pinned, which is here: {away}"
+            );
+            return Ok(Found::Here(digest));
+        }
+        anyhow::bail!("{away}")
+    }
+
+    async fn look_up(
+        &self,
+        reference: &ImageReference,
+        name: &ImageReference,
+    ) -> Result<Verified<ResolvedImage>, PullError> {
+        // Lists of images show it by the name that is pinned.
+        let resolved = ResolvedImage {
+            reference: reference.clone(),
+            ..self.puller.resolve(name).await?
+        };
+        self.puller.verify(resolved).await
+    }
+
+    /// Returns the digest of an image of the store if its files are whole and the rules allow it; `None` if it has to be fetched.
+    async fn usable(
+        &self,
+        reference: &ImageReference,
+        image: PulledImage,
+    ) -> anyhow::Result<Option<Digest>> {
+        let (puller, images) = (&self.puller, &self.machine.images);
+        let whole = puller.whole(reference, image.digest(), images).await?;
+        let Some(image) = whole else {
+            return Ok(None);
+        };
+        let admitted = puller.admit(reference, image, images).await?;
+        Ok(Some(admitted.digest()))
+    }
+
+    /// Notes an image that is in the store: from then on it stays.
+    async fn pin(&self, reference: &ImageReference, digest: Digest) {
+        self.tell(reference, Event::Here(digest));
+        let meaning = Meaning {
+            digest,
+            blobs: Vec::new(),
+        };
+        self.machine
+            .pins
+            .note(vec![(reference.clone(), meaning)])
+            .await;
+        tracing::info!("{reference} is pinned: {digest}");
+        self.tell(reference, Event::Recorded);
+    }
+
+    /// Notes what the names mean, and holds what has come of the images.
+    async fn note(&self, away: &[(&Wanted, Box<Verified<ResolvedImage>>)]) -> Option<HeldBlobs> {
+        let blobs = self.machine.images.blobs();
+        let meanings = away.iter().map(|(it, image)| {
+            let meaning = Meaning {
+                digest: image.digest(),
+                blobs: image.blobs(),
+            };
+            (it.reference.clone(), meaning)
+        });
+        let held = blobs.map(|blobs| blobs.hold(away.iter().flat_map(|(_, image)| image.blobs())));
+        self.machine.pins.note(meanings.collect()).await;
+        held
+    }
+
+    /// Computes the room for all images that have to be fetched, before the first of them is. Without it none is.
+    async fn has_room(&self, away: &[(&Wanted, Box<Verified<ResolvedImage>>)]) -> bool {
+        let layers: Vec<Vec<Layer>> = away.iter().map(|(_, image)| image.layers.clone()).collect();
+        let room = room_for_all(&layers, &self.machine.images).await;
+        let lack = match room {
+            Ok(room) if room.is_enough() => return true,
+            Ok(room) => anyhow::anyhow!(
+                "there is no room for the {} pinned images that are to be fetched, so none of them is: {}; unpin some, remove an image or \
+                 files of a user volume, or take a larger disk",
+                away.len(),
+                room.numbers
+            ),
+            Err(error) => anyhow::Error::from(error).context("the room is not known"),
+        };
+        for (it, _) in away {
+            self.failed(&it.reference, &lack);
+        }
+        false
+    }
+
+    /// Returns why an image cannot be fetched now, if it is known which one it is: then its registry is not asked again until it can.
+    fn must_wait(&self, it: &Wanted) -> Option<Wait> {
+        let meaning = self.machine.pins.meaning(&it.reference)?;
+        match self.machine.images.get(meaning.digest) {
+            Some(_) => None,
+            None => permit_now(self.machine, &it.terms).err(),
+        }
+    }
+
+    /// Fetches an image if one of its windows is open, for as long as it is.
+    async fn fetch_in_window(&self, it: &Wanted, image: &Verified<ResolvedImage>) {
+        let reference = &it.reference;
+        let (open_for, bandwidth) = match permit_now(self.machine, &it.terms) {
+            Ok(permit) => permit,
+            Err(wait) => return self.tell(reference, Event::Waits(wait)),
+        };
+        self.pace.set(bandwidth);
+        self.tell(
+            reference,
+            Event::Begun(image.digest(), image.download_bytes()),
+        );
+        let fetched = tokio::select! {
+            fetched = self.fetch(reference, image) => fetched,
+            () = tokio::time::sleep(open_for) => {
+                tracing::info!("{reference}: the window closes before it is here; it goes on in the next one");
+                // The next turn says when that opens.
+                return self.tell(reference, Event::Waits(Wait::Turn));
+            }
+        };
+        match fetched {
+            Ok(digest) => self.pin(reference, digest).await,
+            Err(error) => self.failed(reference, &error),
+        }
+    }
+
+    async fn fetch(
+        &self,
+        reference: &ImageReference,
+        image: &Verified<ResolvedImage>,
+    ) -> anyhow::Result<Digest> {
+        let (machine, told) = (self.machine, AtomicU64::new(0));
+        let progress = |progress: crate::oci::Progress| {
+            let before = told.load(Ordering::Relaxed);
+            if progress.bytes >= before + STEP {
+                told.store(progress.bytes, Ordering::Relaxed);
+                tell(machine, reference, Event::Arrived(progress.bytes));
+            }
+        };
+        let limits = Limits::default();
+        let images = &machine.images;
+        let pulled = self
+            .puller
+            .pull_with_progress(image, images, &limits, &progress);
+        let pulled = pulled.await.context("it is not fetched")?;
+        Ok(pulled.digest())
+    }
+}
+
+/// Returns for how long something may be done on one of these terms, and how fast; or why not now.
+fn permit_now(machine: &Machine, terms: &[Terms]) -> Result<(Duration, Option<Bandwidth>), Wait> {
+    let clock = machine.store.get::<ClockFact>("node");
+    let knows_time = clock.is_some_and(|clock| clock.synced || clock.sync_disabled);
+    permit(terms, SystemTime::now(), knows_time)
+}
+
+fn tell(machine: &Machine, reference: &ImageReference, event: Event) {
+    let id = reference.to_string();
+    // A pin that was taken back meanwhile is not shown again.
+    if let Some(fact) = machine.store.get::<PinFact>(&id) {
+        let state = after(fact.state, event, SystemTime::now());
+        machine.store.put(&id, PinFact { state, ..fact });
+    }
+}

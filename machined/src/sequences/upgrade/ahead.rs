@@ -1,0 +1,228 @@
+//! The plan of an upgrade that is prepared ahead: which images it needs, which of them have to be fetched, and the room for them.
+//!
+//! It needs its installer's image, and the image of each container of the config: the containers start anew if the upgrade reboots.
+
+use std::sync::Arc;
+
+use super::{Found, Offer, Var, look_up, plan};
+use crate::base::blocking_io::{self, ANSWER};
+use crate::machine::Machine;
+use crate::oci::{Layer, Puller, ResolvedImage, RoomForAll, room_for_all};
+use crate::pins::{Meaning, Preparation, Terms};
+use crate::sequences::steps::boot_assets;
+use crate::upgrade::{Refusal, Route, UpgradeError, UpgradeRequest};
+use crate::values::{Digest, ImageReference};
+
+/// Whether the upgrade is prepared, or only planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// Nothing changes.
+    Plan,
+    /// Its images are pinned; when they are here, its version is written.
+    Prepare,
+}
+
+/// An image that the upgrade needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeededImage {
+    /// Its name.
+    pub reference: ImageReference,
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// Its layers, and all blobs that it is made from; none if it is here.
+    layers: Vec<Layer>,
+    blobs: Vec<Digest>,
+}
+
+/// What an upgrade ahead needs.
+pub struct AheadPlan {
+    /// The version that it would bring.
+    pub version: String,
+    /// Objections that force overrides.
+    pub overridden: Vec<Refusal>,
+    /// The images, the installer's first.
+    pub images: Vec<NeededImage>,
+    /// The room for those that are to be fetched.
+    pub room: RoomForAll,
+}
+
+impl NeededImage {
+    fn here(reference: ImageReference, digest: Digest) -> Self {
+        NeededImage {
+            reference,
+            digest,
+            layers: Vec::new(),
+            blobs: Vec::new(),
+        }
+    }
+
+    fn of(machine: &Machine, reference: ImageReference, image: &ResolvedImage) -> Self {
+        if machine.images.get(image.digest()).is_some() {
+            return NeededImage::here(reference, image.digest());
+        }
+        NeededImage {
+            reference,
+            digest: image.digest(),
+            layers: image.layers.clone(),
+            blobs: image.blobs(),
+        }
+    }
+
+    /// Bytes of its layers, if they are not here.
+    pub fn bytes(&self) -> u64 {
+        let sizes = self.layers.iter().map(|layer| layer.size);
+        sizes.fold(0, u64::saturating_add)
+    }
+}
+
+/// Plans an upgrade ahead, and has it prepared if that is wanted. A task of the machine does the rest, within the terms.
+///
+/// # Errors
+/// Those of an upgrade that can be known before its image is here, and a lack of room. Nothing has changed.
+pub async fn prepare_ahead(
+    machine: &Arc<Machine>,
+    request: &UpgradeRequest,
+    terms: Terms,
+    ahead: Ahead,
+) -> Result<AheadPlan, UpgradeError> {
+    machine.operations.check_free()?;
+    let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
+    let found = look_up(machine, &pinned(machine, request, &reference)).await?;
+    if let Route::Reboot(why) = plan(machine, &found.candidate, Var::AsItSays)?.path
+        && !boot_assets::keeps_a_version(machine)
+            .await
+            .map_err(UpgradeError::Machine)?
+    {
+        return Err(UpgradeError::NowhereToKeep(why));
+    }
+    let digest = found.offer.digest();
+    let images = needed(machine, &reference, &found).await?;
+    let room = room(machine, &images, ahead).await;
+    let room = room.map_err(UpgradeError::Machine)?;
+    let plan = AheadPlan {
+        version: found.candidate.version.to_string(),
+        overridden: found.overridden,
+        images,
+        room,
+    };
+    if ahead == Ahead::Prepare {
+        let preparation = Preparation {
+            image: reference,
+            digest,
+            version: plan.version.clone(),
+            images: plan.images.iter().map(|it| it.reference.clone()).collect(),
+            terms,
+            force: request.force,
+            during: machine.running.version.clone(),
+            is_written: false,
+        };
+        begin(machine, preparation, &plan).await?;
+    }
+    Ok(plan)
+}
+
+/// The request by the digest that a pinned name means.
+fn pinned(machine: &Machine, request: &UpgradeRequest, image: &ImageReference) -> UpgradeRequest {
+    let meaning = machine.pins.meaning(image);
+    let name = match (meaning, image.digest()) {
+        (Some(meaning), None) => format!("{image}@{}", meaning.digest),
+        _ => request.image.clone(),
+    };
+    UpgradeRequest {
+        image: name,
+        ..request.clone()
+    }
+}
+
+/// Finds all images that the upgrade needs.
+async fn needed(
+    machine: &Arc<Machine>,
+    installer: &ImageReference,
+    found: &Found,
+) -> Result<Vec<NeededImage>, UpgradeError> {
+    let first = match &found.offer {
+        Offer::Here(image) => NeededImage::here(installer.clone(), image.digest()),
+        Offer::AtRegistry(image) => NeededImage::of(machine, installer.clone(), image),
+    };
+    let mut images = vec![first];
+    let Some(configured) = machine.config() else {
+        return Ok(images);
+    };
+    for container in &configured.config.containers {
+        let in_force = machine
+            .images_in_force
+            .get(container.name.as_str(), &container.image);
+        let name = match in_force {
+            Some(digest) => container.image.at(digest),
+            None => container.image.clone(),
+        };
+        if images.iter().any(|image| image.reference == name) {
+            continue;
+        }
+        images.push(find(machine, &found.puller, name).await?);
+    }
+    Ok(images)
+}
+
+/// Finds the image of a container: in the store if its name has a digest, at its registry, or in the store by its name if that is away.
+async fn find(
+    machine: &Machine,
+    puller: &Puller,
+    name: ImageReference,
+) -> Result<NeededImage, UpgradeError> {
+    let here = machine.images.find(&name);
+    if let Some(image) = &here
+        && name.digest().is_some()
+    {
+        return Ok(NeededImage::here(name, image.digest()));
+    }
+    let asked_for = match machine.pins.meaning(&name) {
+        Some(meaning) => name.at(meaning.digest),
+        None => name.clone(),
+    };
+    match (puller.look_up(&asked_for).await, here) {
+        (Ok(image), _) => Ok(NeededImage::of(machine, name, &image)),
+        (Err(error), Some(image)) if error.is_unreachable() => {
+            Ok(NeededImage::here(name, image.digest()))
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// Computes the room. To prepare, everything is removed first that nothing needs, if there is too little.
+async fn room(
+    machine: &Machine,
+    images: &[NeededImage],
+    ahead: Ahead,
+) -> anyhow::Result<RoomForAll> {
+    let layers: Vec<Vec<Layer>> = images.iter().map(|image| image.layers.clone()).collect();
+    match ahead {
+        Ahead::Prepare => Ok(room_for_all(&layers, &machine.images).await?),
+        Ahead::Plan => {
+            let images = machine.images.clone();
+            let looking = blocking_io::within(ANSWER, move || images.room_for_all(&layers));
+            Ok(looking.await??)
+        }
+    }
+}
+
+/// Pins the images, and notes the upgrade.
+async fn begin(
+    machine: &Machine,
+    preparation: Preparation,
+    plan: &AheadPlan,
+) -> Result<(), UpgradeError> {
+    if !plan.room.is_enough() {
+        let count = plan.images.len();
+        return Err(UpgradeError::NoRoom(count, plan.room.numbers));
+    }
+    let meanings = plan.images.iter().map(|image| {
+        let meaning = Meaning {
+            digest: image.digest,
+            blobs: image.blobs.clone(),
+        };
+        (image.reference.clone(), meaning)
+    });
+    let prepared = machine.pins.prepare(preparation, meanings.collect()).await;
+    prepared.map_err(UpgradeError::TooManyPins)
+}
