@@ -73,9 +73,9 @@ pub fn approve(origin: Origin, bundle: Digest, given: Approvals<'_>, basis: &Bas
 /// # Errors
 /// Those that are not.
 pub fn all_approved(bundle: Digest, images: &[FoundImage]) -> Result<(), NotApproved> {
-    let open = images.iter().filter(|image| {
-        matches!(image.approval, Approval::Nobody | Approval::NotJudged)
-    });
+    let open = images
+        .iter()
+        .filter(|image| matches!(image.approval, Approval::Nobody | Approval::NotJudged));
     let images: Vec<String> = open.map(|image| image.reference.clone()).collect();
     match images.is_empty() {
         true => Ok(()),

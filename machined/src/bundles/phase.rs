@@ -115,9 +115,7 @@ pub fn next(phase: Phase, event: Event) -> Option<Phase> {
         (Searching, Event::NoBundle) => Empty,
         (Verifying { total, .. }, Event::Read(bytes)) => Verifying { bytes, total },
         (Verifying { .. }, Event::Open(seconds)) => Asking { seconds },
-        (Verifying { .. } | Asking { .. }, Event::Good(image, count)) => {
-            importing(image, 1, count)
-        }
+        (Verifying { .. } | Asking { .. }, Event::Good(image, count)) => importing(image, 1, count),
         (Importing { number, count, .. }, Event::Next(image)) => {
             importing(image, number + 1, count)
         }
@@ -321,7 +319,11 @@ mod tests {
                 }
                 let change = changes.iter().find(|(event, _)| *event == name);
                 let expected = change.map_or_else(|| before.clone(), |(_, after)| after.clone());
-                assert_eq!(next(before.clone(), event), Some(expected), "{before:?}, {name}");
+                assert_eq!(
+                    next(before.clone(), event),
+                    Some(expected),
+                    "{before:?}, {name}"
+                );
             }
         }
     }

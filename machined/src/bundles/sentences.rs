@@ -59,7 +59,7 @@ pub fn sentences(bundle: &BundleFact) -> Vec<Sentence> {
     said.extend(found(bundle));
     said.extend(holds(&bundle.images));
     said.extend(who_allows(bundle));
-    said.extend(how_far(&bundle.phase));
+    said.extend(how_far(bundle));
     said.extend(upgrade(bundle));
     said.extend(bundle.support.as_ref().map(support));
     said.extend(may_be_pulled_out(bundle));
@@ -143,9 +143,10 @@ fn approval(bundle: &BundleFact, approval: &Approval, who: &str) -> Option<Sente
     })
 }
 
-fn how_far(phase: &Phase) -> Vec<Sentence> {
+fn how_far(bundle: &BundleFact) -> Vec<Sentence> {
     let of = |bytes: u64, total: u64| format!("{} of {}", human(bytes), human_short(total));
-    match phase {
+    match &bundle.phase {
+        Phase::Searching if bundle.place == Place::Upload => Vec::new(),
         Phase::Searching => vec![progress("The stick is being looked through.".to_owned())],
         Phase::Empty => Vec::new(),
         Phase::Receiving { bytes, total } => {
@@ -173,7 +174,9 @@ fn how_far(phase: &Phase) -> Vec<Sentence> {
         ))],
         Phase::Taken { images } => {
             let count = counted(images.len(), "image");
-            vec![fact(format!("The bundle was taken: {count} on this machine now."))]
+            vec![fact(format!(
+                "The bundle was taken: {count} on this machine now."
+            ))]
         }
         Phase::Refused { reason, advice } => vec![
             problem(format!("Nothing of the bundle is used: {reason}.")),
@@ -220,9 +223,7 @@ fn support(support: &Support) -> Sentence {
             "Support data are on the stick: {file}, {}.",
             human_short(*bytes)
         )),
-        Support::Failed(reason) => {
-            problem(format!("Support data are not on the stick: {reason}."))
-        }
+        Support::Failed(reason) => problem(format!("Support data are not on the stick: {reason}.")),
     }
 }
 
@@ -234,14 +235,12 @@ fn may_be_pulled_out(bundle: &BundleFact) -> Option<Sentence> {
     }
 }
 
-/// The sentences that are new, without figures that change all the time: for the console and for events.
-pub fn news(before: &[Sentence], after: &[Sentence]) -> Vec<Sentence> {
-    let is_new = |sentence: &&Sentence| !before.contains(sentence);
-    let after = after.iter().filter(is_new);
-    after
-        .filter(|sentence| sentence.kind != Kind::Progress)
-        .cloned()
-        .collect()
+/// The sentences that are new: for the console and for events. Those with figures that change all the time are among them if wanted.
+pub fn news(before: &[Sentence], after: &[Sentence], with_progress: bool) -> Vec<Sentence> {
+    let is_news = |sentence: &&Sentence| {
+        !before.contains(sentence) && (with_progress || sentence.kind != Kind::Progress)
+    };
+    after.iter().filter(is_news).cloned().collect()
 }
 
 #[cfg(test)]

@@ -143,7 +143,14 @@ mod tests {
             (two, true, "v0.2.0", false, None, not_newer("v0.2.0")),
             (two, false, "v0.10.0", true, None, not_newer("v0.10.0")),
             (two, true, "v0.1.0", true, None, tried(None)),
-            (two, true, "v0.1.0", false, Some("it hung"), tried(Some("it hung"))),
+            (
+                two,
+                true,
+                "v0.1.0",
+                false,
+                Some("it hung"),
+                tried(Some("it hung")),
+            ),
         ] {
             let installers: Vec<_> = versions.iter().map(|it| installer(it)).collect();
             let standing = Standing {

@@ -32,6 +32,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
             "packet_capture",
             "state_partition",
             "statistics",
+            "terminals",
             "time",
             "trust",
         ],

@@ -32,11 +32,12 @@ impl FileSystem {
     }
 }
 
-/// The filesystem of a device that carries a label of bundles. `partition` is the name of its GPT partition.
-pub(super) fn of_stick(head: &[u8], partition: Option<&str>) -> Option<FileSystem> {
+/// The filesystem of a device that carries a label of bundles, and that label. `partition` is the name of its GPT partition.
+pub(super) fn of_stick(head: &[u8], partition: Option<&str>) -> Option<(FileSystem, &'static str)> {
     let (filesystem, label) = label(head)?;
-    let says_so = |text: &str| LABELS.contains(&text);
-    (says_so(&label) || partition.is_some_and(says_so)).then_some(filesystem)
+    let mut known = LABELS.into_iter();
+    let found = known.find(|known| label == *known || partition == Some(known));
+    found.map(|label| (filesystem, label))
 }
 
 /// The filesystem and its label.
@@ -105,7 +106,8 @@ pub(super) mod tests {
             (Vec::new(), None, None),
             (ext4("INSTAR-BUNDLE")[..1100].to_vec(), None, None),
         ] {
-            assert_eq!(of_stick(&head, partition), expected, "{partition:?}");
+            let found = of_stick(&head, partition).map(|(filesystem, _)| filesystem);
+            assert_eq!(found, expected, "{partition:?}");
         }
     }
 }

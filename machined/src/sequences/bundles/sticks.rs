@@ -11,10 +11,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use instar_bundle::{Files, OnMedium, find};
 
-use super::{Report, take_bundle, tell_end};
+use super::{Report, rules, take_bundle, tell_end, upgrade};
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
-use crate::bundles::{Event, Origin, Phase, Stick, Uevents, Word, plugged_in};
+use crate::bundles::{Event, Origin, Phase, Place, Stick, Uevents, Word, plugged_in};
 use crate::config::Sticks;
 use crate::machine::Machine;
 use crate::modules::Class;
@@ -26,6 +26,9 @@ use crate::sequences::steps::load_modules::load_modules;
 const MOUNTS: &str = "/run/instar/sticks";
 /// Pause after an error of the socket.
 const AGAIN: Duration = Duration::from_secs(60);
+
+/// What a person can do about a stick on which no bundle is found.
+const UNREADABLE: &str = "The stick needs the filesystem FAT or ext4, and one bundle in its top directory, as `instarctl bundle create` makes it.";
 
 /// A stick that is plugged in.
 struct Handled {
@@ -95,9 +98,7 @@ async fn heard(machine: &Arc<Machine>, word: Word, handled: &mut BTreeMap<String
 
 /// Compares the sticks that are plugged in with those that are handled.
 async fn look(machine: &Arc<Machine>, handled: &mut BTreeMap<String, Handled>) {
-    let accepts = machine
-        .config()
-        .is_some_and(|configured| configured.config.bundles.sticks == Sticks::Accept);
+    let accepts = machine.config().is_some() && rules(machine).sticks == Sticks::Accept;
     let looking = || plugged_in(Path::new("/sys"), Path::new("/dev"));
     let found = match blocking_io::within(blocking_io::ANSWER, looking).await {
         Ok(Ok(found)) if accepts => found,
@@ -116,22 +117,32 @@ async fn look(machine: &Arc<Machine>, handled: &mut BTreeMap<String, Handled>) {
         if handled.contains_key(&name) {
             continue;
         }
-        let report = Report::begin(machine.store.clone(), name.clone(), Phase::Searching);
+        let label = stick.label.to_owned();
+        let report = Report::begin(machine, &name, Place::Stick { label });
         let report = Arc::new(report);
         tokio::spawn(handle(machine.clone(), stick.clone(), report.clone()));
         handled.insert(name, Handled { stick, report });
     }
 }
 
-/// Takes the bundle of a stick, and unmounts the stick before its end is told.
+/// Takes the bundle of a stick, and unmounts the stick before its end is told. Then the upgrade begins, if the bundle is for one.
 async fn handle(machine: Arc<Machine>, stick: Stick, report: Arc<Report>) {
-    match open(&machine, &stick).await {
-        Ok((mount, files)) => {
-            let taken = take_bundle(&machine, files, Origin::Stick, &report).await;
-            drop(mount);
-            tell_end(&report, &taken);
+    let (mount, files) = match open(&machine, &stick).await {
+        Ok(opened) => opened,
+        Err(error) => {
+            return report.tell(Event::Failed {
+                reason: format!("{error:#}"),
+                advice: UNREADABLE.to_owned(),
+            });
         }
-        Err(error) => report.tell(Event::Failed(format!("{error:#}"))),
+    };
+    let taken = take_bundle(&machine, files, Origin::Stick, &report).await;
+    drop(mount);
+    tell_end(&report, &taken);
+    if let Ok(taken) = taken
+        && let Some(installer) = taken.installer
+    {
+        upgrade::begin(&machine, taken.bundle, installer, &report).await;
     }
 }
 
