@@ -34,12 +34,14 @@ mod service_list;
 mod shares;
 mod state;
 mod storage;
+mod support;
 mod time_service;
 mod upgrade_plan;
 mod upgrade_request;
 
 pub use kernel_log::KernelLog;
 pub use readers::serve_reader;
+pub use support::collect as collect_support;
 
 use std::path::Path;
 use std::sync::Arc;

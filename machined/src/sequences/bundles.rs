@@ -5,13 +5,16 @@
 
 mod ask;
 mod judge;
+mod medium;
 mod report;
 mod sticks;
+mod support;
 mod upgrade;
 
 pub use ask::NotAnswered;
 pub use report::Report;
 pub use sticks::watch_sticks;
+pub use support::{CollectSupport, SupportPart};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

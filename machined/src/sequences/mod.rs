@@ -24,7 +24,8 @@ mod upgrade;
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{BootArguments, Rollback, boot};
 pub use bundles::{
-    BundleError, NotAnswered, Report, Taken, UPLOAD, take_bundle, tell_end, watch_sticks,
+    BundleError, CollectSupport, NotAnswered, Report, SupportPart, Taken, UPLOAD, take_bundle,
+    tell_end, watch_sticks,
 };
 pub use config_change::ConfigChange;
 pub use install::{InstallError, install_image, may_install};

@@ -5,6 +5,9 @@
 /// The labels that say that there is a bundle: of ext4 and of partitions, and of FAT.
 pub const LABELS: [&str; 2] = ["INSTAR-BUNDLE", "INSTAR-BNDL"];
 
+/// How FAT's names are read and written.
+const FAT_NAMES: &str = "codepage=437,iocharset=ascii,shortname=mixed";
+
 /// A filesystem that sticks may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileSystem {
@@ -23,11 +26,19 @@ impl FileSystem {
         }
     }
 
-    /// Its mount options. A journal is not replayed: the stick is only read.
+    /// Its options for a mount that only reads. A journal is not replayed.
     pub fn options(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "noload",
-            FileSystem::Vfat => "codepage=437,iocharset=ascii,shortname=mixed",
+            FileSystem::Vfat => FAT_NAMES,
+        }
+    }
+
+    /// Its options for a mount that writes.
+    pub fn options_to_write(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "",
+            FileSystem::Vfat => FAT_NAMES,
         }
     }
 }
