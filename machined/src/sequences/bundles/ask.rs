@@ -16,6 +16,9 @@ use crate::terminals::Terminal;
 /// The time that a person has.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Columns of the narrowest screens.
+const COLUMNS: usize = 80;
+
 /// Why a bundle is not approved though a person could be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotAnswered {
@@ -97,11 +100,47 @@ async fn answer(terminal: &Terminal, mut question: Question) -> Answer {
 }
 
 fn text(report: &Report, question: &Question) -> String {
+    let said: Vec<String> = report.texts().iter().map(|text| wrapped(text)).collect();
     format!(
-        "\r\n{}\r\n\r\nTo approve exactly this bundle, type these digits within {} seconds:\r\n\r\n    {}\r\n\r\nA wrong digit refuses it, \
-         and so does waiting.\r\n",
-        report.texts().join("\r\n"),
+        "\r\n{}\r\n\r\nTo approve exactly this bundle, type these digits within {} seconds:\r\n\r\n    {}\r\n\r\n\
+         A wrong digit refuses it, and so does waiting.\r\n",
+        said.join("\r\n"),
         PATIENCE.as_secs(),
         question.shown()
     )
+}
+
+/// Breaks a sentence at spaces, so that it fits the narrowest screens.
+fn wrapped(sentence: &str) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for word in sentence.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > COLUMNS {
+            text.push_str("\r\n");
+            column = 0;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_broken_at_spaces() {
+        let (long, short) = ("x".repeat(COLUMNS - 2), "short");
+        assert_eq!(wrapped(short), short);
+        assert_eq!(
+            wrapped(&format!("{long} {short} {short}")),
+            format!("{long}\r\n{short} {short}")
+        );
+        assert_eq!(wrapped(&format!("a {long}")), format!("a {long}"));
+    }
 }
