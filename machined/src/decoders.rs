@@ -56,6 +56,7 @@ pub fn api_request(bytes: &[u8]) {
         instar::BundleBeginRequest,
         instar::BundleWriteRequest,
         instar::BundleImportRequest,
+        instar::BundleExportRequest,
     ];
 }
 

@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{caller, streamed};
+use super::{bundle_export, caller, streamed};
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
 use crate::bundles::{BundleFact, Origin, Phase, Place, UploadError};
@@ -198,5 +198,15 @@ impl BundleService for BundleApi {
             let _ = sender.send(last).await;
         });
         Ok(streamed(ReceiverStream::new(receiver)))
+    }
+
+    async fn export(
+        &self,
+        request: Request<wire::BundleExportRequest>,
+    ) -> Result<Response<BoxStream<wire::BundleExportResponse>>, Status> {
+        let peer = caller::peer(&request).to_owned();
+        let references = request.into_inner().references;
+        tracing::info!("a bundle of {} asked for by {peer}", references.join(", "));
+        bundle_export::export(&self.machine, &references).await
     }
 }

@@ -4,6 +4,7 @@
 
 mod apply_config;
 mod blocking;
+mod bundle_export;
 mod bundles;
 mod caller;
 mod caller_credentials;

@@ -25,6 +25,7 @@ pub use upgrade::Upgrade;
 pub use upload::{UploadError, Uploads};
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -98,6 +99,8 @@ pub struct Bundles {
     pub kept: Kept,
     /// Held while a bundle is verified and imported: one at a time.
     pub turn: Semaphore,
+    /// Held while a bundle of images of the store is sent to a caller: one at a time.
+    pub sending: Arc<Semaphore>,
 }
 
 impl Bundles {
@@ -107,6 +110,7 @@ impl Bundles {
             uploads: Uploads::new(images.join("bundle-upload")),
             kept: Kept::new(images.join("bundles.json")),
             turn: Semaphore::new(1),
+            sending: Arc::new(Semaphore::new(1)),
         }
     }
 }
