@@ -49,7 +49,7 @@ pub use limits::{LARGEST_BLOB, LARGEST_DOCUMENT};
 pub use plan::{Group, Plan, Planned};
 pub use summary::Summary;
 pub use verify::{BlobReader, VerifiedBundle, verify};
-pub use write::{WriteError, Writer};
+pub use write::{WriteError, Writer, archive_bytes};
 
 /// The version of the format that is written and read.
 pub const FORMAT: u64 = 1;

@@ -64,8 +64,25 @@ pub struct Writer {
 
 enum Target {
     Archive(BufWriter<File>),
+    Stream(Box<dyn Write + Send>),
     Directory(PathBuf),
 }
+
+/// The size of the archive of a bundle, in bytes.
+pub fn archive_bytes(index: &Index, plan: &Plan) -> u64 {
+    let metadata = [
+        LAYOUT.len(),
+        index.to_bytes().len(),
+        plan.summary.to_bytes().len(),
+    ];
+    let metadata = metadata.into_iter().map(|length| length as u64);
+    let sizes = metadata.chain(plan.blobs.iter().map(|blob| blob.size));
+    let members = sizes.map(|size| HEADER + size + padding(size) as u64);
+    members.sum::<u64>() + END as u64
+}
+
+/// Bytes of a member's header.
+const HEADER: u64 = 512;
 
 fn failed(what: impl ToString) -> impl FnOnce(io::Error) -> WriteError {
     move |source| WriteError::Io {
@@ -80,7 +97,23 @@ impl Writer {
     /// # Errors
     /// The file system's.
     pub fn archive(file: File, index: &Index, plan: Plan) -> Result<Self, WriteError> {
-        let mut writer = Writer::new(index, plan, Target::Archive(BufWriter::new(file)));
+        Writer::begun(index, plan, Target::Archive(BufWriter::new(file)))
+    }
+
+    /// Begins an archive that goes somewhere else than into a file.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn stream(
+        sink: Box<dyn Write + Send>,
+        index: &Index,
+        plan: Plan,
+    ) -> Result<Self, WriteError> {
+        Writer::begun(index, plan, Target::Stream(sink))
+    }
+
+    fn begun(index: &Index, plan: Plan, target: Target) -> Result<Self, WriteError> {
+        let mut writer = Writer::new(index, plan, target);
         let (index, summary) = (writer.index.clone(), writer.plan.summary.to_bytes());
         writer.document(Name::Layout, LAYOUT)?;
         writer.document(Name::Index, &index)?;
@@ -157,13 +190,8 @@ impl Writer {
     ) -> Result<(Digest, u64), WriteError> {
         let name = member.name;
         match &mut self.target {
-            Target::Archive(file) => {
-                file.write_all(&header(member)).map_err(failed(name))?;
-                let written = copy(content, member, file)?;
-                let zeros = &[0; END][..padding(member.size)];
-                file.write_all(zeros).map_err(failed(name))?;
-                Ok(written)
-            }
+            Target::Archive(file) => append(file, member, content),
+            Target::Stream(sink) => append(sink, member, content),
             Target::Directory(directory) => {
                 let file = File::create_new(directory.join(name.to_string()));
                 let mut file = file.map_err(failed(name))?;
@@ -195,6 +223,10 @@ impl Writer {
             }
             return Ok(self.plan.summary);
         }
+        if let Target::Stream(sink) = &mut self.target {
+            let ended = sink.write_all(&[0; END]).and_then(|()| sink.flush());
+            ended.map_err(failed("the end of the archive"))?;
+        }
         if let Target::Archive(file) = &mut self.target {
             let ended = file.write_all(&[0; END]).and_then(|()| file.flush());
             let ended = ended.and_then(|()| file.get_ref().sync_all());
@@ -202,6 +234,20 @@ impl Writer {
         }
         Ok(self.plan.summary)
     }
+}
+
+/// Appends a member to an archive.
+fn append(
+    archive: &mut dyn Write,
+    member: Member,
+    content: &mut dyn Read,
+) -> Result<(Digest, u64), WriteError> {
+    let name = member.name;
+    archive.write_all(&header(member)).map_err(failed(name))?;
+    let written = copy(content, member, archive)?;
+    let zeros = &[0; END][..padding(member.size)];
+    archive.write_all(zeros).map_err(failed(name))?;
+    Ok(written)
 }
 
 /// Copies the content of a member, but not more than its size.

@@ -14,6 +14,16 @@ pub(crate) async fn all(global: &Global) -> Result<Vec<Node>, Failure> {
     target(global).nodes().await
 }
 
+/// A node by its address, with the identity of the client configuration.
+pub(crate) async fn at(global: &Global, address: &str) -> Result<Node, Failure> {
+    let target = Target {
+        endpoints: vec![address.to_owned()],
+        nodes: vec![address.to_owned()],
+        ..target(global)
+    };
+    target.node().await
+}
+
 fn target(global: &Global) -> Target {
     Target {
         config_file: global.talosconfig.clone(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use instar_api::common::NetIpPrefix;
 use instar_api::definitions::block::{DiskSpec, SystemDiskSpec};
+use instar_api::definitions::instar::BundleSpec;
 use instar_api::definitions::network::{HostnameStatusSpec, NodeAddressSpec};
 use instar_api::definitions::runtime::{
     BootIdSpec, DiagnosticSpec, MachineStatusSpec, SecurityStateSpec, VersionSpec,
@@ -74,6 +75,8 @@ pub enum Watched {
     SystemDisk(BTreeMap<String, SystemDiskSpec>),
     /// Problems that keep it from being ready.
     Diagnostics(BTreeMap<String, DiagnosticSpec>),
+    /// Bundles of images, on sticks and uploaded.
+    Bundles(BTreeMap<String, BundleSpec>),
 }
 
 /// The link to a node. Times are since the dashboard began.
@@ -105,6 +108,8 @@ pub(crate) struct Node {
     pub(crate) disks: BTreeMap<String, DiskSpec>,
     pub(crate) system_disk: Option<String>,
     pub(crate) diagnostics: Vec<String>,
+    /// What the node says about sticks and bundles: the sentences of each.
+    pub(crate) bundles: Vec<Vec<String>>,
     pub(crate) services: Vec<wire::ServiceInfo>,
     pub(crate) processors: Vec<wire::CpuInfo>,
     /// Frequency of the fastest processor, in kHz.
@@ -294,6 +299,9 @@ impl Node {
             }
             Watched::Diagnostics(all) => {
                 self.diagnostics = all.into_values().map(|told| told.message).collect();
+            }
+            Watched::Bundles(all) => {
+                self.bundles = all.into_values().map(|bundle| bundle.sentences).collect();
             }
         }
     }

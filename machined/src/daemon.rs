@@ -178,7 +178,7 @@ fn start_followers(machine: &Arc<Machine>) {
     tokio::spawn(image_pins::keep(machine.clone()));
     tokio::spawn(intent::remember_trust(machine.clone()));
     tokio::spawn(note_time(machine.clone()));
-    tokio::spawn(watch_sticks(machine.clone()));
+    tokio::spawn(watch_sticks(machine.clone(), api::collect_support));
 }
 
 /// Returns the version that init gave up for this generation.

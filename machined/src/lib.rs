@@ -73,6 +73,7 @@ pub mod state_partition;
 pub mod statistics;
 pub mod status;
 pub mod store;
+pub mod terminals;
 pub mod time;
 pub mod trust;
 pub mod upgrade;

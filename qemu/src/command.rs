@@ -273,6 +273,10 @@ fn network(line: &mut Line, spec: &VmSpec) -> Result<()> {
         // Without a ROM BIOS does not try to boot from the card. UEFI has a driver of its own.
         card.push_str(",romfile=");
     }
+    if spec.network_card_in_port {
+        line.add(["-device", "pcie-root-port,id=card-port"]);
+        card.push_str(",id=card,bus=card-port");
+    }
     match &spec.network_boot {
         None => line.add(["-netdev", &netdev]),
         Some(boot) => {

@@ -18,6 +18,8 @@ pub struct VmSpec {
     pub forwards: Vec<Forward>,
     /// Adds a network card; the host's 127.0.0.1 is 10.0.2.2 for the guest.
     pub network: bool,
+    /// Puts the network card into a port that it can be pulled out of (`device_del`); its id is `card`.
+    pub network_card_in_port: bool,
     /// The file that the firmware starts from the network, before it looks at the drives.
     pub network_boot: Option<NetworkBoot>,
     /// Leaves the choice between network and disk to the firmware's own order, as the machine's NVRAM keeps it; else
@@ -296,6 +298,7 @@ impl VmSpec {
             drives: Vec::new(),
             forwards: Vec::new(),
             network: false,
+            network_card_in_port: false,
             network_boot: None,
             order_of_firmware: false,
             fw_cfg: Vec::new(),
@@ -368,6 +371,12 @@ impl VmSpec {
     pub fn network(mut self) -> Self {
         self.network = true;
         self
+    }
+
+    /// Adds the network card in a port that it can be pulled out of; its id is `card`.
+    pub fn network_card_in_port(mut self) -> Self {
+        self.network_card_in_port = true;
+        self.network()
     }
 
     /// Starts a file of this folder from the network, by TFTP; adds the network card.

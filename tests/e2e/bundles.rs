@@ -347,7 +347,7 @@ async fn a_stick_is_taken_when_it_is_signed(story: &Story) -> Outcome {
     let file = stick(&story.scratch, "signed.img", LABEL, &story.bundles.next)?;
     plug_in(story.node.vm(), "signed", &file)?;
     story.bundle_is(&["sda", "taken", "greeter:v2"]).await?;
-    let line = "the stick can be pulled out";
+    let line = "The stick can be pulled out";
     story.node.wait_for_line(line, PATIENCE)?;
     pull_out(story.node.vm(), "signed")?;
     is_forgotten(story).await
@@ -369,7 +369,7 @@ async fn and_refused_when_it_is_not(story: &Story) -> Outcome {
     plug_in(story.node.vm(), "unsigned", &file)?;
     let words = ["refused", "no signature was found"];
     story.bundle_is(&words).await?;
-    let line = "nothing of the bundle is used";
+    let line = "Nothing of the bundle is used";
     story.node.wait_for_line(line, PATIENCE)?;
     let images = story.client.run(&["get", "images"]).await?;
     ensure!(!images.output.contains("greeter:v3"), "{images:?}");

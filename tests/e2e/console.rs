@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 /// Adds a graphics card and a keyboard, and the usual command line for them.
-fn with_screen(plan: NodePlan, arguments: &str) -> NodePlan {
+pub(crate) fn with_screen(plan: NodePlan, arguments: &str) -> NodePlan {
     let arguments = format!("console=tty0 {arguments}");
     plan.spec(move |spec| {
         spec.extra_argument("-device")
@@ -33,7 +33,7 @@ fn with_screen(plan: NodePlan, arguments: &str) -> NodePlan {
 }
 
 /// Returns the card's text, line by line.
-fn screen(node: &Node) -> anyhow::Result<String> {
+pub(crate) fn screen(node: &Node) -> anyhow::Result<String> {
     let file = node.vm().directory().join("text-memory");
     node.vm().qmp().execute(
         "pmemsave",

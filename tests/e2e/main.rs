@@ -62,6 +62,7 @@ mod secure_boot;
 mod small_machine;
 mod soak;
 mod staged;
+mod sticks;
 mod talosctl_commands;
 mod talosctl_upgrades;
 mod tls;
@@ -108,7 +109,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 37] = [
+const OF_LONG_RUNS: [Area; 38] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -129,6 +130,7 @@ const OF_LONG_RUNS: [Area; 37] = [
     image_store::tests,
     bundles::tests,
     black_out::tests,
+    sticks::tests,
     hostile_clients::tests,
     dead_neighbours::tests,
     full_var::tests,

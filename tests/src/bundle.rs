@@ -1,5 +1,6 @@
 //! Bundles of images of a test's registry, and sticks with them.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,6 +15,8 @@ use crate::scratch::Scratch;
 
 /// Size of a stick's filesystem.
 const STICK: &str = "192M";
+/// Size of a stick of FAT, in bytes.
+const FAT_STICK: u64 = 64 << 20;
 /// The id of the SCSI controller that sticks are plugged into.
 const CONTROLLER: &str = "sticks";
 
@@ -57,6 +60,45 @@ pub fn stick(scratch: &Scratch, name: &str, label: &str, file: &Path) -> Result<
     command.args(["-q", "-L", label, "-d"]).arg(content.path());
     run(command.arg(&stick).arg(STICK))?;
     Ok(stick)
+}
+
+/// Writes a filesystem of FAT with a label and one empty directory on it.
+pub fn fat_stick(scratch: &Scratch, name: &str, label: &str, directory: &str) -> Result<PathBuf> {
+    let stick = scratch.join(name);
+    File::create(&stick)?.set_len(FAT_STICK)?;
+    run(Command::new("mkfs.vfat").args(["-n", label]).arg(&stick))?;
+    let place = format!("::{directory}");
+    run(Command::new("mmd").arg("-i").arg(&stick).arg(place))?;
+    Ok(stick)
+}
+
+/// Copies a directory of a FAT stick into a directory of the host.
+pub fn copy_from_fat(stick: &Path, directory: &str, to: &Path) -> Result<()> {
+    let place = format!("::{directory}");
+    run(Command::new("mcopy")
+        .arg("-s")
+        .arg("-i")
+        .arg(stick)
+        .arg(place)
+        .arg(to))?;
+    Ok(())
+}
+
+/// The arguments of QEMU that give a machine a place for USB sticks.
+pub fn place_for_usb_sticks() -> [&'static str; 2] {
+    ["-device", "qemu-xhci,id=usb"]
+}
+
+/// Plugs a stick into the USB of a running machine, which may write to it; `name` is for [`pull_out`].
+pub fn plug_into_usb(vm: &Vm, name: &str, stick: &Path) -> Result<()> {
+    let node = json!({"driver": "raw", "node-name": name,
+                      "file": {"driver": "file", "filename": stick}});
+    let id = format!("{name}-disk");
+    let device = json!({"driver": "usb-storage", "bus": "usb.0", "drive": name, "id": id});
+    let mut qmp = vm.qmp();
+    qmp.execute("blockdev-add", node)?;
+    qmp.execute("device_add", device)?;
+    Ok(())
 }
 
 /// The argument of QEMU that gives a machine a place for sticks.

@@ -38,6 +38,17 @@ pub(crate) enum Bundle {
         #[arg(long)]
         unchecked: bool,
     },
+    /// Bring images from the store of one node to others, with their signatures
+    ///
+    /// The nodes verify and judge them as those of an upload. No registry is asked.
+    Fetch {
+        /// Image references
+        #[arg(value_name = "REFERENCE", required = true)]
+        images: Vec<String>,
+        /// The node that has the images
+        #[arg(long, value_name = "NODE")]
+        from: String,
+    },
 }
 
 /// What a bundle is made of.

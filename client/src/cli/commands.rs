@@ -192,7 +192,7 @@ pub(crate) enum Command {
     /// List, pull and remove images on the node
     #[command(subcommand, visible_alias = "images")]
     Image(Image),
-    /// Make, show, verify and upload bundles: images with their signatures in one file, for places without a registry
+    /// Make, show, verify, upload and fetch bundles: images with their signatures in one file, for places without a registry
     #[command(subcommand)]
     Bundle(Bundle),
     /// Show the node's resources: its state and settings; `get rd` lists the types

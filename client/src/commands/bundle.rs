@@ -2,6 +2,7 @@
 
 mod create;
 mod credentials;
+mod fetch;
 mod registries;
 mod show;
 mod tags;
@@ -21,6 +22,7 @@ pub(super) async fn run(global: &Global, bundle: &Bundle) -> Result<(), Failure>
         Bundle::Show { bundle, key } => show::show(global, bundle, key),
         Bundle::Verify { bundle, key } => show::verify(global, bundle, key),
         Bundle::Upload { bundle, unchecked } => upload::run(global, bundle, *unchecked).await,
+        Bundle::Fetch { images, from } => fetch::run(global, images, from).await,
     }
 }
 

@@ -22,6 +22,9 @@ pub(super) const KINDS: &[Kind] = &[
         &[
             opt("approved", TEXTS),
             opt("sticks", OneOf(&["accept", "ignore"])),
+            opt("askAt", TEXTS),
+            opt("upgrade", Bool),
+            opt("support", Bool),
         ],
     ),
     kind(

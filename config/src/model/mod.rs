@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    str::FromStr,
     time::Duration,
 };
 
@@ -206,7 +207,39 @@ pub struct BundleRules {
     pub approved: BTreeSet<Digest>,
     /// What happens when a stick with a bundle is plugged in.
     pub sticks: Sticks,
+    /// The terminals at which a person is asked to approve the bundle of a stick.
+    pub ask_at: BTreeSet<AskAt>,
+    /// Whether a newer installer on a stick is installed.
+    pub upgrade: bool,
+    /// Whether a stick that asks for support data gets them.
+    pub support: bool,
 }
+
+/// A terminal at which a person is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AskAt {
+    /// The machine's own screen and keyboard.
+    Screen,
+    /// The serial consoles of the kernel's command line. Who reaches them may be far away.
+    Serial,
+}
+
+impl FromStr for AskAt {
+    type Err = UnknownTerminal;
+
+    fn from_str(text: &str) -> Result<Self, UnknownTerminal> {
+        match text {
+            "screen" => Ok(AskAt::Screen),
+            "serial" => Ok(AskAt::Serial),
+            _ => Err(UnknownTerminal),
+        }
+    }
+}
+
+/// A word that names no terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected `screen` or `serial`")]
+pub struct UnknownTerminal;
 
 /// What happens when a stick with a bundle is plugged in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        model::{BundleRules, Digest, ImagePattern, ImageRule, RuleEffect, Sticks},
+        model::{AskAt, BundleRules, Digest, ImagePattern, ImageRule, RuleEffect, Sticks},
         section::Section,
     },
     Documents,
@@ -28,6 +28,9 @@ pub(super) fn bundles(documents: &Documents<'_>) -> BundleRules {
             Some("ignore") => Sticks::Ignore,
             _ => Sticks::Accept,
         },
+        ask_at: document.parsed_list::<AskAt>("askAt").into_iter().collect(),
+        upgrade: document.flag("upgrade").unwrap_or(false),
+        support: document.flag("support").unwrap_or(false),
     }
 }
 

@@ -456,9 +456,14 @@ fn bundles_are_approved_by_their_digest() {
     );
     let rules = config(&document("sticks: accept")).bundles;
     assert_eq!(rules, BundleRules::default());
+    let rules = config(&document("askAt: [serial, screen]\nupgrade: true")).bundles;
+    assert_eq!(rules.ask_at, [AskAt::Screen, AskAt::Serial].into());
+    assert!(rules.upgrade && !rules.support);
+    assert!(config(&document("support: true")).bundles.support);
     for (fields, complaint) in [
         ("approved: [sha512:00]", "approved[0]: "),
         ("sticks: maybe", "sticks: "),
+        ("askAt: [door]", "askAt[0]: expected `screen` or `serial`"),
     ] {
         let errors = with(&document(fields)).unwrap_err().to_string();
         assert!(errors.contains(complaint), "{errors}");

@@ -1,5 +1,6 @@
 //! Draws a screen: a function of the known state, the terminal's size and its abilities.
 
+mod bundles;
 mod facts;
 mod load;
 mod log;
@@ -23,13 +24,16 @@ const WIDE: u16 = 120;
 
 /// Draws everything, and stores the number of rows that the scrolling list had room for.
 pub(crate) fn draw(frame: &mut Frame<'_>, screen: &mut Screen, look: Look) {
-    let [head, body, foot] = Layout::vertical([
+    let bundles = bundles::lines(screen.node(), frame.area().width, look);
+    let [head, stick, body, foot] = Layout::vertical([
         Constraint::Length(1),
+        bundles::height(&bundles, frame.area().height),
         Constraint::Min(0),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(header(screen, look), head);
+    bundles::draw(frame, stick, bundles, look);
     frame.render_widget(keys(screen, look), foot);
     screen.rows = match screen.page {
         Page::Summary => summary(frame, body, screen, look),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use instar_api::common::NetIpPrefix;
 use instar_api::definitions::block::{DiskSpec, SystemDiskSpec};
+use instar_api::definitions::instar::BundleSpec;
 use instar_api::definitions::network::{HostnameStatusSpec, NodeAddressSpec};
 use instar_api::definitions::runtime::{
     BootIdSpec, MachineStage, MachineStatusSpec, MachineStatusStatus, SecurityStateSpec,
@@ -316,6 +317,34 @@ fn a_poor_terminal_gets_ascii_alone() {
     screen.page = Page::Summary;
     let drawn = drawn(&mut screen, 80, 24, ASCII);
     shows(&drawn, include_str!("screens/ascii-80x24.txt"));
+}
+
+/// With a second bundle that has nothing to say.
+#[test]
+fn a_stick_is_told_of_above_every_page() {
+    let mut screen = screen();
+    let said = [
+        "A stick with the label INSTAR-BUNDLE is plugged in (sda1).",
+        "The bundle holds 2 images: registry.local/app:2.6.2 (version 2.6.2), registry.local/installer:v2 (version v0.3.0).",
+        "Leave the stick in.",
+    ];
+    let bundle = BundleSpec {
+        sentences: said.map(str::to_owned).to_vec(),
+        ..BundleSpec::default()
+    };
+    let mut all = one("sda1", bundle);
+    all.insert("upload".to_owned(), BundleSpec::default());
+    let update = Update::Watched(Watched::Bundles(all));
+    screen.apply(0, Duration::from_secs(41), update);
+    shows(
+        &drawn(&mut screen, 80, 24, ASCII),
+        include_str!("screens/stick-80x24.txt"),
+    );
+    for page in [Page::Monitor, Page::Log] {
+        screen.page = page;
+        let drawn = drawn(&mut screen, 80, 24, ASCII);
+        assert!(drawn.contains("Leave the stick in."), "{drawn}");
+    }
 }
 
 #[test]

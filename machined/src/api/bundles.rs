@@ -10,10 +10,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{caller, streamed};
+use super::{bundle_export, caller, streamed};
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
-use crate::bundles::{BundleFact, Origin, Phase, UploadError};
+use crate::bundles::{BundleFact, Origin, Phase, Place, UploadError};
 use crate::machine::Machine;
 use crate::sequences::{BundleError, Report, UPLOAD, take_bundle, tell_end};
 use crate::values::Digest;
@@ -50,11 +50,9 @@ impl BundleApi {
         let Some((digest, bytes, total)) = self.machine.bundles.uploads.progress() else {
             return;
         };
-        let fact = BundleFact {
-            origin: UPLOAD.to_owned(),
-            digest: Some(digest.to_string()),
-            phase: Phase::Receiving { bytes, total },
-        };
+        let phase = Phase::Receiving { bytes, total };
+        let mut fact = BundleFact::new(UPLOAD.to_owned(), Place::Upload, phase);
+        fact.digest = Some(digest.to_string());
         self.machine.store.put(UPLOAD, fact);
     }
 }
@@ -87,6 +85,7 @@ fn bundle_status(error: &BundleError) -> Status {
         | BundleError::Image(_)
         | BundleError::NotAllowed(_)
         | BundleError::NotApproved(_)
+        | BundleError::NotAnswered(_)
         | BundleError::NoPlace
         | BundleError::Import(_) => Status::failed_precondition(text),
     }
@@ -120,7 +119,8 @@ async fn import(
         _ => remove_file(machine.clone(), digest).await,
     }
     tell_end(report, &taken);
-    taken.map_err(|error| bundle_status(&error))
+    let taken = taken.map_err(|error| bundle_status(&error))?;
+    Ok(taken.images)
 }
 
 async fn remove_file(machine: Arc<Machine>, digest: Digest) {
@@ -179,8 +179,7 @@ impl BundleService for BundleApi {
         let (sender, receiver) = mpsc::channel(16);
         let machine = self.machine.clone();
         tokio::spawn(async move {
-            let (store, phase) = (machine.store.clone(), Phase::Searching);
-            let report = Arc::new(Report::begin(store, UPLOAD.to_owned(), phase));
+            let report = Arc::new(Report::begin(&machine, UPLOAD, Place::Upload));
             let mut phases = report.watch();
             let importing = import(&machine, digest, Files::archive(file), &report);
             let mut importing = std::pin::pin!(importing);
@@ -199,5 +198,15 @@ impl BundleService for BundleApi {
             let _ = sender.send(last).await;
         });
         Ok(streamed(ReceiverStream::new(receiver)))
+    }
+
+    async fn export(
+        &self,
+        request: Request<wire::BundleExportRequest>,
+    ) -> Result<Response<BoxStream<wire::BundleExportResponse>>, Status> {
+        let peer = caller::peer(&request).to_owned();
+        let references = request.into_inner().references;
+        tracing::info!("a bundle of {} asked for by {peer}", references.join(", "));
+        bundle_export::export(&self.machine, &references).await
     }
 }

@@ -4,6 +4,7 @@
 
 mod apply_config;
 mod blocking;
+mod bundle_export;
 mod bundles;
 mod caller;
 mod caller_credentials;
@@ -35,12 +36,14 @@ mod service_list;
 mod shares;
 mod state;
 mod storage;
+mod support;
 mod time_service;
 mod upgrade_plan;
 mod upgrade_request;
 
 pub use kernel_log::KernelLog;
 pub use readers::serve_reader;
+pub use support::collect as collect_support;
 
 use std::path::Path;
 use std::sync::Arc;

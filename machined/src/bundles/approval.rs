@@ -4,16 +4,18 @@
 //! rules                      upload by a caller who may pull    stick
 //! deny, not signed           refused                            refused
 //! signed by the rule's key   taken                              taken
-//! skip, no rule              taken, as a pull                   taken if the config approves the bundle's digest, else refused
+//! skip, no rule              taken, as a pull                   taken if the config, or a person at the machine, approves the
+//!                                                               bundle's digest; else refused
 //! ```
 //!
 //! A stick has no caller: whoever can plug it in is asked for nothing. So somebody whom the config trusts has to have said yes before: by a
-//! signature, or by naming the bundle.
+//! signature, by naming the bundle, or at a terminal that the config names.
 
 use std::collections::BTreeSet;
 
+use super::contents::{Approval, FoundImage};
 use crate::oci::verification::Basis;
-use crate::values::{Digest, ImageReference};
+use crate::values::Digest;
 
 /// Who brought a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,46 +26,65 @@ pub enum Origin {
     Stick,
 }
 
-/// An image that nobody whom the config trusts has said yes to.
+/// Images that nobody whom the config trusts has said yes to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{image} is not approved: no rule of ImageVerificationConfig names a key that has signed it, and BundleConfig does not approve \
-     the bundle {bundle}; sign the image, or add the digest to BundleConfig"
+    "{} not approved: no rule of ImageVerificationConfig names a key that has signed it, and BundleConfig does not approve the bundle \
+     {bundle}",
+    be(images)
 )]
 pub struct NotApproved {
-    /// The image.
-    pub image: Box<ImageReference>,
+    /// Their references.
+    pub images: Vec<String>,
     /// The bundle.
     pub bundle: Digest,
 }
 
+fn be(images: &[String]) -> String {
+    let verb = if images.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", images.join(", "))
+}
+
+/// The approvals of bundles as a whole.
+#[derive(Debug, Clone, Copy)]
+pub struct Approvals<'a> {
+    /// The digests in the config.
+    pub config: &'a BTreeSet<Digest>,
+    /// Whether a person at the machine has approved this bundle, and still may.
+    pub person: bool,
+}
+
 /// Decides about an image that the rules allow.
+pub fn approve(origin: Origin, bundle: Digest, given: Approvals<'_>, basis: &Basis) -> Approval {
+    match (origin, basis) {
+        (_, Basis::Signed { rule, key }) => Approval::Signature {
+            rule: rule.pattern.to_string(),
+            key: *key,
+        },
+        (Origin::Caller, Basis::NoRule | Basis::Skipped(_)) => Approval::Caller,
+        (Origin::Stick, _) if given.config.contains(&bundle) => Approval::Config,
+        (Origin::Stick, _) if given.person => Approval::Person,
+        (Origin::Stick, Basis::NoRule | Basis::Skipped(_)) => Approval::Nobody,
+    }
+}
+
+/// Checks that all images are approved.
 ///
 /// # Errors
-/// The image is on a stick, is not signed by a rule's key, and its bundle is not approved.
-pub fn approve(
-    origin: Origin,
-    bundle: Digest,
-    approved: &BTreeSet<Digest>,
-    image: &ImageReference,
-    basis: &Basis,
-) -> Result<(), NotApproved> {
-    let is_approved = match (origin, basis) {
-        (Origin::Caller, _) | (Origin::Stick, Basis::Signed { .. }) => true,
-        (Origin::Stick, Basis::NoRule | Basis::Skipped(_)) => approved.contains(&bundle),
-    };
-    match is_approved {
+/// Those that are not.
+pub fn all_approved(bundle: Digest, images: &[FoundImage]) -> Result<(), NotApproved> {
+    let open = images
+        .iter()
+        .filter(|image| matches!(image.approval, Approval::Nobody | Approval::NotJudged));
+    let images: Vec<String> = open.map(|image| image.reference.clone()).collect();
+    match images.is_empty() {
         true => Ok(()),
-        false => Err(NotApproved {
-            image: Box::new(image.clone()),
-            bundle,
-        }),
+        false => Err(NotApproved { images, bundle }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::oci::verification::RuleName;
     use crate::values::ImagePattern;
@@ -71,7 +92,6 @@ mod tests {
     #[test]
     fn a_stick_needs_a_signature_or_an_approval() {
         let (bundle, other) = (Digest::of(b"bundle"), Digest::of(b"other"));
-        let image: ImageReference = "r.io/a:v1".parse().unwrap();
         let rule = || RuleName {
             number: 0,
             pattern: ImagePattern::new("*"),
@@ -80,31 +100,50 @@ mod tests {
             rule: rule(),
             key: other,
         };
+        let signature = || Approval::Signature {
+            rule: "*".to_owned(),
+            key: other,
+        };
         let all = [Basis::NoRule, Basis::Skipped(rule()), signed()];
-        for (origin, approved, expected) in [
-            (Origin::Caller, vec![], [true, true, true]),
-            (Origin::Stick, vec![], [false, false, true]),
-            (Origin::Stick, vec![other], [false, false, true]),
-            (Origin::Stick, vec![other, bundle], [true, true, true]),
+        for (origin, approved, person, expected) in [
+            (Origin::Caller, vec![], false, Approval::Caller),
+            (Origin::Stick, vec![], false, Approval::Nobody),
+            (Origin::Stick, vec![other], false, Approval::Nobody),
+            (Origin::Stick, vec![other], true, Approval::Person),
+            (Origin::Stick, vec![other, bundle], false, Approval::Config),
+            (Origin::Stick, vec![other, bundle], true, Approval::Config),
         ] {
-            let approved = approved.into_iter().collect();
+            let config = approved.into_iter().collect();
+            let given = Approvals {
+                config: &config,
+                person,
+            };
+            let expected = [expected.clone(), expected, signature()];
             for (basis, expected) in all.iter().zip(expected) {
-                let decided = approve(origin, bundle, &approved, &image, basis);
-                assert_eq!(decided.is_ok(), expected, "{origin:?} {basis:?}");
+                let decided = approve(origin, bundle, given, basis);
+                assert_eq!(decided, expected, "{origin:?} {basis:?}");
             }
         }
-        let refused = approve(
-            Origin::Stick,
-            bundle,
-            &BTreeSet::new(),
-            &image,
-            &Basis::NoRule,
-        );
-        assert!(
-            refused
-                .unwrap_err()
-                .to_string()
-                .contains(&bundle.to_string())
-        );
+    }
+
+    #[test]
+    fn an_error_names_the_images_that_are_not_approved_and_the_bundle() {
+        let bundle = Digest::of(b"bundle");
+        let image = |name: &str, approval| FoundImage {
+            reference: name.to_owned(),
+            version: None,
+            approval,
+        };
+        let images = [
+            image("a", Approval::Nobody),
+            image("b", Approval::Config),
+            image("c", Approval::Nobody),
+        ];
+        let refused = all_approved(bundle, &images);
+        let text = refused.err().map(|error| error.to_string());
+        let text = text.unwrap_or_default();
+        assert!(text.starts_with("a, c are not approved"), "{text}");
+        assert!(text.contains(&bundle.to_string()), "{text}");
+        assert_eq!(all_approved(bundle, &images[1..2]), Ok(()));
     }
 }

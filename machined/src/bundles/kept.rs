@@ -26,11 +26,19 @@ pub struct Kept {
     writing: Mutex<()>,
 }
 
-/// The images of one bundle.
+/// What is remembered of one bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Taken {
+#[serde(rename_all = "camelCase")]
+pub struct Taken {
     bundle: Digest,
-    images: BTreeSet<Digest>,
+    /// Its images that are in the store.
+    pub images: BTreeSet<Digest>,
+    /// A person at the machine has approved it.
+    #[serde(default)]
+    pub by_person: bool,
+    /// An upgrade to its installer has begun.
+    #[serde(default)]
+    pub upgrade_begun: bool,
 }
 
 impl Kept {
@@ -56,15 +64,30 @@ impl Kept {
         read.ok().flatten().unwrap_or_default()
     }
 
-    /// Notes the images of a bundle that was taken.
+    /// Returns what is remembered of a bundle.
+    pub fn find(&self, bundle: Digest) -> Option<Taken> {
+        self.read().into_iter().find(|taken| taken.bundle == bundle)
+    }
+
+    /// Changes what is remembered of a bundle, which is the newest one from now on.
     ///
     /// # Errors
     /// The record cannot be written.
-    pub fn add(&self, bundle: Digest, images: BTreeSet<Digest>) -> anyhow::Result<()> {
+    pub fn change(&self, bundle: Digest, change: impl FnOnce(&mut Taken)) -> anyhow::Result<()> {
         let _writing = self.writing.locked();
         let mut all = self.read();
-        all.retain(|taken| taken.bundle != bundle);
-        all.push(Taken { bundle, images });
+        let known = all.iter().position(|taken| taken.bundle == bundle);
+        let mut taken = match known {
+            Some(place) => all.remove(place),
+            None => Taken {
+                bundle,
+                images: BTreeSet::new(),
+                by_person: false,
+                upgrade_begun: false,
+            },
+        };
+        change(&mut taken);
+        all.push(taken);
         let surplus = all.len().saturating_sub(MOST);
         all.drain(..surplus);
         whole_file::replace_json(&self.file, MODE, &all)
@@ -88,12 +111,23 @@ mod tests {
                 .map(|text| digest(text))
                 .collect::<BTreeSet<_>>()
         };
-        kept.add(digest("one"), set(&["a", "b"])).unwrap();
-        kept.add(digest("two"), set(&["b", "c"])).unwrap();
+        let add = |bundle: &str, images: &[&str]| {
+            let images = set(images);
+            kept.change(digest(bundle), |taken| taken.images = images)
+                .unwrap();
+        };
+        add("one", &["a", "b"]);
+        add("two", &["b", "c"]);
         assert_eq!(kept.images(), set(&["a", "b", "c"]));
-        kept.add(digest("one"), set(&["a", "b"])).unwrap();
-        kept.add(digest("three"), set(&["d"])).unwrap();
+        add("one", &["a", "b"]);
+        add("three", &["d"]);
         assert_eq!(kept.images(), set(&["a", "b", "d"]));
+        let begun = |name| kept.find(digest(name)).map(|taken| taken.upgrade_begun);
+        kept.change(digest("one"), |taken| taken.upgrade_begun = true)
+            .unwrap();
+        assert_eq!(kept.images(), set(&["a", "b", "d"]));
+        assert_eq!(begun("one"), Some(true));
+        assert_eq!((begun("three"), begun("two")), (Some(false), None));
         std::fs::write(directory.path().join("kept.json"), "[{").unwrap();
         assert!(kept.images().is_empty());
     }

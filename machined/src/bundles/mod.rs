@@ -1,21 +1,31 @@
 //! Bundles of images on their way into the machine: where they lie, how far they are, and which images came by them.
 //!
 //! What is done with a bundle is a sequence (`sequences/bundles`); this room has its parts: the states as a value ([`Phase`]), the file of
-//! an upload ([`Uploads`]), the decision about an image ([`approve`]), and the images that stay because a bundle brought them ([`Kept`]).
+//! an upload ([`Uploads`]), the decisions about an image ([`approve`]) and about an upgrade ([`upgrade::plan`]), what is said about it all
+//! ([`sentences`]), and the images that stay because a bundle brought them ([`Kept`]).
 
 mod approval;
+mod contents;
 mod kept;
 mod phase;
+mod question;
+mod sentences;
 mod stick;
+pub mod upgrade;
 mod upload;
 
-pub use approval::{NotApproved, Origin, approve};
-pub use kept::Kept;
+pub use approval::{Approvals, NotApproved, Origin, all_approved, approve};
+pub use contents::{Approval, FoundImage, Support};
+pub use kept::{Kept, Taken};
 pub use phase::{Event, Phase, next};
+pub use question::{Answer, Question};
+pub use sentences::{Kind, Sentence, news, sentences};
 pub use stick::{FileSystem, LABELS, Stick, Uevents, Word, plugged_in};
+pub use upgrade::Upgrade;
 pub use upload::{UploadError, Uploads};
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -26,12 +36,53 @@ use crate::store::Resource;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BundleFact {
-    /// Where it lies.
+    /// Where it lies: `upload`, or the stick's device.
     pub origin: String,
+    /// What kind of place that is.
+    pub place: Place,
     /// Its digest, once that is known.
     pub digest: Option<String>,
+    /// Its images, once they are known.
+    pub images: Vec<FoundImage>,
     /// How far it is.
     pub phase: Phase,
+    /// Whether it upgrades the machine, once that is decided.
+    pub upgrade: Option<Upgrade>,
+    /// Support data for the stick, if it asks for them.
+    pub support: Option<Support>,
+}
+
+/// The place of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Place {
+    /// An upload by a caller of the API.
+    Upload,
+    /// A stick.
+    Stick {
+        /// Its label.
+        label: String,
+    },
+}
+
+impl BundleFact {
+    /// A bundle of which nothing is known yet.
+    pub fn new(origin: String, place: Place, phase: Phase) -> Self {
+        BundleFact {
+            origin,
+            place,
+            digest: None,
+            images: Vec::new(),
+            phase,
+            upgrade: None,
+            support: None,
+        }
+    }
+
+    /// Whether nothing more is read from its place or written there.
+    pub fn is_over(&self) -> bool {
+        self.phase.is_over() && self.support != Some(Support::Writing)
+    }
 }
 
 impl Resource for BundleFact {
@@ -48,6 +99,8 @@ pub struct Bundles {
     pub kept: Kept,
     /// Held while a bundle is verified and imported: one at a time.
     pub turn: Semaphore,
+    /// Held while a bundle of images of the store is sent to a caller: one at a time.
+    pub sending: Arc<Semaphore>,
 }
 
 impl Bundles {
@@ -57,6 +110,7 @@ impl Bundles {
             uploads: Uploads::new(images.join("bundle-upload")),
             kept: Kept::new(images.join("bundles.json")),
             turn: Semaphore::new(1),
+            sending: Arc::new(Semaphore::new(1)),
         }
     }
 }

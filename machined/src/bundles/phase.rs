@@ -4,9 +4,11 @@
 //!  upload:  Receiving ─┐ Whole
 //!                      ▼
 //!  stick:  Searching ──► Verifying ── Good ──► Importing ── Imported ──► Taken
-//!              │  Found      │                    │ ▲ Next (image)         ▲ a stick may be pulled out
-//!              │             │                    └─┘
-//!              └── Failed ───┴────── Failed ──────┴──────► Refused(reason)
+//!            │ │  Found     │ │ Open       ▲       │ ▲ Next (image)        ▲ a stick may be pulled out
+//!            │ │            │ └──► Asking ─┘ Good  │ │ Unpacked (bytes)
+//!            │ │            │         │            └─┘
+//!            │ └─ Failed ───┴─ Failed ┴─── Failed ─┴──────► Refused(reason)
+//!            └─ NoBundle ─────────────────────────────────► Empty
 //!
 //!  a stick that is pulled out is forgotten while it is searched and when it is over; else it is refused, because it is gone too early
 //! ```
@@ -33,6 +35,11 @@ pub enum Phase {
         /// Bytes of all blobs.
         total: u64,
     },
+    /// A person at the machine is asked to approve it.
+    Asking {
+        /// The time that the person has, in seconds.
+        seconds: u64,
+    },
     /// Its images are unpacked.
     Importing {
         /// The image's reference.
@@ -41,6 +48,10 @@ pub enum Phase {
         number: usize,
         /// Number of images.
         count: usize,
+        /// Bytes of the image that are unpacked.
+        bytes: u64,
+        /// Bytes of the image.
+        total: u64,
     },
     /// Its images are in the store.
     Taken {
@@ -51,7 +62,11 @@ pub enum Phase {
     Refused {
         /// Why.
         reason: String,
+        /// What a person can do about it.
+        advice: String,
     },
+    /// There is no bundle on the stick, and nothing is wrong with that.
+    Empty,
 }
 
 /// What happens to a bundle.
@@ -63,52 +78,88 @@ pub enum Event {
     Found(u64),
     /// More bytes were compared.
     Read(u64),
+    /// It is good, but nobody has approved it: a person has so many seconds to do so.
+    Open(u64),
     /// It is good and allowed; this image is the first of so many.
     Good(String, usize),
     /// The next image.
     Next(String),
+    /// Bytes of the image that are unpacked, and those of the image.
+    Unpacked(u64, u64),
     /// All images are in the store.
     Imported(Vec<String>),
     /// It is refused, or something failed.
-    Failed(String),
+    Failed {
+        /// Why.
+        reason: String,
+        /// What a person can do about it.
+        advice: String,
+    },
+    /// There is no bundle on the stick, which was plugged in for something else.
+    NoBundle,
     /// The stick was pulled out.
     PulledOut,
 }
 
 /// The state after an event. `None`: the bundle is forgotten. An event that does not fit changes nothing.
 pub fn next(phase: Phase, event: Event) -> Option<Phase> {
-    use Phase::{Importing, Receiving, Refused, Searching, Taken, Verifying};
+    use Phase::{Asking, Empty, Importing, Receiving, Refused, Searching, Taken, Verifying};
     Some(match (phase, event) {
-        (Searching | Taken { .. } | Refused { .. }, Event::PulledOut) => return None,
-        (Verifying { .. } | Importing { .. }, Event::PulledOut) => Refused {
-            reason: "the stick was pulled out too early; plug it in again".to_owned(),
+        (Searching | Taken { .. } | Refused { .. } | Empty, Event::PulledOut) => return None,
+        (Verifying { .. } | Asking { .. } | Importing { .. }, Event::PulledOut) => Refused {
+            reason: "the stick was pulled out too early".to_owned(),
+            advice: "Plug it in again, and leave it in until it can be pulled out.".to_owned(),
         },
         (Receiving { total, .. }, Event::Received(bytes)) => Receiving { bytes, total },
         (Searching | Receiving { .. }, Event::Found(total)) => Verifying { bytes: 0, total },
+        (Searching, Event::NoBundle) => Empty,
         (Verifying { total, .. }, Event::Read(bytes)) => Verifying { bytes, total },
-        (Verifying { .. }, Event::Good(image, count)) => Importing {
+        (Verifying { .. }, Event::Open(seconds)) => Asking { seconds },
+        (Verifying { .. } | Asking { .. }, Event::Good(image, count)) => importing(image, 1, count),
+        (Importing { number, count, .. }, Event::Next(image)) => {
+            importing(image, number + 1, count)
+        }
+        (
+            Importing {
+                image,
+                number,
+                count,
+                ..
+            },
+            Event::Unpacked(bytes, total),
+        ) => Importing {
             image,
-            number: 1,
+            number,
             count,
-        },
-        (Importing { number, count, .. }, Event::Next(image)) => Importing {
-            image,
-            number: number + 1,
-            count,
+            bytes,
+            total,
         },
         (Importing { .. }, Event::Imported(images)) => Taken { images },
         (
-            Searching | Receiving { .. } | Verifying { .. } | Importing { .. },
-            Event::Failed(reason),
-        ) => Refused { reason },
+            Searching | Receiving { .. } | Verifying { .. } | Asking { .. } | Importing { .. },
+            Event::Failed { reason, advice },
+        ) => Refused { reason, advice },
         (unchanged, _) => unchanged,
     })
+}
+
+fn importing(image: String, number: usize, count: usize) -> Phase {
+    Phase::Importing {
+        image,
+        number,
+        count,
+        bytes: 0,
+        total: 0,
+    }
 }
 
 impl Phase {
     /// Whether nothing more happens to the bundle by itself.
     pub fn is_over(&self) -> bool {
-        matches!(self, Phase::Taken { .. } | Phase::Refused { .. })
+        matches!(
+            self,
+            Phase::Taken { .. } | Phase::Refused { .. } | Phase::Empty
+        )
     }
 
     /// One word.
@@ -117,44 +168,61 @@ impl Phase {
             Phase::Searching => "searching",
             Phase::Receiving { .. } => "receiving",
             Phase::Verifying { .. } => "verifying",
+            Phase::Asking { .. } => "asking",
             Phase::Importing { .. } => "importing",
             Phase::Taken { .. } => "taken",
             Phase::Refused { .. } => "refused",
+            Phase::Empty => "empty",
         }
     }
 
     /// The share that is done, in percent, and further words: for tables and the console.
     pub fn detail(&self) -> String {
         match self {
-            Phase::Searching => String::new(),
+            Phase::Searching | Phase::Empty => String::new(),
             Phase::Receiving { bytes, total } | Phase::Verifying { bytes, total } => {
                 let percent = bytes.saturating_mul(100).checked_div(*total).unwrap_or(100);
                 format!("{percent} %")
+            }
+            Phase::Asking { seconds } => {
+                format!("waits up to {seconds} s for a person at the machine")
             }
             Phase::Importing {
                 image,
                 number,
                 count,
+                ..
             } => format!("{number} of {count}: {image}"),
             Phase::Taken { images } => images.join(", "),
-            Phase::Refused { reason } => reason.clone(),
+            Phase::Refused { reason, .. } => reason.clone(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn verifying(bytes: u64) -> Phase {
         Phase::Verifying { bytes, total: 9 }
     }
 
-    fn importing(image: &str, number: usize) -> Phase {
+    fn receiving(bytes: u64) -> Phase {
+        Phase::Receiving { bytes, total: 9 }
+    }
+
+    fn asking() -> Phase {
+        Phase::Asking { seconds: 60 }
+    }
+
+    fn unpacked(bytes: u64) -> Phase {
         Phase::Importing {
-            image: image.to_owned(),
-            number,
+            image: "a".to_owned(),
+            number: 1,
             count: 2,
+            bytes,
+            total: 8,
         }
     }
 
@@ -164,104 +232,112 @@ mod tests {
         }
     }
 
-    fn refused(reason: &str) -> Phase {
+    fn refused() -> Phase {
         Phase::Refused {
-            reason: reason.to_owned(),
+            reason: "no".to_owned(),
+            advice: "Stop.".to_owned(),
         }
     }
 
-    /// One event of each kind.
-    fn events() -> [Event; 8] {
+    /// One event of each kind, by its name in the table.
+    fn events() -> [(&'static str, Event); 11] {
         [
-            Event::Received(3),
-            Event::Found(9),
-            Event::Read(4),
-            Event::Good("a".to_owned(), 2),
-            Event::Next("b".to_owned()),
-            Event::Imported(vec!["a".to_owned(), "b".to_owned()]),
-            Event::Failed("no".to_owned()),
-            Event::PulledOut,
+            ("received", Event::Received(3)),
+            ("found", Event::Found(9)),
+            ("read", Event::Read(4)),
+            ("open", Event::Open(60)),
+            ("good", Event::Good("a".to_owned(), 2)),
+            ("next", Event::Next("b".to_owned())),
+            ("unpacked", Event::Unpacked(5, 8)),
+            (
+                "imported",
+                Event::Imported(vec!["a".to_owned(), "b".to_owned()]),
+            ),
+            (
+                "failed",
+                Event::Failed {
+                    reason: "no".to_owned(),
+                    advice: "Stop.".to_owned(),
+                },
+            ),
+            ("no bundle", Event::NoBundle),
+            ("pulled out", Event::PulledOut),
         ]
     }
 
-    /// The states after each of these events; None in a cell: the event does not fit.
+    /// The events that change each state; all others leave it as it is. Being pulled out is tested below.
     #[test]
     fn every_event_in_every_state() {
-        let receiving = |bytes| Phase::Receiving { bytes, total: 9 };
-        let gone = refused("the stick was pulled out too early; plug it in again");
-        let failed = Some(refused("no"));
-        let rows: [(Phase, [Option<Phase>; 7]); 6] = [
+        let failed = ("failed", refused());
+        let rows: [(Phase, Vec<(&str, Phase)>); 8] = [
             (
                 Phase::Searching,
-                [
-                    None,
-                    Some(verifying(0)),
-                    None,
-                    None,
-                    None,
-                    None,
+                vec![
+                    ("found", verifying(0)),
+                    ("no bundle", Phase::Empty),
                     failed.clone(),
                 ],
             ),
             (
                 receiving(0),
-                [
-                    Some(receiving(3)),
-                    Some(verifying(0)),
-                    None,
-                    None,
-                    None,
-                    None,
+                vec![
+                    ("received", receiving(3)),
+                    ("found", verifying(0)),
                     failed.clone(),
                 ],
             ),
             (
                 verifying(1),
-                [
-                    None,
-                    None,
-                    Some(verifying(4)),
-                    Some(importing("a", 1)),
-                    None,
-                    None,
+                vec![
+                    ("read", verifying(4)),
+                    ("open", asking()),
+                    ("good", importing("a".to_owned(), 1, 2)),
                     failed.clone(),
                 ],
             ),
             (
-                importing("a", 1),
-                [
-                    None,
-                    None,
-                    None,
-                    None,
-                    Some(importing("b", 2)),
-                    Some(taken()),
+                asking(),
+                vec![("good", importing("a".to_owned(), 1, 2)), failed.clone()],
+            ),
+            (
+                unpacked(1),
+                vec![
+                    ("next", importing("b".to_owned(), 2, 2)),
+                    ("unpacked", unpacked(5)),
+                    ("imported", taken()),
                     failed,
                 ],
             ),
-            (taken(), [const { None }; 7]),
-            (refused("altered"), [const { None }; 7]),
+            (taken(), vec![]),
+            (refused(), vec![]),
+            (Phase::Empty, vec![]),
         ];
-        for (before, after) in rows {
-            for (event, expected) in events().into_iter().zip(after) {
-                let expected = expected.unwrap_or_else(|| before.clone());
+        for (before, changes) in rows {
+            for (name, event) in events() {
+                if name == "pulled out" {
+                    continue;
+                }
+                let change = changes.iter().find(|(event, _)| *event == name);
+                let expected = change.map_or_else(|| before.clone(), |(_, after)| after.clone());
                 assert_eq!(
-                    next(before.clone(), event.clone()),
+                    next(before.clone(), event),
                     Some(expected),
-                    "{before:?}, {event:?}"
+                    "{before:?}, {name}"
                 );
             }
         }
-        for (before, after) in [
-            (Phase::Searching, None),
-            (receiving(1), Some(receiving(1))),
-            (verifying(1), Some(gone.clone())),
-            (importing("a", 1), Some(gone)),
-            (taken(), None),
-            (refused("altered"), None),
-        ] {
-            assert_eq!(next(before.clone(), Event::PulledOut), after, "{before:?}");
+    }
+
+    #[test]
+    fn a_stick_that_is_pulled_out_is_forgotten_or_was_pulled_out_too_early() {
+        for before in [Phase::Searching, taken(), refused(), Phase::Empty] {
+            assert_eq!(next(before.clone(), Event::PulledOut), None, "{before:?}");
         }
+        for before in [verifying(1), asking(), unpacked(1)] {
+            let after = next(before, Event::PulledOut).unwrap();
+            assert_eq!(after.detail(), "the stick was pulled out too early");
+        }
+        assert_eq!(next(receiving(1), Event::PulledOut), Some(receiving(1)));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Stick {
     pub name: String,
     /// Its filesystem.
     pub filesystem: FileSystem,
+    /// The label that says that it is one.
+    pub label: &'static str,
     /// The number of the disk, which a disk that is plugged in later has not (`diskseq`); the name may come back.
     pub sequence: u64,
 }
@@ -51,7 +53,7 @@ pub fn plugged_in(sysfs: &Path, devices: &Path) -> io::Result<BTreeMap<String, S
             let mut lines = about.lines();
             lines.find_map(|line| line.strip_prefix(field)?.strip_prefix('='))
         };
-        let Some(filesystem) = head(&devices.join(&name)).and_then(|head| {
+        let Some((filesystem, label)) = head(&devices.join(&name)).and_then(|head| {
             let partition = field("PARTNAME");
             label::of_stick(&head, partition)
         }) else {
@@ -61,6 +63,7 @@ pub fn plugged_in(sysfs: &Path, devices: &Path) -> io::Result<BTreeMap<String, S
         let stick = Stick {
             name: name.clone(),
             filesystem,
+            label,
             sequence: sequence.unwrap_or(0),
         };
         found.insert(name, stick);
@@ -107,6 +110,7 @@ mod tests {
         let stick = |name: &str, filesystem, sequence| Stick {
             name: name.to_owned(),
             filesystem,
+            label: "INSTAR-BUNDLE",
             sequence,
         };
         let expected = [

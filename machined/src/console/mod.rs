@@ -32,6 +32,7 @@ use tower_service::Service;
 use crate::command_line;
 use crate::machine::Machine;
 use crate::services::{Cgroup, Definition};
+use crate::terminals;
 use crate::values::system_process;
 
 /// The name of the dashboard's service.
@@ -46,7 +47,7 @@ const CONNECTION: std::os::fd::RawFd = 3;
 /// Defines the dashboard as a service of this machine; none if there is no screen for it.
 pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> {
     let arguments = command_line::read()?;
-    if screen::is_switched_off(&arguments) || !screen::exists()? {
+    if screen::is_switched_off(&arguments) || !terminals::exists()? {
         return Ok(None);
     }
     Ok(Some(Definition {

@@ -1,8 +1,7 @@
-//! The machine's screen: whether there is one, and whether the dashboard or the kernel's messages have it.
+//! The machine's screen: whether the dashboard or the kernel's messages have it.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use anyhow::Context as _;
 
@@ -20,37 +19,6 @@ pub(super) fn is_switched_off(command_line: &str) -> bool {
         .take_while(|word| *word != "--")
         .filter_map(|word| word.strip_prefix("instar.dashboard="));
     said.last() == Some("off")
-}
-
-/// Returns whether a screen shows the virtual terminals.
-pub(super) fn exists() -> anyhow::Result<bool> {
-    let class = Path::new("/sys/class/vtconsole");
-    if !class.exists() {
-        return Ok(false);
-    }
-    let listed = class
-        .read_dir()
-        .with_context(|| format!("list {}", class.display()))?;
-    for console in listed {
-        let console = console?.path();
-        let read = |name: &str| {
-            let path = console.join(name);
-            std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
-        };
-        if is_screen(&read("name")?, &read("bind")?) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Returns whether a console driver shows a screen, by its name and whether terminals are bound to it (`show_name` and
-/// `show_bind` of drivers/tty/vt/vt.c in the kernel's source).
-///
-/// `VGA+` is the text mode of a graphics card, as drivers/video/console/vgacon.c calls it. Without a card the same driver reports a
-/// `*CGA`, which no machine of this architecture has had, and other kernels have a `dummy device`.
-fn is_screen(name: &str, bind: &str) -> bool {
-    bind.trim() == "1" && (name.contains("VGA+") || name.contains("frame buffer"))
 }
 
 /// The screen while the dashboard has it.
@@ -100,14 +68,5 @@ mod tests {
         ] {
             assert_eq!(is_switched_off(line), off, "{line}");
         }
-    }
-
-    #[test]
-    fn a_screen_is_text_of_a_card_or_a_framebuffer() {
-        assert!(is_screen("(S) VGA+\n", "1\n"));
-        assert!(is_screen("(M) frame buffer device\n", "1\n"));
-        assert!(!is_screen("(M) frame buffer device\n", "0\n"));
-        assert!(!is_screen("(S) dummy device\n", "1\n"));
-        assert!(!is_screen("(S) *CGA\n", "1\n"));
     }
 }

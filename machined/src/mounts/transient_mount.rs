@@ -23,6 +23,11 @@ impl TransientMount {
             target: target.to_owned(),
         })
     }
+
+    /// The mount point.
+    pub fn path(&self) -> &Path {
+        &self.target
+    }
 }
 
 impl Drop for TransientMount {

@@ -3,28 +3,37 @@
 //! All or nothing is allowed: one image that is refused refuses the bundle, before anything of it is unpacked. Images for other
 //! architectures than this machine's are left out; if there is no other, the bundle is refused.
 
+mod ask;
+mod judge;
+mod medium;
 mod report;
 mod sticks;
+mod support;
+mod upgrade;
 
+pub use ask::NotAnswered;
 pub use report::Report;
 pub use sticks::watch_sticks;
+pub use support::{CollectSupport, SupportPart};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use instar_bundle::{Files, Image, Index, Refused, VerifiedBundle, verify};
 
+use self::judge::{Judged, judge};
 use crate::base::blocking_io::{self, NoAnswer};
 use crate::base::error_chain::chain;
-use crate::bundles::{Event, NotApproved, Origin, approve};
+use crate::bundles::upgrade::Installer;
+use crate::bundles::{Approval, Event, FoundImage, NotApproved, Origin, all_approved};
 use crate::config::BundleRules;
-use crate::intent;
-use crate::machine::{Configured, Machine};
-use crate::oci::bundled::{BundledImageError, import, resolve};
+use crate::machine::Machine;
+use crate::oci::bundled::{BundledImageError, import};
 use crate::oci::manifest::PLATFORM;
 use crate::oci::verification::VerificationError;
-use crate::oci::{Limits, PullError, ResolvedImage, Verified};
+use crate::oci::{Limits, PullError};
 use crate::operation_lock::{Interrupted, Operations};
+use crate::values::Digest;
 
 /// The origin of bundles that callers of the API bring.
 pub const UPLOAD: &str = "upload";
@@ -50,6 +59,9 @@ pub enum BundleError {
     /// Nobody has approved an image.
     #[error(transparent)]
     NotApproved(#[from] NotApproved),
+    /// A person at the machine was asked, and has not approved it.
+    #[error(transparent)]
+    NotAnswered(#[from] NotAnswered),
     /// There is no place for images yet.
     #[error("there is no place for images: /var is not mounted; wait until the machine has booted")]
     NoPlace,
@@ -70,10 +82,49 @@ pub enum BundleError {
     Machine(anyhow::Error),
 }
 
-/// An image of the bundle that is allowed.
-type Allowed = Verified<ResolvedImage>;
+impl BundleError {
+    /// Returns what a person at the machine can do about it.
+    fn advice(&self) -> String {
+        let advice = match self {
+            BundleError::Altered(_) | BundleError::Image(_) => {
+                "Copy the bundle onto the stick again, and compare its digest; if that does not help, make it again."
+            }
+            BundleError::OtherArchitecture { .. } => {
+                return format!("Bring a bundle that was made for {PLATFORM}.");
+            }
+            BundleError::NotAllowed(_) => {
+                "The images need a signature by a key that this machine's config names, in ImageVerificationConfig."
+            }
+            BundleError::NotApproved(_) => {
+                "Whoever manages this machine can sign the images, or add the bundle's digest to BundleConfig."
+            }
+            BundleError::NotAnswered(_)
+            | BundleError::Interrupted(_)
+            | BundleError::NoPlace
+            | BundleError::Busy => "Try again: plug the stick in once more, or upload it again.",
+            BundleError::Import(_) => {
+                "If there is no room, remove images or files; else plug the stick in once more, or upload it again."
+            }
+            BundleError::NoAnswer(_) | BundleError::Machine(_) => {
+                "A disk may be failing: look at the machine's log."
+            }
+        };
+        advice.to_owned()
+    }
+}
 
-/// Takes a bundle, and tells the report how far it is; returns the references that are in the store now.
+/// A bundle that was taken.
+#[derive(Debug)]
+pub struct Taken {
+    /// Its digest.
+    pub bundle: Digest,
+    /// The references that are in the store now.
+    pub images: Vec<String>,
+    /// The installer that the machine is to be upgraded with.
+    pub installer: Option<Installer>,
+}
+
+/// Takes a bundle, and tells the report how far it is.
 ///
 /// # Errors
 /// The bundle is refused, or something failed. [`tell_end`] reports it.
@@ -82,7 +133,7 @@ pub async fn take_bundle(
     files: Files,
     origin: Origin,
     report: &Arc<Report>,
-) -> Result<Vec<String>, BundleError> {
+) -> Result<Taken, BundleError> {
     let taking = take(machine, files, origin, report);
     tokio::select! {
         taken = taking => taken,
@@ -91,10 +142,13 @@ pub async fn take_bundle(
 }
 
 /// Tells how the taking of a bundle has ended, once its place may be cleared.
-pub fn tell_end(report: &Report, taken: &Result<Vec<String>, BundleError>) {
+pub fn tell_end(report: &Report, taken: &Result<Taken, BundleError>) {
     report.tell(match taken {
-        Ok(images) => Event::Imported(images.clone()),
-        Err(error) => Event::Failed(chain(error)),
+        Ok(taken) => Event::Imported(taken.images.clone()),
+        Err(error) => Event::Failed {
+            reason: chain(error),
+            advice: error.advice(),
+        },
     });
 }
 
@@ -103,7 +157,7 @@ async fn take(
     files: Files,
     origin: Origin,
     report: &Arc<Report>,
-) -> Result<Vec<String>, BundleError> {
+) -> Result<Taken, BundleError> {
     if !machine.disk.status().borrow().var_mounted {
         return Err(BundleError::NoPlace);
     }
@@ -114,24 +168,78 @@ async fn take(
     };
     let _turn = turn.ok_or(BundleError::Busy)?;
     let bundle = verified(files, report).await?;
-    let allowed = judge(machine, &bundle, origin)?;
-    let name = |image: &Allowed| image.reference.to_string();
-    let first = allowed.first().map(name).unwrap_or_default();
-    report.tell(Event::Good(first, allowed.len()));
+    let judged = judge(machine, &bundle, origin)?;
+    report.judged(judged.found.clone());
+    let installer = match origin {
+        Origin::Caller => None,
+        Origin::Stick => upgrade::plan(machine, bundle.digest(), &judged.allowed, report),
+    };
+    let judged = approved(machine, &bundle, origin, judged, report).await?;
+    Ok(Taken {
+        bundle: bundle.digest(),
+        images: import_all(machine, &bundle, &judged, report).await?,
+        installer,
+    })
+}
+
+/// Checks that all images are approved; asks a person for it if the config allows that.
+async fn approved(
+    machine: &Machine,
+    bundle: &VerifiedBundle,
+    origin: Origin,
+    judged: Judged,
+    report: &Arc<Report>,
+) -> Result<Judged, BundleError> {
+    let Err(open) = all_approved(bundle.digest(), &judged.found) else {
+        return Ok(judged);
+    };
+    let rules = rules(machine);
+    if origin == Origin::Caller || rules.ask_at.is_empty() {
+        return Err(open.into());
+    }
+    ask::ask(&rules.ask_at, report).await?;
+    let judged = judged.approved_by_person();
+    report.judged(judged.found.clone());
+    Ok(judged)
+}
+
+/// Unpacks all images; returns their references.
+async fn import_all(
+    machine: &Machine,
+    bundle: &VerifiedBundle,
+    judged: &Judged,
+    report: &Arc<Report>,
+) -> Result<Vec<String>, BundleError> {
+    let name = |image: &judge::Allowed| image.reference.to_string();
+    let first = judged.allowed.first().map(name).unwrap_or_default();
+    report.tell(Event::Good(first, judged.allowed.len()));
+    let by_person = judged.is_by_person();
     let mut digests = BTreeSet::new();
-    for (number, image) in allowed.iter().enumerate() {
+    for (number, image) in judged.allowed.iter().enumerate() {
         if number > 0 {
             report.tell(Event::Next(name(image)));
         }
         let (images, limits) = (&machine.images, Limits::default());
-        let imported = import(&bundle, image, images, &limits, &|_| {}).await;
+        let progress = |progress: crate::oci::Progress| {
+            report.unpacked(progress.bytes, progress.total);
+        };
+        let imported = import(bundle, image, images, &limits, &progress).await;
         let imported = imported.map_err(|error| BundleError::Import(Box::new(error)))?;
         digests.insert(imported.digest());
         // Each image by itself: a power cut leaves those that are whole.
-        let kept = machine.bundles.kept.add(bundle.digest(), digests.clone());
+        let kept = machine.bundles.kept.change(bundle.digest(), |taken| {
+            taken.images.clone_from(&digests);
+            taken.by_person |= by_person;
+        });
         kept.map_err(BundleError::Machine)?;
     }
-    Ok(allowed.iter().map(name).collect())
+    Ok(judged.allowed.iter().map(name).collect())
+}
+
+/// The rules for bundles that are in force.
+fn rules(machine: &Machine) -> BundleRules {
+    let configured = machine.config();
+    configured.map_or_else(BundleRules::default, |it| it.config.bundles.clone())
 }
 
 /// Reads every byte of the bundle. The files' own device limits the wait: an upload lies on /var, and a stick that is pulled out fails.
@@ -139,7 +247,7 @@ async fn verified(files: Files, report: &Arc<Report>) -> Result<VerifiedBundle, 
     let report = report.clone();
     let verifying = blocking_io::to_its_end(move || {
         let (index, summary) = files.metadata()?;
-        report.name(summary.digest);
+        report.name(summary.digest, not_judged(&index));
         check_architecture(&index)?;
         report.tell(Event::Found(summary.bytes));
         let verified = verify(files, &mut |bytes| report.read(bytes));
@@ -166,26 +274,16 @@ fn is_for_this_machine(image: &Image) -> bool {
     image.platform.os == PLATFORM.os && image.platform.architecture == PLATFORM.architecture
 }
 
-/// Judges all images for this machine by the rules in force. One that is refused refuses the bundle.
-fn judge(
-    machine: &Machine,
-    bundle: &VerifiedBundle,
-    origin: Origin,
-) -> Result<Vec<Allowed>, BundleError> {
-    let configured = machine.config();
-    let configured: Option<&Configured> = configured.as_deref();
-    let puller = intent::puller(configured);
-    let rules = configured.map_or_else(BundleRules::default, |it| it.config.bundles.clone());
-    let images = bundle.index().images().iter();
-    let mut allowed = Vec::new();
-    for image in images.filter(|image| is_for_this_machine(image)) {
-        let resolved = resolve(bundle, image)?;
-        let verified = puller.policy().verify_offline(bundle, image, resolved)?;
-        let (digest, basis) = (bundle.digest(), verified.basis());
-        approve(origin, digest, &rules.approved, &image.reference, basis)?;
-        allowed.push(verified);
-    }
-    Ok(allowed)
+/// The images for this machine, as the index names them.
+fn not_judged(index: &Index) -> Vec<FoundImage> {
+    let images = index.images().iter();
+    let images = images.filter(|image| is_for_this_machine(image));
+    let found = images.map(|image| FoundImage {
+        reference: image.reference.to_string(),
+        version: None,
+        approval: Approval::NotJudged,
+    });
+    found.collect()
 }
 
 /// Waits until an operation begins that ends the machine.

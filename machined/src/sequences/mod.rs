@@ -25,7 +25,10 @@ mod upgrade;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{BootArguments, Rollback, boot};
-pub use bundles::{BundleError, Report, UPLOAD, take_bundle, tell_end, watch_sticks};
+pub use bundles::{
+    BundleError, CollectSupport, NotAnswered, Report, SupportPart, Taken, UPLOAD, take_bundle,
+    tell_end, watch_sticks,
+};
 pub use config_change::ConfigChange;
 pub use install::{InstallError, install_image, may_install};
 pub use kexec::{KexecRefused, reboot_by_kexec};

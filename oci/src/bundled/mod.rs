@@ -2,18 +2,21 @@
 //!
 //! ```text
 //! registry ─ gather ─► Gathered ─ write ─► a bundle ─ instar_bundle::verify ─► VerifiedBundle ─ resolve ─► ResolvedImage
+//! a store ─ StoredBundle ─► the archive of a bundle, for another machine
 //! ResolvedImage ─ Policy::verify_offline ─► Verified ─ import ─► VerifiedImage, without a registry
 //! ```
 //!
 //! A signature is gathered wherever the search for signatures would look for it, whatever its key: the policy that judges it is that of the
 //! machine that takes the bundle.
 
+mod from_store;
 mod gather;
 mod import;
 mod resolve;
 mod signatures;
 mod write;
 
+pub use from_store::{StoredBundle, StoredBundleError};
 pub use gather::{GatherError, Gathered};
 pub use import::import;
 pub use resolve::{BundledImageError, resolve};

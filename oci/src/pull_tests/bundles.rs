@@ -15,8 +15,9 @@ use serde_json::json;
 use super::pulling::{layer, store};
 use super::registry::Registry;
 use super::signatures::{BUNDLE, INDEX, MANIFEST, sign, size_of};
-use crate::bundled::{BundleError, Gathered, Target, import, resolve, write};
+use crate::bundled::{BundleError, Gathered, StoredBundle, Target, import, resolve, write};
 use crate::registry::RegistryClient;
+use crate::store::ImageStore;
 use crate::verification::test_signing::{Signer, bundle_of, payload, statement};
 use crate::verification::{Basis, is_signed_by};
 use crate::{Limits, Registries, Retries};
@@ -110,6 +111,24 @@ async fn images_are_verified_from_a_bundle_by_the_signatures_in_it() {
         let said = chain(&refused.unwrap_err());
         assert!(said.contains("1 signature, not by this key"), "{said}");
     }
+    let bundle = from_store(&store, &references, &path);
+    for image in bundle.index().images() {
+        let resolved = resolve(&bundle, image).unwrap();
+        let verified = signer.policy().verify_offline(&bundle, image, resolved);
+        assert!(matches!(verified.unwrap().basis(), Basis::Signed { .. }));
+        assert!(!is_signed_by(&bundle, image, &other.public_key()).unwrap());
+    }
+}
+
+/// Makes a bundle of images of a store, and verifies every byte of it.
+fn from_store(store: &ImageStore, references: &[ImageReference], path: &Path) -> VerifiedBundle {
+    let stored = StoredBundle::new(store, references).unwrap();
+    let (digest, bytes) = (stored.digest(), stored.bytes());
+    stored.write(Box::new(File::create(path).unwrap())).unwrap();
+    assert_eq!(std::fs::metadata(path).unwrap().len(), bytes);
+    let bundle = verify(Files::open(path).unwrap(), &mut |_| {}).unwrap();
+    assert_eq!(bundle.digest(), digest);
+    bundle
 }
 
 #[tokio::test]

@@ -3,13 +3,17 @@
 //! Of a bundle only the envelope is read. Its certificates, timestamps and log entries are of no use to a rule with a key, and they are not
 //! signed by it.
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use instar_values::Digest;
 use serde::Deserialize;
+use serde_json::json;
 
 use super::signature::{Form, NotASignature, Signature, base64_text, shortened};
 
 /// The beginning of the media type of bundles of every version.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle";
+/// The media type of bundles that are written here.
+pub(super) const WRITTEN_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 /// The beginning of the type of in-toto statements: v0.1 and v1 have the same subjects.
 const STATEMENT_TYPE: &str = "https://in-toto.io/Statement/";
@@ -56,6 +60,20 @@ struct Subject {
 #[derive(Deserialize)]
 struct SubjectDigest {
     sha256: Option<String>,
+}
+
+/// A bundle with this payload and its signature, and nothing else.
+pub(super) fn written(payload: &[u8], signature: &[u8]) -> Vec<u8> {
+    let base64 = |bytes: &[u8]| BASE64_STANDARD.encode(bytes);
+    let bundle = json!({
+        "mediaType": WRITTEN_TYPE,
+        "dsseEnvelope": {
+            "payload": base64(payload),
+            "payloadType": PAYLOAD_TYPE,
+            "signatures": [{ "sig": base64(signature) }],
+        },
+    });
+    bundle.to_string().into_bytes()
 }
 
 fn json<'a, T: Deserialize<'a>>(what: &'static str, bytes: &'a [u8]) -> Result<T, NotASignature> {

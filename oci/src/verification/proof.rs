@@ -4,6 +4,7 @@
 
 use instar_values::{Digest, PublicKey};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::signature::{Signature, base64_text};
 use crate::manifest::{self, Manifest};
@@ -58,6 +59,34 @@ impl Proof {
     /// The fingerprint of its key.
     pub fn key(&self) -> Digest {
         self.key
+    }
+
+    /// The documents of a manifest with this signature, as a registry would have them: the manifest comes last. They are made anew, since only
+    /// what is signed was kept.
+    pub(crate) fn as_documents(&self) -> Vec<Vec<u8>> {
+        const CONFIG: &[u8] = b"{}";
+        let layer = self.signature.as_layer();
+        let named = |bytes: &[u8], media_type: &str| json!({"mediaType": media_type, "digest": Digest::of(bytes), "size": bytes.len()});
+        let mut described = named(&layer.content, layer.media_type);
+        if let Some((name, value)) = layer.annotation {
+            described["annotations"] = json!({ name: value });
+        }
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": named(CONFIG, "application/vnd.oci.empty.v1+json"),
+            "layers": [described],
+        });
+        let manifest = manifest.to_string().into_bytes();
+        vec![CONFIG.to_vec(), layer.content, manifest]
+    }
+
+    /// The digest that was signed, if it is this image's or that of an index with it; and the index.
+    pub(crate) fn subject(&self, image: Digest) -> (Digest, Option<&[u8]>) {
+        match &self.index {
+            None => (image, None),
+            Some(index) => (Digest::of(&index.0), Some(&index.0)),
+        }
     }
 
     /// Its signature.
@@ -131,7 +160,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::verification::test_signing::{Signer, payload, statement};
-    use serde_json::json;
 
     fn index_with(image: Digest) -> Vec<u8> {
         let document = json!({

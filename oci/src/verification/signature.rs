@@ -79,6 +79,25 @@ impl Signature {
         &self.payload
     }
 
+    /// The layer of a manifest that holds the signature.
+    pub(super) fn as_layer(&self) -> SignatureLayer {
+        match self.form {
+            Form::SimpleSigning => SignatureLayer {
+                media_type: simple_signing::LAYER_TYPE,
+                content: self.payload.clone(),
+                annotation: Some((
+                    simple_signing::ANNOTATION,
+                    simple_signing::annotation(&self.signature),
+                )),
+            },
+            Form::Statement => SignatureLayer {
+                media_type: bundle::WRITTEN_TYPE,
+                content: bundle::written(&self.payload, &self.signature),
+                annotation: None,
+            },
+        }
+    }
+
     /// The digests that the payload is about. To be called once its signature is verified.
     pub(super) fn subjects(&self) -> Result<Vec<Digest>, NotASignature> {
         match self.form {
@@ -86,6 +105,13 @@ impl Signature {
             Form::Statement => bundle::subjects(&self.payload),
         }
     }
+}
+
+/// A layer with a signature.
+pub(super) struct SignatureLayer {
+    pub(super) media_type: &'static str,
+    pub(super) content: Vec<u8>,
+    pub(super) annotation: Option<(&'static str, String)>,
 }
 
 /// Shortens a text of a registry for an error.

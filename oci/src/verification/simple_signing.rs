@@ -41,6 +41,11 @@ pub(super) fn signature(payload: Vec<u8>, annotation: &str) -> Result<Signature,
     })
 }
 
+/// The text of the annotation with a signature.
+pub(super) fn annotation(signature: &[u8]) -> String {
+    BASE64_STANDARD.encode(signature)
+}
+
 /// The digest that a payload is about. The name in it (`docker-reference`) does not count: images are copied to other registries.
 pub(super) fn subject(payload: &[u8]) -> Result<Digest, NotASignature> {
     let payload: Payload =

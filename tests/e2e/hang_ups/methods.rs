@@ -76,6 +76,7 @@ const CHANGE_NOTHING: &[&str] = &[
     "time.TimeService/TimeCheck",
     "cluster.ClusterService/HealthCheck",
     "inspect.InspectService/ControllerRuntimeDependencies",
+    "instar.BundleService/Export",
     "instar.UpgradeService/Plan",
     // These make one write, to the record of pinned images.
     "instar.UpgradeService/Prepare",

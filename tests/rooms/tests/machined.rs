@@ -33,6 +33,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
             "record_file",
             "state_partition",
             "statistics",
+            "terminals",
             "time",
             "trust",
         ],

@@ -138,24 +138,35 @@ impl Upload {
         client: &mut BundleServiceClient<Channel>,
         bar: &ProgressBar,
     ) -> Result<Vec<String>, Failure> {
-        let explain = |status| node.explain(&self.doing, status);
-        let request = BundleImportRequest {
-            digest: self.digest.to_string(),
-        };
-        let reply = client.import(node.request(request)).await;
-        let mut stream = reply.map_err(explain)?.into_inner();
-        let mut images = Vec::new();
-        while let Some(message) = stream.message().await.map_err(explain)? {
-            bar.set_message(format!(
-                "{}: {} {}",
-                node.name(),
-                message.phase,
-                message.detail
-            ));
-            images = message.images;
-        }
-        Ok(images)
+        import(node, client, &self.digest.to_string(), &self.doing, bar).await
     }
+}
+
+/// Has a node import the bundle that it was brought; returns the images' references.
+pub(super) async fn import(
+    node: &Node,
+    client: &mut BundleServiceClient<Channel>,
+    digest: &str,
+    doing: &str,
+    bar: &ProgressBar,
+) -> Result<Vec<String>, Failure> {
+    let explain = |status| node.explain(doing, status);
+    let request = BundleImportRequest {
+        digest: digest.to_owned(),
+    };
+    let reply = client.import(node.request(request)).await;
+    let mut stream = reply.map_err(explain)?.into_inner();
+    let mut images = Vec::new();
+    while let Some(message) = stream.message().await.map_err(explain)? {
+        bar.set_message(format!(
+            "{}: {} {}",
+            node.name(),
+            message.phase,
+            message.detail
+        ));
+        images = message.images;
+    }
+    Ok(images)
 }
 
 /// Whether the node may take further bytes after this error: it was away, or has another number of bytes than we believe.

@@ -5,6 +5,9 @@
 /// The labels that say that there is a bundle: of ext4 and of partitions, and of FAT.
 pub const LABELS: [&str; 2] = ["INSTAR-BUNDLE", "INSTAR-BNDL"];
 
+/// How FAT's names are read and written.
+const FAT_NAMES: &str = "codepage=437,iocharset=ascii,shortname=mixed";
+
 /// A filesystem that sticks may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileSystem {
@@ -23,20 +26,29 @@ impl FileSystem {
         }
     }
 
-    /// Its mount options. A journal is not replayed: the stick is only read.
+    /// Its options for a mount that only reads. A journal is not replayed.
     pub fn options(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "noload",
-            FileSystem::Vfat => "codepage=437,iocharset=ascii,shortname=mixed",
+            FileSystem::Vfat => FAT_NAMES,
+        }
+    }
+
+    /// Its options for a mount that writes.
+    pub fn options_to_write(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "",
+            FileSystem::Vfat => FAT_NAMES,
         }
     }
 }
 
-/// The filesystem of a device that carries a label of bundles. `partition` is the name of its GPT partition.
-pub(super) fn of_stick(head: &[u8], partition: Option<&str>) -> Option<FileSystem> {
+/// The filesystem of a device that carries a label of bundles, and that label. `partition` is the name of its GPT partition.
+pub(super) fn of_stick(head: &[u8], partition: Option<&str>) -> Option<(FileSystem, &'static str)> {
     let (filesystem, label) = label(head)?;
-    let says_so = |text: &str| LABELS.contains(&text);
-    (says_so(&label) || partition.is_some_and(says_so)).then_some(filesystem)
+    let mut known = LABELS.into_iter();
+    let found = known.find(|known| label == *known || partition == Some(known));
+    found.map(|label| (filesystem, label))
 }
 
 /// The filesystem and its label.
@@ -105,7 +117,8 @@ pub(super) mod tests {
             (Vec::new(), None, None),
             (ext4("INSTAR-BUNDLE")[..1100].to_vec(), None, None),
         ] {
-            assert_eq!(of_stick(&head, partition), expected, "{partition:?}");
+            let found = of_stick(&head, partition).map(|(filesystem, _)| filesystem);
+            assert_eq!(found, expected, "{partition:?}");
         }
     }
 }

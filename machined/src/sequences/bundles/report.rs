@@ -1,52 +1,70 @@
-//! Tells how far a bundle is: as a resource, and on the console at each change of its state.
+//! Tells how far a bundle is: as a resource, and in sentences on the console and as events.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use instar_api::events::EventPayload;
+use instar_api::machine::ServiceStateEvent;
+use instar_api::machine::service_state_event::Action;
 use tokio::sync::watch;
 
 use crate::base::lock::Lock as _;
-use crate::bundles::{BundleFact, Event, Phase, next};
+use crate::bundles::{
+    BundleFact, Event, FoundImage, Kind, Phase, Place, Sentence, Support, Upgrade, news, next,
+    sentences,
+};
+use crate::machine::Machine;
 use crate::store::Store;
+use crate::store::event_log::{ActorId, EventLog};
 use crate::values::Digest;
 
-/// Bytes between two reports of the verification.
+/// Bytes between two reports of the verification, or of an image's import.
 const STEP: u64 = 8 << 20;
 
 /// The report of one bundle.
 pub struct Report {
     store: Store,
-    /// The resource's id.
-    id: String,
+    events: EventLog,
     fact: Mutex<BundleFact>,
-    /// The number of bytes at the last report.
-    told: AtomicU64,
     phases: watch::Sender<Phase>,
 }
 
 impl Report {
     /// Begins to report about a bundle of this origin.
-    pub fn begin(store: Store, origin: String, phase: Phase) -> Self {
-        let fact = BundleFact {
-            origin: origin.clone(),
-            digest: None,
-            phase: phase.clone(),
-        };
-        store.put(&origin, fact.clone());
-        Report {
-            store,
-            id: origin,
-            fact: Mutex::new(fact),
-            told: AtomicU64::new(0),
+    pub fn begin(machine: &Machine, origin: &str, place: Place) -> Self {
+        let phase = Phase::Searching;
+        let report = Report {
+            store: machine.store.clone(),
+            events: machine.events.clone(),
+            fact: Mutex::new(BundleFact::new(origin.to_owned(), place, phase.clone())),
             phases: watch::channel(phase).0,
-        }
+        };
+        let fact = report.fact.locked().clone();
+        report.say(&fact, &news(&[], &sentences(&fact), true));
+        report.store.put(origin, fact);
+        report
     }
 
-    /// Notes which bundle it is.
-    pub fn name(&self, digest: Digest) {
-        let mut fact = self.fact.locked();
-        fact.digest = Some(digest.to_string());
-        self.store.put(&self.id, fact.clone());
+    /// Notes which bundle it is, and the images that it says it has.
+    pub fn name(&self, digest: Digest, images: Vec<FoundImage>) {
+        self.change(|fact| {
+            fact.digest = Some(digest.to_string());
+            fact.images = images;
+        });
+    }
+
+    /// Notes the images with what was decided about them.
+    pub fn judged(&self, images: Vec<FoundImage>) {
+        self.change(|fact| fact.images = images);
+    }
+
+    /// Notes what is decided about an upgrade.
+    pub fn upgrade(&self, upgrade: Upgrade) {
+        self.change(|fact| fact.upgrade = Some(upgrade));
+    }
+
+    /// Notes how far the support data are.
+    pub fn support(&self, support: Support) {
+        self.change(|fact| fact.support = Some(support));
     }
 
     /// Watches the state.
@@ -59,62 +77,125 @@ impl Report {
         self.fact.locked().phase.clone()
     }
 
+    /// All sentences about the bundle.
+    pub fn texts(&self) -> Vec<String> {
+        let said = sentences(&self.fact.locked()).into_iter();
+        said.map(|sentence| sentence.text).collect()
+    }
+
     /// Reports bytes that were compared, a few hundred times for a gigabyte.
     pub fn read(&self, bytes: u64) {
-        if bytes >= self.told.load(Ordering::Relaxed) + STEP {
-            self.told.store(bytes, Ordering::Relaxed);
+        let told = match &self.fact.locked().phase {
+            Phase::Verifying { bytes, .. } => *bytes,
+            _ => return,
+        };
+        if bytes >= told + STEP {
             self.tell(Event::Read(bytes));
+        }
+    }
+
+    /// Reports bytes of an image that were unpacked, as often.
+    pub fn unpacked(&self, bytes: u64, total: u64) {
+        let told = match &self.fact.locked().phase {
+            Phase::Importing { total: 0, .. } => None,
+            Phase::Importing { bytes, .. } => Some(*bytes),
+            _ => return,
+        };
+        if told.is_none_or(|told| bytes >= told + STEP) {
+            self.tell(Event::Unpacked(bytes, total));
         }
     }
 
     /// Reports an event. When the bundle is forgotten, its resource goes.
     pub fn tell(&self, event: Event) {
-        let mut fact = self.fact.locked();
-        let before = fact.phase.clone();
-        let Some(after) = next(before.clone(), event) else {
-            self.store.remove::<BundleFact>(&self.id);
-            return;
-        };
-        if after == before {
-            return;
+        let before = self.phase();
+        match next(before.clone(), event) {
+            None => {
+                let origin = self.fact.locked().origin.clone();
+                self.store.remove::<BundleFact>(&origin);
+            }
+            Some(after) if after == before => {}
+            Some(after) => {
+                self.change(|fact| fact.phase = after.clone());
+                self.phases.send_replace(after);
+            }
         }
-        if after.word() != before.word() || matches!(after, Phase::Importing { .. }) {
-            self.say(&after);
-        }
-        fact.phase = after.clone();
-        self.store.put(&self.id, fact.clone());
-        self.phases.send_replace(after);
     }
 
-    fn say(&self, phase: &Phase) {
-        let place = &self.id;
-        match phase {
-            Phase::Searching | Phase::Receiving { .. } => {
-                tracing::info!("{place}: {}", phase.word());
-            }
-            Phase::Verifying { .. } => {
-                tracing::info!("{place}: a bundle of images was found; verifying every byte of it");
-            }
-            Phase::Importing { .. } => {
-                tracing::info!(
-                    "{place}: the bundle is good and allowed; importing {}",
-                    phase.detail()
-                );
-            }
-            Phase::Taken { images } => {
-                let may_go = match place.as_str() {
-                    super::UPLOAD => "",
-                    _ => "; the stick can be pulled out",
-                };
-                tracing::info!(
-                    "{place}: {} images are here{may_go}: {}",
-                    images.len(),
-                    phase.detail()
-                );
-            }
-            Phase::Refused { reason } => {
-                tracing::warn!("{place}: nothing of the bundle is used: {reason}");
+    fn change(&self, change: impl FnOnce(&mut BundleFact)) {
+        let mut fact = self.fact.locked();
+        let before = fact.clone();
+        change(&mut fact);
+        if *fact == before {
+            return;
+        }
+        let with_progress = is_step(&before, &fact);
+        let said = news(&sentences(&before), &sentences(&fact), with_progress);
+        self.say(&fact, &said);
+        self.store.put(&fact.origin, fact.clone());
+    }
+
+    fn say(&self, fact: &BundleFact, said: &[Sentence]) {
+        let origin = &fact.origin;
+        for sentence in said {
+            match sentence.kind {
+                Kind::Problem => tracing::warn!("{origin}: {}", sentence.text),
+                Kind::Fact | Kind::Progress => tracing::info!("{origin}: {}", sentence.text),
             }
         }
+        if said.is_empty() {
+            return;
+        }
+        let texts: Vec<&str> = said.iter().map(|it| it.text.as_str()).collect();
+        // The one type of event with a text of its own that clients of Talos show.
+        let event = ServiceStateEvent {
+            service: format!("bundle {origin}"),
+            action: action(&fact.phase).into(),
+            message: texts.join(" "),
+            health: None,
+        };
+        let payload = EventPayload::ServiceState(event);
+        self.events.emit(&ActorId::default(), payload);
+    }
+}
+
+fn action(phase: &Phase) -> Action {
+    match phase {
+        Phase::Taken { .. } | Phase::Empty => Action::Finished,
+        Phase::Refused { .. } => Action::Failed,
+        Phase::Asking { .. } => Action::Waiting,
+        Phase::Searching
+        | Phase::Receiving { .. }
+        | Phase::Verifying { .. }
+        | Phase::Importing { .. } => Action::Running,
+    }
+}
+
+/// Whether the console shows figures too: at another state or image, and at each quarter of the bytes.
+fn is_step(before: &BundleFact, after: &BundleFact) -> bool {
+    place_of(&before.phase) != place_of(&after.phase) || before.support != after.support
+}
+
+/// The state, the image's number, and the quarter.
+fn place_of(phase: &Phase) -> (&'static str, usize, u64) {
+    let quarter = |bytes: u64, total: u64| {
+        let quarters = bytes.saturating_mul(4).checked_div(total);
+        quarters.unwrap_or(0)
+    };
+    match phase {
+        Phase::Receiving { bytes, total } | Phase::Verifying { bytes, total } => {
+            (phase.word(), 0, quarter(*bytes, *total))
+        }
+        Phase::Importing {
+            number,
+            bytes,
+            total,
+            ..
+        } => (phase.word(), *number, quarter(*bytes, *total)),
+        Phase::Searching
+        | Phase::Asking { .. }
+        | Phase::Taken { .. }
+        | Phase::Refused { .. }
+        | Phase::Empty => (phase.word(), 0, 0),
     }
 }

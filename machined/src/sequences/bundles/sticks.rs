@@ -4,28 +4,29 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use instar_bundle::{Files, OnMedium, find};
 
-use super::{Report, take_bundle, tell_end};
+use super::medium::{Access, load_filesystems, mount};
+use super::support::{self, CollectSupport};
+use super::{Report, rules, take_bundle, tell_end, upgrade};
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
-use crate::bundles::{Event, Origin, Phase, Stick, Uevents, Word, plugged_in};
+use crate::bundles::{Event, Origin, Phase, Place, Stick, Uevents, Word, plugged_in};
 use crate::config::Sticks;
 use crate::machine::Machine;
 use crate::modules::Class;
-use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
-use crate::sequences::steps::load_modules::load_modules;
 
-/// The directory of mount points.
-const MOUNTS: &str = "/run/instar/sticks";
 /// Pause after an error of the socket.
 const AGAIN: Duration = Duration::from_secs(60);
+
+/// What a person can do about a stick on which no bundle is found.
+const UNREADABLE: &str = "The stick needs the filesystem FAT or ext4, and one bundle in its top directory, as `instarctl bundle create` makes it.";
 
 /// A stick that is plugged in.
 struct Handled {
@@ -33,8 +34,8 @@ struct Handled {
     report: Arc<Report>,
 }
 
-/// Handles sticks for as long as the machine runs.
-pub async fn watch_sticks(machine: Arc<Machine>) {
+/// Handles sticks for as long as the machine runs. `collect` collects support data.
+pub async fn watch_sticks(machine: Arc<Machine>, collect: CollectSupport) {
     let mut settled = machine.watch_settled();
     if settled.wait_for(|settled| *settled).await.is_err() {
         return;
@@ -56,17 +57,17 @@ pub async fn watch_sticks(machine: Arc<Machine>) {
             // Drivers of disks take some MiB, and such a machine has loaded none.
             false => Word::BLOCK,
         };
-        heard(&machine, first, &mut handled).await;
+        heard(&machine, collect, first, &mut handled).await;
         let ended = loop {
             tokio::select! {
                 word = events.next() => match word {
-                    Ok(word) => heard(&machine, word, &mut handled).await,
+                    Ok(word) => heard(&machine, collect, word, &mut handled).await,
                     Err(error) => break error,
                 },
                 // The sender lives in the machine.
                 _ = config.changed() => {
                     handled.retain(|_, it: &mut Handled| !matches!(it.report.phase(), Phase::Refused { .. }));
-                    look(&machine, &mut handled).await;
+                    look(&machine, collect, &mut handled).await;
                 }
             }
         };
@@ -81,7 +82,12 @@ fn has_disk(machine: &Machine) -> bool {
     configured.is_some_and(|configured| configured.config.install.is_some())
 }
 
-async fn heard(machine: &Arc<Machine>, word: Word, handled: &mut BTreeMap<String, Handled>) {
+async fn heard(
+    machine: &Arc<Machine>,
+    collect: CollectSupport,
+    word: Word,
+    handled: &mut BTreeMap<String, Handled>,
+) {
     if word.wants_driver
         && let Ok(drivers) = machine.drivers()
         && let Err(error) = drivers.load_for(Class::Block).await
@@ -89,15 +95,17 @@ async fn heard(machine: &Arc<Machine>, word: Word, handled: &mut BTreeMap<String
         tracing::warn!("a device came without its driver: {}", chain(&error));
     }
     if word.block {
-        look(machine, handled).await;
+        look(machine, collect, handled).await;
     }
 }
 
 /// Compares the sticks that are plugged in with those that are handled.
-async fn look(machine: &Arc<Machine>, handled: &mut BTreeMap<String, Handled>) {
-    let accepts = machine
-        .config()
-        .is_some_and(|configured| configured.config.bundles.sticks == Sticks::Accept);
+async fn look(
+    machine: &Arc<Machine>,
+    collect: CollectSupport,
+    handled: &mut BTreeMap<String, Handled>,
+) {
+    let accepts = machine.config().is_some() && rules(machine).sticks == Sticks::Accept;
     let looking = || plugged_in(Path::new("/sys"), Path::new("/dev"));
     let found = match blocking_io::within(blocking_io::ANSWER, looking).await {
         Ok(Ok(found)) if accepts => found,
@@ -116,59 +124,77 @@ async fn look(machine: &Arc<Machine>, handled: &mut BTreeMap<String, Handled>) {
         if handled.contains_key(&name) {
             continue;
         }
-        let report = Report::begin(machine.store.clone(), name.clone(), Phase::Searching);
+        let label = stick.label.to_owned();
+        let report = Report::begin(machine, &name, Place::Stick { label });
         let report = Arc::new(report);
-        tokio::spawn(handle(machine.clone(), stick.clone(), report.clone()));
+        tokio::spawn(handle(
+            machine.clone(),
+            collect,
+            stick.clone(),
+            report.clone(),
+        ));
         handled.insert(name, Handled { stick, report });
     }
 }
 
-/// Takes the bundle of a stick, and unmounts the stick before its end is told.
-async fn handle(machine: Arc<Machine>, stick: Stick, report: Arc<Report>) {
-    match open(&machine, &stick).await {
-        Ok((mount, files)) => {
-            let taken = take_bundle(&machine, files, Origin::Stick, &report).await;
-            drop(mount);
-            tell_end(&report, &taken);
-        }
-        Err(error) => report.tell(Event::Failed(format!("{error:#}"))),
+/// Does all that a stick is for: support data first, as an upgrade may end this generation; then its bundle. The stick is unmounted before
+/// its end is told. Then the upgrade begins, if the bundle is for one.
+async fn handle(machine: Arc<Machine>, collect: CollectSupport, stick: Stick, report: Arc<Report>) {
+    let asks = match asks_for_support(&machine, &stick).await {
+        Ok(asks) => asks,
+        Err(error) => return report.tell(unreadable(&error)),
+    };
+    if asks {
+        support::write(&machine, &stick, collect, &report).await;
+    }
+    match open(&stick).await {
+        Ok(Some((mount, files))) => take(&machine, mount, files, &report).await,
+        Ok(None) if asks => report.tell(Event::NoBundle),
+        Ok(None) => report.tell(unreadable(&anyhow::anyhow!("there is none on the stick"))),
+        Err(error) => report.tell(unreadable(&error)),
     }
 }
 
-/// Mounts a stick, and finds the bundle on it.
-async fn open(machine: &Machine, stick: &Stick) -> anyhow::Result<(TransientMount, Files)> {
-    load_modules(
-        machine,
-        &["vfat", "nls_cp437", "nls_ascii", "crc32c_generic", "ext4"],
-    )
-    .await?;
+fn unreadable(error: &anyhow::Error) -> Event {
+    Event::Failed {
+        reason: format!("{error:#}"),
+        advice: UNREADABLE.to_owned(),
+    }
+}
+
+async fn take(machine: &Arc<Machine>, mount: TransientMount, files: Files, report: &Arc<Report>) {
+    let taken = take_bundle(machine, files, Origin::Stick, report).await;
+    drop(mount);
+    tell_end(report, &taken);
+    if let Ok(taken) = taken
+        && let Some(installer) = taken.installer
+    {
+        upgrade::begin(machine, taken.bundle, installer, report).await;
+    }
+}
+
+async fn asks_for_support(machine: &Machine, stick: &Stick) -> anyhow::Result<bool> {
+    load_filesystems(machine).await?;
+    let stick = stick.clone();
+    let looking = blocking_io::within(blocking_io::ANSWER, move || {
+        let mount = mount(&stick, Access::Read)?;
+        anyhow::Ok(support::is_asked_for(mount.path()))
+    });
+    looking.await?
+}
+
+/// Mounts a stick, and finds the bundle on it. None if there is none.
+async fn open(stick: &Stick) -> anyhow::Result<Option<(TransientMount, Files)>> {
     let stick = stick.clone();
     let opening = blocking_io::within(blocking_io::ANSWER, move || {
-        let target: PathBuf = Path::new(MOUNTS).join(&stick.name);
-        let filesystem = Filesystem {
-            kind: stick.filesystem.kind(),
-            source: &stick.device(),
-            flags: MountFlags::RDONLY,
-            options: stick.filesystem.options(),
-        };
-        let mount = TransientMount::new(filesystem, &target).context("mount the stick")?;
-        let medium = File::open(&target).context("open the stick")?;
+        let mount = mount(&stick, Access::Read)?;
+        let medium = File::open(mount.path()).context("open the stick")?;
         match find(medium.into()).context("read the stick")? {
-            OnMedium::One(name, files) => {
-                let name = if name.is_empty() {
-                    "the stick itself"
-                } else {
-                    &name
-                };
-                tracing::info!("{}: there is a bundle: {name}", stick.name);
-                Ok((mount, files))
-            }
-            OnMedium::Nothing => bail!(
-                "there is no bundle on the stick: put the file or the directory of one into its top directory"
-            ),
+            OnMedium::One(_, files) => Ok(Some((mount, files))),
+            OnMedium::Nothing => Ok(None),
             OnMedium::Several(names) => {
                 bail!(
-                    "there are several bundles on the stick: {}; leave one",
+                    "there are several on the stick: {}; leave one",
                     names.join(", ")
                 )
             }

@@ -1,7 +1,7 @@
 //! The kinds for the images that are unpacked on the machine, and for bundles of images on their way in.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
-use crate::bundles::BundleFact;
+use crate::bundles::{BundleFact, sentences};
 use crate::config::Container;
 use crate::containers::InForce;
 use crate::containers::update::{Reason, Release, Standing};
@@ -72,11 +72,13 @@ pub(super) const BUNDLES: Kind = Kind {
 };
 
 fn bundle((metadata, fact): (Metadata, BundleFact)) -> Item {
+    let said = sentences(&fact).into_iter().map(|sentence| sentence.text);
     let spec = Record::default()
         .with("origin", 1, fact.origin)
         .with("digest", 2, fact.digest.unwrap_or_default())
         .with("phase", 3, fact.phase.word())
-        .with("detail", 4, fact.phase.detail());
+        .with("detail", 4, fact.phase.detail())
+        .with("sentences", 5, Value::from_iter(said));
     Item::stored(metadata, spec)
 }
 

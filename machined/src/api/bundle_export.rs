@@ -1,0 +1,141 @@
+//! `BundleService/Export`: sends images of the store to a caller as a bundle. The caller may bring it to another node.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use instar_api::instar as wire;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::BoxStream;
+use tonic::{Response, Status};
+
+use super::streamed;
+use crate::base::blocking_io;
+use crate::base::error_chain::chain;
+use crate::machine::Machine;
+use crate::oci::bundled::{StoredBundle, StoredBundleError};
+use crate::values::ImageReference;
+
+/// Limit on the images of one call.
+const MOST_IMAGES: usize = 64;
+/// Size of the pieces.
+const PIECE: usize = 256 << 10;
+/// Number of pieces that wait for the caller.
+const AHEAD: usize = 2;
+/// Time in which a caller has to take a piece: meanwhile nobody else gets a bundle.
+const SLOWEST: Duration = Duration::from_secs(60);
+
+type Message = Result<wire::BundleExportResponse, Status>;
+
+/// Sends a bundle of these images.
+pub(super) async fn export(
+    machine: &Machine,
+    references: &[String],
+) -> Result<Response<BoxStream<wire::BundleExportResponse>>, Status> {
+    let references = parse(references)?;
+    let turn = machine.bundles.sending.clone().try_acquire_owned();
+    let turn = turn.map_err(|_| {
+        Status::resource_exhausted("another bundle is being sent; try again when it is done")
+    })?;
+    let images = machine.images.clone();
+    let making = move || StoredBundle::new(&images, &references);
+    let made = blocking_io::within(blocking_io::ANSWER, making).await;
+    let made = made.map_err(|error| Status::unavailable(chain(&error)))?;
+    let bundle = made.map_err(|error| refused(&error))?;
+    let (sender, receiver) = mpsc::channel::<Message>(AHEAD);
+    let runtime = Handle::current();
+    tokio::spawn(blocking_io::to_its_end(move || {
+        let _turn = turn;
+        let sink = Sink {
+            runtime,
+            sender: sender.clone(),
+            piece: Vec::new(),
+        };
+        if let Err(error) = send(bundle, sink) {
+            // A caller who has hung up needs no reason.
+            let _ = sender.try_send(Err(Status::data_loss(format!("{error:#}"))));
+        }
+    }));
+    Ok(streamed(ReceiverStream::new(receiver)))
+}
+
+fn parse(references: &[String]) -> Result<Vec<ImageReference>, Status> {
+    if references.is_empty() || references.len() > MOST_IMAGES {
+        let text = format!("name 1 to {MOST_IMAGES} images");
+        return Err(Status::invalid_argument(text));
+    }
+    let parsed = references.iter().map(|text| text.parse());
+    let parsed: Result<Vec<ImageReference>, _> = parsed.collect();
+    parsed.map_err(|error| Status::invalid_argument(chain(&error)))
+}
+
+fn refused(error: &StoredBundleError) -> Status {
+    let text = chain(error);
+    match error {
+        StoredBundleError::Absent(_) => Status::not_found(text),
+        StoredBundleError::NoBlobs
+        | StoredBundleError::Image { .. }
+        | StoredBundleError::Index(_)
+        | StoredBundleError::Plan(_) => Status::failed_precondition(text),
+    }
+}
+
+fn send(bundle: StoredBundle, sink: Sink) -> anyhow::Result<()> {
+    sink.message(wire::BundleExportResponse {
+        digest: bundle.digest().to_string(),
+        size: bundle.bytes(),
+        content: Vec::new(),
+    })?;
+    bundle.write(Box::new(sink))?;
+    Ok(())
+}
+
+/// Sends what is written to it, piece by piece.
+struct Sink {
+    runtime: Handle,
+    sender: mpsc::Sender<Message>,
+    piece: Vec<u8>,
+}
+
+impl Sink {
+    fn message(&self, message: wire::BundleExportResponse) -> io::Result<()> {
+        let sending = self.sender.send(Ok(message));
+        let sent = self
+            .runtime
+            .block_on(async { timeout(SLOWEST, sending).await });
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(io::ErrorKind::BrokenPipe.into()),
+            Err(_) => Err(io::Error::other("the caller takes too long")),
+        }
+    }
+
+    fn send_piece(&mut self) -> io::Result<()> {
+        let content = std::mem::take(&mut self.piece);
+        self.message(wire::BundleExportResponse {
+            content,
+            ..Default::default()
+        })
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = PIECE - self.piece.len();
+        let taken = bytes.get(..room).unwrap_or(bytes);
+        self.piece.extend_from_slice(taken);
+        if self.piece.len() == PIECE {
+            self.send_piece()?;
+        }
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.piece.is_empty() {
+            true => Ok(()),
+            false => self.send_piece(),
+        }
+    }
+}

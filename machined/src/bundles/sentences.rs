@@ -1,0 +1,247 @@
+//! Says about a bundle in sentences all that a person at the machine wants to know, who did not write this program: what was found, who
+//! allows it, what will happen, how far it is, what went wrong, and whether the stick can be pulled out.
+//!
+//! Console, events, `get bundles -o yaml` and the dashboard show the same sentences.
+
+use super::contents::{Approval, FoundImage, Support};
+use super::phase::Phase;
+use super::upgrade::Upgrade;
+use super::{BundleFact, Place};
+use crate::base::byte_size::{human, human_short};
+
+/// Number of images that are named; the others are only counted.
+const NAMED: usize = 4;
+
+/// A sentence about a bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sentence {
+    /// The text.
+    pub text: String,
+    /// What kind of sentence it is.
+    pub kind: Kind,
+}
+
+/// The kind of a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A fact that stays.
+    Fact,
+    /// It has a figure that changes all the time.
+    Progress,
+    /// It says that something went wrong.
+    Problem,
+}
+
+fn fact(text: impl Into<String>) -> Sentence {
+    Sentence {
+        text: text.into(),
+        kind: Kind::Fact,
+    }
+}
+
+fn progress(text: String) -> Sentence {
+    Sentence {
+        text,
+        kind: Kind::Progress,
+    }
+}
+
+fn problem(text: String) -> Sentence {
+    Sentence {
+        text,
+        kind: Kind::Problem,
+    }
+}
+
+/// All sentences about a bundle, in the order in which they are read.
+pub fn sentences(bundle: &BundleFact) -> Vec<Sentence> {
+    let mut said = Vec::new();
+    said.extend(found(bundle));
+    said.extend(holds(&bundle.images));
+    said.extend(who_allows(bundle));
+    said.extend(how_far(bundle));
+    said.extend(upgrade(bundle));
+    said.extend(bundle.support.as_ref().map(support));
+    said.extend(may_be_pulled_out(bundle));
+    said
+}
+
+fn found(bundle: &BundleFact) -> Option<Sentence> {
+    let Place::Stick { label } = &bundle.place else {
+        return None;
+    };
+    let origin = &bundle.origin;
+    Some(fact(format!(
+        "A stick with the label {label} is plugged in ({origin})."
+    )))
+}
+
+fn holds(images: &[FoundImage]) -> Option<Sentence> {
+    let (first, more) = images.split_at_checked(NAMED).unwrap_or((images, &[]));
+    if first.is_empty() {
+        return None;
+    }
+    let named: Vec<String> = first.iter().map(with_version).collect();
+    let more = match more.len() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    let named = named.join(", ");
+    let count = counted(images.len(), "image");
+    Some(fact(format!("The bundle holds {count}: {named}{more}.")))
+}
+
+fn with_version(image: &FoundImage) -> String {
+    match &image.version {
+        Some(version) => format!("{} (version {version})", image.reference),
+        None => image.reference.clone(),
+    }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// One sentence for each way of approval.
+fn who_allows(bundle: &BundleFact) -> Vec<Sentence> {
+    let mut said: Vec<Sentence> = Vec::new();
+    let total = bundle.images.len();
+    for (index, image) in bundle.images.iter().enumerate() {
+        let earlier = bundle.images.get(..index).unwrap_or_default();
+        if earlier.iter().any(|it| it.approval == image.approval) {
+            continue;
+        }
+        let same = bundle.images.iter();
+        let same = same.filter(|it| it.approval == image.approval).count();
+        let who = if same == total {
+            "All of it is".to_owned()
+        } else {
+            format!("{same} of {total} are")
+        };
+        said.extend(approval(bundle, &image.approval, &who));
+    }
+    said
+}
+
+fn approval(bundle: &BundleFact, approval: &Approval, who: &str) -> Option<Sentence> {
+    let digest = bundle.digest.as_deref().unwrap_or("not known yet");
+    Some(match approval {
+        Approval::NotJudged | Approval::Caller => return None,
+        Approval::Nobody => problem(format!(
+            "{who} neither signed by a key that this machine trusts nor approved. The bundle's digest is {digest}."
+        )),
+        Approval::Signature { rule, .. } => fact(format!(
+            "{who} signed by the key of the rule for {rule}, which this machine trusts."
+        )),
+        Approval::Config => fact(format!(
+            "{who} approved by this machine's config, which names the digest {digest}."
+        )),
+        Approval::Person => fact(format!(
+            "{who} approved by a person at this machine. The bundle's digest is {digest}."
+        )),
+    })
+}
+
+fn how_far(bundle: &BundleFact) -> Vec<Sentence> {
+    let of = |bytes: u64, total: u64| format!("{} of {}", human(bytes), human_short(total));
+    match &bundle.phase {
+        Phase::Searching if bundle.place == Place::Upload => Vec::new(),
+        Phase::Searching => vec![progress("The stick is being looked through.".to_owned())],
+        Phase::Empty => Vec::new(),
+        Phase::Receiving { bytes, total } => {
+            let of = of(*bytes, *total);
+            vec![progress(format!("A bundle is being uploaded: {of}."))]
+        }
+        Phase::Verifying { bytes, total } => {
+            let of = of(*bytes, *total);
+            vec![progress(format!(
+                "Every byte of the bundle is being checked: {of}."
+            ))]
+        }
+        Phase::Asking { seconds } => vec![fact(format!(
+            "A person at this machine is asked to approve it, and has {seconds} s to answer."
+        ))],
+        Phase::Importing {
+            image,
+            number,
+            count,
+            bytes,
+            total,
+        } => vec![progress(format!(
+            "The bundle is good and allowed. Image {number} of {count} is being copied: {image}, {}.",
+            of(*bytes, *total)
+        ))],
+        Phase::Taken { images } => {
+            let count = counted(images.len(), "image");
+            vec![fact(format!(
+                "The bundle was taken: {count} on this machine now."
+            ))]
+        }
+        Phase::Refused { reason, advice } => vec![
+            problem(format!("Nothing of the bundle is used: {reason}.")),
+            fact(advice.clone()),
+        ],
+    }
+}
+
+fn upgrade(bundle: &BundleFact) -> Option<Sentence> {
+    if matches!(bundle.phase, Phase::Refused { .. }) {
+        return None;
+    }
+    Some(match bundle.upgrade.as_ref()? {
+        Upgrade::NoInstaller => return None,
+        Upgrade::NotNewer { version, running } => fact(format!(
+            "No upgrade: the bundle's version is {version}, and {running} runs here."
+        )),
+        Upgrade::NotAllowed { version } => fact(format!(
+            "No upgrade to {version}: this machine's config does not let a stick upgrade it."
+        )),
+        Upgrade::TriedBefore { version, reason } => problem(format!(
+            "No upgrade to {version}: it was tried here before{}.",
+            reason
+                .as_ref()
+                .map_or_else(String::new, |reason| format!(", and failed: {reason}"))
+        )),
+        Upgrade::Planned { version } => fact(format!(
+            "After that, this machine is upgraded to {version}. It may restart."
+        )),
+        Upgrade::Begun { version } => fact(format!(
+            "The upgrade to {version} has begun. Do not switch the machine off. It may restart; if {version} does not work, the \
+             version before comes back."
+        )),
+        Upgrade::Refused { version, reason } => {
+            problem(format!("No upgrade to {version}: {reason}."))
+        }
+    })
+}
+
+fn support(support: &Support) -> Sentence {
+    match support {
+        Support::Writing => progress("Support data are being written onto the stick.".to_owned()),
+        Support::Written { file, bytes } => fact(format!(
+            "Support data are on the stick: {file}, {}.",
+            human_short(*bytes)
+        )),
+        Support::Failed(reason) => problem(format!("Support data are not on the stick: {reason}.")),
+    }
+}
+
+fn may_be_pulled_out(bundle: &BundleFact) -> Option<Sentence> {
+    match &bundle.place {
+        Place::Upload => None,
+        Place::Stick { .. } if bundle.is_over() => Some(fact("The stick can be pulled out.")),
+        Place::Stick { .. } => Some(fact("Leave the stick in.")),
+    }
+}
+
+/// The sentences that are new: for the console and for events. Those with figures that change all the time are among them if wanted.
+pub fn news(before: &[Sentence], after: &[Sentence], with_progress: bool) -> Vec<Sentence> {
+    let is_news = |sentence: &&Sentence| {
+        !before.contains(sentence) && (with_progress || sentence.kind != Kind::Progress)
+    };
+    after.iter().filter(is_news).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests;

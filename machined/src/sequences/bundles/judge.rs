@@ -1,0 +1,76 @@
+//! Judges the images of a bundle: by the rules for images, and by the approvals of the bundle.
+
+use instar_bundle::VerifiedBundle;
+
+use super::{BundleError, is_for_this_machine, rules};
+use crate::bundles::{Approval, Approvals, FoundImage, Origin, approve};
+use crate::intent;
+use crate::machine::Machine;
+use crate::oci::bundled::resolve;
+use crate::oci::{ImageConfig, ResolvedImage, Verified};
+
+/// The labels that name an image's version: that of an installer, and that of the OCI's image specification.
+const VERSIONS: [&str; 2] = ["dev.instar.version", "org.opencontainers.image.version"];
+
+/// An image of the bundle that the rules allow.
+pub(super) type Allowed = Verified<ResolvedImage>;
+
+/// The images of a bundle, all of which the rules allow.
+pub(super) struct Judged {
+    pub(super) allowed: Vec<Allowed>,
+    /// The same in the same order, with the approval of each.
+    pub(super) found: Vec<FoundImage>,
+}
+
+impl Judged {
+    /// The same after a person has approved the bundle.
+    pub(super) fn approved_by_person(mut self) -> Self {
+        let open = self.found.iter_mut();
+        for image in open.filter(|image| image.approval == Approval::Nobody) {
+            image.approval = Approval::Person;
+        }
+        self
+    }
+
+    /// Whether a person has approved the bundle.
+    pub(super) fn is_by_person(&self) -> bool {
+        let mut found = self.found.iter();
+        found.any(|image| image.approval == Approval::Person)
+    }
+}
+
+/// Judges all images for this machine by the rules in force. One that is refused refuses the bundle; one that nobody has approved does not
+/// yet.
+pub(super) fn judge(
+    machine: &Machine,
+    bundle: &VerifiedBundle,
+    origin: Origin,
+) -> Result<Judged, BundleError> {
+    let puller = intent::puller(machine.config().as_deref());
+    let rules = rules(machine);
+    let digest = bundle.digest();
+    let before = machine.bundles.kept.find(digest);
+    let given = Approvals {
+        config: &rules.approved,
+        person: !rules.ask_at.is_empty() && before.is_some_and(|taken| taken.by_person),
+    };
+    let images = bundle.index().images().iter();
+    let (mut allowed, mut found) = (Vec::new(), Vec::new());
+    for image in images.filter(|image| is_for_this_machine(image)) {
+        let resolved = resolve(bundle, image)?;
+        let version = version(&resolved.config);
+        let verified = puller.policy().verify_offline(bundle, image, resolved)?;
+        found.push(FoundImage {
+            reference: image.reference.to_string(),
+            version,
+            approval: approve(origin, digest, given, verified.basis()),
+        });
+        allowed.push(verified);
+    }
+    Ok(Judged { allowed, found })
+}
+
+fn version(config: &ImageConfig) -> Option<String> {
+    let mut named = VERSIONS.iter();
+    named.find_map(|label| config.labels.get(*label).cloned())
+}

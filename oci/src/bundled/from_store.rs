@@ -1,0 +1,189 @@
+//! Makes a bundle of images of the store, for another machine: from its blobs, and from the signatures that are kept with its images.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use instar_bundle::{
+    Document, Fault, Image, Index, NotAnIndex, Plan, Platform, Signature, WriteError, Writer,
+    archive_bytes,
+};
+use instar_values::{Digest, ImageReference};
+
+use crate::blobs::Blobs;
+use crate::local_image::{self, LocalImageError};
+use crate::store::{ImageStore, PulledImage};
+use crate::store_error::StoreError;
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// Why images of the store make no bundle.
+#[derive(Debug, thiserror::Error)]
+pub enum StoredBundleError {
+    /// The store is in memory.
+    #[error("this machine keeps no blobs of images: its store is in memory")]
+    NoBlobs,
+    /// The image is not here.
+    #[error("{0} is not in the store")]
+    Absent(Box<ImageReference>),
+    /// Not all blobs of an image are here.
+    #[error("{reference} is here, but not as it was pulled")]
+    Image {
+        /// The image.
+        reference: Box<ImageReference>,
+        /// What is missing.
+        #[source]
+        source: LocalImageError,
+    },
+    /// The images contradict each other.
+    #[error("these images make no bundle")]
+    Index(#[from] Box<NotAnIndex>),
+    /// Their documents contradict each other.
+    #[error("these images make no bundle")]
+    Plan(#[from] Box<Fault>),
+}
+
+/// A bundle of images of the store, which is not written yet. Its images are not collected while it exists.
+pub struct StoredBundle {
+    index: Index,
+    plan: Plan,
+    documents: BTreeMap<Digest, Vec<u8>>,
+    blobs: Blobs,
+    _images: Vec<PulledImage>,
+}
+
+/// What a bundle is made of.
+#[derive(Default)]
+struct Parts {
+    images: Vec<Image>,
+    indexes: Vec<Document>,
+    signatures: Vec<Signature>,
+    documents: BTreeMap<Digest, Vec<u8>>,
+}
+
+impl Parts {
+    /// Adds a document, and describes it.
+    fn add(&mut self, bytes: Vec<u8>, media_type: &str) -> Document {
+        let document = Document {
+            digest: Digest::of(&bytes),
+            size: bytes.len() as u64,
+            media_type: media_type.to_owned(),
+        };
+        self.documents.insert(document.digest, bytes);
+        document
+    }
+
+    /// Adds an image under a reference, with its signatures.
+    fn image(
+        &mut self,
+        blobs: &Blobs,
+        image: &PulledImage,
+        reference: &ImageReference,
+    ) -> Result<(), LocalImageError> {
+        let resolved = local_image::resolve(blobs, reference, image.named_digest())
+            .or_else(|_| local_image::resolve(blobs, reference, image.digest()))?;
+        let manifest = self.add(resolved.manifest, MANIFEST);
+        self.add(resolved.config_document, "");
+        let mut index = resolved.index.map(|bytes| self.add(bytes, INDEX));
+        for proof in image.proofs().iter() {
+            let (subject, signed_index) = proof.subject(image.digest());
+            if let Some(bytes) = signed_index {
+                index = Some(self.add(bytes.to_vec(), INDEX));
+            }
+            self.signature(subject, reference, proof.as_documents());
+        }
+        self.images.push(Image {
+            reference: reference.clone(),
+            platform: Platform {
+                architecture: resolved.config.architecture,
+                os: resolved.config.os,
+            },
+            manifest,
+            index: index.as_ref().map(|index| index.digest),
+        });
+        self.indexes.extend(index);
+        Ok(())
+    }
+
+    fn signature(&mut self, subject: Digest, reference: &ImageReference, mut all: Vec<Vec<u8>>) {
+        let Some(manifest) = all.pop() else { return };
+        let manifest = self.add(manifest, MANIFEST);
+        for document in all {
+            self.add(document, "");
+        }
+        self.signatures.push(Signature {
+            subject,
+            found_at: reference.at(manifest.digest),
+            manifest,
+        });
+    }
+}
+
+impl StoredBundle {
+    /// A bundle of these images. Waits for the disk.
+    ///
+    /// # Errors
+    /// An image is not here as it was pulled, or the images contradict each other.
+    pub fn new(
+        store: &ImageStore,
+        references: &[ImageReference],
+    ) -> Result<Self, StoredBundleError> {
+        let blobs = store.blobs().ok_or(StoredBundleError::NoBlobs)?;
+        let (mut parts, mut images) = (Parts::default(), Vec::new());
+        for reference in references {
+            let named = || Box::new(reference.clone());
+            let image = store.find(reference);
+            let image = image.ok_or_else(|| StoredBundleError::Absent(named()))?;
+            let added = parts.image(&blobs, &image, reference);
+            added.map_err(|source| StoredBundleError::Image {
+                reference: named(),
+                source,
+            })?;
+            images.push(image);
+        }
+        let index = Index::new(parts.images, parts.indexes, parts.signatures);
+        let index = index.map_err(Box::new)?;
+        let plan = Plan::new(&index, &parts.documents).map_err(Box::new)?;
+        Ok(StoredBundle {
+            index,
+            plan,
+            documents: parts.documents,
+            blobs,
+            _images: images,
+        })
+    }
+
+    /// Its digest.
+    pub fn digest(&self) -> Digest {
+        self.index.digest()
+    }
+
+    /// The size of its archive, in bytes.
+    pub fn bytes(&self) -> u64 {
+        archive_bytes(&self.index, &self.plan)
+    }
+
+    /// Writes its archive. Waits for the disk and for the sink.
+    ///
+    /// # Errors
+    /// A blob is gone or damaged, or the sink takes no more.
+    pub fn write(self, sink: Box<dyn Write + Send>) -> Result<(), WriteError> {
+        let mut writer = Writer::stream(sink, &self.index, self.plan)?;
+        while let Some(blob) = writer.next_blob() {
+            let digest = blob.digest;
+            if let Some(document) = self.documents.get(&digest) {
+                writer.blob(&mut document.as_slice())?;
+                continue;
+            }
+            let gone = |source| WriteError::Source { digest, source };
+            let opened = self.blobs.open(digest).map_err(into_io).map_err(gone)?;
+            let missing = || gone(io::ErrorKind::NotFound.into());
+            writer.blob(&mut opened.ok_or_else(missing)?.checked())?;
+        }
+        writer.finish().map(drop)
+    }
+}
+
+fn into_io(error: StoreError) -> io::Error {
+    io::Error::other(error)
+}
