@@ -1,11 +1,12 @@
 //! The image store on EPHEMERAL in a state: every image that is named is whole, and every blob has the content of its name.
 //!
-//! Whole means equal to the image of that name in a state without a fault, in every path, type and content. The reading is not the node's: the
-//! directory is read out of the repaired partition by debugfs.
+//! Whole means equal to the image of that name in a state without a fault, in every path, type, content, mode, owner and time. The reading is
+//! not the node's: the directory is read out of the repaired partition by debugfs, which needs root to keep owners.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use blake3::Hash;
@@ -119,7 +120,7 @@ fn entries(directory: &Path) -> io::Result<BTreeMap<String, std::path::PathBuf>>
         .collect()
 }
 
-/// Adds a tree: names, types, contents and targets, in order.
+/// Adds a tree: names, types, contents and targets, modes, owners and times, in order.
 fn add(hasher: &mut blake3::Hasher, path: &Path) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -128,6 +129,14 @@ fn add(hasher: &mut blake3::Hasher, path: &Path) -> io::Result<()> {
         }
         metadata => metadata?,
     };
+    // debugfs gives links no owner and no time.
+    if !metadata.is_symlink() {
+        let numbers = [metadata.mode(), metadata.uid(), metadata.gid()];
+        for number in numbers {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.update(&metadata.mtime().to_le_bytes());
+    }
     if metadata.is_dir() {
         for (name, path) in entries(path)? {
             hasher.update(b"entry").update(name.as_bytes());
@@ -153,6 +162,7 @@ fn add(hasher: &mut blake3::Hasher, path: &Path) -> io::Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     const IMAGE: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
@@ -176,7 +186,15 @@ mod tests {
         fs::write(blob, "x").unwrap();
         fs::create_dir_all(directory.path().join("objects/aa")).unwrap();
         fs::write(directory.path().join("objects/aa").join(IMAGE), "content").unwrap();
+        for part in ["rootfs/d/file", "rootfs/d", "rootfs"] {
+            set_time(&image.join(part), 1_000_000_000);
+        }
         directory
+    }
+
+    fn set_time(path: &Path, seconds: u64) {
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        fs::File::open(path).unwrap().set_modified(time).unwrap();
     }
 
     #[test]
@@ -202,6 +220,15 @@ mod tests {
             }
             let found = Store::read(directory.path()).unwrap();
             assert!(found.complaint(&known).is_some(), "{}", path.display());
+        }
+        let other_mode = store();
+        let file = other_mode.path().join(&image).join("rootfs/d/file");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
+        let other_time = store();
+        set_time(&other_time.path().join(&image).join("rootfs/d"), 1);
+        for directory in [other_mode, other_time] {
+            let found = Store::read(directory.path()).unwrap();
+            assert!(found.complaint(&known).is_some());
         }
         // What was cut off is nobody's.
         let directory = store();
