@@ -38,7 +38,7 @@ const LAST_ANSWER: Duration = Duration::from_millis(500);
 /// Extra time for a client that never rested, to ask once more: its call under way is answered.
 const ONCE_MORE: Duration = Duration::from_millis(20);
 /// Limit on holding an answer back until GOAWAY was sent, which takes no time unless the connection ends meanwhile.
-const HELD_BACK: Duration = Duration::from_millis(50);
+const HELD_BACK: Duration = Duration::from_millis(250);
 /// Time for GOAWAY to reach the client; a call of the client may cross it.
 pub(super) const FAREWELL: Duration = Duration::from_millis(300);
 /// A stream that was silent for this long has delivered all that there was.
