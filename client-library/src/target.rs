@@ -83,6 +83,24 @@ impl Target {
     }
 
     async fn configured_nodes(&self) -> Result<Vec<Node>, Failure> {
+        let (node, names) = self.connect().await?;
+        if names.is_empty() {
+            return Ok(vec![node]);
+        }
+        names.iter().map(|name| node.routed_to(name)).collect()
+    }
+
+    /// The node that the endpoint belongs to, whatever nodes are named.
+    ///
+    /// # Errors
+    /// As [`Self::nodes`].
+    pub async fn behind_endpoint(&self) -> Result<Node, Failure> {
+        let (node, _) = self.connect().await?;
+        Ok(node)
+    }
+
+    /// Connects to the first endpoint that can be reached; returns the node behind it, and the names of the nodes that calls are for.
+    async fn connect(&self) -> Result<(Node, Vec<String>), Failure> {
         let (path, config) = self.load()?;
         let context = config.context(self.context.as_deref()).map_err(|error| {
             Failure::new(FailureKind::Usage, format!("cannot use {}", path.display()))
@@ -116,11 +134,7 @@ impl Target {
         for endpoint in endpoints {
             match connection::connect(&endpoint, tls.clone()).await {
                 Ok(channel) => {
-                    let node = Node::behind(channel, endpoint);
-                    if names.is_empty() {
-                        return Ok(vec![node]);
-                    }
-                    return names.iter().map(|name| node.routed_to(name)).collect();
+                    return Ok((Node::behind(channel, endpoint), names.clone()));
                 }
                 Err(failure) => failures.push(failure),
             }

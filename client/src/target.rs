@@ -18,10 +18,9 @@ pub(crate) async fn all(global: &Global) -> Result<Vec<Node>, Failure> {
 pub(crate) async fn at(global: &Global, address: &str) -> Result<Node, Failure> {
     let target = Target {
         endpoints: vec![address.to_owned()],
-        nodes: vec![address.to_owned()],
         ..target(global)
     };
-    target.node().await
+    target.behind_endpoint().await
 }
 
 fn target(global: &Global) -> Target {

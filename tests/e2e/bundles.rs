@@ -8,11 +8,12 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use instar_api::instar::bundle_service_client::BundleServiceClient;
 use instar_api::instar::{BundleBeginRequest, BundleImportRequest, BundleWriteRequest};
+use instar_pki::Role;
 use instar_qemu::{PortLease, VmSpec};
 use instar_tests::{
-    Cosign, GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, Node, Outcome,
-    Registry, Said, Scratch, Test, bundle, chapters, greeter_image, place_for_sticks, plug_in,
-    pull_out, push_greeter_edition, stick, tests,
+    Cosign, GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, MachineConfig,
+    Node, Outcome, Registry, Said, Scratch, Test, bundle, chapters, greeter_image,
+    place_for_sticks, plug_in, pull_out, push_greeter_edition, stick, tests,
 };
 use serde_json::Value;
 use tonic::transport::Channel;
@@ -106,6 +107,8 @@ struct Story {
     node: Node,
     client: Instarctl,
     bundles: Bundles,
+    /// The rule that wants the owner's signature.
+    rules: String,
     scratch: Scratch,
 }
 
@@ -117,6 +120,7 @@ async fn images_come_without_a_registry(scratch: Scratch) -> Outcome {
         an_upload_goes_on_where_it_was_cut_off(&story),
         a_container_starts_from_it(&story),
         the_next_version_comes_from_it(&story),
+        another_node_fetches_images_from_it(&story),
         a_caller_who_hangs_up_ends_no_import(&story),
         a_stick_is_taken_when_it_is_signed(&story),
         and_refused_when_it_is_not(&story),
@@ -159,6 +163,7 @@ impl Story {
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
+            rules: rules(&bundles.host, &owner)?,
             bundles,
             scratch: scratch.clone(),
         })
@@ -329,6 +334,39 @@ async fn the_next_version_comes_from_it(story: &Story) -> Outcome {
     ensure!(
         images.output.contains(INSTALLER),
         "the installer is gone: {images:?}"
+    );
+    Ok(())
+}
+
+/// With the same rules as the first node, and the same authority.
+async fn second_node(story: &Story, scratch: &Scratch) -> Result<Node> {
+    let identity = story.node.identity().with_role(Role::Admin)?;
+    let config = MachineConfig::new(&identity).hostname("second");
+    let config = config.install_disk("/dev/vda").document(&story.rules);
+    let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+    let node = plan.config(config.to_yaml(), identity).boot().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Ok(node)
+}
+
+async fn another_node_fetches_images_from_it(story: &Story) -> Outcome {
+    let scratch = story.scratch.below("second")?;
+    let node = second_node(story, &scratch).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let image = format!("{}/greeter:v1", story.bundles.host);
+    let from = story.client.endpoint();
+    let words = ["bundle", "fetch", "--from", from, &image];
+    let said = client.run(&words).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let images = client.run(&["get", "images", "-o", "yaml"]).await?;
+    ensure!(images.output.contains("greeter:v1"), "{images:?}");
+    ensure!(images.output.contains("sha256:"), "{images:?}");
+    let absent = client
+        .run(&["bundle", "fetch", "--from", from, "r.io/x:v1"])
+        .await?;
+    ensure!(
+        absent.complaint.contains("is not in the store"),
+        "{absent:?}"
     );
     Ok(())
 }

@@ -19,8 +19,7 @@ const NEXT: &str = "v0.2.0";
 /// The directory that asks for support data.
 const SUPPORT: &str = "instar-support";
 /// What the config lets a stick do.
-const ALLOWED: &str =
-    "apiVersion: v1alpha1\nkind: BundleConfig\naskAt: [screen]\nupgrade: true\nsupport: true\n";
+const ALLOWED: &str = "apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\naskAt: [screen]\nupgrade: true\nsupport: true\n";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![a_person_with_a_stick_needs_nothing_but_the_screen]

@@ -91,8 +91,9 @@ pub fn place_for_usb_sticks() -> [&'static str; 2] {
 
 /// Plugs a stick into the USB of a running machine, which may write to it; `name` is for [`pull_out`].
 pub fn plug_into_usb(vm: &Vm, name: &str, stick: &Path) -> Result<()> {
+    // The block device of a stick that was pulled out stays, and would keep its lock.
     let node = json!({"driver": "raw", "node-name": name,
-                      "file": {"driver": "file", "filename": stick}});
+                      "file": {"driver": "file", "filename": stick, "locking": "off"}});
     let id = format!("{name}-disk");
     let device = json!({"driver": "usb-storage", "bus": "usb.0", "drive": name, "id": id});
     let mut qmp = vm.qmp();

@@ -43,6 +43,11 @@ impl Instarctl {
         })
     }
 
+    /// The address of the node.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
     /// Returns the program for commands that need no node.
     pub fn alone(scratch: &Scratch) -> Result<Self> {
         Ok(Self {
