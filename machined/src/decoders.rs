@@ -59,6 +59,7 @@ pub fn api_request(bytes: &[u8]) {
         instar::PinImagesRequest,
         instar::UnpinImageRequest,
         instar::PrepareUpgradeRequest,
+        instar::ServeImagesRequest,
     ];
 }
 

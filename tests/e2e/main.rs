@@ -51,6 +51,7 @@ mod other_clients;
 mod over_the_network;
 mod packet_capture;
 mod peers;
+mod pins;
 mod power_cuts;
 mod proxies;
 mod refused_images;
@@ -107,7 +108,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 36] = [
+const OF_LONG_RUNS: [Area; 37] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -127,6 +128,7 @@ const OF_LONG_RUNS: [Area; 36] = [
     image_updates::tests,
     image_store::tests,
     bundles::tests,
+    pins::tests,
     hostile_clients::tests,
     dead_neighbours::tests,
     full_var::tests,

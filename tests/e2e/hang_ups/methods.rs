@@ -77,6 +77,9 @@ const CHANGE_NOTHING: &[&str] = &[
     "cluster.ClusterService/HealthCheck",
     "inspect.InspectService/ControllerRuntimeDependencies",
     "instar.UpgradeService/Plan",
+    // These change memory alone.
+    "instar.TemporaryRegistryService/Serve",
+    "instar.TemporaryRegistryService/Stop",
     // These make one write, to the record of pinned images.
     "instar.UpgradeService/Prepare",
     "instar.ImagePinService/Pin",
