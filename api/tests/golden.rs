@@ -209,6 +209,7 @@ fn descriptors_name_every_service() {
             "instar.BundleService",
             "instar.ImagePinService",
             "instar.ImageUpdateService",
+            "instar.TemporaryRegistryService",
             "instar.UpgradeService",
             "machine.ImageService",
             "machine.LifecycleService",

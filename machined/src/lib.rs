@@ -9,7 +9,7 @@
 //! intent      the config as specs in the domains' terms     intent
 //! machine     the state that the parts share                machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
-//! services    processes kept running; bundles, pinned images  services, bundles, pins
+//! services    processes kept running; bundles, pinned images  services, bundles, pins, temporary_registry
 //! store       facts that others wait for                    store
 //! domains     one part of the machine each                  disk, network, time, containers, modules, …
 //! ```
@@ -74,6 +74,7 @@ pub mod statistics;
 pub mod status;
 pub mod store;
 pub mod terminals;
+pub mod temporary_registry;
 pub mod time;
 pub mod trust;
 pub mod upgrade;

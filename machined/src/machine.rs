@@ -33,6 +33,7 @@ use crate::pins::Pins;
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
+use crate::temporary_registry::TemporaryRegistry;
 use crate::time::TimeSync;
 use crate::trust::{Maintenance, OwnCertificates};
 use crate::upgrade::{FailedImages, Floor, RunningSystem, UpgradeState};
@@ -103,6 +104,8 @@ pub struct Machine {
     pub image_updates: ImageUpdates,
     /// The images that are fetched ahead and kept.
     pub pins: Pins,
+    /// The registry that serves images for a while.
+    pub temporary_registry: TemporaryRegistry,
     /// machined's own output.
     pub own_log: LogRing,
     /// The logs on the disk, which outlast restarts.
@@ -198,6 +201,7 @@ impl Machine {
             images_in_force: ImagesInForce::new(parts.images_in_force),
             image_updates: ImageUpdates::default(),
             pins: Pins::default(),
+            temporary_registry: TemporaryRegistry::default(),
             own_log: parts.own_log,
             log_disk,
             network: parts.network,

@@ -27,7 +27,7 @@ mod store_error;
 pub mod unpack;
 pub mod verification;
 
-pub use blobs::{Blobs, HeldBlobs, IncomingBlob, Receiving, StoredBlob};
+pub use blobs::{Blobs, CheckedBlob, HeldBlobs, IncomingBlob, Receiving, StoredBlob};
 pub use manifest::{ImageConfig, Layer};
 pub use pull::{Progress, PullError, Puller, import, room_for_all};
 pub use registries::Registries;

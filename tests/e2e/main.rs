@@ -52,6 +52,7 @@ mod other_clients;
 mod over_the_network;
 mod packet_capture;
 mod peers;
+mod pins;
 mod power_cuts;
 mod proxies;
 mod refused_images;
@@ -109,7 +110,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 38] = [
+const OF_LONG_RUNS: [Area; 39] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -131,6 +132,7 @@ const OF_LONG_RUNS: [Area; 38] = [
     bundles::tests,
     black_out::tests,
     sticks::tests,
+    pins::tests,
     hostile_clients::tests,
     dead_neighbours::tests,
     full_var::tests,

@@ -1,7 +1,11 @@
 //! Images on a node.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use instar_values::{Bandwidth, Window};
+
+use super::durations::duration;
 
 /// When images may be fetched, and how fast.
 #[derive(Debug, Default, PartialEq, Eq, Args)]
@@ -42,6 +46,21 @@ pub(crate) enum Image {
     Unpin {
         /// The image
         image: String,
+    },
+    /// Serve images of the node as a read-only registry for a while, over HTTP without TLS; "get registries" shows it
+    Serve {
+        /// Where to listen
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5000")]
+        listen: String,
+        /// For how long
+        #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = duration)]
+        time: Duration,
+        /// The images, instead of all that are pinned or came by a bundle
+        #[arg(long, value_delimiter = ',')]
+        images: Vec<String>,
+        /// Stop serving
+        #[arg(long, conflicts_with_all = ["listen", "time", "images"])]
+        stop: bool,
     },
     /// Approve the image that waits behind the name that a container follows; "get updates" shows it
     Approve {

@@ -1,4 +1,6 @@
-//! `image`: lists, pulls, verifies, pins, approves and removes images of the node.
+//! `image`: lists, pulls, verifies, pins, serves, approves and removes images of the node.
+
+mod serve;
 
 use instar_api::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
 use instar_api::instar::image_pin_service_client::ImagePinServiceClient;
@@ -30,6 +32,13 @@ pub(super) async fn run(global: &Global, image: &Image) -> Result<(), Failure> {
             Image::Verify { image } => verify(global, &node, image).await?,
             Image::Pin { images, terms } => pin(global, &node, images, terms).await?,
             Image::Unpin { image } => unpin(global, &node, image).await?,
+            Image::Serve { stop: true, .. } => serve::stop(global, &node).await?,
+            Image::Serve {
+                listen,
+                time,
+                images,
+                ..
+            } => serve::serve(global, &node, listen, *time, images).await?,
             Image::Approve { container, digest } => {
                 approve(global, &node, container, digest).await?
             }

@@ -73,7 +73,7 @@ impl ImagePinService for ImagePinApi {
     }
 }
 
-fn reference(name: &str) -> Result<ImageReference, Status> {
+pub(super) fn reference(name: &str) -> Result<ImageReference, Status> {
     name.parse().map_err(|error| {
         let error = crate::base::error_chain::chain(&error);
         Status::invalid_argument(format!("{name:?} is no name of an image: {error}"))

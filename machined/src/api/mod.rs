@@ -37,6 +37,7 @@ mod shares;
 mod state;
 mod storage;
 mod support;
+mod temporary_registry;
 mod time_service;
 mod upgrade_plan;
 mod upgrade_request;
@@ -57,6 +58,7 @@ use instar_api::inspect::inspect_service_server::InspectServiceServer;
 use instar_api::instar::bundle_service_server::BundleServiceServer;
 use instar_api::instar::image_pin_service_server::ImagePinServiceServer;
 use instar_api::instar::image_update_service_server::ImageUpdateServiceServer;
+use instar_api::instar::temporary_registry_service_server::TemporaryRegistryServiceServer;
 use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
@@ -84,6 +86,7 @@ use lifecycle::LifecycleApi;
 use machine_service::MachineApi;
 use state::StateApi;
 use storage::StorageApi;
+use temporary_registry::TemporaryRegistryApi;
 use time_service::TimeApi;
 use upgrade_plan::UpgradePlanApi;
 
@@ -173,6 +176,9 @@ fn routes(machine: &Arc<Machine>) -> Routes {
         .add_service(UpgradeServiceServer::new(UpgradePlanApi::new(
             machine.clone(),
         )))
+        .add_service(TemporaryRegistryServiceServer::new(
+            TemporaryRegistryApi::new(machine.clone()),
+        ))
         .add_service(ImagePinServiceServer::new(ImagePinApi::new(
             machine.clone(),
         )))

@@ -33,7 +33,7 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 14] = [
+const SERVED: [&str; 15] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
@@ -41,6 +41,7 @@ const SERVED: [&str; 14] = [
     "instar.BundleService",
     "instar.ImagePinService",
     "instar.ImageUpdateService",
+    "instar.TemporaryRegistryService",
     "instar.UpgradeService",
     "machine.ImageService",
     "machine.LifecycleService",

@@ -78,6 +78,9 @@ const CHANGE_NOTHING: &[&str] = &[
     "inspect.InspectService/ControllerRuntimeDependencies",
     "instar.BundleService/Export",
     "instar.UpgradeService/Plan",
+    // These change memory alone.
+    "instar.TemporaryRegistryService/Serve",
+    "instar.TemporaryRegistryService/Stop",
     // These make one write, to the record of pinned images.
     "instar.UpgradeService/Prepare",
     "instar.ImagePinService/Pin",

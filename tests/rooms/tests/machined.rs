@@ -39,7 +39,10 @@ const FLOORS: [(&str, &[&str]); 9] = [
         ],
     ),
     ("store", &["store"]),
-    ("services", &["services", "bundles", "pins"]),
+    (
+        "services",
+        &["services", "bundles", "pins", "temporary_registry"],
+    ),
     ("upgrade", &["upgrade"]),
     ("machine", &["machine", "status", "image_collection"]),
     ("intent", &["intent"]),

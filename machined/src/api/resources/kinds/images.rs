@@ -10,6 +10,7 @@ use crate::oci::PulledImage;
 use crate::pins::{PinFact, State, Wait};
 use crate::sequences::image_updates;
 use crate::store::{Metadata, Resource as _};
+use crate::temporary_registry::TemporaryRegistryFact;
 
 /// The images in the store.
 pub(super) const IMAGES: Kind = Kind {
@@ -206,5 +207,35 @@ fn pin((metadata, fact): (Metadata, PinFact)) -> Item {
     if let Some(until) = until {
         spec = spec.with("until", 8, Value::Time(until));
     }
+    Item::stored(metadata, spec)
+}
+
+/// The registry that serves images for a while.
+pub(super) const TEMPORARY_REGISTRIES: Kind = Kind {
+    name: "TemporaryRegistries.instar.dev",
+    singular: "TemporaryRegistry",
+    namespace: Namespace::Runtime,
+    aliases: &["registries"],
+    columns: &[
+        ("Until", "{.until}"),
+        ("Requests", "{.requests}"),
+        ("Bytes", "{.bytes}"),
+        ("Images", "{.images}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Store(TemporaryRegistryFact::TYPE)],
+    read: |machine| {
+        let registries = machine.store.list::<TemporaryRegistryFact>().into_iter();
+        Ok(registries.map(registry).collect())
+    },
+};
+
+fn registry((metadata, fact): (Metadata, TemporaryRegistryFact)) -> Item {
+    let spec = Record::default()
+        .with("listen", 1, metadata.id.clone())
+        .with("until", 2, Value::Time(fact.until))
+        .with("images", 3, fact.images.into_iter().collect::<Value>())
+        .with("requests", 4, fact.requests)
+        .with("bytes", 5, fact.bytes);
     Item::stored(metadata, spec)
 }

@@ -18,7 +18,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 35] = [
+pub static KINDS: [&Kind; 36] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -37,6 +37,7 @@ pub static KINDS: [&Kind; 35] = [
     &images::BUNDLES,
     &images::IMAGE_UPDATES,
     &images::IMAGE_PINS,
+    &images::TEMPORARY_REGISTRIES,
     &network::HOSTNAMES,
     &network::NODE_ADDRESSES,
     &network::ADDRESSES,

@@ -1,0 +1,87 @@
+//! Begins the temporary registry: chooses the images that it serves.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::blocking_io::{self, ANSWER, NoAnswer};
+use crate::machine::Machine;
+use crate::oci::PulledImage;
+use crate::temporary_registry::{CannotServe, NotServable, Offer};
+use crate::values::ImageReference;
+
+/// Why no images are served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A machine without a disk keeps no blobs.
+    #[error("this machine keeps its images in memory, without the blobs that a registry serves")]
+    NoBlobs,
+    /// An image is not here.
+    #[error("there is no image {0} on this machine")]
+    Unknown(Box<ImageReference>),
+    /// An image cannot be served.
+    #[error(transparent)]
+    NotServable(#[from] NotServable),
+    /// There is nothing to serve.
+    #[error("no image is pinned, and none came by a bundle: name the images to serve")]
+    Nothing,
+    /// The registry cannot begin.
+    #[error(transparent)]
+    CannotServe(#[from] CannotServe),
+    /// The disk does not answer.
+    #[error("the images were not read")]
+    NoAnswer(#[from] NoAnswer),
+}
+
+/// Serves these images, or all that are pinned or came by a bundle; returns the address, and the images.
+///
+/// # Errors
+/// Nothing is served.
+pub async fn serve_images(
+    machine: &Arc<Machine>,
+    images: Vec<ImageReference>,
+    address: SocketAddr,
+    time: Duration,
+) -> Result<(SocketAddr, Vec<String>), ServeError> {
+    let chooser = machine.clone();
+    let choosing = blocking_io::within(ANSWER, move || offer(&chooser, images));
+    let offer = choosing.await??;
+    let names = offer.names();
+    let registry = &machine.temporary_registry;
+    let address = registry.serve(&machine.store, offer, address, time)?;
+    Ok((address, names))
+}
+
+/// Reads the documents of the images.
+fn offer(machine: &Machine, named: Vec<ImageReference>) -> Result<Offer, ServeError> {
+    let blobs = machine.images.blobs().ok_or(ServeError::NoBlobs)?;
+    let mut offer = Offer::of(blobs);
+    if named.is_empty() {
+        for (name, image) in usual(machine) {
+            // Others are served all the same.
+            if let Err(error) = offer.add(&name, image) {
+                tracing::warn!("{:#}", anyhow::Error::from(error));
+            }
+        }
+    }
+    for name in named {
+        let image = machine.images.find(&name);
+        let image = image.ok_or_else(|| ServeError::Unknown(Box::new(name.clone())))?;
+        offer.add(&name, image)?;
+    }
+    match offer.is_empty() {
+        true => Err(ServeError::Nothing),
+        false => Ok(offer),
+    }
+}
+
+/// The images that are pinned or came by a bundle.
+fn usual(machine: &Machine) -> Vec<(ImageReference, PulledImage)> {
+    let mut digests = machine.pins.digests();
+    digests.extend(machine.bundles.kept.images());
+    let images = digests
+        .into_iter()
+        .filter_map(|digest| machine.images.get(digest));
+    let named = images.filter_map(|image| Some((image.names().first()?.clone(), image)));
+    named.collect()
+}

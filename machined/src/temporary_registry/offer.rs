@@ -1,0 +1,138 @@
+//! What the temporary registry serves: some images of the store, and nothing else of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::oci::local_image::{self, LocalImageError};
+use crate::oci::{Blobs, HeldBlobs, PulledImage, ResolvedImage};
+use crate::values::{Digest, ImageReference};
+
+/// Why an image cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum NotServable {
+    /// Its documents are not among the blobs.
+    #[error("{image} cannot be served")]
+    Documents {
+        /// The image.
+        image: Box<ImageReference>,
+        /// The cause.
+        source: LocalImageError,
+    },
+    /// A layer is not among the blobs.
+    #[error(
+        "{image} cannot be served: its layer {layer} is not kept; pin the image, so that it is fetched with its blobs"
+    )]
+    Layer {
+        /// The image.
+        image: Box<ImageReference>,
+        /// The layer.
+        layer: Digest,
+    },
+}
+
+/// The images that are served. None of them is collected while this value exists.
+#[derive(Debug)]
+pub struct Offer {
+    /// The documents behind repository and tag.
+    tags: BTreeMap<(String, String), Digest>,
+    manifests: BTreeSet<Digest>,
+    blobs: BTreeSet<Digest>,
+    store: Blobs,
+    _held: (Vec<PulledImage>, Vec<HeldBlobs>),
+}
+
+impl Offer {
+    /// Offers nothing yet.
+    pub fn of(store: Blobs) -> Self {
+        Offer {
+            tags: BTreeMap::new(),
+            manifests: BTreeSet::new(),
+            blobs: BTreeSet::new(),
+            store,
+            _held: Default::default(),
+        }
+    }
+
+    /// Adds an image under all its names. Reads its documents.
+    ///
+    /// # Errors
+    /// Some of its blobs are not here.
+    pub fn add(&mut self, name: &ImageReference, image: PulledImage) -> Result<(), NotServable> {
+        let resolved = self.resolve(name, &image)?;
+        // Before the look: what was found is not collected after it.
+        let held = self.store.hold(resolved.blobs());
+        for layer in &resolved.layers {
+            if !matches!(self.store.open(layer.digest), Ok(Some(_))) {
+                return Err(NotServable::Layer {
+                    image: Box::new(name.clone()),
+                    layer: layer.digest,
+                });
+            }
+        }
+        let config = Digest::of(&resolved.config_document);
+        self.manifests
+            .extend([resolved.digest, resolved.named_digest]);
+        self.blobs.insert(config);
+        self.blobs
+            .extend(resolved.layers.iter().map(|it| it.digest));
+        for name in image.names().iter().chain([name]) {
+            if let Some(tag) = name.tag() {
+                let key = (name.repository().to_owned(), tag.to_owned());
+                self.tags.insert(key, resolved.named_digest);
+            }
+        }
+        self._held.0.push(image);
+        self._held.1.push(held);
+        Ok(())
+    }
+
+    /// Resolves an image from its blobs: by its index if that is kept, else by its manifest.
+    fn resolve(
+        &self,
+        name: &ImageReference,
+        image: &PulledImage,
+    ) -> Result<ResolvedImage, NotServable> {
+        let by = |digest| local_image::resolve(&self.store, name, digest);
+        let resolved = by(image.named_digest()).or_else(|_| by(image.digest()));
+        resolved.map_err(|source| NotServable::Documents {
+            image: Box::new(name.clone()),
+            source,
+        })
+    }
+
+    /// The store of blobs.
+    pub(super) fn store(&self) -> &Blobs {
+        &self.store
+    }
+
+    /// The document behind a tag.
+    pub(super) fn tag(&self, repository: String, tag: String) -> Option<Digest> {
+        self.tags.get(&(repository, tag)).copied()
+    }
+
+    /// Whether a document is offered.
+    pub(super) fn has_manifest(&self, digest: Digest) -> bool {
+        self.manifests.contains(&digest)
+    }
+
+    /// Whether a config or a layer is offered.
+    pub(super) fn has_blob(&self, digest: Digest) -> bool {
+        self.blobs.contains(&digest) || self.manifests.contains(&digest)
+    }
+
+    /// The names of the images, as `REPOSITORY:TAG`.
+    pub fn names(&self) -> Vec<String> {
+        let tags = self.tags.keys();
+        tags.map(|(repository, tag)| format!("{repository}:{tag}"))
+            .collect()
+    }
+
+    /// The number of images.
+    pub fn len(&self) -> usize {
+        self._held.0.len()
+    }
+
+    /// Whether nothing is offered.
+    pub fn is_empty(&self) -> bool {
+        self._held.0.is_empty()
+    }
+}

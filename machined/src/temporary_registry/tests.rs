@@ -1,0 +1,217 @@
+//! The temporary registry over real connections, with images of a real store.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::oci::{ImageStore, Keeps, Limits, Policy, Puller, Receiving, import, local_image};
+use crate::values::{Digest, ImageReference};
+
+/// A store with one image, whose layer has some pieces.
+struct Subject {
+    directory: TempDir,
+    store: ImageStore,
+    name: ImageReference,
+    manifest: Digest,
+    layer: Digest,
+    content: Vec<u8>,
+}
+
+fn put(store: &ImageStore, content: &[u8]) -> Digest {
+    let (digest, size) = (Digest::of(content), content.len() as u64);
+    let blobs = store.blobs().unwrap();
+    let Some(Receiving::Missing(mut incoming)) = blobs.try_receive(digest, size).unwrap() else {
+        return digest;
+    };
+    incoming.write(content).unwrap();
+    incoming.commit().unwrap();
+    digest
+}
+
+fn layer() -> Vec<u8> {
+    let file: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(file.len() as u64);
+    header.set_mode(0o644);
+    archive
+        .append_data(&mut header, "file", file.as_slice())
+        .unwrap();
+    archive.into_inner().unwrap()
+}
+
+impl Subject {
+    async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+        let content = layer();
+        let layer = put(&store, &content);
+        let config = format!(
+            "{{\"architecture\":\"amd64\",\"os\":\"linux\",\"rootfs\":{{\"type\":\"layers\",\"diff_ids\":[\"{layer}\"]}}}}"
+        );
+        let size = config.len();
+        let config = put(&store, config.as_bytes());
+        let manifest = format!(
+            "{{\"schemaVersion\":2,\"config\":{{\"mediaType\":\"application/vnd.oci.image.config.v1+json\",\"digest\":\"{config}\",\"size\":{size}}},\"layers\":[{{\"mediaType\":\"application/vnd.oci.image.layer.v1.tar\",\"digest\":\"{layer}\",\"size\":{}}}]}}",
+            content.len()
+        );
+        let manifest = put(&store, manifest.as_bytes());
+        let name: ImageReference = "r.io/site/web:v1".parse().unwrap();
+        let resolved = local_image::resolve(&store.blobs().unwrap(), &name, manifest).unwrap();
+        let puller = Puller::new(Arc::default(), Policy::default());
+        let verified = puller.verify(resolved).await.unwrap();
+        import(&verified, &store, &Limits::default()).await.unwrap();
+        Subject {
+            directory,
+            store,
+            name,
+            manifest,
+            layer,
+            content,
+        }
+    }
+
+    fn offer(&self) -> Offer {
+        let mut offer = Offer::of(self.store.blobs().unwrap());
+        let image = self.store.get(self.manifest).unwrap();
+        offer.add(&self.name, image).unwrap();
+        offer
+    }
+
+    fn blob_file(&self) -> PathBuf {
+        let blobs = self.directory.path().join("blobs/sha256");
+        blobs.join(self.layer.hex())
+    }
+}
+
+/// An answer: the head, and the body as far as it came.
+struct Answer {
+    head: String,
+    body: Vec<u8>,
+}
+
+async fn ask(at: SocketAddr, method: &str, path: &str, more: &str) -> Answer {
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: r\r\nConnection: close\r\n{more}\r\n");
+    let asked = tokio::task::spawn_blocking(move || {
+        let mut connection = TcpStream::connect(at).unwrap();
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut all = Vec::new();
+        // A connection that breaks off has sent what it has sent.
+        let _ = connection.read_to_end(&mut all);
+        all
+    });
+    let all = asked.await.unwrap();
+    let end = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    Answer {
+        head: String::from_utf8_lossy(&all[..end]).to_lowercase(),
+        body: all[end + 4..].to_vec(),
+    }
+}
+
+fn anywhere() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn documents_and_blobs_are_served_and_nothing_else() {
+    let subject = Subject::new().await;
+    let (registry, store) = (TemporaryRegistry::default(), Store::default());
+    let at = registry
+        .serve(&store, subject.offer(), anywhere(), AN_HOUR)
+        .unwrap();
+    assert!(ask(at, "GET", "/v2/", "").await.head.contains("200 ok"));
+    let by_tag = ask(at, "GET", "/v2/site/web/manifests/v1?ns=r.io", "").await;
+    assert_eq!(Digest::of(&by_tag.body), subject.manifest);
+    assert!(
+        by_tag
+            .head
+            .contains("content-type: application/vnd.oci.image.manifest.v1+json")
+    );
+    let named = format!("docker-content-digest: {}", subject.manifest);
+    assert!(by_tag.head.contains(&named), "{}", by_tag.head);
+    let path = format!("/v2/site/web/blobs/{}", subject.layer);
+    assert!(ask(at, "GET", &path, "").await.body == subject.content);
+    let head = ask(at, "HEAD", &path, "").await;
+    let length = format!("content-length: {}", subject.content.len());
+    assert!(
+        head.head.contains(&length) && head.body.is_empty(),
+        "{}",
+        head.head
+    );
+    let part = ask(at, "GET", &path, "Range: bytes=70000-\r\n").await;
+    assert!(part.head.contains("206") && part.body == subject.content[70_000..]);
+    let part = ask(at, "GET", &path, "Range: bytes=5-9\r\n").await;
+    assert_eq!(part.body, subject.content[5..10]);
+    let other = put(&subject.store, b"another blob");
+    for path in [
+        "/v2/site/web/manifests/v2".to_owned(),
+        "/v2/web/manifests/v1".to_owned(),
+        "/v2/_catalog".to_owned(),
+        format!("/v2/site/web/blobs/{other}"),
+        format!("/v2/site/web/manifests/{other}"),
+    ] {
+        let answer = ask(at, "GET", &path, "").await;
+        assert!(answer.head.contains("404"), "{path}: {}", answer.head);
+    }
+    for method in ["PUT", "POST", "DELETE", "PATCH"] {
+        let answer = ask(at, method, "/v2/site/web/blobs/uploads/", "").await;
+        assert!(answer.head.contains("405"), "{method}: {}", answer.head);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_blob_is_not_served_to_its_end() {
+    let subject = Subject::new().await;
+    let offer = subject.offer();
+    let file = std::fs::File::options()
+        .write(true)
+        .open(subject.blob_file())
+        .unwrap();
+    // In the first piece: by then most of it could have been sent.
+    file.write_all_at(b"!", 600).unwrap();
+    let (registry, store) = (TemporaryRegistry::default(), Store::default());
+    let at = registry.serve(&store, offer, anywhere(), AN_HOUR).unwrap();
+    let path = format!("/v2/site/web/blobs/{}", subject.layer);
+    for range in ["", "Range: bytes=0-4\r\n", "Range: bytes=900000-\r\n"] {
+        let answer = ask(at, "GET", &path, range).await;
+        let announced = answer.head.split("content-length: ").nth(1).unwrap();
+        let announced: usize = announced.lines().next().unwrap().trim().parse().unwrap();
+        assert!(answer.body.len() < announced, "{range:?} has come whole");
+    }
+}
+
+#[tokio::test]
+async fn it_ends_with_its_time_or_by_a_call_and_there_is_one() {
+    let subject = Subject::new().await;
+    let (registry, store) = (TemporaryRegistry::default(), Store::default());
+    let shown = || store.list::<TemporaryRegistryFact>();
+    let soon = Duration::from_millis(300);
+    let at = registry
+        .serve(&store, subject.offer(), anywhere(), soon)
+        .unwrap();
+    let busy = registry.serve(&store, subject.offer(), anywhere(), AN_HOUR);
+    assert!(matches!(busy, Err(CannotServe::Busy(address)) if address == at));
+    tokio::time::sleep(soon / 3).await;
+    assert_eq!(shown()[0].1.images, ["site/web:v1"]);
+    tokio::time::sleep(soon).await;
+    assert!(shown().is_empty() && registry.stop().is_none());
+    assert!(TcpStream::connect(at).is_err());
+
+    let at = registry
+        .serve(&store, subject.offer(), anywhere(), AN_HOUR)
+        .unwrap();
+    assert_eq!(registry.stop(), Some(at));
+    tokio::time::sleep(soon / 3).await;
+    assert!(shown().is_empty() && TcpStream::connect(at).is_err());
+    let taken = std::net::TcpListener::bind(anywhere()).unwrap();
+    let taken = taken.local_addr().unwrap();
+    let refused = registry.serve(&store, subject.offer(), taken, AN_HOUR);
+    assert!(matches!(refused, Err(CannotServe::Listen { .. })));
+}

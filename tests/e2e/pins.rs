@@ -1,0 +1,352 @@
+//! Images that are fetched ahead and kept: by the config, by a call, and for an upgrade that is prepared ahead; then the registry is silent.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use instar_tests::{
+    GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node,
+    Outcome, Registry, Said, Scratch, Test, chapters, greeter_image, http, push_greeter_edition,
+    tests,
+};
+use serde_json::Value;
+
+use crate::PATIENCE;
+use crate::installed::install_with;
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The clock of the test's machine is right from the start, and nobody is asked for the time.
+const CLOCK: &str = "apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        pinned_images_need_no_registry,
+        an_upgrade_that_was_prepared_needs_no_registry,
+    ]
+}
+
+/// A node, its client, and its registry.
+struct Story {
+    node: Node,
+    client: Instarctl,
+    registry: Registry,
+    scratch: Scratch,
+}
+
+async fn pinned_images_need_no_registry(scratch: Scratch) -> Outcome {
+    let story = Story::begin(&scratch).await?;
+    chapters![
+        a_closed_window_is_waited_for(&story),
+        a_lack_of_room_is_told_with_the_numbers(&story),
+        an_image_of_the_config_is_fetched_and_kept(&story),
+        a_caller_pins_an_installer(&story),
+        wrong_calls_pin_nothing(&story),
+        a_container_changes_without_its_registry(&story),
+    ]
+    .await?;
+    let story = story.after_a_power_cut().await?;
+    chapters![
+        the_pins_are_as_they_were(&story),
+        an_upgrade_without_its_registry_releases_its_image(&story),
+    ]
+    .await
+}
+
+impl Story {
+    async fn begin(scratch: &Scratch) -> Result<Self> {
+        let registry = Registry::with_both_installers_without_kernel(scratch)?;
+        push_greeter_edition(&registry, "one")?;
+        greeter_image("two")?.push(&registry, GREETER, "v2")?;
+        let (host, pins) = (registry.host_for_guest(), closed(&registry)?);
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .blank_disk()?
+            .forward(GREETER_PORT)
+            .configure(move |config| {
+                let config = config.install_disk("/dev/vda").registry(&host);
+                config.greeter(&host).document(CLOCK).document(&pins)
+            });
+        Self::of(node.boot().await?, registry, scratch).await
+    }
+
+    async fn of(node: Node, registry: Registry, scratch: &Scratch) -> Result<Self> {
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            node,
+            registry,
+            scratch: scratch.clone(),
+        })
+    }
+
+    async fn after_a_power_cut(self) -> Result<Self> {
+        let node = self.node.power_cycle().await?;
+        Self::of(node, self.registry, &self.scratch).await
+    }
+
+    async fn run(&self, words: &[&str]) -> Result<Said> {
+        let said = self.client.run(words).await?;
+        ensure!(said.code == Some(0), "{words:?}: {said:?}");
+        Ok(said)
+    }
+
+    /// The resource of a pinned image.
+    async fn pin(&self, image: &str) -> Result<Value> {
+        let said = self.run(&["get", "pins", image, "-o", "json"]).await?;
+        let shown: Value = serde_json::from_str(&said.output)?;
+        Ok(shown["spec"].clone())
+    }
+
+    /// Waits until a pinned image is in this state, for a reason with these words.
+    async fn becomes(&self, image: &str, state: &str, words: &str) -> Outcome {
+        let what = format!("{image} is {state}");
+        let shown = async || {
+            let pin = self.pin(image).await?;
+            let reason = pin["reason"].as_str().unwrap_or_default();
+            ensure!(pin["state"] == state && reason.contains(words), "{pin:#}");
+            Ok(())
+        };
+        self.node.wait_until(&what, PATIENCE, shown).await
+    }
+
+    fn image(&self, name: &str) -> String {
+        self.registry.image_for_guest(name)
+    }
+
+    async fn runs(&self, edition: &str) -> Outcome {
+        let greeter = Greeter::of(&self.node)?;
+        let read = async || {
+            let runs = greeter.get("/read/edition")?;
+            ensure!(runs == edition, "it runs {runs}");
+            Ok(())
+        };
+        let what = format!("the greeter is edition {edition}");
+        self.node.wait_until(&what, PATIENCE, read).await
+    }
+
+    /// Applies the config with a text replaced.
+    async fn apply(&self, from: &str, to: &str) -> Outcome {
+        let config = self.node.config();
+        ensure!(config.contains(from), "the config lacks {from}");
+        let config = MachineConfig::from_yaml(&config.replace(from, to));
+        let apply = self.node.apply_as(self.node.identity(), config.to_yaml());
+        apply.await
+    }
+}
+
+/// The greeter's second edition, in a window that opens in two hours.
+fn closed(registry: &Registry) -> Result<String> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let later = (now + Duration::from_secs(2 * 3600)).as_secs() % 86_400;
+    let (hours, minutes) = (later / 3600, later / 60 % 60);
+    Ok(format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: ImagePinConfig\nimages: [\"{}\"]\nbandwidth: 4MiB/s\n{CLOSED}start: \"{hours:02}:{minutes:02}\", length: 1h}}\n",
+        registry.image_for_guest("greeter:v2")
+    ))
+}
+
+const CLOSED: &str = "window: {";
+
+async fn a_closed_window_is_waited_for(story: &Story) -> Outcome {
+    let image = story.image("greeter:v2");
+    let words = "its window is closed";
+    story.becomes(&image, "waiting", words).await?;
+    let pin = story.pin(&image).await?;
+    ensure!(
+        pin["until"].as_str().is_some_and(|it| it.contains('T')),
+        "{pin:#}"
+    );
+    ensure!(pin["namedBy"][0] == "config", "{pin:#}");
+    Ok(())
+}
+
+/// A manifest whose layer is said to have 300 GiB.
+fn push_an_image_without_room(story: &Story) -> Outcome {
+    let path = format!("/v2/{GREETER}/manifests/v1");
+    let accept = [("Accept", MANIFEST)];
+    let answer = http(&story.registry.address(), "GET", &path, &accept, &[])?;
+    let mut manifest: Value = serde_json::from_slice(&answer.body)?;
+    manifest["layers"][0]["size"] = (300_u64 << 30).into();
+    let manifest = serde_json::to_vec(&manifest)?;
+    story.registry.put_manifest(GREETER, "huge", &manifest)?;
+    Ok(())
+}
+
+async fn a_lack_of_room_is_told_with_the_numbers(story: &Story) -> Outcome {
+    push_an_image_without_room(story)?;
+    let image = story.image("greeter:huge");
+    story.run(&["image", "pin", &image]).await?;
+    let words = "none of them is: it needs 614400 MiB at least";
+    story.becomes(&image, "failed", words).await?;
+    let pin = story.pin(&image).await?;
+    let reason = pin["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("MiB are free, of which"), "{pin:#}");
+    story.run(&["image", "unpin", &image]).await?;
+    let pins = story.run(&["get", "pins"]).await?;
+    ensure!(!pins.output.contains("huge"), "{pins:?}");
+    Ok(())
+}
+
+/// The same document without the window.
+async fn an_image_of_the_config_is_fetched_and_kept(story: &Story) -> Outcome {
+    let config = story.node.config();
+    let window = config.lines().find(|line| line.starts_with(CLOSED));
+    let window = window.context("no window")?.to_owned();
+    story.apply(&window, "").await?;
+    let image = story.image("greeter:v2");
+    story.becomes(&image, "pinned", "").await?;
+    story.refuses(&["image", "rm", &image], "is pinned").await
+}
+
+impl Story {
+    async fn refuses(&self, words: &[&str], complaint: &str) -> Outcome {
+        let said = self.client.run(words).await?;
+        ensure!(said.code != Some(0), "{words:?}: {said:?}");
+        ensure!(said.complaint.contains(complaint), "{words:?}: {said:?}");
+        Ok(())
+    }
+}
+
+async fn a_caller_pins_an_installer(story: &Story) -> Outcome {
+    let image = story.image(&format!("{INSTALLER}:v0.2.0"));
+    let words = ["image", "pin", &image, "--bandwidth", "8MiB/s"];
+    story.run(&words).await?;
+    story.becomes(&image, "pinned", "").await?;
+    let pin = story.pin(&image).await?;
+    ensure!(pin["namedBy"][0] == "caller", "{pin:#}");
+    Ok(())
+}
+
+async fn wrong_calls_pin_nothing(story: &Story) -> Outcome {
+    let before = story.run(&["get", "pins"]).await?.output;
+    let good = story.image("greeter:v1");
+    let cases: [(&[&str], &str); 4] = [
+        (&["image", "pin", &good, "R.io/Web"], "no name of an image"),
+        (
+            &["image", "pin", &good, "--window", "2-5"],
+            "is not a window",
+        ),
+        (
+            &["image", "pin", &good, "--bandwidth", "fast"],
+            "is not a bandwidth",
+        ),
+        (&["image", "unpin", &good], "is not pinned"),
+    ];
+    for (words, complaint) in cases {
+        story.refuses(words, complaint).await?;
+    }
+    let after = story.run(&["get", "pins"]).await?.output;
+    ensure!(before == after, "{before} became {after}");
+    Ok(())
+}
+
+/// From here on the registry takes connections and says nothing.
+async fn a_container_changes_without_its_registry(story: &Story) -> Outcome {
+    story.registry.freeze()?;
+    story.runs("one").await?;
+    let (from, to) = (story.image("greeter:v1"), story.image("greeter:v2"));
+    story.apply(&from, &to).await?;
+    story.runs("two").await
+}
+
+/// The machine restarts with the config before the window was opened, and finds the images.
+async fn the_pins_are_as_they_were(story: &Story) -> Outcome {
+    for name in ["greeter:v2".to_owned(), format!("{INSTALLER}:v0.2.0")] {
+        story.becomes(&story.image(&name), "pinned", "").await?;
+    }
+    story.runs("two").await
+}
+
+async fn an_upgrade_without_its_registry_releases_its_image(story: &Story) -> Outcome {
+    let image = story.image(&format!("{INSTALLER}:v0.2.0"));
+    story.run(&["upgrade", "--image", &image, "--wait"]).await?;
+    ensure!(story.node.version().await?.tag == "v0.2.0");
+    let released = async || {
+        let pins = story.run(&["get", "pins"]).await?;
+        ensure!(!pins.output.contains(INSTALLER), "{pins:?}");
+        ensure!(pins.output.contains("greeter:v2"), "{pins:?}");
+        Ok(())
+    };
+    let what = "the commit releases what a caller pinned, and not what the config pins";
+    story.node.wait_until(what, PATIENCE, released).await
+}
+
+async fn an_upgrade_that_was_prepared_needs_no_registry(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let node = install_with(&scratch, &registry, |config| config.document(CLOCK)).await?;
+    let story = Story::of(node, registry, &scratch).await?;
+    chapters![
+        a_dry_run_tells_the_images_and_the_room(&story),
+        what_cannot_be_is_refused_at_once(&story),
+        it_is_prepared_and_nothing_is_disturbed(&story),
+        a_reboot_starts_it_without_a_registry(&story),
+    ]
+    .await
+}
+
+impl Story {
+    async fn prepare(&self, more: &[&str]) -> Result<Said> {
+        let image = self.registry.installer_for_guest("v0.2.0");
+        let words = [&["upgrade", "--image", &image, "--prepare"], more].concat();
+        self.run(&words).await
+    }
+
+    /// The last line of the history.
+    async fn next_upgrade(&self) -> Result<String> {
+        let said = self.run(&["get", "upgrades"]).await?;
+        let mut lines = said.output.lines().filter(|line| line.contains("next"));
+        Ok(lines.next().unwrap_or_default().to_owned())
+    }
+}
+
+async fn a_dry_run_tells_the_images_and_the_room(story: &Story) -> Outcome {
+    let said = story.prepare(&["--dry-run"]).await?;
+    for words in [
+        "would prepare v0.2.0",
+        "there is room",
+        "to fetch",
+        INSTALLER,
+    ] {
+        ensure!(said.output.contains(words), "{said:?} lacks {words}");
+    }
+    ensure!(story.next_upgrade().await?.is_empty());
+    Ok(())
+}
+
+async fn what_cannot_be_is_refused_at_once(story: &Story) -> Outcome {
+    let nothing = story.registry.installer_for_guest("v9.9.9");
+    let words = ["upgrade", "--image", &nothing, "--prepare"];
+    story.refuses(&words, "could not be pulled").await?;
+    let image = story.registry.installer_for_guest("v0.2.0");
+    let window = ["upgrade", "--image", &image, "--window", "02:00-05:00"];
+    story.refuses(&window, "are for --prepare").await?;
+    ensure!(story.next_upgrade().await?.is_empty());
+    Ok(())
+}
+
+async fn it_is_prepared_and_nothing_is_disturbed(story: &Story) -> Outcome {
+    let before = story.node.boot_id().await?;
+    story.prepare(&["--bandwidth", "16MiB/s"]).await?;
+    let prepared = async || {
+        let next = story.next_upgrade().await?;
+        ensure!(next.contains("prepared"), "{next}");
+        Ok(())
+    };
+    let what = "the version is prepared";
+    story.node.wait_until(what, PATIENCE, prepared).await?;
+    ensure!(story.node.boot_id().await? == before);
+    ensure!(story.node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
+
+async fn a_reboot_starts_it_without_a_registry(story: &Story) -> Outcome {
+    story.registry.freeze()?;
+    story.run(&["reboot"]).await?;
+    ensure!(story.node.version().await?.tag == "v0.2.0");
+    let released = async || {
+        let pins = story.run(&["get", "pins"]).await?;
+        ensure!(!pins.output.contains(INSTALLER), "{pins:?}");
+        ensure!(story.next_upgrade().await?.is_empty());
+        Ok(())
+    };
+    let what = "the commit releases its images";
+    story.node.wait_until(what, PATIENCE, released).await
+}
