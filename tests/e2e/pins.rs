@@ -34,19 +34,23 @@ struct Story {
 
 async fn pinned_images_need_no_registry(scratch: Scratch) -> Outcome {
     let story = Story::begin(&scratch).await?;
-    chapters![
-        a_closed_window_is_waited_for(&story),
-        a_lack_of_room_is_told_with_the_numbers(&story),
-        an_image_of_the_config_is_fetched_and_kept(&story),
-        a_caller_pins_an_installer(&story),
-        wrong_calls_pin_nothing(&story),
-        a_container_changes_without_its_registry(&story),
-    ]
-    .await?;
+    with_its_registry(&story).await?;
     let story = story.after_a_power_cut().await?;
     chapters![
         the_pins_are_as_they_were(&story),
         an_upgrade_without_its_registry_releases_its_image(&story),
+    ]
+    .await
+}
+
+async fn with_its_registry(story: &Story) -> Outcome {
+    chapters![
+        a_closed_window_is_waited_for(story),
+        a_lack_of_room_is_told_with_the_numbers(story),
+        an_image_of_the_config_is_fetched_and_kept(story),
+        a_caller_pins_an_installer(story),
+        wrong_calls_pin_nothing(story),
+        a_container_changes_without_its_registry(story),
     ]
     .await
 }
@@ -218,20 +222,14 @@ async fn a_caller_pins_an_installer(story: &Story) -> Outcome {
 async fn wrong_calls_pin_nothing(story: &Story) -> Outcome {
     let before = story.run(&["get", "pins"]).await?.output;
     let good = story.image("greeter:v1");
-    let cases: [(&[&str], &str); 4] = [
-        (&["image", "pin", &good, "R.io/Web"], "no name of an image"),
-        (
-            &["image", "pin", &good, "--window", "2-5"],
-            "is not a window",
-        ),
-        (
-            &["image", "pin", &good, "--bandwidth", "fast"],
-            "is not a bandwidth",
-        ),
-        (&["image", "unpin", &good], "is not pinned"),
-    ];
-    for (words, complaint) in cases {
-        story.refuses(words, complaint).await?;
+    for (words, complaint) in [
+        (["pin", &good, "R.io/Web"].as_slice(), "no name of an image"),
+        (&["pin", &good, "--window", "2-5"], "is not a window"),
+        (&["pin", &good, "--bandwidth", "fast"], "is not a bandwidth"),
+        (&["unpin", &good], "is not pinned"),
+    ] {
+        let words = [&["image"], words].concat();
+        story.refuses(&words, complaint).await?;
     }
     let after = story.run(&["get", "pins"]).await?.output;
     ensure!(before == after, "{before} became {after}");

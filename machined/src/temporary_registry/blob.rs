@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tokio::sync::mpsc;
@@ -18,9 +19,11 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::server::Body;
 use crate::base::blocking_io;
 use crate::oci::{CheckedBlob, StoredBlob};
+
+/// The body of an answer.
+pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// Bytes of a piece. With two of them under way, and hyper's buffer, some 256 KiB for a connection.
 const PIECE: usize = 64 << 10;

@@ -1,14 +1,12 @@
 //! The server: HTTP/1.1 without TLS, `GET` and `HEAD` of documents and blobs, and nothing else.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::header::{
@@ -21,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::blob;
+use super::blob::{self, Body};
 use super::offer::Offer;
 use super::request::{Part, Wanted};
 use crate::base::blocking_io;
@@ -38,9 +36,6 @@ const BUFFER: usize = 16 << 10;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Limit on manifests, as for pulls.
 const LARGEST_DOCUMENT: u64 = 1 << 20;
-
-/// The body of an answer.
-pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// The figures of a server.
 #[derive(Debug, Default)]
