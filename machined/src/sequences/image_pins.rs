@@ -339,7 +339,7 @@ impl Keeper<'_> {
         let lack = match room {
             Ok(room) if room.is_enough() => return true,
             Ok(room) => anyhow::anyhow!(
-                "there is no room for the {} pinned images that are to be fetched, so none of them is: {}; unpin some, remove an image or \
+                "there is no room for the pinned images that are to be fetched ({}), so none of them is: {}; unpin some, remove an image or \
                  files of a user volume, or take a larger disk",
                 away.len(),
                 room.numbers
