@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use instar_api::events::EventPayload;
 use tokio::sync::mpsc;
 
 use super::kernel_log::KernelLog;
@@ -79,9 +80,36 @@ fn events(machine: &Machine) -> String {
     // Those that are there; the next one may never come.
     while let Some(event) = reader.next().now_or_never() {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{} {:?}", event.id, event.payload);
+        let _ = writeln!(text, "{} {}", event.id, in_words(&event.payload));
     }
     text
+}
+
+/// An event in one line. Formatting every field of every type would cost more memory on every machine than these lines are worth.
+fn in_words(payload: &EventPayload) -> String {
+    let name = payload.name();
+    match payload {
+        EventPayload::Sequence(event) => {
+            let error = event.error.as_ref().map(|error| error.message.as_str());
+            let (action, error) = (event.action().as_str_name(), error.unwrap_or_default());
+            format!("{name} {} {action} {error}", event.sequence)
+        }
+        EventPayload::Phase(event) => {
+            format!("{name} {} {}", event.phase, event.action().as_str_name())
+        }
+        EventPayload::Task(event) => {
+            format!("{name} {} {}", event.task, event.action().as_str_name())
+        }
+        EventPayload::ServiceState(event) => {
+            let action = event.action().as_str_name();
+            format!("{name} {} {action} {}", event.service, event.message)
+        }
+        EventPayload::MachineStatus(event) => {
+            let ready = event.status.as_ref().is_some_and(|status| status.ready);
+            format!("{name} {} ready={ready}", event.stage().as_str_name())
+        }
+        _ => name.to_owned(),
+    }
 }
 
 /// The lines of a log on the disk, and then those in memory.
