@@ -17,7 +17,13 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, node: &Node, teller: &Teller) {
     /// A type: its namespace, its name, and the update made of all its resources.
     macro_rules! watch {
         ($($namespace:literal $name:literal => $watched:expr;)*) => {
-            $(tasks.spawn(keep(node.clone(), teller.clone(), $namespace, $name, $watched));)*
+            $(tasks.spawn(keep(
+                node.clone(),
+                teller.clone(),
+                $namespace,
+                $name,
+                |all| $watched(decoded(all)),
+            ));)*
         };
     }
     watch! {
@@ -34,13 +40,24 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, node: &Node, teller: &Teller) {
     }
 }
 
+/// All resources of a type by id, each as it was sent. The tasks are the same for all types: one for each would be 6 KB more of machined.
+type Sent = BTreeMap<String, Vec<u8>>;
+
+/// Decodes resources. One that this version cannot decode is left out.
+fn decoded<T: Message + Default>(sent: &Sent) -> BTreeMap<String, T> {
+    let decoded = sent.iter();
+    decoded
+        .filter_map(|(id, spec)| Some((id.clone(), T::decode(spec.as_slice()).ok()?)))
+        .collect()
+}
+
 /// Watches a type until the dashboard ends.
-async fn keep<T: Message + Default + Clone>(
+async fn keep(
     node: Node,
     teller: Teller,
     namespace: &'static str,
     name: &'static str,
-    watched: fn(BTreeMap<String, T>) -> Watched,
+    watched: fn(&Sent) -> Watched,
 ) {
     loop {
         let ended = watch(&node, &teller, namespace, name, watched).await;
@@ -49,12 +66,12 @@ async fn keep<T: Message + Default + Clone>(
 }
 
 /// Watches a type once; returns why the watch ended.
-async fn watch<T: Message + Default + Clone>(
+async fn watch(
     node: &Node,
     teller: &Teller,
     namespace: &str,
     name: &str,
-    watched: fn(BTreeMap<String, T>) -> Watched,
+    watched: fn(&Sent) -> Watched,
 ) -> Status {
     let request = node.request(WatchRequest {
         namespace: namespace.to_owned(),
@@ -71,7 +88,7 @@ async fn watch<T: Message + Default + Clone>(
         Ok(stream) => stream,
         Err(status) => return status,
     };
-    let mut all = BTreeMap::new();
+    let mut all = Sent::new();
     let mut complete = false;
     loop {
         let message = match stream.message().await {
@@ -87,10 +104,7 @@ async fn watch<T: Message + Default + Clone>(
             let spec = resource.spec.unwrap_or_default().proto_spec;
             match kind {
                 EventType::Created | EventType::Updated => {
-                    // A resource that this version cannot decode is ignored.
-                    if let Ok(spec) = T::decode(spec.as_slice()) {
-                        all.insert(id, spec);
-                    }
+                    all.insert(id, spec);
                 }
                 EventType::Destroyed => {
                     all.remove(&id);
@@ -102,7 +116,7 @@ async fn watch<T: Message + Default + Clone>(
         }
         if complete {
             teller.tell(Update::Reached).await;
-            teller.tell(Update::Watched(watched(all.clone()))).await;
+            teller.tell(Update::Watched(watched(&all))).await;
         }
     }
 }
