@@ -1,12 +1,13 @@
 //! Images that are fetched ahead and kept: by the config, by a call, and for an upgrade that is prepared ahead; then the registry is silent.
 
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use instar_tests::{
     GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node,
     Outcome, Registry, Said, Scratch, Test, chapters, greeter_image, http, push_greeter_edition,
-    tests,
+    sha256_digest, tests,
 };
 use serde_json::Value;
 
@@ -14,6 +15,8 @@ use crate::PATIENCE;
 use crate::installed::install_with;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The port of the node's own registry.
+const SERVED_PORT: u16 = 5055;
 /// The clock of the test's machine is right from the start, and nobody is asked for the time.
 const CLOCK: &str = "apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n";
 
@@ -51,6 +54,9 @@ async fn with_its_registry(story: &Story) -> Outcome {
         a_caller_pins_an_installer(story),
         wrong_calls_pin_nothing(story),
         a_container_changes_without_its_registry(story),
+        another_tool_reads_what_the_node_serves(story),
+        what_is_not_served_cannot_be_had(story),
+        it_is_gone_when_it_is_stopped(story),
     ]
     .await
 }
@@ -64,6 +70,7 @@ impl Story {
         let node = Node::plan(scratch, &ImageUnderTest::first()?)
             .blank_disk()?
             .forward(GREETER_PORT)
+            .forward(SERVED_PORT)
             .configure(move |config| {
                 let config = config.install_disk("/dev/vda").registry(&host);
                 config.greeter(&host).document(CLOCK).document(&pins)
@@ -245,6 +252,70 @@ async fn a_container_changes_without_its_registry(story: &Story) -> Outcome {
     let run = |tag: &str| format!("image: {}\n", story.image(&format!("{GREETER}:{tag}")));
     story.apply(&run("v1"), &run("v2")).await?;
     story.runs("two").await
+}
+
+impl Story {
+    async fn serve(&self, more: &[&str]) -> Result<Said> {
+        let listen = format!("0.0.0.0:{SERVED_PORT}");
+        let words = [&["image", "serve", "--listen", &listen], more].concat();
+        self.client.run(&words).await
+    }
+}
+
+/// The registry is silent; skopeo fetches every blob of the image, and compares its digest.
+async fn another_tool_reads_what_the_node_serves(story: &Story) -> Outcome {
+    let said = story.serve(&["--for", "10m"]).await?;
+    ensure!(said.output.contains("greeter:v2"), "{said:?}");
+    let served = story.node.guest_port(SERVED_PORT)?;
+    let (from, to) = (
+        format!("docker://{served}/greeter:v2"),
+        format!("dir:{}", story.scratch.join("copied").display()),
+    );
+    skopeo_copies(&from, &to)?;
+    let manifest = std::fs::read(story.scratch.join("copied/manifest.json"))?;
+    let digest = story.pin(&story.image("greeter:v2")).await?["digest"].clone();
+    ensure!(digest == sha256_digest(&manifest), "not {digest}");
+    Ok(())
+}
+
+fn skopeo_copies(from: &str, to: &str) -> Outcome {
+    let words = ["copy", "--src-tls-verify=false", from, to];
+    let copied = Command::new("skopeo").args(words).output();
+    let copied = copied.context("run skopeo (apt-get install skopeo)")?;
+    let complaint = String::from_utf8_lossy(&copied.stderr);
+    ensure!(copied.status.success(), "{complaint}");
+    Ok(())
+}
+
+async fn what_is_not_served_cannot_be_had(story: &Story) -> Outcome {
+    let served = story.node.guest_port(SERVED_PORT)?;
+    for path in ["/v2/greeter/manifests/huge", "/v2/_catalog", "/var/lib"] {
+        let answer = http(&served, "GET", path, &[], &[])?;
+        ensure!(answer.status == 404, "{path}: {}", answer.status);
+    }
+    let answer = http(&served, "POST", "/v2/greeter/blobs/uploads/", &[], &[])?;
+    ensure!(answer.status == 405, "{}", answer.status);
+    let again = story.serve(&[]).await?;
+    ensure!(again.complaint.contains("already"), "{again:?}");
+    Ok(())
+}
+
+async fn it_is_gone_when_it_is_stopped(story: &Story) -> Outcome {
+    let shown = story.run(&["get", "registries"]).await?;
+    ensure!(shown.output.contains("0.0.0.0:5055"), "{shown:?}");
+    story.run(&["image", "serve", "--stop"]).await?;
+    let served = story.node.guest_port(SERVED_PORT)?;
+    ensure!(
+        http(&served, "GET", "/v2/", &[], &[]).is_err(),
+        "it answers"
+    );
+    let shown = story.run(&["get", "registries"]).await?;
+    ensure!(!shown.output.contains("5055"), "{shown:?}");
+    let short = story.serve(&["--for", "1s"]).await?;
+    ensure!(short.complaint.contains("a minute to a day"), "{short:?}");
+    let other = story.serve(&["--images", "r.io/other"]).await?;
+    ensure!(other.complaint.contains("there is no image"), "{other:?}");
+    Ok(())
 }
 
 /// The machine restarts with the config of before: the window is closed, and the greeter is the first edition again.

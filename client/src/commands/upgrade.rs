@@ -14,12 +14,7 @@ use crate::follow::follow;
 use crate::target;
 
 pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Failure> {
-    if !arguments.prepare && arguments.terms != FetchTerms::default() {
-        return Err(Failure::new(
-            FailureKind::Usage,
-            "--window and --bandwidth are for --prepare: an upgrade begins at once",
-        ));
-    }
+    refuse_idle_terms(arguments)?;
     let node = target::one(global).await?;
     if arguments.prepare {
         return ahead::run(global, &node, arguments).await;
@@ -95,6 +90,17 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
             })
         },
     )
+}
+
+/// Refuses terms that would have no effect.
+fn refuse_idle_terms(arguments: &Upgrade) -> Result<(), Failure> {
+    match arguments.prepare || arguments.terms == FetchTerms::default() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            FailureKind::Usage,
+            "--window and --bandwidth are for --prepare: an upgrade begins at once",
+        )),
+    }
 }
 
 /// Checks the running version: if it is the one of before, the upgrade was rolled back, unless the image holds that very version.
