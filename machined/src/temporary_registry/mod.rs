@@ -11,8 +11,6 @@ mod blob;
 mod offer;
 mod request;
 mod server;
-#[cfg(test)]
-mod tests;
 
 pub use offer::{NotServable, Offer};
 
@@ -164,3 +162,6 @@ async fn show(shown: &Shown, fact: TemporaryRegistryFact, figures: &Figures) {
         tokio::time::sleep(SHOWN_EVERY).await;
     }
 }
+
+#[cfg(test)]
+mod tests;
