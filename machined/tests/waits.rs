@@ -189,7 +189,17 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// Returns the functions of a file that wait, without its tests.
 fn waits_in(source: &str) -> BTreeSet<String> {
-    let product = source.split("#[cfg(test)]\nmod ").next().unwrap();
+    // A module of tests in a file of its own may be named anywhere.
+    let tests = source
+        .match_indices("#[cfg(test)]\nmod ")
+        .find(|(at, mark)| {
+            source[at + mark.len()..]
+                .lines()
+                .next()
+                .unwrap()
+                .ends_with('{')
+        });
+    let product = &source[..tests.map_or(source.len(), |(at, _)| at)];
     // The code without spaces, so that it does not matter how a call is broken into lines; and for each byte the function that it is in.
     let (mut code, mut functions, mut names) = (String::new(), Vec::new(), vec![String::new()]);
     for line in product.lines() {
