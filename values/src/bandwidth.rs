@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use crate::quantity::ByteSize;
 
 /// With less, a registry takes the machine for a client that hangs, and ends the transfer.
@@ -51,18 +49,7 @@ impl fmt::Display for Bandwidth {
     }
 }
 
-impl Serialize for Bandwidth {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bandwidth {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::text_form::serde_by_text!(Bandwidth);
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use super::digest::{Digest, DigestError};
 
 /// The registry of names without one.
@@ -228,18 +226,7 @@ impl fmt::Debug for ImageReference {
     }
 }
 
-impl Serialize for ImageReference {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ImageReference {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::text_form::serde_by_text!(ImageReference);
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 /// Limit on the length of a path, in bytes. The longest ones below /sys/devices have some 150.
 const LONGEST: usize = 512;
 
@@ -115,18 +113,7 @@ impl FromStr for KernelParameter {
     }
 }
 
-impl Serialize for KernelParameter {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for KernelParameter {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let path = String::deserialize(deserializer)?;
-        path.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::text_form::serde_by_text!(KernelParameter);
 
 #[cfg(test)]
 mod tests {

@@ -23,6 +23,7 @@ mod release_tag;
 mod secret;
 mod system;
 pub mod system_process;
+mod text_form;
 mod tls;
 pub mod version;
 mod version_ranges;

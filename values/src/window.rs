@@ -4,8 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 const MINUTE: u64 = 60;
 const DAY: u64 = 24 * 60 * MINUTE;
 const WEEK: u64 = 7 * DAY;
@@ -234,18 +232,7 @@ impl fmt::Display for Window {
     }
 }
 
-impl Serialize for Window {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Window {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::text_form::serde_by_text!(Window);
 
 #[cfg(test)]
 mod tests {
