@@ -80,7 +80,7 @@ impl InFlight {
         Asked(self.clone())
     }
 
-    /// Returns at the first good moment to send GOAWAY, once `draining` is true. [`is_told`](Self::is_told) has to follow.
+    /// Returns at the first good moment to send GOAWAY, once `draining` is true. [`note_told`](Self::note_told) has to follow.
     pub(super) async fn may_end(&self, mut draining: watch::Receiver<bool>) {
         if draining.wait_for(|draining| *draining).await.is_err() {
             return std::future::pending().await;
@@ -112,7 +112,7 @@ impl InFlight {
 
     /// Notes that GOAWAY is the next frame: answers are no longer held back, and responses that would go on end, each once it has delivered
     /// what there is.
-    pub(super) fn is_told(&self) {
+    pub(super) fn note_told(&self) {
         self.0.told.store(true, Relaxed);
         self.0.is_told.notify_waiters();
     }
@@ -251,7 +251,7 @@ mod tests {
         let under_way = Mutex::new(None);
         let told = async {
             in_flight.may_end(draining).await;
-            in_flight.is_told();
+            in_flight.note_told();
             *under_way.locked()
         };
         let client = async {
@@ -318,7 +318,7 @@ mod tests {
         let begin = Instant::now();
         asked.let_goaway_pass().await;
         assert_eq!(begin.elapsed(), HELD_BACK);
-        in_flight.is_told();
+        in_flight.note_told();
         asked.let_goaway_pass().await;
         assert_eq!(begin.elapsed(), HELD_BACK);
     }
@@ -337,7 +337,7 @@ mod tests {
             .map(|text| Ok::<_, Infallible>(Frame::data(Bytes::from(text))))
             .chain(stream::pending());
         let mut answer = in_flight.begin().answered_by(StreamBody::new(frames));
-        in_flight.is_told();
+        in_flight.note_told();
         for expected in ["one", "two"] {
             let frame = answer.frame().await.unwrap().unwrap();
             assert_eq!(frame.into_data().unwrap(), expected);

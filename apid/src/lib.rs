@@ -307,7 +307,7 @@ async fn serve_connection(
         () = in_flight.may_end(draining) => {
             // Streams end after GOAWAY, so that their callers do not ask again here.
             connection.as_mut().graceful_shutdown();
-            in_flight.is_told();
+            in_flight.note_told();
             if let Ok(ended) = tokio::time::timeout(FAREWELL, connection.as_mut()).await {
                 return Ok(ended?);
             }
