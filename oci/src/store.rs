@@ -437,12 +437,20 @@ impl ImageStore {
 
     /// The room for an image of these layers; `None` for a store in memory, which is made for one image.
     pub(crate) fn room(&self, layers: &[Layer]) -> Result<Option<RoomFacts>, StoreError> {
-        let Some(blobs) = self.blobs() else {
-            return Ok(None);
-        };
+        match self.blobs() {
+            Some(blobs) => self.room_facts(layers, Some(&blobs)).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The facts about room, for layers that are kept as blobs.
+    fn room_facts(&self, layers: &[Layer], blobs: Option<&Blobs>) -> Result<RoomFacts, StoreError> {
         let directory = self.prepare()?;
         let disk = disk_of(&directory)?;
-        let (whole, partial) = (blobs.list()?, blobs.list_partial()?);
+        let (whole, partial) = match blobs {
+            Some(blobs) => (blobs.list()?, blobs.list_partial()?),
+            None => (Vec::new(), Vec::new()),
+        };
         let sum = |files: &[BlobFile]| files.iter().map(|file| file.bytes).sum::<u64>();
         let images = self.list()?.into_iter().map(|image| image.unpacked_bytes());
         let missing = layers.iter().map(|layer| {
@@ -451,14 +459,14 @@ impl ImageStore {
             layer.size.saturating_sub(here.map_or(0, |file| file.bytes))
         });
         let add = |sum: u64, bytes: u64| sum.saturating_add(bytes);
-        Ok(Some(RoomFacts {
+        Ok(RoomFacts {
             capacity: disk.f_blocks.saturating_mul(disk.f_frsize),
             free: disk.f_bavail.saturating_mul(disk.f_frsize),
             used: images.fold(sum(&whole) + sum(&partial), add),
             missing: missing.fold(0, add),
             packed: layers.iter().map(|layer| layer.size).fold(0, add),
             for_upgrade: self.for_upgrade,
-        }))
+        })
     }
 
     /// The room for several images together, each with its blobs where the store keeps them. Blocks for as long as the disk takes.
@@ -472,26 +480,12 @@ impl ImageStore {
         let once: Vec<Layer> = once.cloned().collect();
         let facts = match self.room(&once)? {
             Some(facts) => facts,
-            None => self.room_in_memory()?,
+            // No layer is kept.
+            None => self.room_facts(&[], None)?,
         };
         let packed = layers.iter().map(|layer| layer.size);
         let packed = packed.fold(0_u64, u64::saturating_add);
         Ok(RoomForAll::of(&RoomFacts { packed, ..facts }))
-    }
-
-    /// The room of a store without blobs.
-    fn room_in_memory(&self) -> Result<RoomFacts, StoreError> {
-        let directory = self.prepare()?;
-        let disk = disk_of(&directory)?;
-        let images = self.list()?.into_iter().map(|image| image.unpacked_bytes());
-        Ok(RoomFacts {
-            capacity: disk.f_blocks.saturating_mul(disk.f_frsize),
-            free: disk.f_bavail.saturating_mul(disk.f_frsize),
-            used: images.fold(0, u64::saturating_add),
-            missing: 0,
-            packed: 0,
-            for_upgrade: self.for_upgrade,
-        })
     }
 
     /// Removes interrupted work, unless that has been done.
