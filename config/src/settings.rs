@@ -251,7 +251,7 @@ pub const SETTINGS: [Row; 22] = [
     Row {
         setting: Setting::Kubernetes,
         name: "Kubernetes",
-        taken_over: TakenOver::AtUse,
+        taken_over: TakenOver::ByStep(Step::Volumes),
         served: &[
             "KubernetesConfig",
             "ExtensionConfig",
