@@ -1,1 +1,3 @@
+mod service;
+mod supervisor;
 fn main() {}
