@@ -134,7 +134,9 @@ impl Supervisor {
         let mut actions = Vec::new();
         loop {
             let untried = self.services.values().filter(|life| !life.was_tried());
-            let untried: Vec<String> = untried.map(|life| life.service().unit.name.clone()).collect();
+            let untried: Vec<String> = untried
+                .map(|life| life.service().unit.name.clone())
+                .collect();
             let started: Vec<Action> = self
                 .services
                 .values_mut()
@@ -170,7 +172,13 @@ impl Supervisor {
                     actions.extend(life.end(Then::Rest, now));
                 }
             }
-            if self.services.values().filter(|life| !life.is_over()).count() == left {
+            if self
+                .services
+                .values()
+                .filter(|life| !life.is_over())
+                .count()
+                == left
+            {
                 return actions;
             }
         }

@@ -216,7 +216,10 @@ fn containers_outlive_the_service_that_started_them() {
 
 #[test]
 fn a_new_plan_restarts_only_the_changed_services() {
-    let old = [service("containerd", &[]), service("kubelet", &["containerd"])];
+    let old = [
+        service("containerd", &[]),
+        service("kubelet", &["containerd"]),
+    ];
     let (mut bench, _) = Bench::with(&old);
     assert_eq!(bench.event(Event::Planned(old.to_vec())), []);
     let mut new = old.clone();
@@ -233,14 +236,20 @@ fn a_new_plan_restarts_only_the_changed_services() {
     bench.ends("kubelet", false);
     bench.is_empty("kubelet");
     assert_eq!(bench.state("kubelet"), State::Pausing);
-    assert_eq!(bench.event(Event::Planned(old.to_vec())), [start("kubelet")]);
+    assert_eq!(
+        bench.event(Event::Planned(old.to_vec())),
+        [start("kubelet")]
+    );
 }
 
 #[test]
 fn a_service_that_is_planned_again_while_it_ends_starts_again() {
     let agent = service("agent", &[]);
     let (mut bench, _) = Bench::with(std::slice::from_ref(&agent));
-    assert_eq!(bench.event(Event::Planned(vec![])), [terminate_all("agent")]);
+    assert_eq!(
+        bench.event(Event::Planned(vec![])),
+        [terminate_all("agent")]
+    );
     assert_eq!(bench.event(Event::Planned(vec![agent])), []);
     bench.ends("agent", true);
     assert_eq!(bench.is_empty("agent"), [start("agent")]);
@@ -258,12 +267,19 @@ fn everything_ends_in_the_opposite_order() {
     bench.ends("agent", false);
     bench.is_empty("agent");
     assert_eq!(bench.event(Event::Stop), [terminate_all("kubelet")]);
-    assert_eq!(bench.event(Event::Planned(services.to_vec())), [], "too late");
+    assert_eq!(
+        bench.event(Event::Planned(services.to_vec())),
+        [],
+        "too late"
+    );
     assert_eq!(bench.ends("kubelet", true), []);
     assert_eq!(bench.is_empty("kubelet"), [terminate_all("containerd")]);
     assert_eq!(bench.after(15), [Action::KillAll("containerd".to_owned())]);
     assert_eq!(bench.ends("containerd", false), []);
     assert_eq!(bench.is_empty("containerd"), [Action::Finish]);
     assert_eq!(bench.event(Event::Stop), []);
-    assert_eq!(Supervisor::default().decide(Event::Stop, bench.now), [Action::Finish]);
+    assert_eq!(
+        Supervisor::default().decide(Event::Stop, bench.now),
+        [Action::Finish]
+    );
 }
