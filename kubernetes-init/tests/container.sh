@@ -1,13 +1,17 @@
-# Makes the container's surroundings and becomes kubernetes-init: CGROUPS ROOT DIRECTORY PROGRAM.
-# It runs twice: first to enter a cgroup of its own, then in new namespaces.
+# Makes a container's surroundings and becomes kubernetes-init in them: CGROUPS ROOT DIRECTORY PROGRAM.
+# It starts itself again, in a cgroup and namespaces of its own, and removes the cgroup at the end.
 set -eu
 cgroups=$1 root=$2 directory=$3 program=$4
-if [ "${INSIDE:-}" != 1 ]; then
+if [ "${CGROUP:-}" = "" ]; then
     mkdir -p "$cgroups" "$root"
     mount -t cgroup2 none "$cgroups"
-    mkdir "$cgroups/instar-test-$$"
-    echo $$ > "$cgroups/instar-test-$$/cgroup.procs"
-    INSIDE=1 exec unshare --mount --pid --ipc --uts --cgroup --fork --kill-child sh "$0" "$@"
+    export CGROUP="$cgroups/instar-test-$$"
+    mkdir "$CGROUP"
+    code=0
+    sh -c 'echo $$ > "$CGROUP/cgroup.procs"; exec unshare --mount --pid --ipc --uts --cgroup --fork --kill-child sh "$@"' \
+        sh "$0" "$@" || code=$?
+    find "$CGROUP" -depth -type d -exec rmdir {} +
+    exit "$code"
 fi
 mount -t tmpfs none "$root"
 cd "$root"

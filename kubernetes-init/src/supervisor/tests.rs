@@ -193,7 +193,10 @@ fn a_stop_ends_the_processes_that_the_unit_names() {
         let mut agent = service("agent", &[]);
         agent.unit.kill_mode = mode;
         let (mut bench, _) = Bench::with(std::slice::from_ref(&agent));
-        assert_eq!(bench.event(Event::Planned(vec![])), [told.clone()]);
+        assert_eq!(
+            bench.event(Event::Planned(vec![])),
+            std::slice::from_ref(&told)
+        );
         assert_eq!(bench.ends("agent", true), after_the_main_one, "{mode:?}");
 
         let (mut bench, _) = Bench::with(&[agent]);
