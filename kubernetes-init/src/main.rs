@@ -1,1 +1,102 @@
-fn main() {}
+//! PID 1 of the container of Kubernetes. It layers system extensions over the container's base, and runs the services that they start:
+//! containerd and kubelet, whose pods live in the same container.
+//!
+//! ```text
+//!   machined ──plan.json, SIGHUP──► kubernetes-init ──► overlay over /usr and /opt
+//!            ◄──status.json──────                   ──► containerd, kubelet, each in a cgroup of its own ──► pods
+//! ```
+//!
+//! - `start` below: from the start to the loop; `run`: the loop.
+//! - `extensions`: from the plan to services; `layers`: their files over the base.
+//! - `supervisor`, `service`: the decisions, without side effects; `processes`, `starter`, `output`, `notify`, `cgroups`: what carries them out.
+//! - `report`: the status for machined; `ending`: the end of everything.
+//!
+//! The decision: a small program in one thread runs the units of extensions as they were published. systemd in the container was the other
+//! choice: it is larger than the base, wants D-Bus and a journal, and one of its units that cannot start may end others, where a pod has to
+//! outlive both kubelet and containerd. machined as the supervisor was a third: it ends at every upgrade without a reboot, and the children of
+//! containerd need a parent that stays.
+//!
+//! It never gives up while the container is wanted: each error is in the status, and the rest goes on. Its own end is the end of all pods.
+
+#![forbid(unsafe_code)]
+
+mod cgroups;
+mod ending;
+mod environment;
+mod extensions;
+mod layers;
+mod notify;
+mod output;
+mod processes;
+mod report;
+mod run;
+mod service;
+mod signals;
+mod starter;
+mod supervisor;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::{self, ExitCode};
+
+use anyhow::{Result, ensure};
+use instar_kubernetes_plan::{DIRECTORY, OS_RELEASE};
+
+use cgroups::Cgroups;
+use layers::Layers;
+use output::say;
+use run::Container;
+use signals::Signals;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    if let [word, rest @ ..] = arguments.as_slice()
+        && word == starter::WORD
+    {
+        return starter::run(rest);
+    }
+    match start() {
+        Ok(container) => {
+            container.run();
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            say(&format!("kubernetes-init cannot start: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The start, from top to bottom. Without cgroups or an os-release services run, too: the status says that these are missing.
+fn start() -> Result<Container> {
+    ensure!(
+        process::id() == 1,
+        "it is the first process of a container, and was started as another one"
+    );
+    let signals = Signals::take_over()?;
+    layers::share_mounts()?;
+    let directory = Path::new(DIRECTORY);
+    let os_release = layers::put_over(&directory.join(OS_RELEASE), "/etc/os-release");
+    let cgroups = Cgroups::set_up();
+    let layers = Layers::new()?;
+    let (cgroups, no_cgroups) = match cgroups {
+        Ok(cgroups) => (Some(cgroups), None),
+        Err(error) => (None, Some(error)),
+    };
+    let mut container = Container::new(directory, os_version(), signals, layers, cgroups);
+    for error in no_cgroups.iter().chain(os_release.as_ref().err()) {
+        container.report().start_failed(error);
+    }
+    Ok(container)
+}
+
+/// The version of the machine's system, which an extension may be made for; empty if nothing tells it.
+fn os_version() -> String {
+    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let version = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_ID="));
+    version.unwrap_or_default().trim_matches('"').to_owned()
+}

@@ -1,0 +1,294 @@
+//! From a plan to services: the extensions are read and checked, and what cannot be used is named.
+//!
+//! An extension that cannot be used changes nothing: the one of the same name that was used before stays, with its services.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use instar_extension::{Architecture, Extension, Host, ServiceUnit};
+use instar_kubernetes_plan::{LARGEST_PLAN, Plan, PlannedExtension};
+
+use crate::service::Service;
+
+/// An extension in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Used {
+    /// Its name.
+    pub(crate) name: String,
+    /// The path of its tree.
+    pub(crate) tree: String,
+    units: Vec<ServiceUnit>,
+}
+
+/// What a plan comes to.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// The extensions, in the order of their names.
+    pub(crate) used: Vec<Used>,
+    /// Their services.
+    pub(crate) services: Vec<Service>,
+    /// What cannot be used, and why.
+    pub(crate) errors: Vec<String>,
+}
+
+/// Reads the plan's file.
+pub(crate) fn read_plan(file: &Path) -> Result<Plan> {
+    let read = || -> Result<Plan> {
+        let length = fs::metadata(file)?.len();
+        ensure!(
+            length <= LARGEST_PLAN,
+            "it has more than {LARGEST_PLAN} bytes"
+        );
+        Ok(serde_json::from_slice(&fs::read(file)?)?)
+    };
+    read().with_context(|| format!("cannot read the plan {}", file.display()))
+}
+
+impl Outcome {
+    /// Reads the extensions of a plan, for a system of this version.
+    pub(crate) fn of(plan: &Plan, before: &[Used], os_version: &str) -> Self {
+        let mut outcome = Outcome::default();
+        for planned in &plan.extensions {
+            let one = match read_extension(planned, &plan.node, os_version) {
+                Ok(one) => Some(one),
+                Err(error) => {
+                    outcome.errors.push(format!("{error:#}"));
+                    before
+                        .iter()
+                        .find(|used| used.name == planned.name)
+                        .cloned()
+                }
+            };
+            outcome.used.extend(one);
+        }
+        outcome.used.sort_by(|one, other| one.name.cmp(&other.name));
+        outcome.collect_services(plan);
+        outcome.refuse_circles();
+        outcome
+    }
+
+    /// Their trees, the lowest first.
+    pub(crate) fn trees(&self) -> Vec<PathBuf> {
+        self.used
+            .iter()
+            .map(|used| PathBuf::from(&used.tree))
+            .collect()
+    }
+
+    fn collect_services(&mut self, plan: &Plan) {
+        for used in &self.used {
+            for unit in &used.units {
+                let name = unit.name.trim_end_matches(".service").to_owned();
+                if let Some(other) = self.services.iter().find(|service| service.name == name) {
+                    self.errors.push(format!(
+                        "{} starts {}, as {} does already: the first one is used",
+                        used.name, unit.name, other.extension
+                    ));
+                    continue;
+                }
+                self.services.push(Service {
+                    extension: used.name.clone(),
+                    tree: used.tree.clone(),
+                    unit: unit.clone(),
+                    environment: plan.environment.get(&name).cloned().unwrap_or_default(),
+                    restarts: plan.restarts.get(&name).copied().unwrap_or_default(),
+                    name,
+                });
+            }
+        }
+    }
+
+    /// Leaves out services that could never start, as each is to start after the others.
+    fn refuse_circles(&mut self) {
+        let mut open: BTreeSet<&str> = self.units().collect();
+        loop {
+            let can_start = |name: &&str| {
+                let service = self
+                    .services
+                    .iter()
+                    .find(|service| service.unit.name == **name);
+                let mut after = service.iter().flat_map(|service| &service.unit.after);
+                !after.any(|unit| open.contains(unit.as_str()))
+            };
+            let (startable, left): (Vec<&str>, Vec<&str>) =
+                open.iter().partition(|name| can_start(name));
+            if startable.is_empty() {
+                break;
+            }
+            open = left.into_iter().collect();
+        }
+        if open.is_empty() {
+            return;
+        }
+        let refused: Vec<String> = open.into_iter().map(str::to_owned).collect();
+        self.errors.push(format!(
+            "{} cannot start, as they are to start after each other",
+            refused.join(", ")
+        ));
+        self.services
+            .retain(|service| !refused.contains(&service.unit.name));
+    }
+
+    fn units(&self) -> impl Iterator<Item = &str> {
+        self.services
+            .iter()
+            .map(|service| service.unit.name.as_str())
+    }
+}
+
+fn read_extension(planned: &PlannedExtension, node: &str, os_version: &str) -> Result<Used> {
+    let PlannedExtension { name, tree } = planned;
+    let parsed = name
+        .parse()
+        .with_context(|| format!("the plan's extension {name:?} has no valid name"))?;
+    let host = Host {
+        id: "instar",
+        version: os_version,
+        level: None,
+        architecture: Architecture::OWN,
+    };
+    let path = Path::new(tree);
+    ensure!(
+        path.is_dir(),
+        "the extension {name} is not there: {tree} is no directory"
+    );
+    let extension = Extension::read(path, &parsed, host, node)
+        .with_context(|| format!("the extension {name} cannot be used"))?;
+    Ok(Used {
+        name: name.clone(),
+        tree: tree.clone(),
+        units: extension.started,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Makes an extension that starts services, each after others, and returns its part of a plan.
+    fn extension(folder: &Path, name: &str, services: &[(&str, &str)]) -> PlannedExtension {
+        let tree = folder.join(name);
+        let write = |path: String, text: String| {
+            let path = tree.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write(
+            format!("usr/lib/extension-release.d/extension-release.{name}"),
+            "ID=_any\n".to_owned(),
+        );
+        for (service, after) in services {
+            let units = "usr/lib/systemd/system";
+            write(
+                format!("{units}/{service}.service"),
+                format!("[Unit]\nAfter={after}\n[Service]\nExecStart=/usr/bin/{service}\n"),
+            );
+            write(
+                format!("{units}/multi-user.target.d/{service}.conf"),
+                format!("[Unit]\nUpholds={service}.service\n"),
+            );
+        }
+        PlannedExtension {
+            name: name.to_owned(),
+            tree: tree.display().to_string(),
+        }
+    }
+
+    fn names(outcome: &Outcome) -> Vec<&str> {
+        let names = outcome.services.iter().map(|service| service.name.as_str());
+        names.collect()
+    }
+
+    #[test]
+    fn a_plan_becomes_services_with_their_variables() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            extensions: vec![
+                extension(
+                    folder.path(),
+                    "kubernetes",
+                    &[("kubelet", "containerd.service")],
+                ),
+                extension(folder.path(), "containerd", &[("containerd", "")]),
+            ],
+            environment: [(
+                "kubelet".to_owned(),
+                [("A".to_owned(), "1".to_owned())].into(),
+            )]
+            .into(),
+            restarts: [("containerd".to_owned(), 2)].into(),
+            ..Plan::default()
+        };
+        let outcome = Outcome::of(&plan, &[], "v0.1.0");
+        assert_eq!(outcome.errors, [] as [&str; 0]);
+        assert_eq!(names(&outcome), ["containerd", "kubelet"]);
+        assert_eq!(outcome.services[1].environment["A"], "1");
+        assert_eq!(outcome.services[0].restarts, 2);
+        assert!(outcome.trees()[0].ends_with("containerd"));
+    }
+
+    #[test]
+    fn an_extension_that_cannot_be_used_is_named_and_the_one_before_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let good = extension(folder.path(), "agent", &[("agent", "")]);
+        let plan = |planned| Plan {
+            extensions: vec![planned],
+            ..Plan::default()
+        };
+        let first = Outcome::of(&plan(good.clone()), &[], "v0.1.0");
+        let missing = PlannedExtension {
+            tree: "/nowhere".to_owned(),
+            ..good.clone()
+        };
+        let second = Outcome::of(&plan(missing), &first.used, "v0.1.0");
+        assert_eq!(
+            second.errors,
+            ["the extension agent is not there: /nowhere is no directory"]
+        );
+        assert_eq!(second.services, first.services);
+        let unit = Path::new(&good.tree).join("usr/lib/systemd/system/agent.service");
+        fs::write(unit, "[Service]\nExecStart=/a\nProtectSystem=strict\n").unwrap();
+        let third = Outcome::of(&plan(good), &[], "v0.1.0");
+        assert_eq!(
+            third.errors,
+            [
+                "the extension agent cannot be used: agent: agent.service:3: ProtectSystem= is not served"
+            ]
+        );
+        assert_eq!(names(&third), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn services_of_two_extensions_that_cannot_be_together_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            extensions: vec![
+                extension(folder.path(), "a", &[("one", "two.service"), ("three", "")]),
+                extension(folder.path(), "b", &[("two", "one.service"), ("three", "")]),
+            ],
+            ..Plan::default()
+        };
+        let outcome = Outcome::of(&plan, &[], "v0.1.0");
+        assert_eq!(names(&outcome), ["three"]);
+        assert_eq!(
+            outcome.errors,
+            [
+                "b starts three.service, as a does already: the first one is used",
+                "one.service, two.service cannot start, as they are to start after each other",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_read_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("plan.json");
+        let error = || format!("{:#}", read_plan(&file).unwrap_err());
+        assert!(error().contains("No such file"), "{}", error());
+        fs::write(&file, "{\"node\": 1").unwrap();
+        assert!(error().contains("line 1"), "{}", error());
+    }
+}
