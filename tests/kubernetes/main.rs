@@ -5,7 +5,11 @@
 // A panic is how a test fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod cluster;
 mod control_plane;
+mod manifests;
+mod node;
+mod watched_node;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,5 +18,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn main() -> ExitCode {
-    instar_tests::run(control_plane::tests())
+    let areas = [control_plane::tests(), node::tests()];
+    instar_tests::run(areas.into_iter().flatten().collect())
 }

@@ -10,11 +10,12 @@ use crate::machine_config::MachineConfig;
 /// A recorded file of the tool. Its documents stay, but for those that name the cluster and the machine.
 const RECORDED: &str = include_str!("../../../config/tests/data/1.14/worker.yaml");
 /// Documents that this test's own take the place of.
-const REPLACED: [&str; 5] = [
+const REPLACED: [&str; 6] = [
     "version: v1alpha1\n",
     "kind: UnattendedInstallConfig\n",
     "kind: HostnameConfig\n",
     "kind: KubeClusterConfig\n",
+    "kind: KubeNodeConfig\n",
     "kind: KubeAPIServerCAConfig\n",
 ];
 
@@ -40,6 +41,29 @@ pub fn worker_config(identity: &Identity, plane: &ControlPlane, hostname: &str) 
             "apiVersion: v1alpha1\nkind: KubeAPIServerCAConfig\nacceptedCAs:\n  - |\n{}",
             indented(plane.authority_certificate())
         ))
+}
+
+impl MachineConfig {
+    /// Runs Kubernetes, on this base.
+    pub fn kubernetes(self, base: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: KubernetesConfig\nimage: {base}\n"
+        ))
+    }
+
+    /// Adds an extension, by its image.
+    pub fn extension(self, name: &str, image: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: {name}\nimage: {image}\n"
+        ))
+    }
+
+    /// Takes images of another registry from the one at this address in the guest, by plain HTTP.
+    pub fn mirror(self, registry: &str, host: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: {registry}\nendpoints:\n  - url: http://{host}\nskipFallback: true\n"
+        ))
+    }
 }
 
 fn main_document(identity: &Identity, token: &str) -> String {
