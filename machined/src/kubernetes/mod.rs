@@ -21,7 +21,9 @@ pub use extensions::{ExtensionFact, ExtensionState, UnpackedExtension, checked};
 pub use files::{Changed, Environment, NodeFile, files, remove_membership, write};
 
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
+use instar_kubernetes_plan::OS_RELEASE;
 use serde::Serialize;
 
 use crate::config::Kubernetes;
@@ -42,20 +44,25 @@ pub fn control() -> PathBuf {
     Path::new(Kubernetes::HOME).join("control")
 }
 
-/// Makes the directories that the container mounts.
+/// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release.
 ///
 /// # Errors
-/// One cannot be made.
-pub fn make_directories() -> std::io::Result<()> {
-    for directory in [
-        var(),
-        etc(),
-        control(),
-        Path::new(Kubernetes::IMAGES).to_owned(),
-    ] {
-        std::fs::create_dir_all(directory)?;
+/// A directory cannot be made, or the file cannot be written.
+pub fn prepare() -> io::Result<()> {
+    let images = Path::new(Kubernetes::IMAGES).to_owned();
+    for directory in [var(), etc(), control(), images] {
+        fs::create_dir_all(directory)?;
     }
-    Ok(())
+    let release = fs::read_to_string("/etc/os-release")?;
+    write_in_place(&control().join(OS_RELEASE), &release)
+}
+
+/// Writes a file in place: the container has it bound over another file, and would see a replaced one no more.
+fn write_in_place(file: &Path, content: &str) -> io::Result<()> {
+    match fs::read_to_string(file) {
+        Ok(before) if before == content => Ok(()),
+        _ => fs::write(file, content),
+    }
 }
 
 /// The machine as a node, as `get kubernetes` shows it. Its id is the node's name.

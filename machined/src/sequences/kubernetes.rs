@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use instar_kubernetes_plan::{OS_RELEASE, PLAN, Plan, STATUS, Status};
+use instar_kubernetes_plan::{PLAN, Plan, STATUS, Status};
 use rustix::process::Signal;
 
 use crate::base::error_chain::chain;
@@ -151,10 +151,7 @@ impl Keeper {
             return Ok(());
         }
         let (files, environment) = kubernetes::files(kubernetes, registries, node);
-        let os_release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
         let write = move || -> anyhow::Result<()> {
-            write_in_place(&kubernetes::control().join(OS_RELEASE), &os_release)
-                .context("write the node's os-release")?;
             let changed = kubernetes::write(&files).context("write the node's files")?;
             if changed.cluster {
                 tracing::info!(
@@ -343,12 +340,4 @@ fn node_name() -> String {
         .to_string_lossy()
         .to_lowercase();
     host
-}
-
-/// Writes a file in place: the container has it bound over another file, and would see a replaced one no more.
-fn write_in_place(file: &Path, content: &str) -> std::io::Result<()> {
-    match std::fs::read_to_string(file) {
-        Ok(before) if before == content => Ok(()),
-        _ => std::fs::write(file, content),
-    }
 }
