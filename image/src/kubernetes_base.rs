@@ -96,9 +96,6 @@ const XTABLES: &str = "usr/lib/x86_64-linux-gnu/xtables";
 
 /// The place of kubernetes-init in the image.
 const INIT: &str = "usr/lib/instar/kubernetes-init";
-/// The names of the modules to load: those that nothing else needs (modules-load.d(5)).
-const TO_LOAD: &str = "usr/lib/modules-load.d/kubernetes.conf";
-
 /// The inputs and output of a build.
 #[derive(Debug)]
 pub struct Options {
@@ -291,14 +288,11 @@ impl Kernels {
     fn add(&mut self, packages: Vec<Fetched>) -> Result<()> {
         let (package, release) = build::kernel_package(&packages)?;
         let folder = modules::folder(&package.root, release)?;
-        let wanted = modules::wanted("kubernetes")?;
         let selection = Available::read(&folder)?
-            .select(wanted.iter().copied())
+            .select(modules::wanted("kubernetes")?)
             .with_context(|| format!("cannot choose modules of {}", package.package.name))?;
         let built_in = read(&folder.join("modules.builtin"))?;
         rootfs::add_modules(&mut self.tree, release, &selection, &built_in)?;
-        let to_load = wanted.join("\n") + "\n";
-        self.tree.file(TO_LOAD, 0o644, to_load.into_bytes())?;
         self.releases.push(release.to_owned());
         self.packages.push(package.clone());
         Ok(())
