@@ -120,7 +120,7 @@ lint: deps ## Check format, lints, dependencies, and that imports run down
 	build/check-dependencies
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked $(TOOLS) --test e2e -- -D warnings
+	cargo clippy --locked $(TOOLS) --test e2e --test kubernetes -- -D warnings
 	cargo test --locked -p instar-rooms
 
 .PHONY: unit
@@ -133,6 +133,12 @@ e2e: image ## Run the tests in virtual machines
 	@build/fetch-chronyd
 	@build/fetch-cosign
 	cargo test --locked $(TOOLS) --test e2e
+
+.PHONY: test-kubernetes
+test-kubernetes: image kubernetes-base ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
+	@build/kubernetes-peers
+	@build/kubernetes-extensions
+	cargo test --locked $(TOOLS) --test kubernetes
 
 .PHONY: test
 test: deps ## Run lints, unit tests, and a quarter of the end-to-end tests, in 25 minutes; one summary at the end

@@ -141,6 +141,14 @@ impl<'a> Section<'a> {
         self.parsed(field)
     }
 
+    /// A map below this one as JSON, for a program of others that reads it.
+    pub(super) fn json(&self, field: &str) -> Option<serde_json::Map<String, serde_json::Value>> {
+        match json(self.node(field)?) {
+            serde_json::Value::Object(map) => Some(map),
+            _ => None,
+        }
+    }
+
     /// A map below this one.
     pub(super) fn section(&self, field: &str) -> Option<Section<'a>> {
         Some(self.at(self.node(field)?, field))
@@ -233,5 +241,27 @@ impl Scalar<'_> {
 
     pub(super) fn wrong(&self, message: impl Display) {
         self.section.wrong(message);
+    }
+}
+
+/// Returns a node as JSON: of texts without quotes, `true` and `1.5` are no texts there.
+fn json(node: &Node) -> serde_json::Value {
+    match &node.value {
+        Value::Null => serde_json::Value::Null,
+        Value::Scalar { text, plain } => {
+            let typed = plain.then(|| {
+                let number = integer(text).map(serde_json::Value::from);
+                let truth = boolean(text).map(serde_json::Value::from);
+                let fraction = text.parse::<f64>().ok().map(serde_json::Value::from);
+                number.or(truth).or(fraction)
+            });
+            let text = || serde_json::Value::from(text.as_str());
+            typed.flatten().unwrap_or_else(text)
+        }
+        Value::List(items) => items.iter().map(json).collect(),
+        Value::Map(_) => node
+            .entries()
+            .map(|entry| (entry.key.clone(), json(&entry.node)))
+            .collect(),
     }
 }

@@ -39,6 +39,8 @@ pub enum Setting {
     Bundles,
     /// Images that are fetched ahead and kept.
     ImagePins,
+    /// The cluster that the machine is a node of.
+    Kubernetes,
     /// Links, addresses, routes, DNS.
     Network,
     /// Kernel parameters below /proc/sys.
@@ -113,8 +115,14 @@ pub struct Row {
     pub except: &'static [&'static str],
 }
 
+impl Row {
+    fn is_in_force(&self, runs_kubernetes: bool) -> bool {
+        runs_kubernetes || self.setting != Setting::Kubernetes
+    }
+}
+
 /// Every setting, in the order of the docs.
-pub const SETTINGS: [Row; 21] = [
+pub const SETTINGS: [Row; 22] = [
     Row {
         setting: Setting::MachineType,
         name: "the machine's type",
@@ -241,6 +249,38 @@ pub const SETTINGS: [Row; 21] = [
         except: &[],
     },
     Row {
+        setting: Setting::Kubernetes,
+        name: "Kubernetes",
+        taken_over: TakenOver::ByStep(Step::Volumes),
+        served: &[
+            "KubernetesConfig",
+            "ExtensionConfig",
+            "machine.kubelet.clusterDNS",
+            "machine.kubelet.extraArgs",
+            "machine.kubelet.extraConfig",
+            "machine.kubelet.defaultRuntimeSeccompProfileEnabled",
+            "machine.nodeLabels",
+            "machine.nodeTaints",
+            "cluster.controlPlane.endpoint",
+            "cluster.network.dnsDomain",
+            "cluster.network.serviceSubnets",
+            "cluster.token",
+            "cluster.ca.crt",
+            "cluster.acceptedCAs",
+            "KubeletConfig.clusterDNS",
+            "KubeletConfig.config",
+            "KubeletConfig.extraArgs",
+            "KubeletConfig.defaultRuntimeSeccompProfileEnabled",
+            "KubeNodeConfig.labels",
+            "KubeNodeConfig.taints",
+            "KubeClusterConfig.endpoint",
+            "KubeNetworkConfig.dnsDomain",
+            "KubeNetworkConfig.serviceSubnets",
+            "KubeAPIServerCAConfig",
+        ],
+        except: &["KubeAPIServerCAConfig.issuingCA.key"],
+    },
+    Row {
         setting: Setting::Network,
         name: "the network",
         taken_over: TakenOver::ByStep(Step::Network),
@@ -328,6 +368,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         image_rules,
         bundles,
         image_pins,
+        kubernetes,
         network,
         sysctls,
         sysfs,
@@ -352,6 +393,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         Setting::ImageVerification => *image_rules != new.image_rules,
         Setting::Bundles => *bundles != new.bundles,
         Setting::ImagePins => *image_pins != new.image_pins,
+        Setting::Kubernetes => *kubernetes != new.kubernetes,
         Setting::Network => *network != new.network,
         Setting::Sysctls => *sysctls != new.sysctls,
         Setting::Sysfs => *sysfs != new.sysfs,
@@ -362,10 +404,13 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
     SETTINGS.iter().filter(differs).collect()
 }
 
-/// Whether a path of a config is served.
-pub(super) fn is_served(path: &str) -> bool {
+/// Whether a path of a config is served. Settings of Kubernetes are served where it runs.
+pub(super) fn is_served(path: &str, runs_kubernetes: bool) -> bool {
     let within = |of: fn(&Row) -> &'static [&'static str]| {
-        SETTINGS.iter().flat_map(of).any(|row| {
+        let rows = SETTINGS
+            .iter()
+            .filter(|row| row.is_in_force(runs_kubernetes));
+        rows.flat_map(of).any(|row| {
             path.strip_prefix(row)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
@@ -374,8 +419,11 @@ pub(super) fn is_served(path: &str) -> bool {
 }
 
 /// Whether any part of a document of this kind is served.
-pub(super) fn is_kind_served(kind: &str) -> bool {
-    let mut paths = SETTINGS.iter().flat_map(|row| row.served);
+pub(super) fn is_kind_served(kind: &str, runs_kubernetes: bool) -> bool {
+    let rows = SETTINGS
+        .iter()
+        .filter(|row| row.is_in_force(runs_kubernetes));
+    let mut paths = rows.flat_map(|row| row.served);
     paths.any(|path| path.split('.').next() == Some(kind))
 }
 
@@ -396,6 +444,11 @@ fn as_markdown() -> String {
     table
 }
 
+#[cfg(test)]
+fn is_in_large(path: &str) -> bool {
+    path.starts_with("machine.") || path.starts_with("cluster.")
+}
+
 /// The paths of one of the two shapes. Fields of the same map or kind are joined: `LinkConfig` but `multicast`, `routes.mtu`.
 #[cfg(test)]
 fn cell(served: &[&str], except: &[&str], is_large: bool) -> String {
@@ -410,10 +463,7 @@ fn cell(served: &[&str], except: &[&str], is_large: bool) -> String {
     let mut cells: BTreeMap<String, (Vec<String>, Vec<String>)> = BTreeMap::new();
     let mut order = Vec::new();
     for (paths, are_exceptions) in [(served, false), (except, true)] {
-        for path in paths
-            .iter()
-            .filter(|path| path.starts_with("machine.") == is_large)
-        {
+        for path in paths.iter().filter(|path| is_in_large(path) == is_large) {
             let (root, rest) = parts(path);
             let (fields, exceptions) = cells.entry(root.clone()).or_default();
             match are_exceptions {
@@ -460,13 +510,15 @@ mod tests {
 
     #[test]
     fn a_path_covers_those_below_it_and_no_others() {
-        assert!(is_served("HostnameConfig.hostname"));
-        assert!(is_served("machine.ca.key"));
-        assert!(!is_served("machine.caX"));
-        assert!(!is_served("machine.kubelet.image"));
-        assert!(!is_served("LinkConfig.multicast"));
-        assert!(is_kind_served("ResolverConfig"));
-        assert!(!is_kind_served("KubeletConfig"));
+        assert!(is_served("HostnameConfig.hostname", false));
+        assert!(is_served("machine.ca.key", false));
+        assert!(!is_served("machine.caX", false));
+        assert!(!is_served("machine.kubelet.image", false));
+        assert!(!is_served("LinkConfig.multicast", false));
+        assert!(is_kind_served("ResolverConfig", false));
+        assert!(!is_kind_served("KubeletConfig", false));
+        assert!(is_kind_served("KubeletConfig", true));
+        assert!(!is_served("KubeletConfig.image", true));
     }
 
     /// `INSTAR_BLESS=1 cargo test -p instar-config the_docs_have_this_table` writes the table to the docs.

@@ -45,13 +45,16 @@ impl fmt::Display for Warning {
 /// All warnings, in the order of the file.
 pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
     let mut warnings = Vec::new();
+    // Without our own document, the settings of Kubernetes have no effect.
+    let runs = |kind| documents.iter().any(|document| document.kind.name == kind);
+    let runs_kubernetes = runs("KubernetesConfig");
     for document in documents {
         let root = if document.is_machine() {
             ""
         } else {
             document.kind.name
         };
-        if !document.is_machine() && !is_kind_served(root) {
+        if !document.is_machine() && !is_kind_served(root, runs_kubernetes) {
             warnings.push(of_whole_document(document));
             continue;
         }
@@ -62,6 +65,7 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
         warnings.extend(patterns_without_effect(document));
         let mut walk = Walk {
             warnings: &mut warnings,
+            runs_kubernetes,
         };
         walk.fields(document.root, document.kind.fields, root, root);
     }
@@ -144,6 +148,7 @@ fn fault_of_pattern(pattern: &str) -> Option<&'static str> {
 
 struct Walk<'a> {
     warnings: &'a mut Vec<Warning>,
+    runs_kubernetes: bool,
 }
 
 impl Walk<'_> {
@@ -188,7 +193,7 @@ impl Walk<'_> {
             Value::List(items) => !items.is_empty(),
             Value::Map(_) => node.entries().next().is_some(),
         };
-        if asks && !is_served(row) {
+        if asks && !is_served(row, self.runs_kubernetes) {
             self.warnings.push(Warning {
                 path: path.to_owned(),
                 at: node.at,

@@ -346,7 +346,7 @@ impl Supervisor {
         let begin = Instant::now();
         loop {
             sweep_cgroups(keep);
-            match self.fresh.compare(ours) {
+            match self.fresh.compare(keep, ours) {
                 Err(_) if begin.elapsed() < SETTLING => sleep(Duration::from_millis(10)),
                 result => return result,
             }

@@ -18,10 +18,10 @@ use crate::init_link::{Domain, Handshake, InitLink, Scope, StartReason};
 use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
-use crate::network::{CleanupPolicy, Lease, Network, Options};
+use crate::network::{CleanupPolicy, Lease, Network, Options, Ours};
 use crate::oci::{ImageStore, Keeps};
 use crate::sequences::{
-    BootArguments, Rollback, boot, image_pins, image_updates, note_time, watch_sticks,
+    BootArguments, Rollback, boot, image_pins, image_updates, kubernetes, note_time, watch_sticks,
 };
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
@@ -94,6 +94,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let origin = handed_over.origin_of(welcome.start, &running.version);
     let Handover {
         leases,
+        network: ours,
         failed,
         floor,
         images_in_force,
@@ -101,12 +102,20 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         own_certificates,
         ..
     } = handed_over.clone();
-    let network = start_network(welcome.start, leases)?;
+    let keeps_workloads = welcome.workloads == Some(Domain::Kept);
+    let cleanup = match (welcome.start, keeps_workloads, &ours) {
+        // If machined alone restarted, links and addresses stay as they are.
+        (StartReason::Restart, ..) => CleanupPolicy::Keep,
+        // Kept containers may have made links, addresses and routes of their own.
+        (_, true, Some(_)) => CleanupPolicy::Keep,
+        _ => CleanupPolicy::Remove,
+    };
+    let network = start_network(cleanup, ours.unwrap_or_default(), leases)?;
     let generation = Generation {
         number: welcome.generation,
         boot_id: welcome.boot_id.clone(),
         kernel_boot_id: welcome.kernel_boot_id.clone(),
-        keeps_workloads: welcome.workloads == Some(Domain::Kept),
+        keeps_workloads,
     };
     let images = ImageStore::new(IMAGES.into(), Keeps::BlobsOnDisk);
     images.note_checked(images_checked);
@@ -156,13 +165,15 @@ fn start_clock() -> anyhow::Result<TimeSync> {
     Ok(TimeSync::start(no_servers, CLOCK_FLOOR, before))
 }
 
-/// Starts the network. If machined alone restarted, links and addresses stay as they are.
-fn start_network(start: StartReason, leases: Vec<Lease>) -> anyhow::Result<Network> {
+/// Starts the network with the leases, addresses and routes of the generation before.
+fn start_network(
+    cleanup: CleanupPolicy,
+    ours: Ours,
+    leases: Vec<Lease>,
+) -> anyhow::Result<Network> {
     let options = Options {
-        cleanup: match start {
-            StartReason::Restart => CleanupPolicy::Keep,
-            _ => CleanupPolicy::Remove,
-        },
+        cleanup,
+        ours,
         ..Options::default()
     };
     Network::start(options, None, leases).context("start the network")
@@ -176,6 +187,7 @@ fn start_followers(machine: &Arc<Machine>) {
     tokio::spawn(image_collection::keep(machine.clone()));
     tokio::spawn(image_updates::keep(machine.clone()));
     tokio::spawn(image_pins::keep(machine.clone()));
+    tokio::spawn(kubernetes::keep(machine.clone()));
     tokio::spawn(intent::remember_trust(machine.clone()));
     tokio::spawn(note_time(machine.clone()));
     tokio::spawn(watch_sticks(machine.clone(), api::collect_support));

@@ -9,7 +9,7 @@
 //! intent      the config as specs in the domains' terms     intent
 //! machine     the state that the parts share                machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
-//! services    processes kept running; bundles, pinned images  services, bundles, pins, temporary_registry
+//! services    processes kept running; bundles, pinned images  services, bundles, pins, temporary_registry, kubernetes
 //! store       facts that others wait for                    store
 //! domains     one part of the machine each                  disk, network, time, containers, modules, …
 //! ```
@@ -57,6 +57,7 @@ pub mod image_collection;
 pub mod init_link;
 pub mod intent;
 pub mod kernel_settings;
+pub mod kubernetes;
 pub mod logging;
 pub mod machine;
 pub mod meta;

@@ -46,6 +46,7 @@ mod image_under_test;
 mod initramfs;
 mod installers;
 mod instarctl;
+mod kubernetes;
 mod local_server;
 mod machine_config;
 mod node;
@@ -107,6 +108,10 @@ pub use image_under_test::{ImageUnderTest, kernel_under_test};
 pub use initramfs::Initramfs;
 pub use installers::INSTALLER;
 pub use instarctl::{Instarctl, Said};
+pub use kubernetes::{
+    ControlPlane, KUBERNETES_BASE, Kubectl, PAUSE, push_base, push_extension, push_pause,
+    worker_config,
+};
 pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
 pub use oci_image::{OciImage, Pushed};

@@ -82,6 +82,8 @@ pub enum SecurityProfile {
     Restricted,
     /// Every capability and device, /sys writable.
     Privileged,
+    /// All that the machine itself may do, for the container in which Kubernetes runs. No container of a config has it.
+    Node,
 }
 
 /// Changes to the capabilities of the profile. Names with or without `CAP_`, in any case; `ALL` stands for every one.

@@ -61,6 +61,8 @@ pub(super) const KINDS: &[Kind] = &[
         "ImagePinConfig",
         &[req("images", TEXTS), WINDOW, opt("bandwidth", Text)],
     ),
+    kind("KubernetesConfig", &[req("image", Text)]),
+    kind("ExtensionConfig", &[req("name", Text), req("image", Text)]),
     kind("UpgradeTrustConfig", &[req("keys", TEXTS)]),
     kind(
         "UpgradeGateConfig",

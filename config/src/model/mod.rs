@@ -23,9 +23,10 @@ pub use instar_values::{
 };
 
 mod container;
+mod kubernetes;
 mod network;
 
-pub use self::{container::*, network::*};
+pub use self::{container::*, kubernetes::*, network::*};
 
 /// A whole machine config.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +59,8 @@ pub struct MachineConfig {
     pub bundles: BundleRules,
     /// The images that are fetched ahead and kept.
     pub image_pins: ImagePins,
+    /// The cluster that the machine is a node of, and the images that it is one by; `None`: it runs no Kubernetes.
+    pub kubernetes: Option<Kubernetes>,
     /// Links, addresses, names.
     pub network: Network,
     /// Kernel parameters below /proc/sys, and their values.

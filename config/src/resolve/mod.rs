@@ -6,6 +6,7 @@ mod containers;
 mod image_pins;
 mod image_rules;
 mod install;
+mod kubernetes;
 mod network;
 mod registries;
 mod system;
@@ -36,6 +37,8 @@ pub(super) struct Origins<'a> {
 struct Documents<'a> {
     /// The section `machine` of the large document.
     machine: Option<Section<'a>>,
+    /// The section `cluster` of the large document.
+    cluster: Option<Section<'a>>,
     all: &'a [Identified<'a>],
     problems: &'a Problems,
 }
@@ -77,11 +80,20 @@ pub(super) fn config<'a>(
     let (machine_type, token) = (machine.text("type"), machine.secret("token"));
     let documents = Documents {
         machine: Some(machine),
+        cluster: root.section("cluster"),
         all,
         problems,
     };
     let mut origins = Origins::default();
     let trust = trust::trust(&documents);
+    let mut containers = containers::containers(&documents, &mut origins);
+    let kubernetes = kubernetes::kubernetes(&documents);
+    if let Some(container) = kubernetes.as_ref().and_then(Kubernetes::container) {
+        if let Some(taken) = origins.containers.get(&container.name) {
+            taken.wrong_field("name", "Kubernetes runs in a container of this name");
+        }
+        containers.push(container);
+    }
     let config = MachineConfig {
         machine_type: match machine_type {
             Some("controlplane") => MachineType::ControlPlane,
@@ -90,7 +102,7 @@ pub(super) fn config<'a>(
         token,
         hostname: system::hostname(&documents),
         install: install::spec(&documents),
-        containers: containers::containers(&documents, &mut origins),
+        containers,
         upgrade_gate: containers::upgrade_gate(&documents),
         upgrade_keys: trust::upgrade_keys(&documents),
         user_volumes: containers::user_volumes(&documents),
@@ -99,6 +111,7 @@ pub(super) fn config<'a>(
         image_rules: image_rules::rules(&documents),
         bundles: image_rules::bundles(&documents),
         image_pins: image_pins::pins(&documents),
+        kubernetes,
         network: network::network(&documents),
         sysctls: system::sysctls(&documents),
         sysfs: system::sysfs(&documents),
@@ -117,6 +130,7 @@ pub(super) fn image_sources<'a>(all: &'a [Identified<'a>], problems: &'a Problem
     let machine = all.iter().find(|document| document.is_machine());
     let documents = Documents {
         machine: machine.and_then(|document| Section::of(document, problems).section("machine")),
+        cluster: None,
         all,
         problems,
     };

@@ -53,6 +53,14 @@ pub(super) fn certificate(section: &Section<'_>, field: &str) -> Option<String> 
     Some(pem)
 }
 
+/// A list of PEM certificates, joined.
+pub(super) fn certificates(section: &Section<'_>, field: &str) -> Option<String> {
+    let given = section.list(field).unwrap_or_default();
+    let all = given.join("\n");
+    check_certificates(section, field, &all).filter(|()| !given.is_empty())?;
+    Some(all)
+}
+
 /// A field with the base64 of a PEM private key, or with PEM itself.
 pub(super) fn key(section: &Section<'_>, field: &str) -> Option<Secret> {
     let pem = pem(section, field)?;

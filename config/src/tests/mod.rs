@@ -7,6 +7,7 @@
 mod bad;
 mod golden;
 mod hostile;
+mod kubernetes;
 mod served;
 
 use std::path::PathBuf;

@@ -26,6 +26,13 @@ impl ModuleName {
     }
 }
 
+impl ModuleName {
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for ModuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -90,6 +97,13 @@ pub struct DependencyTable {
 }
 
 impl DependencyTable {
+    /// Lists all modules, in the order of their names.
+    pub fn names(&self) -> Vec<&ModuleName> {
+        let mut names: Vec<_> = self.entries.keys().collect();
+        names.sort();
+        names
+    }
+
     /// Parses lines of the form `FILE: NEED NEED …`.
     ///
     /// depmod lists all needs of a module, indirect ones too; the module to load first is the last in the line.

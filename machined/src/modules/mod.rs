@@ -232,6 +232,24 @@ impl Drivers {
         self.load(self.plan_named(name)?, "").await
     }
 
+    /// Loads every module of the directory. One that the kernel refuses is reported in the result, and does not stop the others.
+    ///
+    /// # Errors
+    /// A module waits for its device, which does not answer.
+    pub async fn load_all(&self) -> Result<Loaded, ModuleError> {
+        let drivers = self.clone();
+        run_blocking(move || {
+            let mut loaded = Loaded::default();
+            for name in drivers.tables.dependencies.names() {
+                if let Ok(plan) = drivers.plan_named(name.as_str()) {
+                    loaded.merge(load::apply(&plan, &drivers.tables.directory, c""));
+                }
+            }
+            loaded
+        })
+        .await
+    }
+
     /// Unloads a module, unless it drives a device.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ pub(super) struct Actor {
     events: mpsc::Receiver<DhcpEvent>,
     event_sender: mpsc::Sender<DhcpEvent>,
     status: watch::Sender<NetworkStatus>,
-    exported: watch::Sender<Vec<Lease>>,
+    exports: Exports,
 }
 
 /// A link's DHCP task, which ends when this value is dropped.
@@ -59,6 +59,14 @@ impl Drop for Client {
     }
 }
 
+/// The values that the next generation inherits, each published when it changes.
+pub(super) struct Exports {
+    /// The current leases.
+    pub(super) leases: watch::Sender<Vec<Lease>>,
+    /// The addresses and routes that were added or adopted.
+    pub(super) ours: watch::Sender<Ours>,
+}
+
 impl Actor {
     /// Opens the netlink socket at once, so that the caller gets its error; the returned future then runs for ever.
     #[allow(clippy::new_ret_no_self)]
@@ -67,7 +75,7 @@ impl Actor {
         specs: watch::Receiver<Option<NetworkSpec>>,
         inherited: Vec<Lease>,
         status: watch::Sender<NetworkStatus>,
-        exported: watch::Sender<Vec<Lease>>,
+        exports: Exports,
     ) -> Result<impl Future<Output = ()> + Send, NetlinkError> {
         let (kernel, changes) = Kernel::open()?;
         let (event_sender, events) = mpsc::channel(8);
@@ -79,19 +87,19 @@ impl Actor {
             .collect();
         let actor = Self {
             cleanup: options.cleanup,
-            options,
             specs,
             kernel,
             automatic: leases.keys().next().cloned(),
             leases,
             clients: BTreeMap::new(),
-            ours: Ours::default(),
+            ours: options.ours.clone(),
             stable_name: String::new(),
             hostname: String::new(),
             events,
             event_sender,
             status,
-            exported,
+            exports,
+            options,
         };
         Ok(actor.run(changes))
     }
@@ -180,6 +188,13 @@ impl Actor {
             self.ours.remember(&desired);
         }
         self.cleanup = CleanupPolicy::Keep;
+        self.exports.ours.send_if_modified(|old| {
+            let changed = *old != self.ours;
+            if changed {
+                old.clone_from(&self.ours);
+            }
+            changed
+        });
         self.keep_clients(&dhcp, &kernel);
         self.publish(&spec, &dhcp, &kernel, problems)
     }
@@ -329,7 +344,7 @@ impl Actor {
             *old = status;
             changed
         });
-        self.exported.send_if_modified(|old| {
+        self.exports.leases.send_if_modified(|old| {
             let changed = *old != leases;
             *old = leases;
             changed

@@ -53,8 +53,11 @@ pub struct Options {
     /// Mount point of procfs.
     pub procfs: PathBuf,
     /// What the first plan may remove. [`CleanupPolicy::Remove`] is for the start of a generation, before its first container;
-    /// [`CleanupPolicy::Keep`] for a machined that was restarted within one.
+    /// [`CleanupPolicy::Keep`] for a machined that was restarted within one, or whose containers live on from the one before: they may
+    /// have made links, addresses and routes.
     pub cleanup: CleanupPolicy,
+    /// The addresses and routes that may be removed in any case: those of the generation before.
+    pub ours: Ours,
 }
 
 impl Default for Options {
@@ -64,6 +67,7 @@ impl Default for Options {
             sysfs: "/sys".into(),
             procfs: "/proc".into(),
             cleanup: CleanupPolicy::Remove,
+            ours: Ours::default(),
         }
     }
 }
@@ -74,6 +78,7 @@ pub struct Network {
     spec: watch::Sender<Option<NetworkSpec>>,
     status: watch::Receiver<NetworkStatus>,
     leases: watch::Receiver<Vec<Lease>>,
+    ours: watch::Receiver<Ours>,
     task: JoinHandle<()>,
 }
 
@@ -89,11 +94,17 @@ impl Network {
         let (spec, specs) = watch::channel(spec);
         let (status_sender, status) = watch::channel(NetworkStatus::default());
         let (lease_sender, leases) = watch::channel(inherited.clone());
-        let actor = actor::Actor::new(options, specs, inherited, status_sender, lease_sender)?;
+        let (ours_sender, ours) = watch::channel(options.ours.clone());
+        let exports = actor::Exports {
+            leases: lease_sender,
+            ours: ours_sender,
+        };
+        let actor = actor::Actor::new(options, specs, inherited, status_sender, exports)?;
         Ok(Self {
             spec,
             status,
             leases,
+            ours,
             task: tokio::spawn(actor),
         })
     }
@@ -125,6 +136,11 @@ impl Network {
     /// Returns the current leases, for the next generation's [`Network::start`].
     pub fn leases(&self) -> Vec<Lease> {
         self.leases.borrow().clone()
+    }
+
+    /// Returns the addresses and routes that it has added or adopted, for the next generation's [`Options`].
+    pub fn ours(&self) -> Ours {
+        self.ours.borrow().clone()
     }
 }
 

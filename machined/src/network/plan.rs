@@ -4,6 +4,8 @@
 
 use std::{collections::BTreeSet, fmt};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Address, Desired, DesiredLink, DesiredRoute, KernelState, Link, Route};
 use crate::values::Cidr;
 
@@ -17,8 +19,9 @@ pub enum CleanupPolicy {
     Keep,
 }
 
-/// The addresses and routes that this generation has added or adopted, and so may remove.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The addresses and routes that this generation has added or adopted, and so may remove. It leaves the list to the next one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Ours {
     addresses: BTreeSet<(String, Cidr)>,
     routes: BTreeSet<(String, Cidr, u32)>,

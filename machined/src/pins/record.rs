@@ -18,7 +18,6 @@ use super::preparation::Preparation;
 use super::terms::Terms;
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
-use crate::config::ImagePins;
 use crate::record_file::RecordFile;
 use crate::state_partition::IMAGE_PINS;
 use crate::values::{Digest, ImageReference};
@@ -118,8 +117,12 @@ impl Pins {
         Ok(())
     }
 
-    /// Returns the images that are to be fetched and kept: those of callers first, as they wait for them.
-    pub fn wanted(&self, config: Option<&ImagePins>) -> Vec<Wanted> {
+    /// Returns the images that are to be fetched and kept: those of callers first, as they wait for them, then those of the config, each
+    /// with the part of it that names them, and their terms.
+    pub fn wanted<'a>(
+        &self,
+        of_config: impl IntoIterator<Item = (&'a ImageReference, &'static str, Terms)>,
+    ) -> Vec<Wanted> {
         let state = self.lock();
         let calls = state.record.calls.iter();
         let mut wanted: Vec<Wanted> = calls
@@ -129,24 +132,17 @@ impl Pins {
                 terms: vec![call.terms.clone()],
             })
             .collect();
-        let Some(config) = config else {
-            return wanted;
-        };
-        let terms = Terms {
-            window: config.window.clone(),
-            bandwidth: config.bandwidth,
-        };
-        for reference in &config.images {
+        for (reference, named_by, terms) in of_config {
             let known = wanted.iter_mut().find(|it| it.reference == *reference);
             match known {
                 Some(known) => {
-                    known.named_by.push("config");
-                    known.terms.push(terms.clone());
+                    known.named_by.push(named_by);
+                    known.terms.push(terms);
                 }
                 None => wanted.push(Wanted {
                     reference: reference.clone(),
-                    named_by: vec!["config"],
-                    terms: vec![terms.clone()],
+                    named_by: vec![named_by],
+                    terms: vec![terms],
                 }),
             }
         }
@@ -358,8 +354,15 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn names(pins: &Pins, config: &ImagePins) -> Vec<(String, Vec<&'static str>)> {
-        let wanted = pins.wanted(Some(config)).into_iter();
+    fn of_config(
+        images: &[ImageReference],
+    ) -> impl Iterator<Item = (&ImageReference, &'static str, Terms)> {
+        let named = images.iter();
+        named.map(|image| (image, "config", Terms::default()))
+    }
+
+    fn names(pins: &Pins, config: &[ImageReference]) -> Vec<(String, Vec<&'static str>)> {
+        let wanted = pins.wanted(of_config(config)).into_iter();
         wanted
             .map(|it| (it.reference.to_string(), it.named_by))
             .collect()
@@ -369,10 +372,7 @@ mod tests {
     async fn pins_of_callers_are_kept_until_another_version_is_committed() {
         let directory = tempfile::tempdir().unwrap();
         let (web, os) = (name("r.io/web:v2"), name("r.io/os:v2"));
-        let config = ImagePins {
-            images: vec![name("r.io/db:v1"), os.clone()],
-            ..ImagePins::default()
-        };
+        let config = [name("r.io/db:v1"), os.clone()];
         let call = ByCall {
             terms: Terms {
                 window: "02:00-05:00".parse().ok(),
@@ -407,7 +407,7 @@ mod tests {
                 ("r.io/db:v1".to_owned(), vec!["config"]),
             ]
         );
-        let wanted = again.wanted(None);
+        let wanted = again.wanted([]);
         assert_eq!(wanted[1].terms, [call.terms]);
         assert_eq!(again.meaning(&web), Some(meaning));
         assert_eq!(again.name_of(Digest::of(b"web")), Some(web.clone()));
@@ -415,8 +415,8 @@ mod tests {
         assert_eq!(again.release("v0.1.0").await, 0);
         assert!(again.unpin(&os).await && !again.unpin(&os).await);
         assert_eq!(again.release("v0.2.0").await, 1);
-        again.retain(&again.wanted(Some(&config))).await;
-        assert!(again.digests().is_empty() && again.wanted(None).is_empty());
+        again.retain(&again.wanted(of_config(&config))).await;
+        assert!(again.digests().is_empty() && again.wanted([]).is_empty());
     }
 
     #[tokio::test]
@@ -437,7 +437,7 @@ mod tests {
             for_upgrade: false,
         };
         let pins = Pins::default();
-        let none = ImagePins::default();
+        let none: [ImageReference; 0] = [];
         let web = "r.io/web:v2".to_owned();
         pins.pin(vec![name(&web)], &by_call).await.unwrap();
         let first = preparation("v0.2.0", &["r.io/os:v2", "r.io/db:v1"]);
@@ -480,7 +480,7 @@ mod tests {
             pins.pin(images(MOST - 2..MOST + 1), &call).await,
             Err(TooMany)
         );
-        assert_eq!(pins.wanted(None).len(), MOST - 1);
+        assert_eq!(pins.wanted([]).len(), MOST - 1);
         pins.pin(images(MOST - 2..MOST), &call).await.unwrap();
     }
 }

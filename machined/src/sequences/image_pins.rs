@@ -80,11 +80,19 @@ fn hold(machine: &Machine, before: Option<HeldBlobs>) -> Option<HeldBlobs> {
 }
 
 fn wanted(machine: &Machine) -> Vec<Wanted> {
-    let config = machine.config();
-    let pins = config
-        .as_ref()
-        .map(|configured| &configured.config.image_pins);
-    machine.pins.wanted(pins)
+    let configured = machine.config();
+    let Some(config) = configured.as_ref().map(|configured| &configured.config) else {
+        return machine.pins.wanted([]);
+    };
+    let terms = Terms {
+        window: config.image_pins.window.clone(),
+        bandwidth: config.image_pins.bandwidth,
+    };
+    let pinned = config.image_pins.images.iter();
+    let pinned = pinned.map(|image| (image, "config", terms.clone()));
+    let extensions = config.kubernetes.iter().flat_map(|it| &it.extensions);
+    let extensions = extensions.map(|it| (&it.image, "extension", Terms::default()));
+    machine.pins.wanted(pinned.chain(extensions))
 }
 
 /// Sees to all images once; returns the time until something is due again.

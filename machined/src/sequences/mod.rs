@@ -12,6 +12,7 @@ mod image_rules;
 pub mod image_updates;
 mod install;
 mod kexec;
+pub mod kubernetes;
 mod preparation;
 mod reset;
 mod rollback;

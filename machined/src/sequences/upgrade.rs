@@ -435,6 +435,7 @@ pub(super) async fn next_generation(
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),
         leases: machine.network.leases(),
+        network: Some(machine.network.ours()),
         upgrade: Some(pending),
         failed: machine.upgrades.failed_images().clone(),
         floor: machine.upgrades.floor(),

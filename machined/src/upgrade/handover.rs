@@ -14,7 +14,7 @@ use super::origin::ReleaseOrigin;
 use crate::base::sealed_json;
 use crate::containers::InForce;
 use crate::init_link::StartReason;
-use crate::network::Lease;
+use crate::network::{Lease, Ours};
 use crate::store::event_log::ActorId;
 use crate::trust::{self, OwnCertificates};
 use crate::values::{Digest, Version};
@@ -71,6 +71,9 @@ pub struct Handover {
     pub machine_config: Option<String>,
     /// The network's leases: in force at once, then confirmed in the background.
     pub leases: Vec<Lease>,
+    /// The addresses and routes that this generation has added or adopted: the next one may remove them, and if workloads are kept, no
+    /// others. None from a version that did not leave them.
+    pub network: Option<Ours>,
     /// The upgrade under way.
     pub upgrade: Option<PendingUpgrade>,
     /// Images that failed on this machine.

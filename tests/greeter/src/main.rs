@@ -5,12 +5,13 @@
 //! end, then stays for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as
 //! its limit allows, and goes on trying. `greeter slow SECONDS` ends this long after SIGTERM. `greeter beat PORT` reports how
 //! long it was kept from running (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
-//! halves, with that pause between them and none before the next line. `greeter [PORT [SECONDS]]` listens, on 8080 by
-//! default. Its answers to a GET:
+//! halves, with that pause between them and none before the next line. `greeter pause` waits to be ended. `greeter place FILE TEXT`
+//! replaces a file whole, then waits to be ended. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its answers to a GET:
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/` | a greeting with the host name and the kernel's release |
+//! | `/since` | when it was started, in nanoseconds since 1970, and its process number |
 //! | `/read/PATH` | the file `/PATH` as the container sees it, 404 with the reason when it cannot |
 //! | `/list/PATH` | the names in the directory `/PATH`, one per line |
 //! | `/owner/PATH` | the owner of `/PATH`, as `UID:GID` |
@@ -39,13 +40,18 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
+/// When the program was started.
+static STARTED: OnceLock<SystemTime> = OnceLock::new();
+
 fn main() -> ExitCode {
+    STARTED.get_or_init(SystemTime::now);
     let mut arguments = std::env::args().skip(1);
     let port = match arguments.next() {
         Some(word) if word == "slow" => {
@@ -82,6 +88,14 @@ fn main() -> ExitCode {
             } else {
                 ExitCode::FAILURE
             };
+        }
+        Some(word) if word == "pause" => {
+            end_when_asked(Duration::ZERO);
+            wait_for_ever()
+        }
+        Some(word) if word == "place" => {
+            end_when_asked(Duration::ZERO);
+            return place(arguments);
         }
         Some(word) if word == "stay" => return stay(arguments),
         Some(port) => port,
@@ -122,6 +136,19 @@ fn end_when_asked(after: Duration) {
             println!("greeter: nobody hears SIGTERM: {error}");
         }
     }
+}
+
+/// Puts a file where other programs find it only whole, and waits to be ended.
+fn place(mut arguments: impl Iterator<Item = String>) -> ExitCode {
+    let file = arguments.next().unwrap_or_default();
+    let text = arguments.next().unwrap_or_default();
+    let part = format!("{file}.part");
+    if let Err(error) = fs::write(&part, text).and_then(|()| fs::rename(&part, &file)) {
+        eprintln!("greeter: cannot place {file}: {error}");
+        return ExitCode::FAILURE;
+    }
+    println!("greeter: placed {file}");
+    wait_for_ever()
 }
 
 /// Runs the program and never ends, however the program ended.
@@ -232,7 +259,8 @@ type Act = (&'static str, fn(&str) -> Result<String>, &'static str);
 const NOT_FOUND: &str = "404 Not Found";
 const FORBIDDEN: &str = "403 Forbidden";
 
-const ACTS: [Act; 16] = [
+const ACTS: [Act; 17] = [
+    ("/since", |_| Ok(since()), NOT_FOUND),
     ("/read", |file| fs::read_to_string(file), NOT_FOUND),
     ("/list", names, NOT_FOUND),
     ("/owner", owner, NOT_FOUND),
@@ -290,6 +318,14 @@ fn answer(path: &str) -> (&'static str, String) {
         }
     }
     ("200 OK", greeting())
+}
+
+fn since() -> String {
+    let started = STARTED.get_or_init(SystemTime::now);
+    let nanoseconds = started
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos());
+    format!("{nanoseconds} {}\n", std::process::id())
 }
 
 fn greeting() -> String {

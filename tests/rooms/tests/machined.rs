@@ -41,7 +41,13 @@ const FLOORS: [(&str, &[&str]); 9] = [
     ("store", &["store"]),
     (
         "services",
-        &["services", "bundles", "pins", "temporary_registry"],
+        &[
+            "services",
+            "bundles",
+            "kubernetes",
+            "pins",
+            "temporary_registry",
+        ],
     ),
     ("upgrade", &["upgrade"]),
     ("machine", &["machine", "status", "image_collection"]),

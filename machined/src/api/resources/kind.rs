@@ -24,11 +24,13 @@ pub enum Namespace {
     Hardware,
     /// What the machine lets in.
     Security,
+    /// The machine as a Kubernetes node.
+    Kubernetes,
 }
 
 impl Namespace {
     /// All namespaces, each with a description.
-    pub const ALL: [(Namespace, &'static str); 8] = [
+    pub const ALL: [(Namespace, &'static str); 9] = [
         (Namespace::Meta, "what kinds of resources there are"),
         (Namespace::Runtime, "the machine as it runs"),
         (Namespace::Network, "links, addresses, routes, names"),
@@ -37,6 +39,7 @@ impl Namespace {
         (Namespace::Secrets, "keys and tokens of the machine config"),
         (Namespace::Hardware, "what the machine is built of"),
         (Namespace::Security, "what the machine lets in"),
+        (Namespace::Kubernetes, "the machine as a Kubernetes node"),
     ];
 
     /// Returns the name in the API.
@@ -50,6 +53,7 @@ impl Namespace {
             Namespace::Secrets => "secrets",
             Namespace::Hardware => "hardware",
             Namespace::Security => "security",
+            Namespace::Kubernetes => "k8s",
         }
     }
 

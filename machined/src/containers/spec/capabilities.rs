@@ -65,7 +65,7 @@ fn of_profile(profile: SecurityProfile) -> &'static [&'static str] {
     match profile {
         SecurityProfile::Usual => &DEFAULT,
         SecurityProfile::Restricted => &[],
-        SecurityProfile::Privileged => &ALL,
+        SecurityProfile::Privileged | SecurityProfile::Node => &ALL,
     }
 }
 

@@ -28,6 +28,8 @@ const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 const MOST_PROCESSES: u64 = 4096;
 /// Limit on open files: enough for servers, and few enough for programs that iterate over all possible descriptors.
 const OPEN_FILES: u64 = 65536;
+/// The same for all pods together: containerd and kubelet are used to it.
+const OPEN_FILES_OF_A_NODE: u64 = 1_048_576;
 /// The period of CPU limits, microseconds.
 const CPU_PERIOD: u64 = 100_000;
 
@@ -188,13 +190,20 @@ pub fn runtime_config(
     } else {
         (&granted.asked_for, &granted.asked_for)
     };
+    let (open_files, oom_score_adj) = match spec.profile {
+        // Kubernetes gives each pod a score of its own.
+        SecurityProfile::Node => (OPEN_FILES_OF_A_NODE, -998),
+        // When memory runs out, the kernel kills a service before the machine's own processes.
+        _ => (OPEN_FILES, 100),
+    };
     let process = json!({
         "terminal": false,
         "user": {"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids},
         "args": arguments(spec, image)?,
         "env": environment(spec, image, &user)?,
         "cwd": working_dir(spec, image)?,
-        "noNewPrivileges": true,
+        // Programs of pods may gain privileges, such as sudo: whether they do is up to each pod.
+        "noNewPrivileges": spec.profile != SecurityProfile::Node,
         "capabilities": {
             "bounding": granted.all,
             "permitted": effective,
@@ -202,12 +211,11 @@ pub fn runtime_config(
             "inheritable": kept_over_exec,
             "ambient": kept_over_exec,
         },
-        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": OPEN_FILES, "hard": OPEN_FILES}],
-        // When memory runs out, the kernel kills a service before the machine's own processes.
-        "oomScoreAdj": 100,
+        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": open_files, "hard": open_files}],
+        "oomScoreAdj": oom_score_adj,
     });
     let devices = match spec.profile {
-        SecurityProfile::Privileged => devices::below(Path::new("/dev")),
+        SecurityProfile::Privileged | SecurityProfile::Node => devices::below(Path::new("/dev")),
         SecurityProfile::Usual | SecurityProfile::Restricted => Vec::new(),
     };
     let mut config = json!({
@@ -220,12 +228,15 @@ pub fn runtime_config(
             "cgroupsPath": spec.cgroup,
             "devices": devices,
             "resources": resources(&spec.limits, spec.profile),
-            "seccomp": seccomp::profile(&granted.all),
-            "maskedPaths": MASKED,
-            "readonlyPaths": READ_ONLY,
             "rootfsPropagation": "private",
         },
     });
+    // containerd covers these parts for each pod.
+    if spec.profile != SecurityProfile::Node {
+        config["linux"]["seccomp"] = seccomp::profile(&granted.all);
+        config["linux"]["maskedPaths"] = json!(MASKED);
+        config["linux"]["readonlyPaths"] = json!(READ_ONLY);
+    }
     if let Some(hostname) = &host.hostname {
         config["hostname"] = json!(hostname);
     }
@@ -367,7 +378,9 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Vec<Value> {
         ),
         mount("mqueue", "/dev/mqueue", "nosuid,noexec,nodev"),
         match spec.profile {
-            SecurityProfile::Privileged => mount("sysfs", "/sys", "nosuid,noexec,nodev,rw"),
+            SecurityProfile::Privileged | SecurityProfile::Node => {
+                mount("sysfs", "/sys", "nosuid,noexec,nodev,rw")
+            }
             SecurityProfile::Usual | SecurityProfile::Restricted => {
                 mount("sysfs", "/sys", "nosuid,noexec,nodev,ro")
             }
@@ -376,7 +389,11 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Vec<Value> {
         mount(
             "cgroup",
             "/sys/fs/cgroup",
-            "nosuid,noexec,nodev,relatime,ro",
+            match spec.profile {
+                // kubelet makes a cgroup for each pod below.
+                SecurityProfile::Node => "nosuid,noexec,nodev,relatime,rw",
+                _ => "nosuid,noexec,nodev,relatime,ro",
+            },
         ),
     ];
     for (source, destination) in &host.files {
@@ -411,17 +428,25 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Vec<Value> {
         if !options.iter().any(is_said) {
             words.push("ro");
         }
+        // A bind mount inherits these restrictions of /var, where pods have their programs and volumes.
+        if spec.profile == SecurityProfile::Node {
+            words.extend(["exec", "suid", "dev"]);
+        }
         mounts.push(bind(&path, destination, &words));
     }
     mounts
 }
 
 fn resources(limits: &ResourceLimits, profile: SecurityProfile) -> Value {
+    let all_devices = matches!(profile, SecurityProfile::Privileged | SecurityProfile::Node);
     let mut resources = json!({
         // crun adds null, zero, full, random, urandom, tty and pts.
-        "devices": [{"allow": profile == SecurityProfile::Privileged, "access": "rwm"}],
-        "pids": {"limit": MOST_PROCESSES},
+        "devices": [{"allow": all_devices, "access": "rwm"}],
     });
+    // kubelet limits the processes of pods; the machine's limit on all containers together holds for it as well.
+    if profile != SecurityProfile::Node {
+        resources["pids"] = json!({"limit": MOST_PROCESSES});
+    }
     if let Some(bytes) = limits.memory.map(|size| size.0) {
         // In the runtime specification, swap is memory and swap together.
         resources["memory"] = json!({"limit": bytes, "swap": bytes});

@@ -14,6 +14,7 @@ use crate::config::{MachineConfig, UserVolumeKind};
 use crate::config_source::{persisted, source};
 use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user_volume};
 use crate::intent;
+use crate::kubernetes;
 use crate::machine::{Configured, Machine};
 use crate::status;
 use crate::values::DiskSelector;
@@ -120,6 +121,7 @@ pub(in crate::sequences) async fn unmount(
 pub(in crate::sequences) async fn prepare_volumes(machine: &Machine) {
     keep_logs(machine).await;
     make_user_volumes(machine);
+    prepare_kubernetes(machine);
 }
 
 /// Starts keeping logs on the disk, if there is one; they are in memory already.
@@ -135,6 +137,18 @@ async fn keep_logs(machine: &Machine) {
         }
     } else if mounted {
         tracing::info!("logs are kept in memory alone, as /var is: they end with this generation");
+    }
+}
+
+/// Makes the directories and files that the container of Kubernetes starts with, if the machine runs it.
+fn prepare_kubernetes(machine: &Machine) {
+    let runs_it = |configured: Arc<Configured>| configured.config.kubernetes.is_some();
+    if machine.config().is_some_and(runs_it)
+        && let Err(error) = kubernetes::prepare()
+    {
+        let reason = format!("its directories and files cannot be made: {error}");
+        tracing::warn!("Kubernetes: {reason}");
+        status::note_problem(machine, "Kubernetes", &reason);
     }
 }
 

@@ -7,6 +7,7 @@ mod config;
 mod hardware;
 mod images;
 mod kernel;
+mod kubernetes;
 mod meta;
 mod network;
 mod runtime;
@@ -18,7 +19,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 36] = [
+pub static KINDS: [&Kind; 40] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -38,6 +39,10 @@ pub static KINDS: [&Kind; 36] = [
     &images::IMAGE_UPDATES,
     &images::IMAGE_PINS,
     &images::TEMPORARY_REGISTRIES,
+    &kubernetes::NODE_NAMES,
+    &kubernetes::NODES,
+    &kubernetes::SERVICES,
+    &kubernetes::EXTENSIONS,
     &network::HOSTNAMES,
     &network::NODE_ADDRESSES,
     &network::ADDRESSES,

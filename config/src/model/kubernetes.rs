@@ -1,0 +1,191 @@
+//! Kubernetes on the machine.
+
+use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
+
+use super::{
+    AbsolutePath, Container, ContainerHealth, ContainerName, ContainerNetwork, DependsOn,
+    EndpointUrl, ImageReference, Mount, MountOption, MountSource, Secret, Security,
+    SecurityProfile, UpgradeStrategy,
+};
+
+/// A machine that is a node of a Kubernetes cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kubernetes {
+    /// The image with the programs and kernel modules that kubelet and containerd need, and with the program that starts them.
+    pub image: ImageReference,
+    /// The extensions that bring kubelet and containerd, in the order of their names.
+    pub extensions: Vec<Extension>,
+    /// The cluster that the node joins.
+    pub cluster: Cluster,
+    /// The node's own settings.
+    pub node: NodeSettings,
+}
+
+impl Kubernetes {
+    /// The name of the container that Kubernetes runs in.
+    pub const CONTAINER: &str = "kubernetes";
+    /// The directory of all that Kubernetes has on the machine.
+    pub const HOME: &str = "/var/lib/instar/kubernetes";
+    /// The machine's store of images, where each extension is unpacked.
+    pub const IMAGES: &str = "/var/lib/instar/images";
+
+    /// The mounts of the container: source and destination.
+    const MOUNTS: [(&str, &str, MountOption); 4] = [
+        (
+            "/var/lib/instar/kubernetes/var",
+            "/var",
+            MountOption::ReadWrite,
+        ),
+        (
+            "/var/lib/instar/kubernetes/etc",
+            "/etc/kubernetes",
+            MountOption::ReadWrite,
+        ),
+        (
+            "/var/lib/instar/kubernetes/control",
+            "/instar",
+            MountOption::ReadWrite,
+        ),
+        (Self::IMAGES, "/instar/images", MountOption::ReadOnly),
+    ];
+
+    /// The container that Kubernetes runs in. Only its image decides whether it has to be made anew: extensions and settings change within.
+    ///
+    /// # Errors
+    /// A constant of this file is wrong.
+    pub fn container(&self) -> Option<Container> {
+        let path = |text: &str| text.parse::<AbsolutePath>().ok();
+        let mut mounts = Vec::new();
+        for (source, destination, option) in Self::MOUNTS {
+            mounts.push(Mount {
+                source: MountSource::HostPath(path(source)?),
+                destination: path(destination)?,
+                options: vec![option],
+            });
+        }
+        for memory in ["/run", "/tmp"] {
+            mounts.push(Mount {
+                source: MountSource::Tmpfs { size: None },
+                destination: path(memory)?,
+                options: Vec::new(),
+            });
+        }
+        Some(Container {
+            name: Self::CONTAINER.parse::<ContainerName>().ok()?,
+            image: self.image.clone(),
+            entrypoint: None,
+            args: None,
+            working_dir: None,
+            uid: None,
+            gid: None,
+            environment: Vec::new(),
+            mounts,
+            security: Security {
+                profile: SecurityProfile::Node,
+                ..Security::default()
+            },
+            network: ContainerNetwork::Host,
+            cpu_limit: None,
+            memory_limit: None,
+            depends_on: DependsOn::default(),
+            health: None::<ContainerHealth>,
+            upgrade_strategy: UpgradeStrategy::Keep,
+            updates: None,
+        })
+    }
+}
+
+/// A system extension.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extension {
+    /// Its name, the same as in its release file.
+    pub name: String,
+    /// An image whose files are the extension.
+    pub image: ImageReference,
+}
+
+/// A cluster as a node sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// The API of its control plane.
+    pub endpoint: EndpointUrl,
+    /// The certificates of its authorities, PEM.
+    pub authorities: String,
+    /// The token that a node without a certificate joins with.
+    pub token: Secret,
+    /// The domain of its services.
+    pub domain: String,
+    /// The servers of that domain.
+    pub dns: Vec<IpAddr>,
+}
+
+/// Settings of a node.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct NodeSettings {
+    /// Labels that the node registers with.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that the node registers with.
+    pub taints: BTreeMap<String, Taint>,
+    /// Fields of kubelet's configuration that take precedence over the machine's own.
+    pub kubelet_config: serde_json::Map<String, serde_json::Value>,
+    /// Options of kubelet's command line, without the dashes; an option may be given several times.
+    pub kubelet_arguments: BTreeMap<String, Vec<String>>,
+    /// Whether containers without a seccomp profile of their own get the runtime's.
+    pub default_seccomp: bool,
+}
+
+/// The value and the effect of a taint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taint {
+    /// Its value; may be empty.
+    pub value: String,
+    /// What it does to pods that do not tolerate it.
+    pub effect: TaintEffect,
+}
+
+/// The effect of a taint on pods that do not tolerate it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaintEffect {
+    /// New pods do not come.
+    NoSchedule,
+    /// New pods come if there is no better node.
+    PreferNoSchedule,
+    /// Pods that are here go.
+    NoExecute,
+}
+
+impl TaintEffect {
+    const WORDS: [(&str, TaintEffect); 3] = [
+        ("NoSchedule", Self::NoSchedule),
+        ("PreferNoSchedule", Self::PreferNoSchedule),
+        ("NoExecute", Self::NoExecute),
+    ];
+}
+
+impl fmt::Display for TaintEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = Self::WORDS.iter().find(|(_, effect)| effect == self);
+        f.write_str(word.map_or("", |(word, _)| word))
+    }
+}
+
+/// Why a text is not a taint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "write a taint as `VALUE:EFFECT` or `EFFECT`, with the effect `NoSchedule`, `PreferNoSchedule` or `NoExecute`"
+)]
+pub struct NotATaint;
+
+/// `VALUE:EFFECT` or `EFFECT`, as in the machine config.
+impl FromStr for Taint {
+    type Err = NotATaint;
+
+    fn from_str(text: &str) -> Result<Self, NotATaint> {
+        let (value, effect) = text.rsplit_once(':').unwrap_or(("", text));
+        let known = TaintEffect::WORDS.iter().find(|(word, _)| *word == effect);
+        Ok(Self {
+            value: value.to_owned(),
+            effect: known.ok_or(NotATaint)?.1,
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! Kubernetes: our documents say that it runs and by which images; Talos's own settings, in either shape, say which cluster the node joins.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use super::{
+    super::{
+        model::{Cidr, Cluster, Extension, ImageReference, Kubernetes, NodeSettings, Taint},
+        section::Section,
+    },
+    Documents, trust,
+};
+
+/// The domain of a cluster's services, unless the config says otherwise.
+const DOMAIN: &str = "cluster.local";
+/// The server of that domain in the subnet that services have unless the config says otherwise, 10.96.0.0/12.
+const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
+/// Limit on extensions: each is a layer of one overlay, and a service or two.
+const MAX_EXTENSIONS: usize = 16;
+
+/// Reads the settings; `None` if there is no `KubernetesConfig`.
+pub(super) fn kubernetes(documents: &Documents<'_>) -> Option<Kubernetes> {
+    let extensions = extensions(documents);
+    let Some(document) = documents.one("KubernetesConfig") else {
+        if let Some(document) = documents.of("ExtensionConfig").next() {
+            document.wrong(
+                "an extension is a part of Kubernetes, and there is no `KubernetesConfig`; add one, or remove this document",
+            );
+        }
+        return None;
+    };
+    let image: Option<ImageReference> = document.required("image");
+    if extensions.is_empty() {
+        document.wrong(
+            "kubelet and containerd come with extensions: add an `ExtensionConfig` for each",
+        );
+    }
+    let cluster = cluster(documents, &document);
+    Some(Kubernetes {
+        node: node(documents),
+        extensions,
+        cluster: cluster?,
+        image: image?,
+    })
+}
+
+fn extensions(documents: &Documents<'_>) -> Vec<Extension> {
+    let mut extensions: Vec<Extension> = Vec::new();
+    for (number, document) in documents.of("ExtensionConfig").enumerate() {
+        if number == MAX_EXTENSIONS {
+            document.wrong(format_args!(
+                "a machine takes at most {MAX_EXTENSIONS} extensions"
+            ));
+        }
+        let (name, image) = (name(&document), document.required("image"));
+        if let (Some(name), Some(image)) = (name, image) {
+            extensions.push(Extension { name, image });
+        }
+    }
+    extensions.sort_by(|a, b| a.name.cmp(&b.name));
+    extensions
+}
+
+/// Reads the name of an extension, which is a part of file names.
+fn name(document: &Section<'_>) -> Option<String> {
+    let name: String = document.required("name")?;
+    let is_right = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.len() <= 64
+        && name.bytes().all(is_right)
+    {
+        return Some(name);
+    }
+    document.wrong_field(
+        "name",
+        "the name of an extension begins with a letter or digit, and has letters, digits, `-`, `_` and `.`, 64 at most",
+    );
+    None
+}
+
+fn cluster(documents: &Documents<'_>, document: &Section<'_>) -> Option<Cluster> {
+    let cluster = documents.cluster.as_ref();
+    let lack = |what: &str| {
+        document.wrong(format_args!(
+            "the node has to join a cluster, and the config does not say {what}"
+        ));
+    };
+    let endpoint = match cluster.and_then(|cluster| cluster.section("controlPlane")) {
+        Some(plane) => plane.parsed("endpoint"),
+        None => documents
+            .one("KubeClusterConfig")
+            .and_then(|document| document.parsed("endpoint")),
+    };
+    if endpoint.is_none() {
+        lack("where its API is: set `cluster.controlPlane.endpoint`");
+    }
+    let token = cluster.and_then(|cluster| cluster.secret("token"));
+    if token.is_none() {
+        lack("the token to join with: set `cluster.token`");
+    }
+    let authorities = authorities(documents);
+    if authorities.is_empty() {
+        lack("the authority of its API: set `cluster.ca.crt`");
+        return None;
+    }
+    let network = network(documents);
+    Some(Cluster {
+        domain: network
+            .as_ref()
+            .and_then(|network| network.owned("dnsDomain"))
+            .unwrap_or_else(|| DOMAIN.to_owned()),
+        dns: dns(documents, network.as_ref()),
+        endpoint: endpoint?,
+        token: token?,
+        authorities,
+    })
+}
+
+/// Joins the certificates of the cluster's authorities.
+fn authorities(documents: &Documents<'_>) -> String {
+    let mut found = Vec::new();
+    if let Some(cluster) = &documents.cluster {
+        let own = cluster.section("ca");
+        found.extend(own.and_then(|own| trust::certificate(&own, "crt")));
+        let accepted = cluster.sections("acceptedCAs");
+        found.extend(
+            accepted
+                .iter()
+                .filter_map(|(_, it)| trust::certificate(it, "crt")),
+        );
+    }
+    if let Some(document) = documents.one("KubeAPIServerCAConfig") {
+        let issuing = document.section("issuingCA");
+        found.extend(issuing.and_then(|issuing| trust::certificate(&issuing, "cert")));
+        found.extend(trust::certificates(&document, "acceptedCAs"));
+    }
+    let ended = found.iter().map(|pem| format!("{}\n", pem.trim_end()));
+    ended.collect()
+}
+
+/// Returns the section of the cluster's network.
+fn network<'a>(documents: &Documents<'a>) -> Option<Section<'a>> {
+    let of_cluster = documents.cluster.as_ref()?.section("network");
+    of_cluster.or_else(|| documents.one("KubeNetworkConfig"))
+}
+
+/// Returns the section of kubelet's settings.
+fn kubelet<'a>(documents: &Documents<'a>) -> Option<Section<'a>> {
+    let of_machine = documents.section("kubelet");
+    of_machine.or_else(|| documents.one("KubeletConfig"))
+}
+
+/// Returns the servers of the cluster's domain: those of the config, else, by convention, the tenth address of each subnet of services.
+fn dns(documents: &Documents<'_>, network: Option<&Section<'_>>) -> Vec<IpAddr> {
+    let given = kubelet(documents).map(|kubelet| kubelet.parsed_list("clusterDNS"));
+    let given: Vec<IpAddr> = given.unwrap_or_default();
+    if !given.is_empty() {
+        return given;
+    }
+    let subnets: Vec<Cidr> = network
+        .map(|network| network.parsed_list("serviceSubnets"))
+        .unwrap_or_default();
+    match subnets.as_slice() {
+        [] => vec![DNS],
+        subnets => subnets.iter().copied().map(tenth).collect(),
+    }
+}
+
+fn tenth(subnet: Cidr) -> IpAddr {
+    match subnet.network().address() {
+        IpAddr::V4(first) => IpAddr::V4(u32::from(first).saturating_add(10).into()),
+        IpAddr::V6(first) => IpAddr::V6(u128::from(first).saturating_add(10).into()),
+    }
+}
+
+fn node(documents: &Documents<'_>) -> NodeSettings {
+    let machine = |field| documents.named_texts(field);
+    let own = documents.one("KubeNodeConfig");
+    let own = |field| {
+        own.as_ref()
+            .map_or_else(Vec::new, |document| document.named_texts(field))
+    };
+    let labels = machine("nodeLabels").into_iter().chain(own("labels"));
+    let taints = machine("nodeTaints").into_iter().chain(own("taints"));
+    let kubelet = kubelet(documents);
+    let kubelet = kubelet.as_ref();
+    let config = kubelet.and_then(|it| it.json("extraConfig").or_else(|| it.json("config")));
+    NodeSettings {
+        labels: labels
+            .map(|(name, value)| (name.to_owned(), value.text.to_owned()))
+            .collect(),
+        taints: taints
+            .filter_map(|(key, taint)| Some((key.to_owned(), taint.parsed::<Taint>()?)))
+            .collect(),
+        kubelet_config: config.unwrap_or_default(),
+        kubelet_arguments: kubelet.map(arguments).unwrap_or_default(),
+        default_seccomp: kubelet
+            .and_then(|it| it.flag("defaultRuntimeSeccompProfileEnabled"))
+            .unwrap_or_default(),
+    }
+}
+
+/// Reads options, each with one value or several.
+fn arguments(kubelet: &Section<'_>) -> BTreeMap<String, Vec<String>> {
+    let given = kubelet.json("extraArgs").unwrap_or_default();
+    let text = |value: serde_json::Value| match value {
+        serde_json::Value::String(text) => Some(text),
+        serde_json::Value::Bool(_) | serde_json::Value::Number(_) => Some(value.to_string()),
+        _ => None,
+    };
+    let mut arguments = BTreeMap::new();
+    for (name, value) in given {
+        let values = match value {
+            serde_json::Value::Array(values) => values.into_iter().map(text).collect(),
+            value => text(value).map(|text| vec![text]),
+        };
+        // kubelet's unit splits its arguments at white space.
+        let is_usable = |values: &Vec<String>| {
+            let mut all = values.iter().chain([&name]);
+            all.all(|text| !text.contains(char::is_whitespace))
+        };
+        match values.filter(is_usable) {
+            Some(values) => drop(arguments.insert(name, values)),
+            None => kubelet.wrong_field(
+                "extraArgs",
+                format_args!("`{name}` needs a text without white space, or a list of those"),
+            ),
+        }
+    }
+    arguments
+}

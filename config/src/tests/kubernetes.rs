@@ -1,0 +1,145 @@
+//! Machines that are nodes of a Kubernetes cluster.
+
+use super::{super::*, data, fixture_certificate, with};
+
+const OURS: &str = "
+---
+apiVersion: instar.dev/v1alpha1
+kind: KubernetesConfig
+image: r.example.com/kubernetes:v0.1.0
+---
+apiVersion: instar.dev/v1alpha1
+kind: ExtensionConfig
+name: kubernetes
+image: r.example.com/ext/kubernetes:v1.36.3
+---
+apiVersion: instar.dev/v1alpha1
+kind: ExtensionConfig
+name: containerd
+image: r.example.com/ext/containerd:v2.4.2
+";
+
+/// The config that `talosctl gen config` writes for a worker, with our documents.
+fn worker(release: &str) -> Parsed {
+    let talos = std::fs::read_to_string(data(&format!("{release}/worker.yaml"))).unwrap();
+    parse(format!("{talos}{OURS}").as_bytes()).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+#[test]
+fn a_worker_of_talosctl_joins_its_cluster() {
+    for release in ["1.13", "1.14"] {
+        let parsed = worker(release);
+        let kubernetes = parsed.config.kubernetes.unwrap();
+        let cluster = &kubernetes.cluster;
+        assert_eq!(cluster.endpoint.to_string(), "https://10.0.2.15:6443");
+        assert_eq!(cluster.domain, "cluster.local");
+        assert_eq!(
+            cluster.dns,
+            ["10.96.0.10".parse::<std::net::IpAddr>().unwrap()]
+        );
+        assert!(
+            cluster
+                .authorities
+                .starts_with("-----BEGIN CERTIFICATE-----")
+        );
+        assert!(cluster.token.expose().contains('.'));
+        let names = kubernetes.extensions.iter().map(|it| it.name.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["containerd", "kubernetes"]);
+        assert!(kubernetes.node.default_seccomp);
+        let container = parsed.config.containers.last().unwrap();
+        assert_eq!(container.name.as_str(), "kubernetes");
+        assert_eq!(container.security.profile, SecurityProfile::Node);
+        // The image of kubelet is not used: it comes with an extension.
+        let warned = parsed.warnings.iter().map(|warning| warning.path.as_str());
+        let of_kubelet: Vec<_> = warned.filter(|path| path.contains("ubelet")).collect();
+        assert!(
+            of_kubelet.iter().all(|path| path.ends_with(".image") || path.ends_with("disableManifestsDirectory")),
+            "{of_kubelet:?}"
+        );
+    }
+}
+
+#[test]
+fn settings_of_a_node() {
+    let certificate = fixture_certificate();
+    let main = format!(
+        "version: v1alpha1
+machine:
+  type: worker
+  ca: {{crt: {certificate}}}
+  nodeLabels: {{disk: fast}}
+  nodeTaints: {{dedicated: 'db:NoSchedule', down: NoExecute}}
+  kubelet:
+    clusterDNS: [10.3.0.1]
+    extraArgs: {{v: 4, feature-gates: [A=true, B=false]}}
+    extraConfig: {{maxPods: 7, evictionHard: {{memory.available: '5%'}}, serializeImagePulls: false}}
+cluster:
+  controlPlane: {{endpoint: 'https://10.0.0.1:6443'}}
+  token: abcdef.0123456789abcdef
+  ca: {{crt: {certificate}}}
+  network: {{dnsDomain: site.local, serviceSubnets: [10.3.0.0/16, 'fd00:3::/108']}}
+"
+    );
+    let parsed =
+        parse(format!("{main}{OURS}").as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(parsed.warnings, []);
+    let Kubernetes { cluster, node, .. } = parsed.config.kubernetes.unwrap();
+    assert_eq!(
+        cluster.dns,
+        ["10.3.0.1".parse::<std::net::IpAddr>().unwrap()]
+    );
+    assert_eq!(cluster.domain, "site.local");
+    assert_eq!(node.labels["disk"], "fast");
+    assert_eq!(node.taints["dedicated"].value, "db");
+    assert_eq!(node.taints["down"].effect, TaintEffect::NoExecute);
+    assert_eq!(node.kubelet_arguments["v"], ["4"]);
+    assert_eq!(
+        node.kubelet_arguments["feature-gates"],
+        ["A=true", "B=false"]
+    );
+    assert_eq!(
+        serde_json::Value::from(node.kubelet_config).to_string(),
+        r#"{"evictionHard":{"memory.available":"5%"},"maxPods":7,"serializeImagePulls":false}"#
+    );
+    let without = main.replace("    clusterDNS: [10.3.0.1]\n", "");
+    let parsed =
+        parse(format!("{without}{OURS}").as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    let dns = parsed.config.kubernetes.unwrap().cluster.dns;
+    let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
+    assert_eq!(dns, ["10.3.0.10", "fd00:3::a"]);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let problems = |documents: &str| with(documents).map(|_| ()).unwrap_err().to_string();
+    let ours = OURS.trim_start().trim_start_matches("---\n");
+    let alone = problems(ours);
+    for lack in [
+        "cluster.controlPlane.endpoint",
+        "cluster.token",
+        "cluster.ca.crt",
+    ] {
+        assert!(alone.contains(lack), "{alone}");
+    }
+    let (node, _) = ours.split_once("---\n").unwrap();
+    assert!(problems(node).contains("add an `ExtensionConfig` for each"));
+    let extension =
+        "apiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: ../x\nimage: r.io/x\n";
+    let found = problems(extension);
+    assert!(found.contains("there is no `KubernetesConfig`"), "{found}");
+    assert!(found.contains("the name of an extension begins"), "{found}");
+}
+
+#[test]
+fn the_container_of_kubernetes_has_its_name_alone() {
+    let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    let container =
+        "---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: kubernetes\nimage: r.io/x\n";
+    let errors = parse(format!("{talos}{OURS}{container}").as_bytes()).unwrap_err();
+    assert!(
+        errors
+            .to_string()
+            .contains("Kubernetes runs in a container of this name"),
+        "{errors}"
+    );
+}

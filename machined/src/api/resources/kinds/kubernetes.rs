@@ -1,0 +1,105 @@
+//! The kinds of a machine that is a Kubernetes node: the node, its extensions, and their services.
+
+use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
+use crate::kubernetes::{ExtensionFact, ExtensionState, KubernetesFact, NodeService};
+use crate::machine::Machine;
+use crate::store::{Metadata, Resource as _};
+
+/// The name of the node.
+pub(super) const NODE_NAMES: Kind = Kind {
+    name: "Nodenames.kubernetes.talos.dev",
+    singular: "Nodename",
+    namespace: Namespace::Kubernetes,
+    aliases: &["nodename"],
+    columns: &[("Nodename", "{.nodename}")],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Store(KubernetesFact::TYPE)],
+    read: |machine| {
+        let name = |(metadata, _): (Metadata, KubernetesFact)| {
+            let spec = Record::default().with("nodename", 1, metadata.id);
+            Item::new("nodename".to_owned(), spec)
+        };
+        Ok(nodes(machine).map(name).collect())
+    },
+};
+
+/// The node, and what keeps it from being one.
+pub(super) const NODES: Kind = Kind {
+    name: "KubernetesNodes.instar.dev",
+    singular: "KubernetesNode",
+    aliases: &["kubernetes"],
+    columns: &[("Problems", "{.problems}")],
+    read: |machine| {
+        let node = |(metadata, fact): (Metadata, KubernetesFact)| {
+            let problems = fact.problems.into_iter().collect::<Value>();
+            Item::stored(metadata, Record::default().with("problems", 1, problems))
+        };
+        Ok(nodes(machine).map(node).collect())
+    },
+    ..NODE_NAMES
+};
+
+/// The services of extensions.
+pub(super) const SERVICES: Kind = Kind {
+    name: "KubernetesServices.instar.dev",
+    singular: "KubernetesService",
+    aliases: &[],
+    columns: &[
+        ("State", "{.state}"),
+        ("Restarts", "{.restarts}"),
+        ("Extension", "{.extension}"),
+        ("Last", "{.last}"),
+    ],
+    read: |machine| {
+        let services = nodes(machine).flat_map(|(_, fact)| fact.services);
+        Ok(services.map(service).collect())
+    },
+    ..NODE_NAMES
+};
+
+fn nodes(machine: &Machine) -> impl Iterator<Item = (Metadata, KubernetesFact)> {
+    machine.store.list::<KubernetesFact>().into_iter()
+}
+
+fn service(service: NodeService) -> Item {
+    let spec = Record::default()
+        .with("state", 1, service.state)
+        .with("restarts", 2, service.restarts)
+        .with("extension", 3, service.extension)
+        .with("last", 4, service.last.unwrap_or_default());
+    Item::new(service.name, spec)
+}
+
+/// The extensions.
+pub(super) const EXTENSIONS: Kind = Kind {
+    name: "Extensions.instar.dev",
+    singular: "Extension",
+    namespace: Namespace::Runtime,
+    aliases: &["extensions"],
+    columns: &[
+        ("State", "{.state}"),
+        ("Image", "{.image}"),
+        ("Digest", "{.digest}"),
+        ("Reason", "{.reason}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Store(ExtensionFact::TYPE)],
+    read: |machine| {
+        let extensions = machine.store.list::<ExtensionFact>().into_iter();
+        Ok(extensions.map(extension).collect())
+    },
+};
+
+fn extension((metadata, fact): (Metadata, ExtensionFact)) -> Item {
+    let (state, reason) = match fact.state {
+        ExtensionState::Fetching => ("fetching", String::new()),
+        ExtensionState::Refused(reason) => ("refused", reason),
+        ExtensionState::Planned => ("planned", String::new()),
+    };
+    let spec = Record::default()
+        .with("state", 1, state.to_owned())
+        .with("image", 2, fact.image)
+        .with("digest", 3, fact.digest.unwrap_or_default())
+        .with("reason", 4, reason);
+    Item::stored(metadata, spec)
+}

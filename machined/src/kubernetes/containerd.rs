@@ -1,0 +1,205 @@
+//! containerd's configuration, and the machine's registries as containerd reads them (`hosts.toml`, one folder for each registry).
+
+use serde_json::Value;
+
+use super::NodeFile;
+use crate::config::{Mirror, Registries, RegistryAuth};
+
+/// The directory of registries, as the container sees it.
+const HOSTS: &str = "/instar/hosts";
+
+/// Returns containerd's configuration, version 3.
+pub(super) fn configuration(registries: &Registries) -> String {
+    let mut text = format!(
+        "version = 3
+root = \"/var/lib/containerd\"
+state = \"/run/containerd\"
+[grpc]
+address = \"/run/containerd/containerd.sock\"
+[plugins.'io.containerd.cri.v1.images'.registry]
+config_path = \"{HOSTS}\"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = \"io.containerd.runc.v2\"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+SystemdCgroup = false
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = [\"/opt/cni/bin\", \"/usr/local/bin/cni\"]
+conf_dir = \"/etc/cni/net.d\"
+"
+    );
+    for (host, auth) in &registries.auth {
+        let table = format!(
+            "[plugins.'io.containerd.cri.v1.images'.registry.configs.{}.auth]\n",
+            quoted(&host.to_string())
+        );
+        text += &table;
+        text += &match auth {
+            RegistryAuth::Password { username, password } => format!(
+                "username = {}\npassword = {}\n",
+                quoted(username),
+                quoted(password.expose())
+            ),
+            RegistryAuth::IdentityToken(token) => {
+                format!("identitytoken = {}\n", quoted(token.expose()))
+            }
+        };
+    }
+    text
+}
+
+/// Returns the files of registries: for each one with a mirror or with TLS settings its folder.
+pub(super) fn hosts(registries: &Registries) -> Vec<NodeFile> {
+    let mut files = Vec::new();
+    for (host, mirror) in &registries.mirrors {
+        files.push(hosts_toml(&host.to_string(), mirror, registries));
+    }
+    for host in registries.tls.keys() {
+        if !registries.mirrors.contains_key(host) {
+            files.push(hosts_toml(
+                &host.to_string(),
+                &Mirror::default(),
+                registries,
+            ));
+        }
+    }
+    for (host, tls) in &registries.tls {
+        let mut part = |name: &str, content: &str| {
+            files.push(NodeFile::of_control(
+                &format!("hosts/{host}/{name}"),
+                content,
+            ));
+        };
+        if let Some(authority) = &tls.ca {
+            part("ca.crt", authority);
+        }
+        if let Some(identity) = &tls.client_identity {
+            part("client.crt", &identity.certificate);
+            part("client.key", identity.key.expose());
+        }
+    }
+    files
+}
+
+fn hosts_toml(host: &str, mirror: &Mirror, registries: &Registries) -> NodeFile {
+    let directory = if host == "*" { "_default" } else { host };
+    let mut text = String::new();
+    // The server is asked last. Without it, containerd takes the registry itself.
+    if mirror.skip_fallback
+        && let Some(last) = mirror.endpoints.last()
+    {
+        text += &format!("server = {}\n", quoted(&last.url.to_string()));
+    }
+    for endpoint in &mirror.endpoints {
+        text += &format!(
+            "[host.{}]\ncapabilities = [\"pull\", \"resolve\"]\n",
+            quoted(&endpoint.url.to_string())
+        );
+        if endpoint.override_path {
+            text += "override_path = true\n";
+        }
+        text += &tls_settings(&endpoint.url.authority, registries);
+    }
+    if mirror.endpoints.is_empty() {
+        text += &format!("[host.{}]\n", quoted(&format!("https://{host}")));
+        text += &tls_settings(host, registries);
+    }
+    NodeFile::of_control(&format!("hosts/{directory}/hosts.toml"), &text)
+}
+
+/// Returns the TLS settings for the host that is asked.
+fn tls_settings(host: &str, registries: &Registries) -> String {
+    let mut of_host = registries.tls.iter();
+    let Some((_, tls)) = of_host.find(|(name, _)| name.to_string() == host) else {
+        return String::new();
+    };
+    let path = |name: &str| quoted(&format!("{HOSTS}/{host}/{name}"));
+    let mut text = String::new();
+    if tls.ca.is_some() {
+        text += &format!("ca = {}\n", path("ca.crt"));
+    }
+    if tls.client_identity.is_some() {
+        text += &format!(
+            "client = [[{}, {}]]\n",
+            path("client.crt"),
+            path("client.key")
+        );
+    }
+    if tls.insecure_skip_verify {
+        text += "skip_verify = true\n";
+    }
+    text
+}
+
+/// Returns a text as TOML has it: JSON's escapes are among those of a basic string.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::{HostTls, MirrorEndpoint, RegistryHost, Secret};
+
+    fn host(name: &str) -> RegistryHost {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn mirrors_are_asked_in_their_order_and_the_registry_last() {
+        let endpoint = |url: &str, override_path| MirrorEndpoint {
+            url: url.parse().unwrap(),
+            override_path,
+        };
+        let mirror = Mirror {
+            endpoints: vec![
+                endpoint("http://10.0.2.2:5000", false),
+                endpoint("https://mirror.example.com/v2/k8s", true),
+            ],
+            skip_fallback: false,
+        };
+        let tls = HostTls {
+            ca: Some("PEM".to_owned()),
+            insecure_skip_verify: true,
+            ..HostTls::default()
+        };
+        let registries = Registries {
+            mirrors: [(host("registry.k8s.io"), mirror)].into(),
+            tls: [(host("mirror.example.com"), tls)].into(),
+            auth: [].into(),
+        };
+        let files = hosts(&registries);
+        let text = |name: &str| {
+            let file = files.iter().find(|file| file.path.ends_with(name));
+            file.unwrap().content.clone()
+        };
+        assert_eq!(
+            text("hosts/registry.k8s.io/hosts.toml"),
+            "[host.\"http://10.0.2.2:5000\"]\ncapabilities = [\"pull\", \"resolve\"]\n\
+             [host.\"https://mirror.example.com/v2/k8s\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n\
+             ca = \"/instar/hosts/mirror.example.com/ca.crt\"\nskip_verify = true\n"
+        );
+        assert_eq!(text("hosts/mirror.example.com/ca.crt"), "PEM");
+        assert_eq!(files.len(), 3);
+    }
+
+    #[test]
+    fn credentials_are_in_the_configuration() {
+        let auth = RegistryAuth::Password {
+            username: "me".to_owned(),
+            password: Secret::new("a\"b"),
+        };
+        let registries = Registries {
+            auth: [(host("r.example.com:5000"), auth)].into(),
+            ..Registries::default()
+        };
+        let text = configuration(&registries);
+        assert!(
+            text.ends_with(
+                "[plugins.'io.containerd.cri.v1.images'.registry.configs.\"r.example.com:5000\".auth]\n\
+                 username = \"me\"\npassword = \"a\\\"b\"\n"
+            ),
+            "{text}"
+        );
+    }
+}

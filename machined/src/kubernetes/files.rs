@@ -1,0 +1,231 @@
+//! The files of a node: computed from the config, and written where they differ.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{bootstrap, containerd, control, etc, kubelet, var};
+use crate::base::whole_file;
+use crate::config::{Kubernetes, Registries};
+
+/// The cluster's authorities, as the container sees the file.
+pub(super) const AUTHORITY: &str = "/etc/kubernetes/pki/ca.crt";
+/// The kubeconfig that a node joins with.
+const BOOTSTRAP: &str = "bootstrap-kubelet.conf";
+
+/// A file of the node, by its path on the machine.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NodeFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its content, which may be a secret.
+    pub content: String,
+}
+
+impl NodeFile {
+    /// A file that the container sees below /instar.
+    pub(super) fn of_control(name: &str, content: &str) -> Self {
+        NodeFile {
+            path: control().join(name),
+            content: content.to_owned(),
+        }
+    }
+}
+
+/// The files that have changed; a service that reads one only at its start has to start again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// The node is to join another cluster, or the same one by another address.
+    pub cluster: bool,
+}
+
+/// Computes the files of the node, and the variables of its services.
+pub fn files(
+    kubernetes: &Kubernetes,
+    registries: &Registries,
+    node: &str,
+) -> (Vec<NodeFile>, Environment) {
+    let containerd = containerd::configuration(registries);
+    let kubelet = kubelet::configuration(kubernetes);
+    let mut files = vec![
+        NodeFile::of_control("containerd.toml", &containerd),
+        NodeFile {
+            path: var().join("lib/kubelet/config.yaml"),
+            content: kubelet.clone(),
+        },
+        NodeFile {
+            path: etc().join("pki/ca.crt"),
+            content: kubernetes.cluster.authorities.clone(),
+        },
+        NodeFile {
+            path: etc().join(BOOTSTRAP),
+            content: bootstrap::kubeconfig(&kubernetes.cluster),
+        },
+    ];
+    files.extend(containerd::hosts(registries));
+    let variables = |pairs: &[(&str, String)]| {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect()
+    };
+    let environment = [
+        (
+            "containerd".to_owned(),
+            variables(&[
+                ("CONTAINERD_CONFIG", "/instar/containerd.toml".to_owned()),
+                // A service starts again when one of its variables has another value: here, when its configuration has.
+                ("CONFIGURATION", digest(&[&containerd])),
+            ]),
+        ),
+        (
+            "kubelet".to_owned(),
+            variables(&[
+                ("KUBELET_EXTRA_ARGS", kubelet::options(kubernetes, node)),
+                (
+                    "CONFIGURATION",
+                    digest(&[
+                        &kubelet,
+                        &kubernetes.cluster.authorities,
+                        &kubernetes.cluster.endpoint.to_string(),
+                    ]),
+                ),
+            ]),
+        ),
+    ];
+    for label in kubelet::refused_labels(&kubernetes.node) {
+        tracing::warn!("a node may not give itself the label {label}; set it by the cluster's API");
+    }
+    (files, environment.into())
+}
+
+/// The variables of services, by the names of the services.
+pub type Environment =
+    std::collections::BTreeMap<String, std::collections::BTreeMap<String, String>>;
+
+fn digest(parts: &[&str]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&part.len().to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+/// Writes the files that differ.
+///
+/// # Errors
+/// One cannot be written; those before it are.
+pub fn write(files: &[NodeFile]) -> anyhow::Result<Changed> {
+    let mut changed = Changed::default();
+    for file in files {
+        let before = match fs::read_to_string(&file.path) {
+            Ok(before) if before == file.content => continue,
+            Ok(before) => Some(before),
+            Err(_) => None,
+        };
+        if let Some(directory) = file.path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        whole_file::replace(&file.path, 0o600, file.content.as_bytes())?;
+        if file.path.ends_with(BOOTSTRAP) {
+            changed.cluster =
+                before.is_some_and(|before| cluster_of(&before) != cluster_of(&file.content));
+        }
+    }
+    Ok(changed)
+}
+
+/// Returns the cluster that a kubeconfig names.
+fn cluster_of(kubeconfig: &str) -> Option<serde_json::Value> {
+    let kubeconfig: serde_json::Value = serde_json::from_str(kubeconfig).ok()?;
+    Some(kubeconfig["clusters"].clone())
+}
+
+/// Forgets that the node is a member of its cluster: kubelet's certificate and kubeconfig go, and it joins with the token.
+///
+/// # Errors
+/// A file cannot be removed.
+pub fn remove_membership() -> io::Result<()> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    };
+    gone(fs::remove_file(etc().join("kubelet.conf")))?;
+    gone(fs::remove_dir_all(
+        Path::new(&var()).join("lib/kubelet/pki"),
+    ))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::{Cluster, Extension, NodeSettings, Secret};
+
+    /// A node of a cluster.
+    pub(in super::super) fn kubernetes() -> Kubernetes {
+        let labels = [
+            ("disk", "fast"),
+            ("node-role.kubernetes.io/worker", ""),
+            ("node.kubernetes.io/class", "small"),
+        ];
+        Kubernetes {
+            image: "r.example.com/kubernetes:v1".parse().unwrap(),
+            extensions: vec![Extension {
+                name: "kubernetes".to_owned(),
+                image: "r.example.com/kubernetes-v1.36:v1".parse().unwrap(),
+            }],
+            cluster: Cluster {
+                endpoint: "https://10.0.2.2:6443".parse().unwrap(),
+                authorities: "PEM".to_owned(),
+                token: Secret::new("abcdef.0123456789abcdef"),
+                domain: "cluster.local".to_owned(),
+                dns: vec!["10.96.0.10".parse().unwrap()],
+            },
+            node: NodeSettings {
+                labels: labels
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+                taints: [("dedicated".to_owned(), "db:NoSchedule".parse().unwrap())].into(),
+                kubelet_arguments: [("v".to_owned(), vec!["2".to_owned()])].into(),
+                ..NodeSettings::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_changed_configuration_is_a_changed_variable() {
+        let before = kubernetes();
+        let environment =
+            |kubernetes: &Kubernetes| files(kubernetes, &Registries::default(), "worker-1").1;
+        let known = environment(&before);
+        let mut other_dns = before.clone();
+        other_dns.cluster.dns = Vec::new();
+        assert_ne!(environment(&other_dns)["kubelet"], known["kubelet"]);
+        assert_eq!(environment(&other_dns)["containerd"], known["containerd"]);
+        // The token is for nodes that have no certificate yet.
+        let mut other_token = before;
+        other_token.cluster.token = Secret::new("other");
+        assert_eq!(environment(&other_token), known);
+    }
+
+    #[test]
+    fn files_are_written_where_they_differ() {
+        let directory = tempfile::tempdir().unwrap();
+        let bootstrap = |server: &str, token: &str| {
+            let mut cluster = kubernetes().cluster;
+            cluster.endpoint = server.parse().unwrap();
+            cluster.token = Secret::new(token);
+            [NodeFile {
+                path: directory.path().join("etc").join(BOOTSTRAP),
+                content: bootstrap::kubeconfig(&cluster),
+            }]
+        };
+        let is_another = |server, token| write(&bootstrap(server, token)).unwrap().cluster;
+        assert!(!is_another("https://a:6443", "one"));
+        assert!(!is_another("https://a:6443", "two"));
+        assert!(is_another("https://b:6443", "two"));
+        assert!(!is_another("https://b:6443", "two"));
+    }
+}

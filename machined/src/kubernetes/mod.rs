@@ -1,0 +1,95 @@
+//! Kubernetes on this machine: the files that its container gets, and the resources that show how it goes.
+//!
+//! ```text
+//! the config ──► kubelet       kubelet's configuration and options
+//!                bootstrap     the cluster's address, authority and token, as a kubeconfig
+//!                containerd    containerd's configuration; the machine's registries, as hosts.toml
+//!                files         all of them with their places; what has changed is written
+//!                extensions    each unpacked extension is checked as kubernetes-init will check it ──► the plan
+//! ```
+//!
+//! What is done with them, and when, is a sequence (`sequences/kubernetes.rs`). The container itself is an ordinary one
+//! ([`Kubernetes::container`](crate::config::Kubernetes::container)): whatever of the files changes, it runs on, with all pods.
+
+mod bootstrap;
+mod containerd;
+mod extensions;
+mod files;
+mod kubelet;
+
+pub use extensions::{ExtensionFact, ExtensionState, UnpackedExtension, checked};
+pub use files::{Changed, Environment, NodeFile, files, remove_membership, write};
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use instar_kubernetes_plan::OS_RELEASE;
+use serde::Serialize;
+
+use crate::config::Kubernetes;
+use crate::store::Resource;
+
+/// The directory that the container has as /var.
+fn var() -> PathBuf {
+    Path::new(Kubernetes::HOME).join("var")
+}
+
+/// The directory that the container has as /etc/kubernetes.
+fn etc() -> PathBuf {
+    Path::new(Kubernetes::HOME).join("etc")
+}
+
+/// The directory by which machined and kubernetes-init exchange files.
+pub fn control() -> PathBuf {
+    Path::new(Kubernetes::HOME).join("control")
+}
+
+/// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release.
+///
+/// # Errors
+/// A directory cannot be made, or the file cannot be written.
+pub fn prepare() -> io::Result<()> {
+    let images = Path::new(Kubernetes::IMAGES).to_owned();
+    for directory in [var(), etc(), control(), images] {
+        fs::create_dir_all(directory)?;
+    }
+    let release = fs::read_to_string("/etc/os-release")?;
+    write_in_place(&control().join(OS_RELEASE), &release)
+}
+
+/// Writes a file in place: the container has it bound over another file, and would see a replaced one no more.
+fn write_in_place(file: &Path, content: &str) -> io::Result<()> {
+    match fs::read_to_string(file) {
+        Ok(before) if before == content => Ok(()),
+        _ => fs::write(file, content),
+    }
+}
+
+/// The machine as a node, as `get kubernetes` shows it. Its id is the node's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KubernetesFact {
+    /// Why Kubernetes, or a part of it, does not run; empty if all of it does.
+    pub problems: Vec<String>,
+    /// Its services: name, state and restarts.
+    pub services: Vec<NodeService>,
+}
+
+/// A service of an extension.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeService {
+    /// Its name.
+    pub name: String,
+    /// The extension that it is of.
+    pub extension: String,
+    /// Its state.
+    pub state: String,
+    /// The number of starts after the first one.
+    pub restarts: u64,
+    /// Why it does not run, or how it ended the last time.
+    pub last: Option<String>,
+}
+
+impl Resource for KubernetesFact {
+    const NAMESPACE: &'static str = "k8s";
+    const TYPE: &'static str = "KubernetesNodes.instar.dev";
+}

@@ -1,0 +1,23 @@
+//! Tests of an Instar machine as a node of a real Kubernetes cluster: one file per area.
+//!
+//! `make test-kubernetes` builds and runs all of them; as with `tests/e2e`, words behind `--test kubernetes --` select some.
+
+// A panic is how a test fails.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod cluster;
+mod control_plane;
+mod manifests;
+mod node;
+mod watched_node;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Timeout for any step of the cluster or the node, on a host that runs others too.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+fn main() -> ExitCode {
+    let areas = [control_plane::tests(), node::tests()];
+    instar_tests::run(areas.into_iter().flatten().collect())
+}

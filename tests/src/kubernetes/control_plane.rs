@@ -1,0 +1,268 @@
+//! A control plane on this host: etcd, API server, controller manager and scheduler, which end with the test.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use instar_qemu::{OwnedProcess, PortLease, lease_port};
+
+use super::authority::{Authority, Credentials, TokenKey};
+use super::kubectl::Kubectl;
+use super::programs::program;
+use crate::HOST_FOR_GUEST;
+use crate::scratch::Scratch;
+
+/// Timeout for the API server to be ready; from an empty etcd it takes some 3 s on an idle host.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout for an object that the controller manager makes on its own.
+const PATIENCE_FOR_CONTROLLERS: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The token by which nodes join.
+const TOKEN_ID: &str = "abcdef";
+const TOKEN_SECRET: &str = "0123456789abcdef";
+/// What kubeadm grants to the bearers of such tokens and to nodes: to ask for a certificate, and to get it without a person's approval.
+const JOINING: &str = include_str!("joining.yaml");
+
+/// A control plane, until it is dropped.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // In this order they end: nobody loses the server that it talks to.
+    _scheduler: OwnedProcess,
+    _controller_manager: OwnedProcess,
+    apiserver: Apiserver,
+    authority: Authority,
+    kubectl: Kubectl,
+}
+
+/// The API server on its etcd.
+#[derive(Debug)]
+struct Apiserver {
+    process: OwnedProcess,
+    port: PortLease,
+    etcd: Etcd,
+}
+
+#[derive(Debug)]
+struct Etcd {
+    process: OwnedProcess,
+    clients: PortLease,
+    _peers: PortLease,
+}
+
+impl ControlPlane {
+    /// Starts a control plane from nothing, and lets nodes join by its token.
+    pub fn start(scratch: &Scratch) -> Result<Self> {
+        let folder = scratch.below("control-plane")?;
+        let authority = Authority::make(folder.below("pki")?)?;
+        let tokens = authority.token_key()?;
+        let apiserver = Apiserver::start(&folder, &authority, &tokens)?;
+        let admin = authority.issue("admin", "admin", Some("system:masters"), &[])?;
+        let kubeconfig = authority.kubeconfig("admin", &apiserver.address(), &admin)?;
+        let kubectl = Kubectl::of(&kubeconfig, folder.clone())?;
+        apiserver.wait_until_ready(&kubectl)?;
+        let plane = Self {
+            _controller_manager: controller_manager(&folder, &authority, &tokens, &kubeconfig)?,
+            _scheduler: scheduler(&folder, &authority, &apiserver.address())?,
+            apiserver,
+            authority,
+            kubectl,
+        };
+        plane.let_nodes_join()?;
+        plane.wait_for_controllers()?;
+        Ok(plane)
+    }
+
+    /// The administrator's kubectl.
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// The kubectl of somebody with this token.
+    pub fn kubectl_by_token(&self, token: &str) -> Kubectl {
+        let authority = self.authority.own().certificate;
+        self.kubectl
+            .by_token(&self.apiserver.address(), &authority, token)
+    }
+
+    /// The address of the API server for a guest.
+    pub fn endpoint_for_guest(&self) -> String {
+        format!("https://{HOST_FOR_GUEST}:{}", self.apiserver.port.port())
+    }
+
+    /// The certificate of the cluster's authority, PEM.
+    pub fn authority_certificate(&self) -> &str {
+        self.authority.certificate()
+    }
+
+    /// The token by which nodes join.
+    pub fn token(&self) -> String {
+        format!("{TOKEN_ID}.{TOKEN_SECRET}")
+    }
+
+    fn let_nodes_join(&self) -> Result<()> {
+        self.kubectl.apply("joining", JOINING)?;
+        let secret = format!(
+            "apiVersion: v1\nkind: Secret\ntype: bootstrap.kubernetes.io/token\n\
+             metadata: {{name: bootstrap-token-{TOKEN_ID}, namespace: kube-system}}\n\
+             stringData:\n  token-id: {TOKEN_ID}\n  token-secret: \"{TOKEN_SECRET}\"\n  usage-bootstrap-authentication: \"true\"\n"
+        );
+        self.kubectl.apply("token", &secret)
+    }
+
+    /// Pods are refused before their service account is there.
+    fn wait_for_controllers(&self) -> Result<()> {
+        let until = Instant::now() + PATIENCE_FOR_CONTROLLERS;
+        while let Err(error) = self.kubectl.get(&["serviceaccount", "default"]) {
+            if Instant::now() > until {
+                return Err(error.context("the controller manager makes no service account"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+impl Etcd {
+    fn start(folder: &Scratch) -> Result<Self> {
+        let (clients, peers) = (lease_port()?, lease_port()?);
+        let for_clients = format!("http://{}:{}", Ipv4Addr::LOCALHOST, clients.port());
+        let for_peers = format!("http://{}:{}", Ipv4Addr::LOCALHOST, peers.port());
+        let mut command = Command::new(program("etcd")?);
+        command.arg("--data-dir").arg(folder.join("etcd"));
+        command.args(["--listen-client-urls", &for_clients]);
+        command.args(["--advertise-client-urls", &for_clients]);
+        command.args(["--listen-peer-urls", &for_peers]);
+        command.args(["--initial-advertise-peer-urls", &for_peers]);
+        command.args(["--initial-cluster", &format!("default={for_peers}")]);
+        // The data ends with the test.
+        command.arg("--unsafe-no-fsync");
+        Ok(Self {
+            process: spawn(folder, "etcd", command)?,
+            clients,
+            _peers: peers,
+        })
+    }
+}
+
+impl Apiserver {
+    fn start(folder: &Scratch, authority: &Authority, tokens: &TokenKey) -> Result<Self> {
+        let etcd = Etcd::start(folder)?;
+        let port = lease_port()?;
+        let mut command = Command::new(program("kube-apiserver")?);
+        command.arg(format!(
+            "--etcd-servers=http://{}:{}",
+            Ipv4Addr::LOCALHOST,
+            etcd.clients.port()
+        ));
+        command.arg(format!("--secure-port={}", port.port()));
+        command.args(APISERVER);
+        let authority_file = authority.own().certificate;
+        option(&mut command, "client-ca-file", &authority_file);
+        let names = ["localhost", "127.0.0.1", HOST_FOR_GUEST, "10.96.0.1"];
+        let own = authority.issue("apiserver", "kube-apiserver", None, &names)?;
+        option(&mut command, "tls-cert-file", &own.certificate);
+        option(&mut command, "tls-private-key-file", &own.key);
+        let to_kubelets =
+            authority.issue("to-kubelets", "apiserver", Some("system:masters"), &[])?;
+        let Credentials { certificate, key } = to_kubelets;
+        option(&mut command, "kubelet-client-certificate", &certificate);
+        option(&mut command, "kubelet-client-key", &key);
+        option(&mut command, "service-account-key-file", &tokens.public);
+        option(
+            &mut command,
+            "service-account-signing-key-file",
+            &tokens.private,
+        );
+        Ok(Self {
+            process: spawn(folder, "kube-apiserver", command)?,
+            port,
+            etcd,
+        })
+    }
+
+    fn address(&self) -> String {
+        format!("https://{}:{}", Ipv4Addr::LOCALHOST, self.port.port())
+    }
+
+    fn wait_until_ready(&self, kubectl: &Kubectl) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = kubectl.run(&["get", "--raw", "/readyz"]) {
+            for (name, process) in [
+                ("etcd", &self.etcd.process),
+                ("kube-apiserver", &self.process),
+            ] {
+                if let Some(ended) = process.ended() {
+                    bail!("{name} ended ({ended}): see {name}.log");
+                }
+            }
+            if Instant::now() > until {
+                return Err(error.context("the API server does not become ready"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// Guests reach the host's loopback, and nobody else does.
+const APISERVER: [&str; 11] = [
+    "--bind-address=127.0.0.1",
+    // No pod reaches 10.96.0.1 here: there is no kube-proxy, and the server is on loopback.
+    "--advertise-address=127.0.0.1",
+    "--endpoint-reconciler-type=none",
+    "--service-cluster-ip-range=10.96.0.0/24",
+    "--authorization-mode=Node,RBAC",
+    "--enable-admission-plugins=NodeRestriction",
+    "--enable-bootstrap-token-auth=true",
+    "--kubelet-preferred-address-types=InternalIP",
+    "--service-account-issuer=https://kubernetes.default.svc",
+    "--allow-privileged=true",
+    "--profiling=false",
+];
+
+fn controller_manager(
+    folder: &Scratch,
+    authority: &Authority,
+    tokens: &TokenKey,
+    kubeconfig: &Path,
+) -> Result<OwnedProcess> {
+    let mut command = Command::new(program("kube-controller-manager")?);
+    // It serves nothing here, so that several may run on one host.
+    command.args(["--secure-port=0", "--leader-elect=false"]);
+    option(&mut command, "kubeconfig", kubeconfig);
+    let key = "service-account-private-key-file";
+    option(&mut command, key, &tokens.private);
+    let Credentials { certificate, key } = authority.own();
+    option(&mut command, "root-ca-file", &certificate);
+    option(&mut command, "cluster-signing-cert-file", &certificate);
+    option(&mut command, "cluster-signing-key-file", &key);
+    spawn(folder, "kube-controller-manager", command)
+}
+
+fn scheduler(folder: &Scratch, authority: &Authority, server: &str) -> Result<OwnedProcess> {
+    let name = "system:kube-scheduler";
+    let own = authority.issue("scheduler", name, None, &[])?;
+    let kubeconfig = authority.kubeconfig("scheduler", server, &own)?;
+    let mut command = Command::new(program("kube-scheduler")?);
+    command.args(["--secure-port=0", "--leader-elect=false"]);
+    option(&mut command, "kubeconfig", &kubeconfig);
+    spawn(folder, "kube-scheduler", command)
+}
+
+fn option(command: &mut Command, name: &str, file: &Path) {
+    command.arg(format!("--{name}={}", file.display()));
+}
+
+/// Starts a part of the control plane; its log is NAME.log in the folder.
+fn spawn(folder: &Scratch, name: &str, mut command: Command) -> Result<OwnedProcess> {
+    let log = std::fs::File::create(folder.join(&format!("{name}.log")))
+        .with_context(|| format!("cannot make the log of {name}"))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    OwnedProcess::start(command, None).with_context(|| format!("cannot run {name}"))
+}

@@ -1,0 +1,35 @@
+//! The extensions that `build/kubernetes-extensions` put together, as images in a registry.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use super::programs::folder;
+use crate::oci_image::OciImage;
+use crate::registry::Registry;
+
+/// Pushes an extension as an image of one layer, which has its tree as root; returns the image's name in a guest.
+pub fn push_extension(registry: &Registry, name: &str) -> Result<String> {
+    let tree = folder().join("extensions").join(name);
+    ensure!(
+        tree.is_dir(),
+        "{} is not there: run `build/kubernetes-extensions`",
+        tree.display()
+    );
+    let repository = format!("extensions/{name}");
+    let image = OciImage::starting(&[]).archive(archive(&tree)?);
+    image.push(registry, &repository, "v1")?;
+    Ok(registry.image_for_guest(&format!("{repository}:v1")))
+}
+
+/// Packs a tree, with its symbolic links as they are.
+fn archive(tree: &Path) -> Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.follow_symlinks(false);
+    // Without owners and times of this machine.
+    archive.mode(tar::HeaderMode::Deterministic);
+    archive
+        .append_dir_all("", tree)
+        .with_context(|| format!("cannot pack {}", tree.display()))?;
+    Ok(archive.into_inner()?)
+}

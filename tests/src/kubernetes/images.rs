@@ -1,0 +1,29 @@
+//! Images of a node and of its pods, in a registry.
+
+use anyhow::Result;
+
+use crate::image_under_test::ImageUnderTest;
+use crate::oci_image::OciImage;
+use crate::registry::Registry;
+use crate::workspace::{guest_program, target_directory};
+
+/// The repository of the image in which a node runs Kubernetes.
+pub const KUBERNETES_BASE: &str = "instar/kubernetes";
+/// The image that containerd gives each pod, as it names it by itself.
+pub const PAUSE: &str = "pause:3.10.2";
+
+/// Pushes the base of a version, with the version as its tag; returns its name in a guest.
+pub fn push_base(registry: &Registry, image: &ImageUnderTest) -> Result<String> {
+    let version = image.version();
+    let layout = target_directory().join(format!("image/kubernetes-{version}"));
+    registry.push_layout(&layout, KUBERNETES_BASE, version)?;
+    Ok(registry.image_for_guest(&format!("{KUBERNETES_BASE}:{version}")))
+}
+
+/// Pushes the image of a process that only waits.
+pub fn push_pause(registry: &Registry) -> Result<()> {
+    let program = guest_program("greeter")?;
+    let image = OciImage::starting(&["/greeter", "pause"]).files(&[("greeter", &program)])?;
+    let (repository, tag) = PAUSE.split_once(':').unwrap_or((PAUSE, "latest"));
+    image.push(registry, repository, tag).map(drop)
+}

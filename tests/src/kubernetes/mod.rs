@@ -1,0 +1,26 @@
+//! A real Kubernetes around nodes under test: a control plane on this host, extensions as they are published, images of pods.
+//!
+//! ```text
+//! build/kubernetes-peers      target/kubernetes/bin          etcd, kube-apiserver, …, kubelet, containerd, CNI plugins
+//! build/kubernetes-extensions target/kubernetes/extensions   the trees `containerd` and `kubernetes`, and their .raw files
+//! ControlPlane::start         etcd ◄─ kube-apiserver ◄─ kube-controller-manager, kube-scheduler, and the node at 10.0.2.2
+//! Registry                    ◄─ push_extension, push_base, push_pause, push_greeter
+//! ```
+//!
+//! The decision: the programs are those that clusters run, built from their published modules, as processes of this host. A fake API server was
+//! the other choice: quicker, and a node that satisfies it may still not join a cluster. kind and k3d were a third: they need Docker and images
+//! from the internet.
+
+mod authority;
+mod control_plane;
+mod extensions;
+mod images;
+mod kubectl;
+mod programs;
+mod worker_config;
+
+pub use control_plane::ControlPlane;
+pub use extensions::push_extension;
+pub use images::{KUBERNETES_BASE, PAUSE, push_base, push_pause};
+pub use kubectl::Kubectl;
+pub use worker_config::worker_config;

@@ -1,0 +1,80 @@
+//! The machine config of a node, as `talosctl gen config` writes `worker.yaml`.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use super::control_plane::ControlPlane;
+use crate::identity::Identity;
+use crate::machine_config::MachineConfig;
+
+/// A recorded file of the tool. Its documents stay, but for those that name the cluster and the machine.
+const RECORDED: &str = include_str!("../../../config/tests/data/1.14/worker.yaml");
+/// Documents that this test's own take the place of.
+const REPLACED: [&str; 6] = [
+    "version: v1alpha1\n",
+    "kind: UnattendedInstallConfig\n",
+    "kind: HostnameConfig\n",
+    "kind: KubeClusterConfig\n",
+    "kind: KubeNodeConfig\n",
+    "kind: KubeAPIServerCAConfig\n",
+];
+
+/// Returns the config of a worker of this cluster, with a disk at `/dev/vda`.
+///
+/// It differs from the tool's in one field: `machine.ca.key` is the authority's key, which the tool leaves empty for workers. With it the API
+/// has a certificate that clients of the authority trust; without it they have to compare its fingerprint.
+pub fn worker_config(identity: &Identity, plane: &ControlPlane, hostname: &str) -> MachineConfig {
+    let recorded = RECORDED.split("---\n").filter(|document| {
+        let is_replaced = REPLACED.iter().any(|line| document.contains(line));
+        !is_replaced
+    });
+    let config = MachineConfig::from_yaml(&main_document(identity, &plane.token()));
+    let config = recorded.fold(config, |config, document| config.document(document));
+    config
+        .hostname(hostname)
+        .install_disk("/dev/vda")
+        .document(&format!(
+            "apiVersion: v1alpha1\nkind: KubeClusterConfig\nclusterName: test\nendpoint: {}\n",
+            plane.endpoint_for_guest()
+        ))
+        .document(&format!(
+            "apiVersion: v1alpha1\nkind: KubeAPIServerCAConfig\nacceptedCAs:\n  - |\n{}",
+            indented(plane.authority_certificate())
+        ))
+}
+
+impl MachineConfig {
+    /// Runs Kubernetes, on this base.
+    pub fn kubernetes(self, base: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: KubernetesConfig\nimage: {base}\n"
+        ))
+    }
+
+    /// Adds an extension, by its image.
+    pub fn extension(self, name: &str, image: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: {name}\nimage: {image}\n"
+        ))
+    }
+
+    /// Takes images of another registry from the one at this address in the guest, by plain HTTP.
+    pub fn mirror(self, registry: &str, host: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: {registry}\nendpoints:\n  - url: http://{host}\nskipFallback: true\n"
+        ))
+    }
+}
+
+fn main_document(identity: &Identity, token: &str) -> String {
+    let encoded = |pem: String| BASE64_STANDARD.encode(pem);
+    format!(
+        "version: v1alpha1\ndebug: false\npersist: true\nmachine:\n  type: worker\n  token: cmcjxo.o84o2hz4vnh6771m\n  ca:\n    crt: {}\n    key: {}\n  certSANs:\n    - 127.0.0.1\n  features:\n    diskQuotaSupport: true\ncluster:\n  token: {token}\n",
+        encoded(identity.authority_certificate()),
+        encoded(identity.authority_key()),
+    )
+}
+
+fn indented(pem: &str) -> String {
+    pem.lines().map(|line| format!("      {line}\n")).collect()
+}
