@@ -117,7 +117,10 @@ impl Container {
         events.extend(self.processes.listen().into_iter().map(Event::Ready));
         while let Some(reaped) = self.processes.reap() {
             if let Some(end) = reaped {
-                self.report.ended(&end.name, end.text);
+                // The end of a command before the start is worth a word only if it failed.
+                if !end.success || !self.supervisor.is_preparing(&end.name) {
+                    self.report.ended(&end.name, end.text);
+                }
                 let (name, success) = (end.name, end.success);
                 events.push(Event::ProcessEnded { name, success });
             }
