@@ -276,7 +276,8 @@ fn write_files(folder: &Path, contents: &[(&str, &Vec<u8>)]) -> Result<BTreeMap<
     Ok(files)
 }
 
-fn program(path: &Path) -> Result<Vec<u8>> {
+/// Reads a static program of ours.
+pub(crate) fn program(path: &Path) -> Result<Vec<u8>> {
     let bytes = fs::read(path)
         .with_context(|| format!("cannot read the program {}: make build", path.display()))?;
     let dynamic =
@@ -369,6 +370,15 @@ impl BootPrograms {
     }
 }
 
+/// The kernel's package among these, and the release in its name.
+pub(crate) fn kernel_package(packages: &[Fetched]) -> Result<(&Fetched, &str)> {
+    let mut releases = packages.iter().filter_map(|fetched| {
+        let release = fetched.package.name.strip_prefix("linux-image-")?;
+        Some((fetched, release))
+    });
+    releases.next().context("no kernel package was fetched")
+}
+
 struct Kernel {
     package: String,
     image: Vec<u8>,
@@ -381,23 +391,14 @@ struct Kernel {
 
 impl Kernel {
     fn read(packages: &[Fetched], flavour: Flavour) -> Result<Self> {
-        let is_kernel = |fetched: &&Fetched| fetched.package.name.starts_with("linux-image-");
-        let fetched = packages
-            .iter()
-            .find(is_kernel)
-            .context("no kernel package was fetched")?;
+        let (fetched, release) = kernel_package(packages)?;
         let name = &fetched.package.name;
-        let release = name.trim_start_matches("linux-image-");
         let path = fetched.root.join("boot").join(format!("vmlinuz-{release}"));
         let image = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let banner = bzimage::banner(&image)
             .with_context(|| format!("cannot use the kernel {}", path.display()))?;
-        // Debian moved modules from /lib to /usr/lib.
-        let places = ["usr/lib/modules", "lib/modules"]
-            .map(|place| fetched.root.join(place).join(&banner.release));
-        let root = places.iter().find(|place| place.is_dir());
-        let root = root.with_context(|| format!("{name} has no modules for {}", banner.release))?;
-        let available = Available::read(root)?;
+        let root = modules::folder(&fetched.root, &banner.release)?;
+        let available = Available::read(&root)?;
         let select = |sections: &[&str]| {
             let mut wanted = Vec::new();
             for section in sections {

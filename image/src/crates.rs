@@ -12,7 +12,7 @@ use serde::Deserialize;
 /// The packages of the workspace whose programs go into the image.
 const PROGRAMS: [&str; 3] = ["instar-init", "machined", "installer"];
 /// The platform of the programs in the image.
-const PLATFORM: &str = "x86_64-unknown-linux-musl";
+pub(crate) const PLATFORM: &str = "x86_64-unknown-linux-musl";
 
 /// A crate that is linked into one of the programs, or that generates code for one during its build.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

@@ -21,6 +21,7 @@ pub mod firmware;
 pub mod initramfs;
 pub mod installer_image;
 pub mod kernel;
+pub mod kubernetes_base;
 pub mod media;
 pub mod oci;
 pub mod programs;

@@ -16,7 +16,7 @@ use image::{
     digest::Blake3,
     extension, firmware,
     installer_image::ReleaseRules,
-    media,
+    kubernetes_base, media,
     oci::{self, push::Transport},
     sbom,
     version::Version,
@@ -46,6 +46,8 @@ enum Command {
     Keys(Keys),
     /// Build an OCI image layout around one static program.
     Container(Container),
+    /// Build the base image of Kubernetes: programs that kubelet and containerd call, kernel modules, and kubernetes-init.
+    KubernetesBase(KubernetesBase),
     /// Make system extensions (sysext) and check them.
     #[command(subcommand)]
     Extension(ExtensionCommand),
@@ -104,6 +106,30 @@ struct Build {
     /// The certificate of that key, in PEM.
     #[arg(long, requires = "sign_key")]
     sign_certificate: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct KubernetesBase {
+    /// The version that the image carries.
+    #[arg(long)]
+    version: Version,
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
+    /// Debian's kernel to take modules from; may be repeated.
+    #[arg(long = "kernel", value_enum, default_values = ["cloud"])]
+    kernels: Vec<Kernel>,
+    /// Take kubernetes-init from this cargo profile.
+    #[arg(long, default_value = "release")]
+    profile: String,
+    /// The workspace that it was built from; its crates are listed in the SBOM.
+    #[arg(long, default_value = ".")]
+    workspace: PathBuf,
+    #[command(flatten)]
+    source: Source,
+    /// The date in the image, such as that of the sources' last commit, in RFC 3339.
+    #[arg(long, value_name = "DATE")]
+    created: Option<jiff::Timestamp>,
 }
 
 #[derive(Args)]
@@ -183,6 +209,15 @@ enum Kernel {
     Cloud,
     /// For servers, with all drivers.
     Generic,
+}
+
+impl Kernel {
+    fn flavour(self) -> Flavour {
+        match self {
+            Self::Cloud => Flavour::Cloud,
+            Self::Generic => Flavour::Generic,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -329,6 +364,7 @@ fn main() -> Result<()> {
                 container::around(&program, &arguments.entrypoint, arguments.arguments, labels)?;
             println!("{}", oci::layout::write(&image, &arguments.out)?.digest);
         }
+        Command::KubernetesBase(arguments) => build_kubernetes_base(arguments)?,
         Command::Extension(command) => run_extension(command)?,
         Command::Sbom(arguments) => write_sbom(&arguments)?,
         Command::Push(arguments) => {
@@ -347,6 +383,24 @@ fn main() -> Result<()> {
             ))?;
             println!("{digest}");
         }
+    }
+    Ok(())
+}
+
+fn build_kubernetes_base(arguments: KubernetesBase) -> Result<()> {
+    let programs = programs_of(&arguments.profile);
+    let report = kubernetes_base::build(&kubernetes_base::Options {
+        version: arguments.version,
+        out: arguments.out,
+        flavours: arguments.kernels.into_iter().map(Kernel::flavour).collect(),
+        init: programs.join("kubernetes-init"),
+        workspace: arguments.workspace,
+        packages: arguments.source.into(),
+        created: arguments.created,
+    })?;
+    println!("{}", report.digest);
+    for (layer, bytes) in report.layers {
+        println!("{bytes:>12}  {layer}");
     }
     Ok(())
 }
@@ -403,6 +457,7 @@ fn renew(source: &debian::Source) -> Result<()> {
         build::packages(Flavour::Generic),
         media::packages(),
         firmware::packages(),
+        kubernetes_base::packages(),
     ];
     for request in requests {
         let changed = debian::renew(source, &request)?;
@@ -416,8 +471,13 @@ fn renew(source: &debian::Source) -> Result<()> {
     Ok(())
 }
 
+/// The folder of our programs that a cargo profile has built.
+fn programs_of(profile: &str) -> PathBuf {
+    PathBuf::from("target/x86_64-unknown-linux-musl").join(profile)
+}
+
 fn options(arguments: Build) -> Result<Options> {
-    let programs = PathBuf::from("target/x86_64-unknown-linux-musl").join(&arguments.profile);
+    let programs = programs_of(&arguments.profile);
     let program = |given: Option<PathBuf>, name: &str| given.unwrap_or_else(|| programs.join(name));
     let signer = match (&arguments.sign_key, &arguments.sign_certificate) {
         (Some(key), Some(certificate)) => Some(Signer::read(key, certificate)?),
@@ -426,10 +486,7 @@ fn options(arguments: Build) -> Result<Options> {
     Ok(Options {
         version: arguments.version,
         out: arguments.out,
-        flavour: match arguments.kernel {
-            Kernel::Cloud => Flavour::Cloud,
-            Kernel::Generic => Flavour::Generic,
-        },
+        flavour: arguments.kernel.flavour(),
         init: program(arguments.init, "init"),
         machined: program(arguments.machined, "machined"),
         installer: program(arguments.installer, "installer"),

@@ -68,20 +68,51 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
+    /// Adds all libraries of a folder of the package, which programs load by their paths, at the same paths, with all that they need.
+    ///
+    /// # Errors
+    /// The package has no such folder, or a library is in none of the packages.
+    pub fn add_plugins(&mut self, tree: &mut Tree, package: &str, folder: &str) -> Result<()> {
+        let place = self.fetched(package)?.root.join(folder);
+        let failed = || format!("cannot list {folder} of {package}");
+        for entry in fs::read_dir(&place).with_context(failed)? {
+            let entry = entry.with_context(failed)?;
+            let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if entry.file_type().with_context(failed)?.is_symlink() {
+                let target = fs::read_link(entry.path()).with_context(failed)?;
+                tree.symlink(&path, &target.to_string_lossy())?;
+                continue;
+            }
+            let bytes = self.read(package, &path)?;
+            let dynamic =
+                elf::read(&bytes).with_context(|| format!("cannot read {path} of {package}"))?;
+            tree.file(&path, 0o644, bytes)?;
+            for library in dynamic.needed {
+                self.add_library(tree, &library)
+                    .with_context(|| format!("{path} cannot be loaded without it"))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a file of a package that is no program.
     ///
     /// # Errors
     /// The package is not there or has no such file.
     pub fn read(&mut self, package: &str, path: &str) -> Result<Vec<u8>> {
-        let found = self
-            .packages
-            .iter()
-            .find(|fetched| fetched.package.name == package);
-        let found = found.with_context(|| format!("the package {package} was not fetched"))?;
+        let found = self.fetched(package)?;
         self.used.insert(&found.package.name);
         let file = found.root.join(path);
         fs::read(&file)
             .with_context(|| format!("cannot read {path} of {package} {}", found.package.version))
+    }
+
+    fn fetched(&self, package: &str) -> Result<&'a Fetched> {
+        let found = self
+            .packages
+            .iter()
+            .find(|fetched| fetched.package.name == package);
+        found.with_context(|| format!("the package {package} was not fetched"))
     }
 
     /// Adds the loader among the libraries, as they may name it too; its well-known path is a link.

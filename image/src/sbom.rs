@@ -59,6 +59,20 @@ pub fn of_media(version: &Version, uki: Blake3, packages: &[&Fetched]) -> Value 
     compose(&Subject::of_machines("instar-media", version), uki, parts)
 }
 
+/// Returns the document for the base image of Kubernetes of this version around this program.
+#[must_use]
+pub fn of_kubernetes_base(
+    version: &Version,
+    init: Blake3,
+    packages: &[&Fetched],
+    crates: &[Crate],
+) -> Value {
+    let packages = packages.iter().map(|fetched| debian_package(fetched));
+    let parts = packages.chain(crates.iter().map(rust_crate)).collect();
+    let subject = Subject::of_machines("instar-kubernetes-base", version);
+    compose(&subject, init, parts)
+}
+
 /// Returns the document for a program that users run, e.g. instarctl, of this version for this architecture.
 #[must_use]
 pub fn of_program(

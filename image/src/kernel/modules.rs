@@ -38,6 +38,16 @@ pub struct Module {
 /// Chosen modules by normal name, closed under dependency.
 pub type Selection = BTreeMap<String, Module>;
 
+/// The folder of the modules of the kernel `release` in its unpacked package; Debian moved it from /lib to /usr/lib.
+///
+/// # Errors
+/// The package has none.
+pub fn folder(package: &Path, release: &str) -> Result<PathBuf> {
+    let places = ["usr/lib/modules", "lib/modules"].map(|place| package.join(place).join(release));
+    let found = places.into_iter().find(|place| place.is_dir());
+    found.with_context(|| format!("{} has no modules for {release}", package.display()))
+}
+
 impl Available {
     /// Reads the names below `root`, the package's `lib/modules/<release>`.
     ///
@@ -312,6 +322,7 @@ mod tests {
     fn the_list_has_its_sections() {
         assert_eq!(wanted("init").unwrap(), ["loop", "squashfs"]);
         assert!(wanted("all").unwrap().contains(&"virtio_net"));
+        assert!(wanted("kubernetes").unwrap().contains(&"br_netfilter"));
         wanted("nothing").unwrap_err();
     }
 }

@@ -123,6 +123,19 @@ pub fn write(image: &Image, out: &Path) -> Result<Descriptor> {
     Ok(manifest)
 }
 
+/// The stored sizes of the layers of an image in the layout at `folder`.
+///
+/// # Errors
+/// The layout has no such image.
+pub fn layer_sizes(folder: &Path, manifest: &Descriptor) -> Result<Vec<u64>> {
+    let name = manifest.digest.trim_start_matches("sha256:");
+    let path = folder.join("blobs/sha256").join(name);
+    let failed = || format!("cannot read {}", path.display());
+    let text = fs::read(&path).with_context(failed)?;
+    let manifest: Manifest = serde_json::from_slice(&text).with_context(failed)?;
+    Ok(manifest.layers.iter().map(|layer| layer.size).collect())
+}
+
 struct Blobs<'a> {
     folder: &'a Path,
 }
