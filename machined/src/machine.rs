@@ -25,7 +25,7 @@ use crate::containers::{ImageUpdates, ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
-use crate::kubernetes::NodeLogs;
+use crate::kubernetes::{NodeLogs, PlanFile};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::oci::{ImageStore, Puller};
@@ -109,6 +109,8 @@ pub struct Machine {
     pub temporary_registry: TemporaryRegistry,
     /// The logs of the services of a Kubernetes node.
     pub node_logs: NodeLogs,
+    /// The plan for the container of a Kubernetes node.
+    pub node_plan: PlanFile,
     /// machined's own output.
     pub own_log: LogRing,
     /// The logs on the disk, which outlast restarts.
@@ -206,6 +208,7 @@ impl Machine {
             pins: Pins::default(),
             temporary_registry: TemporaryRegistry::default(),
             node_logs: NodeLogs::default(),
+            node_plan: PlanFile::default(),
             own_log: parts.own_log,
             log_disk,
             network: parts.network,

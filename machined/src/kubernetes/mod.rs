@@ -17,9 +17,11 @@ mod extensions;
 mod files;
 mod kubelet;
 mod logs;
+mod plan_file;
 
 pub use extensions::{ExtensionFact, ExtensionState, UnpackedExtension, checked};
 pub use logs::NodeLogs;
+pub use plan_file::PlanFile;
 
 pub use files::{Changed, Environment, NodeFile, files, remove_membership, write};
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use instar_kubernetes_plan::{PLAN, Plan, STATUS, Status};
+use instar_kubernetes_plan::{Plan, STATUS, Status};
 use rustix::process::Signal;
 
 use crate::base::error_chain::chain;
@@ -286,26 +286,24 @@ impl Keeper {
 
     /// Writes the plan, and has the container read it.
     async fn tell(&mut self, plan: Plan) -> anyhow::Result<()> {
-        let file = kubernetes::control().join(PLAN);
-        let written = plan.clone();
-        let write = move || -> anyhow::Result<bool> {
-            let known = whole_file::read_json::<Plan>(&file).unwrap_or_default();
-            if known.as_ref() == Some(&written) {
-                return Ok(false);
-            }
-            whole_file::replace_json(&file, 0o600, &written)?;
-            Ok(true)
-        };
-        let is_new = blocking_io::within(blocking_io::ANSWER, write)
-            .await?
-            .context("write the node's plan")?;
-        if is_new {
+        let is_new = self.machine.node_plan.set(plan.clone()).await;
+        if is_new.context("write the node's plan")? {
             tracing::info!("Kubernetes: the node {} has a new plan", plan.node);
             have_it_read().await?;
         }
         self.told = Some(plan);
         Ok(())
     }
+}
+
+/// Has a service in the container start again: kubelet, or containerd, whose pods run on.
+///
+/// # Errors
+/// The plan cannot be written, or the container cannot be told.
+pub async fn restart_service(machine: &Machine, name: &str) -> anyhow::Result<()> {
+    let written = machine.node_plan.restart(name).await;
+    written.context("write the node's plan")?;
+    have_it_read().await
 }
 
 /// Has the container read its plan again. One that has not started yet reads it then.
