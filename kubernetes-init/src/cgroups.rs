@@ -88,6 +88,7 @@ impl Cgroups {
 
     /// Removes the cgroup of a service that is not planned any more; one with processes stays.
     pub(crate) fn remove(&self, name: &str) {
+        // With processes of pods in it, it goes with the container.
         let _ = fs::remove_dir(self.services.join(name));
     }
 }

@@ -245,10 +245,12 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
+            // It may have ended just now.
             let _ = as_root("kill")
                 .args(["-s", "KILL"])
                 .arg(self.init())
                 .status();
+            // Nothing is left to do if it fails.
             let _ = self.child.wait();
         }
     }
