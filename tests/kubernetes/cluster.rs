@@ -54,7 +54,7 @@ impl Cluster {
 
     /// Plans the machine.
     pub(crate) fn plan_node(&self, scratch: &Scratch) -> anyhow::Result<NodePlan> {
-        let identity = Identity::administrator()?;
+        let identity = Identity::administrator()?.believing_any_node();
         let config = self.config(&identity).to_yaml();
         Node::plan(scratch, &ImageUnderTest::first()?)
             .config(config, identity)

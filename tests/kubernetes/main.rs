@@ -9,6 +9,7 @@ mod cluster;
 mod control_plane;
 mod manifests;
 mod node;
+mod operator;
 mod watched_node;
 
 use std::process::ExitCode;

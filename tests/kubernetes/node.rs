@@ -2,13 +2,14 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Ending, Greeter, Instarctl, Node, Outcome, Scratch, Test, chapters, tests, upgrade_and_follow,
+    Ending, Greeter, Node, Outcome, Scratch, Test, chapters, tests, upgrade_and_follow,
 };
 use serde_json::Value;
 
 use crate::PATIENCE;
 use crate::cluster::{Cluster, NAME};
 use crate::manifests;
+use crate::operator::Operator;
 use crate::watched_node::WatchedNode;
 
 /// The pod that answers at the greeter's port.
@@ -97,7 +98,7 @@ async fn a_pod_runs_and_answers(node: &Node, cluster: &Cluster) -> Outcome {
 }
 
 async fn kubelet_says_what_it_does(node: &Node, scratch: &Scratch) -> Outcome {
-    let client = Instarctl::of(node, scratch)?;
+    let client = Operator::of(node, scratch)?;
     let said = client.run(&["logs", "kubernetes"]).await?;
     let of_kubelet = said
         .output
@@ -169,7 +170,7 @@ async fn an_extension_that_is_not_there_hurts_nothing(
         .extension("nobody", &missing);
     let file = scratch.write("broken.yaml", broken.to_yaml())?;
     let file = file.to_str().context("a path that is no text")?;
-    let client = Instarctl::of(node, scratch)?;
+    let client = Operator::of(node, scratch)?;
     let applied = client.run(&["apply-config", "-f", file]).await?;
     println!("{applied:?}");
     it_is_told(node, &client, "extensions/nobody").await?;
@@ -179,10 +180,11 @@ async fn an_extension_that_is_not_there_hurts_nothing(
     Ok(())
 }
 
-async fn it_is_told(node: &Node, client: &Instarctl, what: &str) -> Outcome {
+async fn it_is_told(node: &Node, client: &Operator<'_>, what: &str) -> Outcome {
     node.wait_until("the failure is told", PATIENCE, async || {
-        let said = client.run(&["get", "diagnostics", "-o", "yaml"]).await?;
-        ensure!(said.output.contains(what), "{said:?}");
+        let said = client.run(&["get", "pins", "-o", "yaml"]).await?;
+        let told = said.output.contains(what) && said.output.contains("not found");
+        ensure!(told, "{said:?}");
         println!("{}", said.output);
         Ok(())
     })

@@ -8,6 +8,14 @@ use tonic::transport::{Channel, Endpoint, Error};
 /// Pause before another connection is tried beside the hanging ones.
 const PAUSE: Duration = Duration::from_millis(1500);
 
+/// A guest that reboots does not close its connections.
+pub(crate) fn notices_silence(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .connect_timeout(Duration::from_secs(10))
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(5))
+}
+
 /// Connects to this endpoint.
 pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Channel, Error> {
     until_connected(|| {

@@ -18,6 +18,7 @@
 //! The decision: a test boots the image that users get. Parts with stand-ins for the others were the other choice: quicker, and green while the
 //! kernel, the firmware or another project's client does something else than the stand-in. So a boot is shared by a story in chapters.
 
+mod any_server;
 mod bad_line;
 mod bare_boot;
 mod bundle;

@@ -12,11 +12,13 @@ use instar_qemu::{DiskFormat, Drive, Vm, VmSpec, create_blank_disk};
 use tokio::sync::Mutex;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::connect::connect;
+use crate::any_server::connect_to_any_server;
+use crate::connect::{connect, notices_silence};
 use crate::identity::Identity;
 use crate::image_under_test::ImageUnderTest;
 use crate::machine_config::MachineConfig;
 use crate::scratch::Scratch;
+use crate::tls_client::TlsClient;
 
 /// The API's port in the guest.
 pub const API_PORT: u16 = instar_api::PORT;
@@ -237,6 +239,9 @@ impl Node {
 
     /// As [`Self::channel`], with another identity.
     pub async fn channel_as(&self, identity: &Identity) -> Result<Channel> {
+        if identity.trusted().is_empty() {
+            return connect_to_any_server(&self.endpoint()?, TlsClient::of(identity)).await;
+        }
         connect(&self.way_in(identity)?)
             .await
             .with_context(|| format!("cannot connect to the node's API at {:?}", self.endpoint()))
@@ -391,14 +396,6 @@ impl Node {
         node.wait_for_api(BOOT_PATIENCE).await?;
         Ok(node)
     }
-}
-
-/// A guest that reboots does not close its connections.
-pub(crate) fn notices_silence(endpoint: Endpoint) -> Endpoint {
-    endpoint
-        .connect_timeout(Duration::from_secs(10))
-        .http2_keep_alive_interval(Duration::from_secs(10))
-        .keep_alive_timeout(Duration::from_secs(5))
 }
 
 fn machine_on(channel: Channel) -> Machine {

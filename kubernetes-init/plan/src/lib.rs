@@ -109,6 +109,20 @@ pub enum State {
     Ended,
 }
 
+impl State {
+    /// Its word, as in the status.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Waiting => "waiting",
+            State::Starting => "starting",
+            State::Running => "running",
+            State::Stopping => "stopping",
+            State::Pausing => "pausing",
+            State::Ended => "ended",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -16,14 +16,18 @@ mod containerd;
 mod extensions;
 mod files;
 mod kubelet;
+mod logs;
 
 pub use extensions::{ExtensionFact, ExtensionState, UnpackedExtension, checked};
+pub use logs::NodeLogs;
+
 pub use files::{Changed, Environment, NodeFile, files, remove_membership, write};
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use instar_kubernetes_plan::OS_RELEASE;
+pub use instar_kubernetes_plan::State as ServiceState;
 use serde::Serialize;
 
 use crate::config::Kubernetes;
@@ -42,6 +46,11 @@ fn etc() -> PathBuf {
 /// The directory by which machined and kubernetes-init exchange files.
 pub fn control() -> PathBuf {
     Path::new(Kubernetes::HOME).join("control")
+}
+
+/// The directory in which kubernetes-init keeps the logs of services.
+pub fn logs() -> PathBuf {
+    control().join(instar_kubernetes_plan::LOGS)
 }
 
 /// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release.
@@ -82,7 +91,9 @@ pub struct NodeService {
     /// The extension that it is of.
     pub extension: String,
     /// Its state.
-    pub state: String,
+    pub state: ServiceState,
+    /// When that changed the last time, in seconds since 1970.
+    pub since: u64,
     /// The number of starts after the first one.
     pub restarts: u64,
     /// Why it does not run, or how it ended the last time.

@@ -61,6 +61,7 @@ pub async fn keep(machine: Arc<Machine>) {
             None => {
                 keeper = None;
                 show_nothing(&machine);
+                machine.node_logs.follow(&kubernetes::logs(), &[]);
                 IDLE
             }
         };
@@ -127,14 +128,28 @@ impl Keeper {
             .map(|(name, service)| NodeService {
                 name,
                 extension: service.extension,
-                state: format!("{:?}", service.state).to_lowercase(),
+                state: service.state,
+                since: service.since,
                 restarts: service.restarts,
                 last: service.error.or(service.last_exit),
             });
-        let services = services.collect();
+        let services: Vec<NodeService> = services.collect();
+        self.follow_logs(&services).await;
         let fact = KubernetesFact { problems, services };
         if self.machine.store.get(&node).as_ref() != Some(&fact) {
             self.machine.store.put(&node, fact);
+        }
+    }
+
+    async fn follow_logs(&self, services: &[NodeService]) {
+        let names: Vec<String> = services.iter().map(|it| it.name.clone()).collect();
+        let logs = self.machine.node_logs.clone();
+        let follow = move || logs.follow(&kubernetes::logs(), &names);
+        if let Err(error) = blocking_io::within(blocking_io::ANSWER, follow).await {
+            tracing::debug!(
+                "logs of the node's services cannot be read: {}",
+                chain(&error)
+            );
         }
     }
 

@@ -19,10 +19,8 @@ const REPLACED: [&str; 6] = [
     "kind: KubeAPIServerCAConfig\n",
 ];
 
-/// Returns the config of a worker of this cluster, with a disk at `/dev/vda`.
-///
-/// It differs from the tool's in one field: `machine.ca.key` is the authority's key, which the tool leaves empty for workers. With it the API
-/// has a certificate that clients of the authority trust; without it they have to compare its fingerprint.
+/// Returns the config of a worker of this cluster, with a disk at `/dev/vda`. As the tool's, it has no key of the machine's authority: clients
+/// compare the fingerprint of the API's certificate.
 pub fn worker_config(identity: &Identity, plane: &ControlPlane, hostname: &str) -> MachineConfig {
     let recorded = RECORDED.split("---\n").filter(|document| {
         let is_replaced = REPLACED.iter().any(|line| document.contains(line));
@@ -67,11 +65,9 @@ impl MachineConfig {
 }
 
 fn main_document(identity: &Identity, token: &str) -> String {
-    let encoded = |pem: String| BASE64_STANDARD.encode(pem);
     format!(
-        "version: v1alpha1\ndebug: false\npersist: true\nmachine:\n  type: worker\n  token: cmcjxo.o84o2hz4vnh6771m\n  ca:\n    crt: {}\n    key: {}\n  certSANs:\n    - 127.0.0.1\n  features:\n    diskQuotaSupport: true\ncluster:\n  token: {token}\n",
-        encoded(identity.authority_certificate()),
-        encoded(identity.authority_key()),
+        "version: v1alpha1\ndebug: false\npersist: true\nmachine:\n  type: worker\n  token: cmcjxo.o84o2hz4vnh6771m\n  ca:\n    crt: {}\n    key: \"\"\n  certSANs:\n    - 127.0.0.1\n  features:\n    diskQuotaSupport: true\ncluster:\n  token: {token}\n",
+        BASE64_STANDARD.encode(identity.authority_certificate()),
     )
 }
 

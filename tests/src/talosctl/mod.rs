@@ -12,7 +12,6 @@ mod config;
 mod dashboard;
 mod files;
 mod images;
-mod insecure;
 mod resources;
 mod rotate;
 mod screen;

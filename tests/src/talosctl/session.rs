@@ -9,8 +9,10 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
 use super::wire::{AnyMessage, Fields};
+use crate::any_server::connect_to_any_server;
 use crate::identity::Identity;
 use crate::node::Node;
+use crate::tls_client::TlsClient;
 
 /// Timeout for a call without one of its own.
 const CALL: Duration = Duration::from_secs(120);
@@ -87,9 +89,10 @@ impl Session {
     /// Connects with `--insecure`: accepts any certificate, shows none, and names no node.
     pub(super) async fn open_insecure(node: &Node, release: Release) -> Result<Self> {
         let endpoint = node.endpoint()?;
+        let stranger = TlsClient::of(node.identity()).without_certificate();
         Ok(Self {
             release,
-            channel: super::insecure::connect(&endpoint)
+            channel: connect_to_any_server(&endpoint, stranger)
                 .await
                 .with_context(|| format!("cannot connect to {endpoint}"))?,
             node: endpoint,

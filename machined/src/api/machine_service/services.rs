@@ -16,13 +16,7 @@ pub(super) fn service_list(
 ) -> Reply<wire::ServiceListResponse> {
     let message = wire::ServiceList {
         metadata: caller::reply_metadata(request.metadata()),
-        services: api
-            .machine
-            .services
-            .list()
-            .iter()
-            .map(service_list::row)
-            .collect(),
+        services: service_list::rows(&api.machine),
     };
     Ok(Response::new(wire::ServiceListResponse {
         messages: vec![message],
