@@ -302,3 +302,31 @@ impl Kernels {
 fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_file_is_of_a_package_that_is_fetched() {
+        for (package, path) in PROGRAMS.iter().chain(&FILES) {
+            assert!(PACKAGES.contains(package), "{path}");
+        }
+        for (path, target) in OTHER_NAMES {
+            let folder = path.rsplit_once('/').unwrap().0;
+            let program = format!("{folder}/{target}");
+            assert!(PROGRAMS.iter().any(|(_, path)| *path == program), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_layer_of_a_version_has_only_what_a_version_changes() {
+        let own = own_layer(b"init", &"v0.3.0".parse().unwrap()).unwrap();
+        let is_file = |(_, node): &(&str, &crate::tree::Node)| {
+            matches!(node.content, crate::tree::Content::File(_))
+        };
+        let files: Vec<_> = own.iter().filter(is_file).map(|(path, _)| path).collect();
+        assert_eq!(files, ["etc/os-release", INIT]);
+    }
+}

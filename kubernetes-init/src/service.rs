@@ -23,7 +23,7 @@ use instar_kubernetes_plan::State as Shown;
 
 /// Limit on the commands before a start and on getting ready, together: systemd's default.
 const STARTING: Duration = Duration::from_secs(90);
-/// The time between SIGTERM and SIGKILL. The ends of kubelet and of containerd, one after the other, fit into a stop of the container.
+/// The time between SIGTERM and SIGKILL, while the container lives on.
 const ENDING: Duration = Duration::from_secs(15);
 
 /// A service that ended sooner than this after its start does not work: its next pause is twice as long.
