@@ -11,6 +11,8 @@
 //! What is done with them, and when, is a sequence (`sequences/kubernetes.rs`). The container itself is an ordinary one
 //! ([`Kubernetes::container`](crate::config::Kubernetes::container)): whatever of the files changes, it runs on, with all pods.
 
+#[cfg(test)]
+mod a_node;
 mod bootstrap;
 mod containerd;
 mod extensions;

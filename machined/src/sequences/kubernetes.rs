@@ -29,6 +29,7 @@ use crate::kubernetes::{
 };
 use crate::machine::Machine;
 use crate::modules::Drivers;
+use crate::oci::PulledImage;
 use crate::pins::{PinFact, State};
 use crate::values::ContainerName;
 
@@ -36,6 +37,9 @@ use crate::values::ContainerName;
 const LOOK: Duration = Duration::from_secs(2);
 /// The interval while the machine runs no Kubernetes.
 const IDLE: Duration = Duration::from_secs(300);
+
+/// The modules that the first pods need; the others may come while kubelet starts.
+const FIRST_MODULES: [&str; 3] = ["overlay", "veth", "bridge"];
 
 /// Keeps the machine a node for as long as it runs.
 pub async fn keep(machine: Arc<Machine>) {
@@ -187,7 +191,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Loads all kernel modules of the image that the container runs; false if it is not here yet.
+    /// Loads the kernel modules of the image that the container runs, some of them in the background; false if it is not here yet.
     async fn load_modules(&mut self, kubernetes: &Kubernetes) -> anyhow::Result<bool> {
         let machine = &self.machine;
         let digest = machine
@@ -210,17 +214,12 @@ impl Keeper {
                 kubernetes.image
             )
         })?;
-        let loaded = drivers.load_all().await?;
-        for refused in &loaded.refused {
-            tracing::warn!("Kubernetes: {}", chain(refused));
-        }
-        if !loaded.names.is_empty() {
-            tracing::info!(
-                "Kubernetes: {} kernel modules are loaded",
-                loaded.names.len()
-            );
+        for name in FIRST_MODULES {
+            let loaded = drivers.load_named(name).await;
+            loaded.with_context(|| format!("load the module {name}"))?;
         }
         self.modules_of = Some(image.digest());
+        tokio::spawn(load_all(drivers, image));
         Ok(true)
     }
 
@@ -304,6 +303,22 @@ pub async fn restart_service(machine: &Machine, name: &str) -> anyhow::Result<()
     let written = machine.node_plan.restart(name).await;
     written.context("write the node's plan")?;
     have_it_read().await
+}
+
+/// Loads all other modules of the node's image, which has to stay until then.
+async fn load_all(drivers: Drivers, _image: PulledImage) {
+    match drivers.load_all().await {
+        Ok(loaded) => {
+            for refused in &loaded.refused {
+                tracing::warn!("Kubernetes: {}", chain(refused));
+            }
+            tracing::info!(
+                "Kubernetes: {} more kernel modules are loaded",
+                loaded.names.len()
+            );
+        }
+        Err(error) => tracing::warn!("Kubernetes: {}", chain(&error)),
+    }
 }
 
 /// Has the container read its plan again. One that has not started yet reads it then.
