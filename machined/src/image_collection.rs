@@ -142,7 +142,8 @@ struct Facts {
     images: Vec<StoredImage>,
     /// The images of the config's containers.
     named: BTreeSet<ImageReference>,
-    /// The images that containers run, those that wait for their start or may be gone back to, those of the last bundles, and pinned ones.
+    /// The images that containers run, those that wait for their start or may be gone back to, those of the last bundles, pinned ones, and those that a node may go
+    /// back to.
     needed: BTreeSet<Digest>,
     now: SystemTime,
 }
@@ -175,6 +176,7 @@ fn needed(machine: &Machine) -> BTreeSet<Digest> {
     needed.extend(machine.image_updates.needed());
     needed.extend(machine.bundles.kept.images());
     needed.extend(machine.pins.digests());
+    needed.extend(machine.node_record.digests());
     needed
 }
 

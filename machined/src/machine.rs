@@ -25,7 +25,7 @@ use crate::containers::{ImageUpdates, ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
-use crate::kubernetes::{NodeLogs, PlanFile};
+use crate::kubernetes::{NodeLogs, NodeRecord, PlanFile};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::oci::{ImageStore, Puller};
@@ -111,6 +111,8 @@ pub struct Machine {
     pub node_logs: NodeLogs,
     /// The plan for the container of a Kubernetes node.
     pub node_plan: PlanFile,
+    /// The extensions of a Kubernetes node that were proven, and those that failed.
+    pub node_record: NodeRecord,
     /// machined's own output.
     pub own_log: LogRing,
     /// The logs on the disk, which outlast restarts.
@@ -209,6 +211,7 @@ impl Machine {
             temporary_registry: TemporaryRegistry::default(),
             node_logs: NodeLogs::default(),
             node_plan: PlanFile::default(),
+            node_record: NodeRecord::default(),
             own_log: parts.own_log,
             log_disk,
             network: parts.network,

@@ -61,7 +61,10 @@ pub(super) const KINDS: &[Kind] = &[
         "ImagePinConfig",
         &[req("images", TEXTS), WINDOW, opt("bandwidth", Text)],
     ),
-    kind("KubernetesConfig", &[req("image", Text)]),
+    kind(
+        "KubernetesConfig",
+        &[req("image", Text), opt("readyWithin", Duration)],
+    ),
     kind("ExtensionConfig", &[req("name", Text), req("image", Text)]),
     kind("UpgradeTrustConfig", &[req("keys", TEXTS)]),
     kind(

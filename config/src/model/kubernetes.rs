@@ -1,6 +1,6 @@
 //! Kubernetes on the machine.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
+use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use super::{
     AbsolutePath, Container, ContainerHealth, ContainerName, ContainerNetwork, DependsOn,
@@ -15,6 +15,8 @@ pub struct Kubernetes {
     pub image: ImageReference,
     /// The extensions that bring kubelet and containerd, in the order of their names.
     pub extensions: Vec<Extension>,
+    /// The time within which the node has to be ready with other extensions; after that, those of before come back.
+    pub ready_within: Duration,
     /// The cluster that the node joins.
     pub cluster: Cluster,
     /// The node's own settings.

@@ -119,7 +119,7 @@ fn updates(document: &Section<'_>) -> Option<ContainerUpdates> {
 }
 
 /// Reads a duration that has to be within limits.
-fn within(
+pub(super) fn within(
     section: &Section<'_>,
     field: &str,
     limits: RangeInclusive<Duration>,

@@ -3,6 +3,8 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
+    ops::RangeInclusive,
+    time::Duration,
 };
 
 use super::{
@@ -10,13 +12,18 @@ use super::{
         model::{Cidr, Cluster, Extension, ImageReference, Kubernetes, NodeSettings, Taint},
         section::Section,
     },
-    Documents, trust,
+    Documents,
+    containers::within,
+    trust,
 };
 
 /// The domain of a cluster's services, unless the config says otherwise.
 const DOMAIN: &str = "cluster.local";
 /// The server of that domain in the subnet that services have unless the config says otherwise, 10.96.0.0/12.
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
+/// The time for becoming ready with other extensions: by default, and the limits. containerd and kubelet start within some seconds.
+const READY_WITHIN: Duration = Duration::from_secs(300);
+const READY_LIMITS: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(3600);
 /// Limit on extensions: each is a layer of one overlay, and a service or two.
 const MAX_EXTENSIONS: usize = 16;
 
@@ -38,10 +45,12 @@ pub(super) fn kubernetes(documents: &Documents<'_>) -> Option<Kubernetes> {
         );
     }
     let cluster = cluster(documents, &document);
+    let ready_within = within(&document, "readyWithin", READY_LIMITS, READY_WITHIN);
     Some(Kubernetes {
         node: node(documents),
         extensions,
         cluster: cluster?,
+        ready_within: ready_within?,
         image: image?,
     })
 }

@@ -17,6 +17,7 @@ pub(super) fn kubernetes() -> Kubernetes {
             name: "kubernetes".to_owned(),
             image: "r.example.com/kubernetes-v1.36:v1".parse().unwrap(),
         }],
+        ready_within: std::time::Duration::from_secs(300),
         cluster: Cluster {
             endpoint: "https://10.0.2.2:6443".parse().unwrap(),
             authorities: "PEM".to_owned(),

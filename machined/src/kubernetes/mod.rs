@@ -20,10 +20,15 @@ mod files;
 mod kubelet;
 mod logs;
 mod plan_file;
+mod readiness;
+mod record;
+pub mod trial;
 
 pub use extensions::{ExtensionFact, ExtensionState, checked};
 pub use logs::NodeLogs;
 pub use plan_file::PlanFile;
+pub use readiness::readiness;
+pub use record::NodeRecord;
 
 pub use files::{Changed, Environment, NodeFile, files, remove_membership, write};
 
@@ -97,8 +102,10 @@ fn write_in_place(file: &Path, content: &str) -> io::Result<()> {
 pub struct KubernetesFact {
     /// Why Kubernetes, or a part of it, does not run; empty if all of it does.
     pub problems: Vec<String>,
-    /// Its services: name, state and restarts.
+    /// Its services.
     pub services: Vec<NodeService>,
+    /// Whether the cluster takes it for ready.
+    pub readiness: trial::Readiness,
 }
 
 /// A service of an extension.

@@ -15,7 +15,7 @@ mod admitted;
 mod node_modules;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
@@ -26,16 +26,20 @@ use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
 use crate::config::{Extension, Kubernetes};
 use crate::containers::Runtime;
+use crate::kubernetes::trial::{Chosen, Images, Readiness, Trial, choose};
 use crate::kubernetes::{
-    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService,
+    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, readiness,
 };
 use crate::machine::{Configured, Machine};
-use crate::oci::VerifiedImage;
+use crate::pins::{PinFact, State};
 use crate::store::Resource;
-use crate::values::{ContainerName, Digest};
+use crate::values::{ContainerName, Digest, ImageReference};
 
 /// The interval between two looks, so that the resource shows how the services go.
 const LOOK: Duration = Duration::from_secs(2);
+/// The interval between two questions to the cluster, whether the node is ready: on trial, and otherwise.
+const ASK: Duration = Duration::from_secs(10);
+const ASK_SELDOM: Duration = Duration::from_secs(60);
 /// The interval while the machine runs no Kubernetes.
 const IDLE: Duration = Duration::from_secs(300);
 
@@ -86,32 +90,27 @@ struct Keeper {
     /// The digest of the image whose modules are loaded.
     modules_of: Option<Digest>,
     admitted: Admitted,
+    trial: Option<Trial>,
+    /// Whether the node is ready, and when that was found out.
+    readiness: (Readiness, Option<Instant>),
     /// What was carried out last, without a problem.
-    done: Option<Wanted>,
+    done: Option<Done>,
     /// The problems of the last turn; each is logged once.
     problems: Vec<String>,
 }
 
 /// All that the files and the plan of a node are made from.
 #[derive(Clone)]
-struct Wanted {
+struct Done {
     configured: Arc<Configured>,
     node: String,
-    /// The extensions in the order of the config.
-    images: Vec<Option<VerifiedImage>>,
+    extensions: Vec<PlannedExtension>,
 }
 
-impl Wanted {
-    fn is(&self, other: &Wanted) -> bool {
-        let digests = |it: &Wanted| {
-            let images = it.images.iter();
-            images
-                .map(|image| Some(image.as_ref()?.digest()))
-                .collect::<Vec<_>>()
-        };
+impl Done {
+    fn is(&self, other: &Done) -> bool {
         Arc::ptr_eq(&self.configured, &other.configured)
-            && self.node == other.node
-            && digests(self) == digests(other)
+            && (&self.node, &self.extensions) == (&other.node, &other.extensions)
     }
 }
 
@@ -121,6 +120,8 @@ impl Keeper {
             machine,
             modules_of: None,
             admitted: Admitted::default(),
+            trial: None,
+            readiness: (Readiness::Unknown("nobody has asked yet".to_owned()), None),
             done: None,
             problems: Vec::new(),
         }
@@ -132,27 +133,53 @@ impl Keeper {
             return;
         };
         let node = node_name();
-        let mut problems = Vec::new();
-        let images = self.images(configured, kubernetes, &mut problems).await;
-        let wanted = Wanted {
-            configured: configured.clone(),
-            node: node.clone(),
-            images,
-        };
-        if !self.done.as_ref().is_some_and(|done| done.is(&wanted)) {
-            match self.carry_out(kubernetes, &wanted, &mut problems).await {
-                Ok(true) => self.done = Some(wanted),
-                Ok(false) => {}
+        let (services, mut problems) = read_status().await;
+        let wanted = self
+            .wanted(configured, kubernetes, &node, &mut problems)
+            .await;
+        let chosen = self
+            .choose(kubernetes, &node, wanted, &services, &mut problems)
+            .await;
+        if let Some(chosen) = chosen {
+            match self.planned(configured, &node, &chosen).await {
+                Ok(extensions) => {
+                    let next = Done {
+                        configured: configured.clone(),
+                        node: node.clone(),
+                        extensions,
+                    };
+                    self.carry_out_if_new(kubernetes, next, &mut problems).await;
+                }
                 Err(error) => problems.push(format!("{error:#}")),
             }
         }
-        self.show(kubernetes, &node, problems).await;
+        self.show(kubernetes, &node, services, problems).await;
+    }
+
+    async fn carry_out_if_new(
+        &mut self,
+        kubernetes: &Kubernetes,
+        next: Done,
+        problems: &mut Vec<String>,
+    ) {
+        if self.done.as_ref().is_some_and(|done| done.is(&next)) {
+            return;
+        }
+        match self.carry_out(kubernetes, &next).await {
+            Ok(true) => self.done = Some(next),
+            Ok(false) => {}
+            Err(error) => problems.push(format!("{error:#}")),
+        }
     }
 
     /// Shows the node, its services, and what is wrong.
-    async fn show(&mut self, kubernetes: &Kubernetes, node: &str, mut problems: Vec<String>) {
-        let status = read_status().await;
-        problems.extend(status.errors);
+    async fn show(
+        &mut self,
+        kubernetes: &Kubernetes,
+        node: &str,
+        services: Vec<NodeService>,
+        problems: Vec<String>,
+    ) {
         for problem in &problems {
             if !self.problems.contains(problem) {
                 tracing::warn!("Kubernetes: {problem}");
@@ -160,20 +187,13 @@ impl Keeper {
         }
         self.problems.clone_from(&problems);
         show_nothing_but(&self.machine, kubernetes, node);
-        let services = status
-            .services
-            .into_iter()
-            .map(|(name, service)| NodeService {
-                name,
-                extension: service.extension,
-                state: service.state,
-                since: service.since,
-                restarts: service.restarts,
-                last: service.error.or(service.last_exit),
-            });
-        let services: Vec<NodeService> = services.collect();
         self.follow_logs(&services).await;
-        put(&self.machine, node, KubernetesFact { problems, services });
+        let fact = KubernetesFact {
+            problems,
+            services,
+            readiness: self.readiness.0.clone(),
+        };
+        put(&self.machine, node, fact);
     }
 
     async fn follow_logs(&self, services: &[NodeService]) {
@@ -188,61 +208,158 @@ impl Keeper {
         }
     }
 
-    /// Returns the images of the extensions, in the order of the config; `None` for one that is not here, or may not be used.
-    async fn images(
+    /// Returns the images that the config names, if all of them are here and can be used; shows how far each is.
+    async fn wanted(
         &mut self,
         configured: &Arc<Configured>,
         kubernetes: &Kubernetes,
+        node: &str,
         problems: &mut Vec<String>,
-    ) -> Vec<Option<VerifiedImage>> {
-        let mut images = Vec::new();
+    ) -> Option<Images> {
+        let mut wanted = Some(Images::new());
         for extension in &kubernetes.extensions {
-            let admitted = self
-                .admitted
-                .get(&self.machine, configured, &extension.image)
-                .await;
-            let state = match &admitted {
-                Ok(Some(_)) => None,
-                Ok(None) => Some(ExtensionState::Fetching),
+            let chosen = self.pinned(&extension.image);
+            let planned = match &chosen {
+                Some(chosen) => self.plan(configured, node, &extension.name, chosen).await,
+                None => Ok(None),
+            };
+            let state = match &planned {
+                Ok(Some(_)) => ExtensionState::Planned,
+                Ok(None) => ExtensionState::Fetching,
                 Err(error) => {
                     problems.push(format!("the extension {}: {error:#}", extension.name));
-                    Some(ExtensionState::Refused(format!("{error:#}")))
+                    ExtensionState::Refused(format!("{error:#}"))
                 }
             };
-            if let Some(state) = state {
-                show_extension(&self.machine, extension, None, state);
+            match (chosen.clone(), &mut wanted, &state) {
+                (Some(chosen), Some(wanted), ExtensionState::Planned) => {
+                    wanted.insert(extension.name.clone(), chosen);
+                }
+                _ => wanted = None,
             }
-            images.push(admitted.unwrap_or_default());
+            show_extension(&self.machine, extension, chosen, state);
         }
-        images
+        wanted
     }
 
-    /// Loads the modules, writes the files, and tells the container its plan; returns false if something is not here yet, or is refused.
-    async fn carry_out(
+    /// Returns what the name of a pinned image means, if the image is here.
+    fn pinned(&self, image: &ImageReference) -> Option<Chosen> {
+        let fact = self.machine.store.get::<PinFact>(&image.to_string())?;
+        let State::Pinned { digest } = fact.state else {
+            return None;
+        };
+        Some(Chosen {
+            image: image.clone(),
+            digest,
+        })
+    }
+
+    /// Checks an extension; `None` if its image is not here.
+    async fn plan(
+        &mut self,
+        configured: &Arc<Configured>,
+        node: &str,
+        name: &str,
+        chosen: &Chosen,
+    ) -> anyhow::Result<Option<PlannedExtension>> {
+        let image = self.admitted.get(&self.machine, configured, chosen).await?;
+        let version = &self.machine.running.version;
+        let planned = image.map(|image| kubernetes::checked(name, &image, version, node));
+        planned.transpose()
+    }
+
+    /// Chooses the extensions that run: those that the config names, or the proven ones while these are not here or have failed.
+    async fn choose(
         &mut self,
         kubernetes: &Kubernetes,
-        wanted: &Wanted,
+        node: &str,
+        wanted: Option<Images>,
+        services: &[NodeService],
         problems: &mut Vec<String>,
-    ) -> anyhow::Result<bool> {
+    ) -> Option<Images> {
+        let mut record = self.machine.node_record.get();
+        let Some(wanted) = wanted else {
+            return record.proven;
+        };
+        let is_proven = record.proven.as_ref() == Some(&wanted);
+        let elapsed = self.ask_if_due(kubernetes, node, services, is_proven).await;
+        let before = record.clone();
+        let choice = choose(
+            &mut record,
+            &mut self.trial,
+            &wanted,
+            &self.readiness.0,
+            elapsed,
+            kubernetes.ready_within,
+        );
+        problems.extend(choice.instead);
+        if record != before {
+            if record.proven.as_ref() == Some(&wanted) {
+                tracing::info!("Kubernetes: the node is ready with its extensions, which are kept");
+            }
+            if let Err(error) = self.machine.node_record.set(record).await {
+                problems.push(format!("the record of extensions: {error:#}"));
+            }
+        }
+        Some(choice.images)
+    }
+
+    /// Asks whether the node is ready, if it is time; returns the time since it was asked before, zero if it is not time.
+    async fn ask_if_due(
+        &mut self,
+        kubernetes: &Kubernetes,
+        node: &str,
+        services: &[NodeService],
+        is_proven: bool,
+    ) -> Duration {
+        let interval = if is_proven { ASK_SELDOM } else { ASK };
+        let elapsed = self.readiness.1.map(|asked| asked.elapsed());
+        if elapsed.is_some_and(|elapsed| elapsed < interval) {
+            return Duration::ZERO;
+        }
+        let readiness = readiness(&kubernetes.cluster, node, services).await;
+        self.readiness = (readiness, Some(Instant::now()));
+        elapsed.unwrap_or_default()
+    }
+
+    /// Checks the extensions that were chosen.
+    async fn planned(
+        &mut self,
+        configured: &Arc<Configured>,
+        node: &str,
+        chosen: &Images,
+    ) -> anyhow::Result<Vec<PlannedExtension>> {
+        let mut planned = Vec::new();
+        for (name, chosen) in chosen {
+            let extension = self.plan(configured, node, name, chosen).await?;
+            let here = extension.with_context(|| {
+                format!(
+                    "the extension {name}: {} is not here any more",
+                    chosen.digest
+                )
+            });
+            planned.push(here?);
+        }
+        Ok(planned)
+    }
+
+    /// Loads the modules, writes the files, and tells the container its plan; returns false if the container's image is not here yet.
+    async fn carry_out(&mut self, kubernetes: &Kubernetes, next: &Done) -> anyhow::Result<bool> {
         if !self.load_modules(kubernetes).await? {
             return Ok(false);
         }
-        let registries = &wanted.configured.config.registries;
-        let (files, environment) = kubernetes::files(kubernetes, registries, &wanted.node);
+        let registries = &next.configured.config.registries;
+        let (files, environment) = kubernetes::files(kubernetes, registries, &next.node);
         blocking_io::within(blocking_io::ANSWER, move || write(&files)).await??;
-        let planned = self.checked(kubernetes, wanted, problems);
-        let Some(extensions) = planned.into_iter().collect() else {
-            return Ok(false);
-        };
         let plan = Plan {
-            node: wanted.node.clone(),
-            extensions,
+            node: next.node.clone(),
+            extensions: next.extensions.clone(),
             environment,
             ..Plan::default()
         };
         let is_new = self.machine.node_plan.set(plan).await;
         if is_new.context("write the node's plan")? {
-            tracing::info!("Kubernetes: the node {} has a new plan", wanted.node);
+            tracing::info!("Kubernetes: the node {} has a new plan", next.node);
             have_it_read().await?;
         }
         Ok(true)
@@ -264,34 +381,6 @@ impl Keeper {
         }
         Ok(true)
     }
-
-    /// Checks the extensions and shows them, in the order of the config; `None` for one that cannot be used.
-    fn checked(
-        &self,
-        kubernetes: &Kubernetes,
-        wanted: &Wanted,
-        problems: &mut Vec<String>,
-    ) -> Vec<Option<PlannedExtension>> {
-        let version = &self.machine.running.version;
-        let mut planned = Vec::new();
-        for (extension, image) in kubernetes.extensions.iter().zip(&wanted.images) {
-            let Some(image) = image else {
-                planned.push(None);
-                continue;
-            };
-            let checked = kubernetes::checked(&extension.name, image, version, &wanted.node);
-            let state = match &checked {
-                Ok(_) => ExtensionState::Planned,
-                Err(error) => {
-                    problems.push(format!("the extension {}: {error:#}", extension.name));
-                    ExtensionState::Refused(format!("{error:#}"))
-                }
-            };
-            show_extension(&self.machine, extension, Some(image.digest()), state);
-            planned.push(checked.ok());
-        }
-        planned
-    }
 }
 
 /// Writes the node's files. A node of another cluster joins it anew.
@@ -309,12 +398,12 @@ fn write(files: &[NodeFile]) -> anyhow::Result<()> {
 fn show_extension(
     machine: &Machine,
     extension: &Extension,
-    digest: Option<Digest>,
+    chosen: Option<Chosen>,
     state: ExtensionState,
 ) {
     let fact = ExtensionFact {
         image: extension.image.to_string(),
-        digest: digest.map(|digest| digest.to_string()),
+        digest: chosen.map(|chosen| chosen.digest.to_string()),
         state,
     };
     put(machine, &extension.name, fact);
@@ -364,17 +453,28 @@ fn show_nothing_but(machine: &Machine, kubernetes: &Kubernetes, node: &str) {
     }
 }
 
-async fn read_status() -> Status {
+/// Reads how the services go, and what is wrong with the plan.
+async fn read_status() -> (Vec<NodeService>, Vec<String>) {
     let file = kubernetes::control().join(STATUS);
     let read = move || whole_file::read_json::<Status>(&file);
     let read = blocking_io::within(blocking_io::ANSWER, read).await;
-    match read.map_err(anyhow::Error::from).flatten() {
+    let status = match read.map_err(anyhow::Error::from).flatten() {
         Ok(status) => status.unwrap_or_default(),
-        Err(error) => Status {
-            errors: vec![format!("its status cannot be read: {error:#}")],
-            ..Status::default()
-        },
-    }
+        Err(error) => {
+            let error = format!("its status cannot be read: {error:#}");
+            return (Vec::new(), vec![error]);
+        }
+    };
+    let services = status.services.into_iter();
+    let services = services.map(|(name, service)| NodeService {
+        name,
+        extension: service.extension,
+        state: service.state,
+        since: service.since,
+        restarts: service.restarts,
+        last: service.error.or(service.last_exit),
+    });
+    (services.collect(), status.errors)
 }
 
 /// Returns the node's name: the host's, as Kubernetes writes names.

@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use tokio::time::timeout;
 
 use crate::intent;
+use crate::kubernetes::trial::Chosen;
 use crate::machine::{Configured, Machine};
 use crate::oci::VerifiedImage;
-use crate::pins::{PinFact, State};
-use crate::values::ImageReference;
+use crate::values::Digest;
 
 /// Time limit for a registry to name a signature that is not kept with the image.
 const LOOK: Duration = Duration::from_secs(10);
@@ -20,11 +20,11 @@ const LOOK: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Admitted {
     under: Option<Arc<Configured>>,
-    images: BTreeMap<ImageReference, VerifiedImage>,
+    images: BTreeMap<Digest, VerifiedImage>,
 }
 
 impl Admitted {
-    /// Returns a pinned image, if it may be used; `None` while it is not here.
+    /// Returns an image of the store, if it may be used by this name; `None` if it is not here.
     ///
     /// # Errors
     /// The rules do not allow it; the store failed.
@@ -32,28 +32,23 @@ impl Admitted {
         &mut self,
         machine: &Machine,
         configured: &Arc<Configured>,
-        name: &ImageReference,
+        chosen: &Chosen,
     ) -> anyhow::Result<Option<VerifiedImage>> {
-        if !self
-            .under
-            .as_ref()
-            .is_some_and(|it| Arc::ptr_eq(it, configured))
-        {
+        let is_same = |under: &Arc<Configured>| Arc::ptr_eq(under, configured);
+        if !self.under.as_ref().is_some_and(is_same) {
             // Another config may have other rules.
             self.images.clear();
             self.under = Some(configured.clone());
         }
-        let fact = machine.store.get::<PinFact>(&name.to_string());
-        let Some(State::Pinned { digest }) = fact.map(|fact| fact.state) else {
-            return Ok(None);
-        };
-        if let Some(known) = self.images.get(name)
-            && known.digest() == digest
-        {
+        let Chosen {
+            image: name,
+            digest,
+        } = chosen;
+        if let Some(known) = self.images.get(digest) {
             return Ok(Some(known.clone()));
         }
         let puller = intent::puller(Some(configured));
-        let Some(image) = puller.whole(name, digest, &machine.images).await? else {
+        let Some(image) = puller.whole(name, *digest, &machine.images).await? else {
             return Ok(None);
         };
         let admitted = timeout(LOOK, puller.admit(name, image, &machine.images)).await;
@@ -64,7 +59,7 @@ impl Admitted {
             )
         };
         let image = admitted.with_context(late)??;
-        self.images.insert(name.clone(), image.clone());
+        self.images.insert(*digest, image.clone());
         Ok(Some(image))
     }
 }

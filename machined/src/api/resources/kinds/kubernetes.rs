@@ -1,6 +1,7 @@
 //! The kinds of a machine that is a Kubernetes node: the node, its extensions, and their services.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
+use crate::kubernetes::trial::Readiness;
 use crate::kubernetes::{ExtensionFact, ExtensionState, KubernetesFact, NodeService};
 use crate::machine::Machine;
 use crate::store::{Metadata, Resource as _};
@@ -28,11 +29,21 @@ pub(super) const NODES: Kind = Kind {
     name: "KubernetesNodes.instar.dev",
     singular: "KubernetesNode",
     aliases: &["kubernetes"],
-    columns: &[("Problems", "{.problems}")],
+    columns: &[("Ready", "{.ready}"), ("Problems", "{.problems}")],
     read: |machine| {
         let node = |(metadata, fact): (Metadata, KubernetesFact)| {
-            let problems = fact.problems.into_iter().collect::<Value>();
-            Item::stored(metadata, Record::default().with("problems", 1, problems))
+            let (ready, why) = match fact.readiness {
+                Readiness::Ready => ("true", None),
+                Readiness::NotReady(why) => ("false", Some(why)),
+                Readiness::Unknown(why) => ("unknown", Some(why)),
+            };
+            let problems = why.into_iter().chain(fact.problems);
+            let spec = Record::default().with("ready", 1, ready.to_owned()).with(
+                "problems",
+                2,
+                problems.collect::<Value>(),
+            );
+            Item::stored(metadata, spec)
         };
         Ok(nodes(machine).map(node).collect())
     },
