@@ -88,6 +88,16 @@ image: build tools ## Build the images of v0.1.0 and v0.2.0 in target/image: ker
 	@target/debug/image firmware --out target/firmware $(if $(MIRROR),--mirror $(MIRROR))
 	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/greeter --entrypoint /greeter --out target/image/greeter
 
+# A version, the folder in target/image, kernels.
+define build-kubernetes-base
+    target/debug/image kubernetes-base --version $(1) --out target/image/$(2) $(3:%=--kernel %) --profile $(PROFILE) \
+        $(if $(MIRROR),--mirror $(MIRROR)) $(if $(CREATED),--created $(CREATED)) $(IMAGE_OPTIONS)
+endef
+
+.PHONY: kubernetes-base
+kubernetes-base: build tools ## Build the base images of Kubernetes of v0.1.0 and v0.2.0 in target/image: kubernetes-VERSION
+	@for version in $(VERSIONS); do $(call build-kubernetes-base,$$version,kubernetes-$$version,$(KERNEL)); done
+
 .PHONY: packages
 packages: tools ## Renew image/packages, the exact Debian packages of the image, and say what has changed
 	target/debug/image packages $(if $(MIRROR),--mirror $(MIRROR)) $(if $(SECURITY_MIRROR),--security-mirror $(SECURITY_MIRROR))
@@ -99,6 +109,7 @@ release: build tools ## Write the folder that users download, target/dist/VERSIO
 	@[ -e $(KEYS)/db.auth ] || target/debug/image keys --out $(KEYS)
 	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) $(RELEASE_TARGETS:%=--target %) -p instarctl
 	@for kernel in cloud generic; do $(call build-image,$(VERSION),release-$$kernel,$$kernel); done
+	@$(call build-kubernetes-base,$(VERSION),kubernetes-$(VERSION),cloud generic)
 	@build/release $(VERSION) $(PROFILE) $(KEYS) $(RELEASE_KEY)
 
 .PHONY: try-release

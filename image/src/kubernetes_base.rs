@@ -96,9 +96,6 @@ const XTABLES: &str = "usr/lib/x86_64-linux-gnu/xtables";
 
 /// The place of kubernetes-init in the image.
 const INIT: &str = "usr/lib/instar/kubernetes-init";
-/// The names of the modules to load: those that nothing else needs (modules-load.d(5)).
-const TO_LOAD: &str = "usr/lib/modules-load.d/kubernetes.conf";
-
 /// The inputs and output of a build.
 #[derive(Debug)]
 pub struct Options {
@@ -291,14 +288,11 @@ impl Kernels {
     fn add(&mut self, packages: Vec<Fetched>) -> Result<()> {
         let (package, release) = build::kernel_package(&packages)?;
         let folder = modules::folder(&package.root, release)?;
-        let wanted = modules::wanted("kubernetes")?;
         let selection = Available::read(&folder)?
-            .select(wanted.iter().copied())
+            .select(modules::wanted("kubernetes")?)
             .with_context(|| format!("cannot choose modules of {}", package.package.name))?;
         let built_in = read(&folder.join("modules.builtin"))?;
         rootfs::add_modules(&mut self.tree, release, &selection, &built_in)?;
-        let to_load = wanted.join("\n") + "\n";
-        self.tree.file(TO_LOAD, 0o644, to_load.into_bytes())?;
         self.releases.push(release.to_owned());
         self.packages.push(package.clone());
         Ok(())
@@ -307,4 +301,32 @@ impl Kernels {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_file_is_of_a_package_that_is_fetched() {
+        for (package, path) in PROGRAMS.iter().chain(&FILES) {
+            assert!(PACKAGES.contains(package), "{path}");
+        }
+        for (path, target) in OTHER_NAMES {
+            let folder = path.rsplit_once('/').unwrap().0;
+            let program = format!("{folder}/{target}");
+            assert!(PROGRAMS.iter().any(|(_, path)| *path == program), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_layer_of_a_version_has_only_what_a_version_changes() {
+        let own = own_layer(b"init", &"v0.3.0".parse().unwrap()).unwrap();
+        let is_file = |(_, node): &(&str, &crate::tree::Node)| {
+            matches!(node.content, crate::tree::Content::File(_))
+        };
+        let files: Vec<_> = own.iter().filter(is_file).map(|(path, _)| path).collect();
+        assert_eq!(files, ["etc/os-release", INIT]);
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Leaves the root, and enables its controllers.
+    /// Leaves the root, so that its controllers can be enabled.
     pub(crate) fn set_up() -> Result<Self> {
         let root = Path::new(ROOT);
         ensure!(
@@ -38,9 +38,12 @@ impl Cgroups {
             services: root.join("services"),
         };
         make(&cgroups.services)?;
-        enable_controllers(root)?;
-        enable_controllers(&cgroups.services)?;
         Ok(cgroups)
+    }
+
+    /// Enables all controllers for kubelet's cgroups and for services. One that cannot be enabled does not keep others from it.
+    pub(crate) fn enable_controllers(&self) -> Result<()> {
+        enable_controllers(Path::new(ROOT)).and(enable_controllers(&self.services))
     }
 
     /// Makes the cgroup of a service, with its limit on tasks, and returns the file that takes processes.
@@ -88,6 +91,7 @@ impl Cgroups {
 
     /// Removes the cgroup of a service that is not planned any more; one with processes stays.
     pub(crate) fn remove(&self, name: &str) {
+        // With processes of pods in it, it goes with the container.
         let _ = fs::remove_dir(self.services.join(name));
     }
 }
@@ -101,13 +105,13 @@ fn enable_controllers(cgroup: &Path) -> Result<()> {
     let file = cgroup.join("cgroup.controllers");
     let controllers =
         fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    for controller in controllers.split_whitespace() {
+    let enabled = controllers.split_whitespace().map(|controller| {
         write(
             &cgroup.join("cgroup.subtree_control"),
             &format!("+{controller}"),
-        )?;
-    }
-    Ok(())
+        )
+    });
+    enabled.fold(Ok(()), Result::and)
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {

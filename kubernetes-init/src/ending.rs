@@ -12,7 +12,7 @@ use crate::processes::Processes;
 use crate::signals::Signals;
 
 /// The time between SIGTERM and the end of this program, with which the kernel kills all that is left.
-const GRACE: Duration = Duration::from_secs(8);
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
 /// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -20,6 +20,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn end_everything(signals: &Signals, processes: &mut Processes) {
     // For PID 1 these are all other processes of the container.
     let all = Pid::from_raw(-1);
+    // It fails only if there is no other process.
     let _ = kill(all, Signal::SIGTERM);
     let until = Instant::now() + GRACE;
     while has_processes() {
@@ -28,10 +29,12 @@ pub(crate) fn end_everything(signals: &Signals, processes: &mut Processes) {
             break;
         }
         let mut waiting = [PollFd::new(signals, PollFlags::IN)];
+        // Whatever it says, everything is looked at.
         let _ = poll(&mut waiting, Timespec::try_from(LOOK).ok().as_ref());
         signals.take();
         processes.listen();
     }
+    // As above.
     let _ = kill(all, Signal::SIGKILL);
 }
 

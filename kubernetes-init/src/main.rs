@@ -81,12 +81,15 @@ fn start() -> Result<Container> {
     let os_release = layers::put_over(&directory.join(OS_RELEASE), "/etc/os-release");
     let cgroups = Cgroups::set_up();
     let layers = Layers::new()?;
-    let (cgroups, no_cgroups) = match cgroups {
-        Ok(cgroups) => (Some(cgroups), None),
+    let (cgroups, without) = match cgroups {
+        Ok(cgroups) => {
+            let enabled = cgroups.enable_controllers();
+            (Some(cgroups), enabled.err())
+        }
         Err(error) => (None, Some(error)),
     };
     let mut container = Container::new(directory, os_version(), signals, layers, cgroups);
-    for error in no_cgroups.iter().chain(os_release.as_ref().err()) {
+    for error in without.iter().chain(os_release.as_ref().err()) {
         container.report().start_failed(error);
     }
     Ok(container)

@@ -23,6 +23,7 @@ impl Socket {
         let path = Path::new(DIRECTORY).join(service);
         let failed = || format!("cannot make the socket {}", path.display());
         fs::create_dir_all(DIRECTORY).with_context(failed)?;
+        // If one is left after this, the next step says so.
         let _ = fs::remove_file(&path);
         let socket = UnixDatagram::bind(&path).with_context(failed)?;
         socket.set_nonblocking(true).with_context(failed)?;

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use instar_kubernetes_plan::{LOGS, PLAN, STATUS};
+use instar_kubernetes_plan::{LOGS, PLAN, STATUS, STOP_SECONDS};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use crate::cgroups::Cgroups;
+use crate::ending;
 use crate::extensions::{Outcome, Used, read_plan};
 use crate::layers::Layers;
 use crate::output::say;
@@ -20,8 +21,10 @@ use crate::supervisor::{Event, Supervisor};
 
 /// Limit on a wait: the processes that a service has left are looked for.
 const LOOK: Duration = Duration::from_secs(1);
-/// Limit on the ends of all services, in their order; then everything ends at once. It is below the time that machined gives.
-const ALL_SERVICES: Duration = Duration::from_secs(35);
+/// Limit on the ends of all services, in their order; then everything ends at once.
+const ALL_SERVICES: Duration = Duration::from_secs(5);
+/// The end is over before machined kills the container.
+const _: () = assert!(ALL_SERVICES.as_secs() + ending::GRACE.as_secs() < STOP_SECONDS);
 
 /// All that the loop holds.
 #[derive(Debug)]
@@ -78,16 +81,16 @@ impl Container {
             {
                 break;
             }
-            self.wait();
+            self.await_news();
             events.extend(self.news());
         }
-        crate::ending::end_everything(&self.signals, &mut self.processes);
+        ending::end_everything(&self.signals, &mut self.processes);
         self.report
             .write(self.supervisor.services(), &self.processes);
     }
 
     /// Waits for something to read, until the next deadline or for a second.
-    fn wait(&self) {
+    fn await_news(&self) {
         let until = self.supervisor.deadline();
         let left = until.map_or(LOOK, |until| {
             until.saturating_duration_since(Instant::now())
@@ -117,7 +120,10 @@ impl Container {
         events.extend(self.processes.listen().into_iter().map(Event::Ready));
         while let Some(reaped) = self.processes.reap() {
             if let Some(end) = reaped {
-                self.report.ended(&end.name, end.text);
+                // The end of a command before the start is worth a word only if it failed.
+                if !end.success || !self.supervisor.is_preparing(&end.name) {
+                    self.report.ended(&end.name, end.text);
+                }
                 let (name, success) = (end.name, end.success);
                 events.push(Event::ProcessEnded { name, success });
             }

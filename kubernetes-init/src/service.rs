@@ -23,8 +23,13 @@ use instar_kubernetes_plan::State as Shown;
 
 /// Limit on the commands before a start and on getting ready, together: systemd's default.
 const STARTING: Duration = Duration::from_secs(90);
-/// The time between SIGTERM and SIGKILL. The ends of kubelet and of containerd, one after the other, fit into a stop of the container.
+/// The time between SIGTERM and SIGKILL, while the container lives on.
 const ENDING: Duration = Duration::from_secs(15);
+
+/// A service that ended sooner than this after its start does not work: its next pause is twice as long.
+const STEADY: Duration = Duration::from_secs(60);
+/// The first such pause, and the limit on them. A unit's own pause is never shortened.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// A service to run. It starts anew when any of this changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -107,6 +112,9 @@ pub(crate) struct Life {
     next: Option<Service>,
     was_tried: bool,
     starts: u64,
+    started: Option<Instant>,
+    /// The number of starts, one after the other, that did not last.
+    early_ends: u32,
 }
 
 impl Life {
@@ -117,6 +125,8 @@ impl Life {
             next: None,
             was_tried: false,
             starts: 0,
+            started: None,
+            early_ends: 0,
         }
     }
 
@@ -142,6 +152,11 @@ impl Life {
     /// Whether its process has ended, and only others of its processes may be left.
     pub(crate) fn leaves_others(&self) -> bool {
         matches!(self.state, State::Ending(Ending { main: false, .. }))
+    }
+
+    /// Whether a command before its start runs.
+    pub(crate) fn is_preparing(&self) -> bool {
+        matches!(self.state, State::Preparing { .. })
     }
 
     /// Its state as machined is told.
@@ -197,6 +212,7 @@ impl Life {
             return None;
         }
         self.starts += 1;
+        self.started = Some(now);
         Some(self.run(0, now + STARTING))
     }
 
@@ -336,10 +352,24 @@ impl Life {
         }
     }
 
+    /// The pause before the next start: the unit's, or a longer one if the service does not last.
+    fn pause(&mut self, now: Instant) -> Duration {
+        let lasted = self
+            .started
+            .map(|started| now.saturating_duration_since(started));
+        self.early_ends = match lasted {
+            Some(lasted) if lasted < STEADY => self.early_ends.saturating_add(1),
+            _ => 0,
+        };
+        let doubled = 2_u32.saturating_pow(self.early_ends.saturating_sub(1));
+        let longer = BACK_OFF.0.saturating_mul(doubled).min(BACK_OFF.1);
+        self.service.unit.restart_pause.max(longer)
+    }
+
     fn settle(&mut self, then: Then, now: Instant) -> Option<Action> {
         self.state = match then {
             Then::Pause => State::Pausing {
-                until: now + self.service.unit.restart_pause,
+                until: now + self.pause(now),
             },
             Then::StartAgain => {
                 self.service = self.next.take().unwrap_or_else(|| self.service.clone());

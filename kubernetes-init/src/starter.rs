@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use instar_extension::Limit;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use rustix::process::{Resource, Rlimit, setrlimit, setsid};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, setsid};
 
 /// The first argument that makes this program a starter.
 pub(crate) const WORD: &str = "start";
@@ -105,5 +105,18 @@ fn set(limit: &str) -> Result<()> {
         current: value,
         maximum: value,
     };
-    Ok(setrlimit(resource, limit)?)
+    match setrlimit(resource, limit) {
+        // Only a privileged process may raise its limits. Another one gets the highest that it may have, as with systemd.
+        Err(rustix::io::Errno::PERM) => {
+            let maximum = getrlimit(resource).maximum;
+            Ok(setrlimit(
+                resource,
+                Rlimit {
+                    current: maximum,
+                    maximum,
+                },
+            )?)
+        }
+        set => Ok(set?),
+    }
 }

@@ -101,6 +101,11 @@ impl Supervisor {
         self.services.get(name).map(Life::service)
     }
 
+    /// Whether a command before the start of this service runs.
+    pub(crate) fn is_preparing(&self, name: &str) -> bool {
+        self.services.get(name).is_some_and(Life::is_preparing)
+    }
+
     fn with(
         &mut self,
         name: &str,

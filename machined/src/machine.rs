@@ -25,6 +25,7 @@ use crate::containers::{ImageUpdates, ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
+use crate::kubernetes::{NodeLogs, PlanFile};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::oci::{ImageStore, Puller};
@@ -106,6 +107,10 @@ pub struct Machine {
     pub pins: Pins,
     /// The registry that serves images for a while.
     pub temporary_registry: TemporaryRegistry,
+    /// The logs of the services of a Kubernetes node.
+    pub node_logs: NodeLogs,
+    /// The plan for the container of a Kubernetes node.
+    pub node_plan: PlanFile,
     /// machined's own output.
     pub own_log: LogRing,
     /// The logs on the disk, which outlast restarts.
@@ -202,6 +207,8 @@ impl Machine {
             image_updates: ImageUpdates::default(),
             pins: Pins::default(),
             temporary_registry: TemporaryRegistry::default(),
+            node_logs: NodeLogs::default(),
+            node_plan: PlanFile::default(),
             own_log: parts.own_log,
             log_disk,
             network: parts.network,
@@ -319,7 +326,10 @@ impl Machine {
     pub fn log_of(&self, name: &str) -> Option<LogRing> {
         match name {
             MACHINED => Some(self.own_log.clone()),
-            _ => Some(self.services.get(name)?.log().clone()),
+            _ => match self.services.get(name) {
+                Some(service) => Some(service.log().clone()),
+                None => self.node_logs.get(name),
+            },
         }
     }
 
@@ -329,7 +339,7 @@ impl Machine {
         let ids = services
             .iter()
             .map(|service| service.definition().id.clone());
-        ids.collect()
+        ids.chain(self.node_logs.names()).collect()
     }
 
     /// Returns the stage that the machine is in, and its problems.

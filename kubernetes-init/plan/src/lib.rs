@@ -31,8 +31,9 @@ pub const OS_RELEASE: &str = "os-release";
 pub const LOGS: &str = "logs";
 /// Limit on a plan, in bytes.
 pub const LARGEST_PLAN: u64 = 1 << 20;
-/// The time within which kubernetes-init has ended everything after SIGTERM.
-pub const STOP_SECONDS: u64 = 45;
+/// The time within which kubernetes-init has ended everything after SIGTERM: below the 10 s after which machined kills a container. With a
+/// longer time there, this may be longer as well.
+pub const STOP_SECONDS: u64 = 9;
 
 /// What is to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +107,20 @@ pub enum State {
     Pausing,
     /// It ended, and does not start again.
     Ended,
+}
+
+impl State {
+    /// Its word, as in the status.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Waiting => "waiting",
+            State::Starting => "starting",
+            State::Running => "running",
+            State::Stopping => "stopping",
+            State::Pausing => "pausing",
+            State::Ended => "ended",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -218,6 +218,26 @@ fn containers_outlive_the_service_that_started_them() {
 }
 
 #[test]
+fn a_service_that_does_not_last_pauses_longer_each_time() {
+    let mut agent = service("agent", &[]);
+    agent.unit.restart_pause = Duration::from_millis(100);
+    agent.unit.kill_mode = KillMode::Process;
+    let (mut bench, _) = Bench::with(&[agent]);
+    let pause = |bench: &mut Bench| {
+        bench.ends("agent", false);
+        let pause = bench.supervisor.deadline().unwrap() - bench.now;
+        bench.now += pause;
+        assert_eq!(bench.event(Event::Tick), [start("agent")]);
+        pause.as_millis()
+    };
+    let pauses: Vec<u128> = (0..9).map(|_| pause(&mut bench)).collect();
+    let doubled = [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000];
+    assert_eq!(pauses, doubled);
+    bench.after(60);
+    assert_eq!(pause(&mut bench), 100, "it has lasted");
+}
+
+#[test]
 fn a_new_plan_restarts_only_the_changed_services() {
     let old = [
         service("containerd", &[]),

@@ -1,5 +1,6 @@
 //! A container on this machine: its extensions, its plan, and kubernetes-init in it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,8 @@ impl Extension {
 /// The files of a container.
 pub(crate) struct Node {
     folder: tempfile::TempDir,
-    variables: std::cell::RefCell<BTreeMap<String, BTreeMap<String, String>>>,
+    variables: RefCell<BTreeMap<String, BTreeMap<String, String>>>,
+    restarts: RefCell<BTreeMap<String, u64>>,
     name: String,
 }
 
@@ -71,7 +73,8 @@ impl Node {
     pub(crate) fn new(name: &str) -> Self {
         let node = Node {
             folder: tempfile::tempdir().unwrap(),
-            variables: Default::default(),
+            variables: RefCell::default(),
+            restarts: RefCell::default(),
             name: name.to_owned(),
         };
         fs::create_dir_all(node.directory().join("trees")).unwrap();
@@ -101,6 +104,15 @@ impl Node {
         of_service.insert(name.to_owned(), value.to_owned());
     }
 
+    /// The next plan asks for one more restart of a service.
+    pub(crate) fn restart(&self, service: &str) {
+        *self
+            .restarts
+            .borrow_mut()
+            .entry(service.to_owned())
+            .or_default() += 1;
+    }
+
     /// Writes a plan with these extensions: NAME, or NAME=TREE.
     pub(crate) fn plan(&self, extensions: &[&str]) {
         let planned = extensions.iter().map(|text| {
@@ -114,7 +126,7 @@ impl Node {
             node: self.name.clone(),
             extensions: planned.collect(),
             environment: self.variables.borrow().clone(),
-            ..Plan::default()
+            restarts: self.restarts.borrow().clone(),
         };
         self.write_plan(&serde_json::to_string(&plan).unwrap());
     }
@@ -245,10 +257,12 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
+            // It may have ended just now.
             let _ = as_root("kill")
                 .args(["-s", "KILL"])
                 .arg(self.init())
                 .status();
+            // Nothing is left to do if it fails.
             let _ = self.child.wait();
         }
     }

@@ -1,11 +1,61 @@
 //! Converts services to messages of the API.
 
-use instar_api::machine::{ServiceEvent, ServiceEvents, ServiceInfo};
+use std::time::{Duration, UNIX_EPOCH};
 
-use crate::services::{Service, timestamp, wire_health};
+use instar_api::machine::{ServiceEvent, ServiceEvents, ServiceHealth, ServiceInfo};
+
+use crate::kubernetes::{KubernetesFact, NodeService, ServiceState};
+use crate::machine::Machine;
+use crate::services::{Phase, Service, timestamp, wire_health};
+
+/// Builds the rows of `ServiceList`: the machine's services, and those in the container of Kubernetes.
+pub(super) fn rows(machine: &Machine) -> Vec<ServiceInfo> {
+    let services = machine.services.list();
+    let nodes = machine.store.list::<KubernetesFact>();
+    let of_node = nodes.iter().flat_map(|(_, fact)| &fact.services);
+    services
+        .iter()
+        .map(row)
+        .chain(of_node.map(row_of_node))
+        .collect()
+}
+
+/// Builds the row of a service in the container of Kubernetes, whose history ends with its last change.
+fn row_of_node(service: &NodeService) -> ServiceInfo {
+    let state = match service.state {
+        ServiceState::Waiting | ServiceState::Pausing => Phase::Waiting,
+        ServiceState::Starting => Phase::Starting,
+        ServiceState::Running => Phase::Running,
+        ServiceState::Stopping => Phase::Stopping,
+        ServiceState::Ended => Phase::Failed,
+    };
+    let at = timestamp(UNIX_EPOCH + Duration::from_secs(service.since));
+    let runs = service.state == ServiceState::Running;
+    let last = service.last.clone().unwrap_or_default();
+    ServiceInfo {
+        id: service.name.clone(),
+        state: state.name().to_owned(),
+        events: Some(ServiceEvents {
+            events: vec![ServiceEvent {
+                msg: match last.is_empty() {
+                    true => format!("It is {}", service.state.word()),
+                    false => format!("It is {}: {last}", service.state.word()),
+                },
+                state: state.name().to_owned(),
+                ts: Some(at),
+            }],
+        }),
+        health: Some(ServiceHealth {
+            unknown: false,
+            healthy: runs,
+            last_message: if runs { String::new() } else { last },
+            last_change: Some(at),
+        }),
+    }
+}
 
 /// Builds one row of `ServiceList`. Clients need `events` and `health` even if they are empty.
-pub(super) fn row(service: &Service) -> ServiceInfo {
+fn row(service: &Service) -> ServiceInfo {
     let status = service.status();
     let events = status.history.iter().map(|entry| ServiceEvent {
         msg: entry.message.clone(),

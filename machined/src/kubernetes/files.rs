@@ -8,8 +8,6 @@ use super::{bootstrap, containerd, control, etc, kubelet, var};
 use crate::base::whole_file;
 use crate::config::{Kubernetes, Registries};
 
-/// The cluster's authorities, as the container sees the file.
-pub(super) const AUTHORITY: &str = "/etc/kubernetes/pki/ca.crt";
 /// The kubeconfig that a node joins with.
 const BOOTSTRAP: &str = "bootstrap-kubelet.conf";
 
@@ -158,41 +156,11 @@ pub fn remove_membership() -> io::Result<()> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::a_node::kubernetes;
     use super::*;
-    use crate::config::{Cluster, Extension, NodeSettings, Secret};
-
-    /// A node of a cluster.
-    pub(in super::super) fn kubernetes() -> Kubernetes {
-        let labels = [
-            ("disk", "fast"),
-            ("node-role.kubernetes.io/worker", ""),
-            ("node.kubernetes.io/class", "small"),
-        ];
-        Kubernetes {
-            image: "r.example.com/kubernetes:v1".parse().unwrap(),
-            extensions: vec![Extension {
-                name: "kubernetes".to_owned(),
-                image: "r.example.com/kubernetes-v1.36:v1".parse().unwrap(),
-            }],
-            cluster: Cluster {
-                endpoint: "https://10.0.2.2:6443".parse().unwrap(),
-                authorities: "PEM".to_owned(),
-                token: Secret::new("abcdef.0123456789abcdef"),
-                domain: "cluster.local".to_owned(),
-                dns: vec!["10.96.0.10".parse().unwrap()],
-            },
-            node: NodeSettings {
-                labels: labels
-                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                    .into(),
-                taints: [("dedicated".to_owned(), "db:NoSchedule".parse().unwrap())].into(),
-                kubelet_arguments: [("v".to_owned(), vec!["2".to_owned()])].into(),
-                ..NodeSettings::default()
-            },
-        }
-    }
+    use crate::config::Secret;
 
     #[test]
     fn a_changed_configuration_is_a_changed_variable() {

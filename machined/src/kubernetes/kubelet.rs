@@ -4,6 +4,8 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{Kubernetes, NodeSettings};
 
+/// The cluster's authorities, as the container sees the file.
+const AUTHORITY: &str = "/etc/kubernetes/pki/ca.crt";
 /// Labels of Kubernetes' own that a node may give itself (the NodeRestriction admission of the API server, and kubelet, which does not start
 /// with others).
 const OWN_LABELS: [&str; 10] = [
@@ -30,7 +32,7 @@ pub(super) fn configuration(kubernetes: &Kubernetes) -> String {
         "authentication": {
             "anonymous": {"enabled": false},
             "webhook": {"enabled": true},
-            "x509": {"clientCAFile": super::files::AUTHORITY},
+            "x509": {"clientCAFile": AUTHORITY},
         },
         "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
@@ -116,7 +118,7 @@ fn may_label_itself(label: &str) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::files::tests::kubernetes;
+    use super::super::a_node::kubernetes;
     use super::*;
 
     #[test]

@@ -11,17 +11,27 @@
 //! What is done with them, and when, is a sequence (`sequences/kubernetes.rs`). The container itself is an ordinary one
 //! ([`Kubernetes::container`](crate::config::Kubernetes::container)): whatever of the files changes, it runs on, with all pods.
 
+#[cfg(test)]
+mod a_node;
 mod bootstrap;
 mod containerd;
 mod extensions;
 mod files;
 mod kubelet;
+mod logs;
+mod plan_file;
 
 pub use extensions::{ExtensionFact, ExtensionState, UnpackedExtension, checked};
+pub use logs::NodeLogs;
+pub use plan_file::PlanFile;
+
 pub use files::{Changed, Environment, NodeFile, files, remove_membership, write};
 
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
+use instar_kubernetes_plan::OS_RELEASE;
+pub use instar_kubernetes_plan::State as ServiceState;
 use serde::Serialize;
 
 use crate::config::Kubernetes;
@@ -42,20 +52,30 @@ pub fn control() -> PathBuf {
     Path::new(Kubernetes::HOME).join("control")
 }
 
-/// Makes the directories that the container mounts.
+/// The directory in which kubernetes-init keeps the logs of services.
+pub fn logs() -> PathBuf {
+    control().join(instar_kubernetes_plan::LOGS)
+}
+
+/// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release.
 ///
 /// # Errors
-/// One cannot be made.
-pub fn make_directories() -> std::io::Result<()> {
-    for directory in [
-        var(),
-        etc(),
-        control(),
-        Path::new(Kubernetes::IMAGES).to_owned(),
-    ] {
-        std::fs::create_dir_all(directory)?;
+/// A directory cannot be made, or the file cannot be written.
+pub fn prepare() -> io::Result<()> {
+    let images = Path::new(Kubernetes::IMAGES).to_owned();
+    for directory in [var(), etc(), control(), images] {
+        fs::create_dir_all(directory)?;
     }
-    Ok(())
+    let release = fs::read_to_string("/etc/os-release")?;
+    write_in_place(&control().join(OS_RELEASE), &release)
+}
+
+/// Writes a file in place: the container has it bound over another file, and would see a replaced one no more.
+fn write_in_place(file: &Path, content: &str) -> io::Result<()> {
+    match fs::read_to_string(file) {
+        Ok(before) if before == content => Ok(()),
+        _ => fs::write(file, content),
+    }
 }
 
 /// The machine as a node, as `get kubernetes` shows it. Its id is the node's name.
@@ -75,7 +95,9 @@ pub struct NodeService {
     /// The extension that it is of.
     pub extension: String,
     /// Its state.
-    pub state: String,
+    pub state: ServiceState,
+    /// When that changed the last time, in seconds since 1970.
+    pub since: u64,
     /// The number of starts after the first one.
     pub restarts: u64,
     /// Why it does not run, or how it ended the last time.

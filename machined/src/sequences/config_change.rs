@@ -27,10 +27,15 @@ impl ConfigChange {
     pub fn between(old: &MachineConfig, new: &MachineConfig) -> Self {
         let mut change = Self::default();
         let mut all_start = false;
+        // Pods leave links, addresses and rules for packets in the machine's network, which only a reboot removes for certain.
+        let leaves_cluster = old.kubernetes.is_some() && new.kubernetes.is_none();
         for row in settings::differing(old, new) {
             match row.taken_over {
                 // The lists of containers below say which of them differ.
                 TakenOver::ByContainers => {}
+                _ if row.setting == Setting::Kubernetes && leaves_cluster => {
+                    change.at_boot.push(row);
+                }
                 TakenOver::ByStep(_) | TakenOver::AtUse => change.live.push(row),
                 TakenOver::WithContainers => {
                     change.live.push(row);
@@ -220,5 +225,29 @@ mod tests {
             let new = parse(&OLD.replace(from, to));
             assert_eq!(ConfigChange::between(&old, &new).to_string(), expected);
         }
+    }
+
+    #[test]
+    fn a_node_leaves_its_cluster_with_a_reboot() {
+        let worker = include_str!("../../../config/tests/data/1.14/worker.yaml");
+        let ours = "
+---
+apiVersion: instar.dev/v1alpha1
+kind: KubernetesConfig
+image: r.example.com/kubernetes:v1
+---
+apiVersion: instar.dev/v1alpha1
+kind: ExtensionConfig
+name: kubernetes
+image: r.example.com/ext/kubernetes:v1
+";
+        let (alone, node) = (parse(worker), parse(&format!("{worker}{ours}")));
+        let joins = ConfigChange::between(&alone, &node);
+        assert_eq!(
+            joins.to_string(),
+            "taken over now: Kubernetes; containers started: kubernetes"
+        );
+        let leaves = ConfigChange::between(&node, &alone);
+        assert_eq!(leaves.names_at_boot(), "Kubernetes");
     }
 }

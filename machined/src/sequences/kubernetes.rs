@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use instar_kubernetes_plan::{OS_RELEASE, PLAN, Plan, STATUS, Status};
+use instar_kubernetes_plan::{Plan, STATUS, Status};
 use rustix::process::Signal;
 
 use crate::base::error_chain::chain;
@@ -29,6 +29,7 @@ use crate::kubernetes::{
 };
 use crate::machine::Machine;
 use crate::modules::Drivers;
+use crate::oci::PulledImage;
 use crate::pins::{PinFact, State};
 use crate::values::ContainerName;
 
@@ -36,6 +37,9 @@ use crate::values::ContainerName;
 const LOOK: Duration = Duration::from_secs(2);
 /// The interval while the machine runs no Kubernetes.
 const IDLE: Duration = Duration::from_secs(300);
+
+/// The modules that the first pods need; the others may come while kubelet starts.
+const FIRST_MODULES: [&str; 3] = ["overlay", "veth", "bridge"];
 
 /// Keeps the machine a node for as long as it runs.
 pub async fn keep(machine: Arc<Machine>) {
@@ -61,6 +65,7 @@ pub async fn keep(machine: Arc<Machine>) {
             None => {
                 keeper = None;
                 show_nothing(&machine);
+                machine.node_logs.follow(&kubernetes::logs(), &[]);
                 IDLE
             }
         };
@@ -127,14 +132,28 @@ impl Keeper {
             .map(|(name, service)| NodeService {
                 name,
                 extension: service.extension,
-                state: format!("{:?}", service.state).to_lowercase(),
+                state: service.state,
+                since: service.since,
                 restarts: service.restarts,
                 last: service.error.or(service.last_exit),
             });
-        let services = services.collect();
+        let services: Vec<NodeService> = services.collect();
+        self.follow_logs(&services).await;
         let fact = KubernetesFact { problems, services };
         if self.machine.store.get(&node).as_ref() != Some(&fact) {
             self.machine.store.put(&node, fact);
+        }
+    }
+
+    async fn follow_logs(&self, services: &[NodeService]) {
+        let names: Vec<String> = services.iter().map(|it| it.name.clone()).collect();
+        let logs = self.machine.node_logs.clone();
+        let follow = move || logs.follow(&kubernetes::logs(), &names);
+        if let Err(error) = blocking_io::within(blocking_io::ANSWER, follow).await {
+            tracing::debug!(
+                "logs of the node's services cannot be read: {}",
+                chain(&error)
+            );
         }
     }
 
@@ -151,10 +170,7 @@ impl Keeper {
             return Ok(());
         }
         let (files, environment) = kubernetes::files(kubernetes, registries, node);
-        let os_release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
         let write = move || -> anyhow::Result<()> {
-            write_in_place(&kubernetes::control().join(OS_RELEASE), &os_release)
-                .context("write the node's os-release")?;
             let changed = kubernetes::write(&files).context("write the node's files")?;
             if changed.cluster {
                 tracing::info!(
@@ -175,7 +191,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Loads all kernel modules of the image that the container runs; false if it is not here yet.
+    /// Loads the kernel modules of the image that the container runs, some of them in the background; false if it is not here yet.
     async fn load_modules(&mut self, kubernetes: &Kubernetes) -> anyhow::Result<bool> {
         let machine = &self.machine;
         let digest = machine
@@ -198,17 +214,12 @@ impl Keeper {
                 kubernetes.image
             )
         })?;
-        let loaded = drivers.load_all().await?;
-        for refused in &loaded.refused {
-            tracing::warn!("Kubernetes: {}", chain(refused));
-        }
-        if !loaded.names.is_empty() {
-            tracing::info!(
-                "Kubernetes: {} kernel modules are loaded",
-                loaded.names.len()
-            );
+        for name in FIRST_MODULES {
+            let loaded = drivers.load_named(name).await;
+            loaded.with_context(|| format!("load the module {name}"))?;
         }
         self.modules_of = Some(image.digest());
+        tokio::spawn(load_all(drivers, image));
         Ok(true)
     }
 
@@ -274,25 +285,39 @@ impl Keeper {
 
     /// Writes the plan, and has the container read it.
     async fn tell(&mut self, plan: Plan) -> anyhow::Result<()> {
-        let file = kubernetes::control().join(PLAN);
-        let written = plan.clone();
-        let write = move || -> anyhow::Result<bool> {
-            let known = whole_file::read_json::<Plan>(&file).unwrap_or_default();
-            if known.as_ref() == Some(&written) {
-                return Ok(false);
-            }
-            whole_file::replace_json(&file, 0o600, &written)?;
-            Ok(true)
-        };
-        let is_new = blocking_io::within(blocking_io::ANSWER, write)
-            .await?
-            .context("write the node's plan")?;
-        if is_new {
+        let is_new = self.machine.node_plan.set(plan.clone()).await;
+        if is_new.context("write the node's plan")? {
             tracing::info!("Kubernetes: the node {} has a new plan", plan.node);
             have_it_read().await?;
         }
         self.told = Some(plan);
         Ok(())
+    }
+}
+
+/// Has a service in the container start again: kubelet, or containerd, whose pods run on.
+///
+/// # Errors
+/// The plan cannot be written, or the container cannot be told.
+pub async fn restart_service(machine: &Machine, name: &str) -> anyhow::Result<()> {
+    let written = machine.node_plan.restart(name).await;
+    written.context("write the node's plan")?;
+    have_it_read().await
+}
+
+/// Loads all other modules of the node's image, which has to stay until then.
+async fn load_all(drivers: Drivers, _image: PulledImage) {
+    match drivers.load_all().await {
+        Ok(loaded) => {
+            for refused in &loaded.refused {
+                tracing::warn!("Kubernetes: {}", chain(refused));
+            }
+            tracing::info!(
+                "Kubernetes: {} more kernel modules are loaded",
+                loaded.names.len()
+            );
+        }
+        Err(error) => tracing::warn!("Kubernetes: {}", chain(&error)),
     }
 }
 
@@ -343,12 +368,4 @@ fn node_name() -> String {
         .to_string_lossy()
         .to_lowercase();
     host
-}
-
-/// Writes a file in place: the container has it bound over another file, and would see a replaced one no more.
-fn write_in_place(file: &Path, content: &str) -> std::io::Result<()> {
-    match std::fs::read_to_string(file) {
-        Ok(before) if before == content => Ok(()),
-        _ => std::fs::write(file, content),
-    }
 }

@@ -1,5 +1,7 @@
 //! Calls about services: list, start, stop.
 
+use std::sync::Arc;
+
 use instar_api::machine as wire;
 use tonic::{Request, Response, Status};
 
@@ -7,7 +9,10 @@ use super::{MachineApi, Reply};
 use crate::api::caller_credentials::CallerCredentials;
 use crate::api::{caller, changing, service_list};
 use crate::base::error_chain::chain;
+use crate::kubernetes::KubernetesFact;
+use crate::machine::Machine;
 use crate::operation_lock::Operation;
+use crate::sequences::kubernetes;
 use crate::services::ControlError;
 
 pub(super) fn service_list(
@@ -16,13 +21,7 @@ pub(super) fn service_list(
 ) -> Reply<wire::ServiceListResponse> {
     let message = wire::ServiceList {
         metadata: caller::reply_metadata(request.metadata()),
-        services: api
-            .machine
-            .services
-            .list()
-            .iter()
-            .map(service_list::row)
-            .collect(),
+        services: service_list::rows(&api.machine),
     };
     Ok(Response::new(wire::ServiceListResponse {
         messages: vec![message],
@@ -98,6 +97,9 @@ pub(super) async fn restart_service(
 ) -> Result<(), Status> {
     let (machine, id) = (api.machine.clone(), id.to_owned());
     changing::to_its_end(async move {
+        if is_of_node(&machine, &id) {
+            return restart_of_node(&machine, credentials, id).await;
+        }
         let services = machine.services.clone();
         // Renew while the service still runs: a failed renewal does not end it, and other operations are not held up.
         services.renew(&id).await.map_err(control_status)?;
@@ -109,6 +111,31 @@ pub(super) async fn restart_service(
         )
         .await
     })
+    .await
+}
+
+/// Whether a service runs in the container of Kubernetes.
+fn is_of_node(machine: &Machine, id: &str) -> bool {
+    let nodes = machine.store.list::<KubernetesFact>();
+    let mut services = nodes.iter().flat_map(|(_, fact)| &fact.services);
+    services.any(|service| service.name == id)
+}
+
+async fn restart_of_node(
+    machine: &Arc<Machine>,
+    credentials: Option<CallerCredentials>,
+    id: String,
+) -> Result<(), Status> {
+    let node = machine.clone();
+    changing::alone(
+        machine,
+        credentials,
+        Operation::ServiceRestart,
+        async move {
+            let restarted = kubernetes::restart_service(&node, &id).await;
+            restarted.map_err(|error| Status::internal(format!("{error:#}")))
+        },
+    )
     .await
 }
 

@@ -121,7 +121,7 @@ pub(in crate::sequences) async fn unmount(
 pub(in crate::sequences) async fn prepare_volumes(machine: &Machine) {
     keep_logs(machine).await;
     make_user_volumes(machine);
-    make_kubernetes_directories(machine);
+    prepare_kubernetes(machine);
 }
 
 /// Starts keeping logs on the disk, if there is one; they are in memory already.
@@ -140,13 +140,13 @@ async fn keep_logs(machine: &Machine) {
     }
 }
 
-/// Makes the directories that the container of Kubernetes mounts, if the machine runs it.
-fn make_kubernetes_directories(machine: &Machine) {
+/// Makes the directories and files that the container of Kubernetes starts with, if the machine runs it.
+fn prepare_kubernetes(machine: &Machine) {
     let runs_it = |configured: Arc<Configured>| configured.config.kubernetes.is_some();
     if machine.config().is_some_and(runs_it)
-        && let Err(error) = kubernetes::make_directories()
+        && let Err(error) = kubernetes::prepare()
     {
-        let reason = format!("its directories cannot be made: {error}");
+        let reason = format!("its directories and files cannot be made: {error}");
         tracing::warn!("Kubernetes: {reason}");
         status::note_problem(machine, "Kubernetes", &reason);
     }

@@ -63,7 +63,7 @@ fn nodes(machine: &Machine) -> impl Iterator<Item = (Metadata, KubernetesFact)> 
 
 fn service(service: NodeService) -> Item {
     let spec = Record::default()
-        .with("state", 1, service.state)
+        .with("state", 1, service.state.word().to_owned())
         .with("restarts", 2, service.restarts)
         .with("extension", 3, service.extension)
         .with("last", 4, service.last.unwrap_or_default());
