@@ -39,6 +39,7 @@ async fn it_appears_in_the_cluster(node: &Node, cluster: &Cluster) -> Outcome {
     let shown = node.wait_until("the node appears", PATIENCE, async || cluster.node());
     let shown = shown.await?;
     println!("{}", shown["status"]["nodeInfo"]);
+    println!("it has joined {:.1?} after power-on", node.uptime().await?);
     ensure!(os_image(&shown)?.contains("v0.1.0"), "{shown:#}");
     Ok(())
 }
@@ -80,7 +81,9 @@ async fn it_is_ready_once_pods_have_a_network(node: &Node, cluster: &Cluster) ->
         ensure!(is_ready(&shown), "{}", shown["status"]["conditions"]);
         Ok(())
     })
-    .await
+    .await?;
+    println!("it is ready {:.1?} after power-on", node.uptime().await?);
+    Ok(())
 }
 
 async fn a_pod_runs_and_answers(node: &Node, cluster: &Cluster) -> Outcome {
@@ -94,6 +97,10 @@ async fn a_pod_runs_and_answers(node: &Node, cluster: &Cluster) -> Outcome {
         Ok(())
     })
     .await?;
+    println!(
+        "its pod is ready {:.1?} after power-on",
+        node.uptime().await?
+    );
     greeter.greets()
 }
 
