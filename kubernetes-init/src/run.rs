@@ -189,7 +189,8 @@ impl Container {
     /// Reads the plan, and puts its extensions over the base. A plan that cannot be carried out changes nothing.
     fn read_plan(&mut self) -> Option<Event> {
         let plan = match read_plan(&self.directory.join(PLAN)) {
-            Ok(plan) => plan,
+            Ok(Some(plan)) => plan,
+            Ok(None) => return None,
             Err(error) => {
                 self.report.plan_has(vec![format!("{error:#}")]);
                 return None;

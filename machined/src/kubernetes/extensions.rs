@@ -7,19 +7,8 @@ use instar_kubernetes_plan::PlannedExtension;
 use serde::Serialize;
 
 use crate::config::Kubernetes;
+use crate::oci::VerifiedImage;
 use crate::store::Resource;
-use crate::values::Digest;
-
-/// An extension whose image is in the store.
-#[derive(Debug, Clone)]
-pub struct UnpackedExtension {
-    /// Its name.
-    pub name: String,
-    /// The digest of its image.
-    pub digest: Digest,
-    /// Its files, on the machine.
-    pub tree: std::path::PathBuf,
-}
 
 /// An extension, as `get extensions` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -56,22 +45,22 @@ impl Resource for ExtensionFact {
 /// # Errors
 /// It does not fit this machine, or a unit asks for something that is not served, which the message names.
 pub fn checked(
-    extension: &UnpackedExtension,
+    name: &str,
+    image: &VerifiedImage,
     version: &str,
     node: &str,
 ) -> anyhow::Result<PlannedExtension> {
-    let name = extension.name.parse()?;
     let host = Host {
         id: "instar",
         version: version.trim_start_matches('v'),
         level: None,
-        architecture: Architecture::X86_64,
+        architecture: Architecture::OWN,
     };
-    Extension::read(&extension.tree, &name, host, node)?;
-    let within = extension.tree.strip_prefix(Kubernetes::IMAGES)?;
-    let tree = Path::new("/instar/images").join(within);
+    let tree = image.rootfs();
+    Extension::read(&tree, &name.parse()?, host, node)?;
+    let seen = Path::new("/instar/images").join(tree.strip_prefix(Kubernetes::IMAGES)?);
     Ok(PlannedExtension {
-        name: extension.name.clone(),
-        tree: tree.to_string_lossy().into_owned(),
+        name: name.to_owned(),
+        tree: seen.to_string_lossy().into_owned(),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{bootstrap, containerd, control, etc, kubelet, var};
 use crate::base::whole_file;
@@ -145,14 +145,11 @@ fn cluster_of(kubeconfig: &str) -> Option<serde_json::Value> {
 /// # Errors
 /// A file cannot be removed.
 pub fn remove_membership() -> io::Result<()> {
-    let gone = |result: io::Result<()>| match result {
+    super::remove(&etc().join("kubelet.conf"))?;
+    match fs::remove_dir_all(var().join("lib/kubelet/pki")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
-    };
-    gone(fs::remove_file(etc().join("kubelet.conf")))?;
-    gone(fs::remove_dir_all(
-        Path::new(&var()).join("lib/kubelet/pki"),
-    ))
+    }
 }
 
 #[cfg(test)]

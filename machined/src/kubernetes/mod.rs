@@ -21,7 +21,7 @@ mod kubelet;
 mod logs;
 mod plan_file;
 
-pub use extensions::{ExtensionFact, ExtensionState, UnpackedExtension, checked};
+pub use extensions::{ExtensionFact, ExtensionState, checked};
 pub use logs::NodeLogs;
 pub use plan_file::PlanFile;
 
@@ -30,8 +30,8 @@ pub use files::{Changed, Environment, NodeFile, files, remove_membership, write}
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use instar_kubernetes_plan::OS_RELEASE;
 pub use instar_kubernetes_plan::State as ServiceState;
+use instar_kubernetes_plan::{OS_RELEASE, PLAN, STATUS};
 use serde::Serialize;
 
 use crate::config::Kubernetes;
@@ -57,17 +57,31 @@ pub fn logs() -> PathBuf {
     control().join(instar_kubernetes_plan::LOGS)
 }
 
-/// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release.
+/// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release. The plan of a container
+/// that does not run is removed: its extensions are checked again before they run again.
 ///
 /// # Errors
-/// A directory cannot be made, or the file cannot be written.
-pub fn prepare() -> io::Result<()> {
+/// A directory cannot be made, or a file cannot be written.
+pub fn prepare(is_running: bool) -> io::Result<()> {
     let images = Path::new(Kubernetes::IMAGES).to_owned();
     for directory in [var(), etc(), control(), images] {
         fs::create_dir_all(directory)?;
     }
+    if !is_running {
+        for left in [PLAN, STATUS] {
+            remove(&control().join(left))?;
+        }
+    }
     let release = fs::read_to_string("/etc/os-release")?;
     write_in_place(&control().join(OS_RELEASE), &release)
+}
+
+/// Removes a file; a missing one is fine.
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 /// Writes a file in place: the container has it bound over another file, and would see a replaced one no more.

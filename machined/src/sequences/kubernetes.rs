@@ -11,35 +11,33 @@
 //! The container starts with the machine's other containers, and waits for the plan. Its extensions are pinned images
 //! (`sequences/image_pins.rs`): fetched once, kept for as long as the config names them, and here without a registry after that.
 
-use std::path::Path;
+mod admitted;
+mod node_modules;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use instar_kubernetes_plan::{Plan, STATUS, Status};
+use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
 use rustix::process::Signal;
 
+use self::admitted::Admitted;
 use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
 use crate::config::{Extension, Kubernetes};
 use crate::containers::Runtime;
 use crate::kubernetes::{
-    self, Environment, ExtensionFact, ExtensionState, KubernetesFact, NodeService,
-    UnpackedExtension,
+    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService,
 };
-use crate::machine::Machine;
-use crate::modules::Drivers;
-use crate::oci::PulledImage;
-use crate::pins::{PinFact, State};
-use crate::values::ContainerName;
+use crate::machine::{Configured, Machine};
+use crate::oci::VerifiedImage;
+use crate::store::Resource;
+use crate::values::{ContainerName, Digest};
 
 /// The interval between two looks, so that the resource shows how the services go.
 const LOOK: Duration = Duration::from_secs(2);
 /// The interval while the machine runs no Kubernetes.
 const IDLE: Duration = Duration::from_secs(300);
-
-/// The modules that the first pods need; the others may come while kubelet starts.
-const FIRST_MODULES: [&str; 3] = ["overlay", "veth", "bridge"];
 
 /// Keeps the machine a node for as long as it runs.
 pub async fn keep(machine: Arc<Machine>) {
@@ -51,15 +49,12 @@ pub async fn keep(machine: Arc<Machine>) {
     let mut keeper = None;
     loop {
         let configured = machine.config();
-        let wanted = configured.as_ref().and_then(|configured| {
-            let config = &configured.config;
-            Some((config.kubernetes.as_ref()?, config))
-        });
-        let pause = match wanted {
-            Some((kubernetes, config)) => {
+        let configured = configured.filter(|configured| configured.config.kubernetes.is_some());
+        let pause = match configured {
+            Some(configured) => {
                 // In memory of its own, which is there only on a node.
                 let keeper = keeper.get_or_insert_with(|| Box::new(Keeper::new(machine.clone())));
-                Box::pin(keeper.turn(kubernetes, &config.registries)).await;
+                Box::pin(keeper.turn(&configured)).await;
                 LOOK
             }
             None => {
@@ -89,11 +84,35 @@ fn show_nothing(machine: &Machine) {
 struct Keeper {
     machine: Arc<Machine>,
     /// The digest of the image whose modules are loaded.
-    modules_of: Option<crate::values::Digest>,
-    /// What this generation has told the container last.
-    told: Option<Plan>,
+    modules_of: Option<Digest>,
+    admitted: Admitted,
+    /// What was carried out last, without a problem.
+    done: Option<Wanted>,
     /// The problems of the last turn; each is logged once.
     problems: Vec<String>,
+}
+
+/// All that the files and the plan of a node are made from.
+#[derive(Clone)]
+struct Wanted {
+    configured: Arc<Configured>,
+    node: String,
+    /// The extensions in the order of the config.
+    images: Vec<Option<VerifiedImage>>,
+}
+
+impl Wanted {
+    fn is(&self, other: &Wanted) -> bool {
+        let digests = |it: &Wanted| {
+            let images = it.images.iter();
+            images
+                .map(|image| Some(image.as_ref()?.digest()))
+                .collect::<Vec<_>>()
+        };
+        Arc::ptr_eq(&self.configured, &other.configured)
+            && self.node == other.node
+            && digests(self) == digests(other)
+    }
 }
 
 impl Keeper {
@@ -101,31 +120,46 @@ impl Keeper {
         Keeper {
             machine,
             modules_of: None,
-            told: None,
+            admitted: Admitted::default(),
+            done: None,
             problems: Vec::new(),
         }
     }
 
     /// Carries out what has changed, and shows how it goes.
-    async fn turn(&mut self, kubernetes: &Kubernetes, registries: &crate::config::Registries) {
+    async fn turn(&mut self, configured: &Arc<Configured>) {
+        let Some(kubernetes) = &configured.config.kubernetes else {
+            return;
+        };
         let node = node_name();
         let mut problems = Vec::new();
-        let unpacked = self.unpacked(kubernetes);
-        let done = self
-            .prepare(kubernetes, registries, &node, &unpacked, &mut problems)
-            .await;
-        if let Err(error) = done {
-            problems.push(format!("{error:#}"));
+        let images = self.images(configured, kubernetes, &mut problems).await;
+        let wanted = Wanted {
+            configured: configured.clone(),
+            node: node.clone(),
+            images,
+        };
+        if !self.done.as_ref().is_some_and(|done| done.is(&wanted)) {
+            match self.carry_out(kubernetes, &wanted, &mut problems).await {
+                Ok(true) => self.done = Some(wanted),
+                Ok(false) => {}
+                Err(error) => problems.push(format!("{error:#}")),
+            }
         }
+        self.show(kubernetes, &node, problems).await;
+    }
+
+    /// Shows the node, its services, and what is wrong.
+    async fn show(&mut self, kubernetes: &Kubernetes, node: &str, mut problems: Vec<String>) {
         let status = read_status().await;
-        problems.extend(status.errors.iter().cloned());
+        problems.extend(status.errors);
         for problem in &problems {
             if !self.problems.contains(problem) {
                 tracing::warn!("Kubernetes: {problem}");
             }
         }
         self.problems.clone_from(&problems);
-        show_nothing_but(&self.machine, kubernetes, &node);
+        show_nothing_but(&self.machine, kubernetes, node);
         let services = status
             .services
             .into_iter()
@@ -139,10 +173,7 @@ impl Keeper {
             });
         let services: Vec<NodeService> = services.collect();
         self.follow_logs(&services).await;
-        let fact = KubernetesFact { problems, services };
-        if self.machine.store.get(&node).as_ref() != Some(&fact) {
-            self.machine.store.put(&node, fact);
-        }
+        put(&self.machine, node, KubernetesFact { problems, services });
     }
 
     async fn follow_logs(&self, services: &[NodeService]) {
@@ -157,41 +188,67 @@ impl Keeper {
         }
     }
 
-    /// Loads the modules, writes the files, and tells the container its plan.
-    async fn prepare(
+    /// Returns the images of the extensions, in the order of the config; `None` for one that is not here, or may not be used.
+    async fn images(
         &mut self,
+        configured: &Arc<Configured>,
         kubernetes: &Kubernetes,
-        registries: &crate::config::Registries,
-        node: &str,
-        unpacked: &[Option<UnpackedExtension>],
         problems: &mut Vec<String>,
-    ) -> anyhow::Result<()> {
-        if !self.load_modules(kubernetes).await? {
-            return Ok(());
-        }
-        let (files, environment) = kubernetes::files(kubernetes, registries, node);
-        let write = move || -> anyhow::Result<()> {
-            let changed = kubernetes::write(&files).context("write the node's files")?;
-            if changed.cluster {
-                tracing::info!(
-                    "the config names another cluster, or another address of it: the node joins anew"
-                );
-                kubernetes::remove_membership()
-                    .context("forget the membership in the cluster before")?;
+    ) -> Vec<Option<VerifiedImage>> {
+        let mut images = Vec::new();
+        for extension in &kubernetes.extensions {
+            let admitted = self
+                .admitted
+                .get(&self.machine, configured, &extension.image)
+                .await;
+            let state = match &admitted {
+                Ok(Some(_)) => None,
+                Ok(None) => Some(ExtensionState::Fetching),
+                Err(error) => {
+                    problems.push(format!("the extension {}: {error:#}", extension.name));
+                    Some(ExtensionState::Refused(format!("{error:#}")))
+                }
+            };
+            if let Some(state) = state {
+                show_extension(&self.machine, extension, None, state);
             }
-            Ok(())
-        };
-        blocking_io::within(blocking_io::ANSWER, write).await??;
-        let Some(plan) = self.plan(kubernetes, node, environment, unpacked, problems) else {
-            return Ok(());
-        };
-        if self.told.as_ref() != Some(&plan) {
-            self.tell(plan).await?;
+            images.push(admitted.unwrap_or_default());
         }
-        Ok(())
+        images
     }
 
-    /// Loads the kernel modules of the image that the container runs, some of them in the background; false if it is not here yet.
+    /// Loads the modules, writes the files, and tells the container its plan; returns false if something is not here yet, or is refused.
+    async fn carry_out(
+        &mut self,
+        kubernetes: &Kubernetes,
+        wanted: &Wanted,
+        problems: &mut Vec<String>,
+    ) -> anyhow::Result<bool> {
+        if !self.load_modules(kubernetes).await? {
+            return Ok(false);
+        }
+        let registries = &wanted.configured.config.registries;
+        let (files, environment) = kubernetes::files(kubernetes, registries, &wanted.node);
+        blocking_io::within(blocking_io::ANSWER, move || write(&files)).await??;
+        let planned = self.checked(kubernetes, wanted, problems);
+        let Some(extensions) = planned.into_iter().collect() else {
+            return Ok(false);
+        };
+        let plan = Plan {
+            node: wanted.node.clone(),
+            extensions,
+            environment,
+            ..Plan::default()
+        };
+        let is_new = self.machine.node_plan.set(plan).await;
+        if is_new.context("write the node's plan")? {
+            tracing::info!("Kubernetes: the node {} has a new plan", wanted.node);
+            have_it_read().await?;
+        }
+        Ok(true)
+    }
+
+    /// Loads the kernel modules of the image that the container runs; false if it is not here yet.
     async fn load_modules(&mut self, kubernetes: &Kubernetes) -> anyhow::Result<bool> {
         let machine = &self.machine;
         let digest = machine
@@ -200,98 +257,73 @@ impl Keeper {
         let Some(image) = digest.and_then(|digest| machine.images.get(digest)) else {
             return Ok(false);
         };
-        if self.modules_of == Some(image.digest()) {
-            return Ok(true);
+        let digest = image.digest();
+        if self.modules_of != Some(digest) {
+            node_modules::load(image).await?;
+            self.modules_of = Some(digest);
         }
-        let release = rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned();
-        let directory = image.rootfs().join("usr/lib/modules").join(&release);
-        let drivers = Drivers::read(&directory, Path::new("/sys")).with_context(|| {
-            format!(
-                "{} has no kernel modules for the kernel that runs, {release}: take the image of the same release as the system",
-                kubernetes.image
-            )
-        })?;
-        for name in FIRST_MODULES {
-            let loaded = drivers.load_named(name).await;
-            loaded.with_context(|| format!("load the module {name}"))?;
-        }
-        self.modules_of = Some(image.digest());
-        tokio::spawn(load_all(drivers, image));
         Ok(true)
     }
 
-    /// Returns the extensions in the order of the config; `None` for one that is not here.
-    fn unpacked(&self, kubernetes: &Kubernetes) -> Vec<Option<UnpackedExtension>> {
-        let unpacked = |extension: &Extension| {
-            let id = extension.image.to_string();
-            let State::Pinned { digest } = self.machine.store.get::<PinFact>(&id)?.state else {
-                return None;
-            };
-            let image = self.machine.images.get(digest)?;
-            Some(UnpackedExtension {
-                name: extension.name.clone(),
-                digest,
-                tree: image.rootfs(),
-            })
-        };
-        kubernetes.extensions.iter().map(unpacked).collect()
-    }
-
-    /// Checks the extensions and shows them; returns the plan once all of them are here. A refused one keeps the plan of before.
-    fn plan(
+    /// Checks the extensions and shows them, in the order of the config; `None` for one that cannot be used.
+    fn checked(
         &self,
         kubernetes: &Kubernetes,
-        node: &str,
-        environment: Environment,
-        unpacked: &[Option<UnpackedExtension>],
+        wanted: &Wanted,
         problems: &mut Vec<String>,
-    ) -> Option<Plan> {
+    ) -> Vec<Option<PlannedExtension>> {
         let version = &self.machine.running.version;
         let mut planned = Vec::new();
-        for (extension, unpacked) in kubernetes.extensions.iter().zip(unpacked) {
-            let checked = unpacked
-                .as_ref()
-                .map(|unpacked| kubernetes::checked(unpacked, version, node));
-            let state = match checked {
-                None => ExtensionState::Fetching,
-                Some(Ok(extension)) => {
-                    planned.push(extension);
-                    ExtensionState::Planned
-                }
-                Some(Err(error)) => {
+        for (extension, image) in kubernetes.extensions.iter().zip(&wanted.images) {
+            let Some(image) = image else {
+                planned.push(None);
+                continue;
+            };
+            let checked = kubernetes::checked(&extension.name, image, version, &wanted.node);
+            let state = match &checked {
+                Ok(_) => ExtensionState::Planned,
+                Err(error) => {
                     problems.push(format!("the extension {}: {error:#}", extension.name));
                     ExtensionState::Refused(format!("{error:#}"))
                 }
             };
-            let fact = ExtensionFact {
-                image: extension.image.to_string(),
-                digest: unpacked.as_ref().map(|it| it.digest.to_string()),
-                state,
-            };
-            if self.machine.store.get(&extension.name).as_ref() != Some(&fact) {
-                self.machine.store.put(&extension.name, fact);
-            }
+            show_extension(&self.machine, extension, Some(image.digest()), state);
+            planned.push(checked.ok());
         }
-        (planned.len() == kubernetes.extensions.len()).then(|| Plan {
-            node: node.to_owned(),
-            extensions: planned,
-            environment,
-            ..Plan::default()
-        })
+        planned
     }
+}
 
-    /// Writes the plan, and has the container read it.
-    async fn tell(&mut self, plan: Plan) -> anyhow::Result<()> {
-        let is_new = self.machine.node_plan.set(plan.clone()).await;
-        if is_new.context("write the node's plan")? {
-            tracing::info!("Kubernetes: the node {} has a new plan", plan.node);
-            have_it_read().await?;
-        }
-        self.told = Some(plan);
-        Ok(())
+/// Writes the node's files. A node of another cluster joins it anew.
+fn write(files: &[NodeFile]) -> anyhow::Result<()> {
+    let changed = kubernetes::write(files).context("write the node's files")?;
+    if changed.cluster {
+        tracing::info!(
+            "the config names another cluster, or another address of it: the node joins anew"
+        );
+        kubernetes::remove_membership().context("forget the membership in the cluster before")?;
+    }
+    Ok(())
+}
+
+fn show_extension(
+    machine: &Machine,
+    extension: &Extension,
+    digest: Option<Digest>,
+    state: ExtensionState,
+) {
+    let fact = ExtensionFact {
+        image: extension.image.to_string(),
+        digest: digest.map(|digest| digest.to_string()),
+        state,
+    };
+    put(machine, &extension.name, fact);
+}
+
+/// Puts a fact that differs.
+fn put<R: Resource + PartialEq>(machine: &Machine, id: &str, fact: R) {
+    if machine.store.get::<R>(id).as_ref() != Some(&fact) {
+        machine.store.put(id, fact);
     }
 }
 
@@ -303,22 +335,6 @@ pub async fn restart_service(machine: &Machine, name: &str) -> anyhow::Result<()
     let written = machine.node_plan.restart(name).await;
     written.context("write the node's plan")?;
     have_it_read().await
-}
-
-/// Loads all other modules of the node's image, which has to stay until then.
-async fn load_all(drivers: Drivers, _image: PulledImage) {
-    match drivers.load_all().await {
-        Ok(loaded) => {
-            for refused in &loaded.refused {
-                tracing::warn!("Kubernetes: {}", chain(refused));
-            }
-            tracing::info!(
-                "Kubernetes: {} more kernel modules are loaded",
-                loaded.names.len()
-            );
-        }
-        Err(error) => tracing::warn!("Kubernetes: {}", chain(&error)),
-    }
 }
 
 /// Has the container read its plan again. One that has not started yet reads it then.

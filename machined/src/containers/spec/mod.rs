@@ -431,9 +431,11 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Vec<Value> {
         if !options.iter().any(is_said) {
             words.push("ro");
         }
-        // A bind mount inherits these restrictions of /var, where pods have their programs and volumes.
         if spec.profile == SecurityProfile::Node {
+            // A bind mount inherits these restrictions of /var, where pods have their programs and volumes.
             words.extend(["exec", "suid", "dev"]);
+            // Mounts of pods are not the machine's: they would keep its /var busy.
+            words.push("rprivate");
         }
         mounts.push(bind(&path, destination, &words));
     }

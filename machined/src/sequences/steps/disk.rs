@@ -10,12 +10,13 @@ use super::load_modules::load_disk_drivers;
 use super::needs_uefi::refuse_without_uefi;
 use crate::base::blocking_io::{self, ANSWER};
 use crate::command_line;
-use crate::config::{MachineConfig, UserVolumeKind};
+use crate::config::{Kubernetes, MachineConfig, UserVolumeKind};
 use crate::config_source::{persisted, source};
 use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user_volume};
 use crate::intent;
 use crate::kubernetes;
 use crate::machine::{Configured, Machine};
+use crate::services::Cgroup;
 use crate::status;
 use crate::values::DiskSelector;
 
@@ -143,10 +144,13 @@ async fn keep_logs(machine: &Machine) {
 /// Makes the directories and files that the container of Kubernetes starts with, if the machine runs it.
 fn prepare_kubernetes(machine: &Machine) {
     let runs_it = |configured: Arc<Configured>| configured.config.kubernetes.is_some();
-    if machine.config().is_some_and(runs_it)
-        && let Err(error) = kubernetes::prepare()
-    {
-        let reason = format!("its directories and files cannot be made: {error}");
+    if !machine.config().is_some_and(runs_it) {
+        return;
+    }
+    let prepared = Cgroup::where_it_runs(Kubernetes::CONTAINER)
+        .and_then(|cgroup| Ok(kubernetes::prepare(cgroup.is_some())?));
+    if let Err(error) = prepared {
+        let reason = format!("its directories and files cannot be made: {error:#}");
         tracing::warn!("Kubernetes: {reason}");
         status::note_problem(machine, "Kubernetes", &reason);
     }
