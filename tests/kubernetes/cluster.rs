@@ -1,8 +1,10 @@
 //! A cluster of one node: a control plane and a registry on this host, a machine that joins by its config.
 
+use std::collections::BTreeMap;
+
 use instar_tests::{
-    ControlPlane, GREETER_PORT, Identity, ImageUnderTest, MachineConfig, Node, NodePlan, Registry,
-    Scratch, push_base, push_extension, push_greeter, push_pause, worker_config,
+    ControlPlane, GREETER_PORT, Identity, ImageUnderTest, Node, NodePlan, Registry, Scratch,
+    push_base, push_extension, push_greeter, push_pause, worker_config,
 };
 use serde_json::Value;
 
@@ -11,6 +13,9 @@ pub(crate) const NAME: &str = "worker-1";
 /// Fields of its config, and how the cluster shows them.
 const NODE_CONFIG: &str = "apiVersion: v1alpha1\nkind: KubeNodeConfig\nlabels:\n  example.org/rack: r1\ntaints:\n  example.org/slow: \"emulated:PreferNoSchedule\"\n";
 
+/// The port of the pod `beat` on its node.
+pub(crate) const BEAT_PORT: u16 = 8081;
+
 /// The extensions of a node.
 const EXTENSIONS: [&str; 2] = ["containerd", "kubernetes"];
 
@@ -18,13 +23,15 @@ const EXTENSIONS: [&str; 2] = ["containerd", "kubernetes"];
 pub(crate) struct Cluster {
     pub(crate) plane: ControlPlane,
     pub(crate) registry: Registry,
+    /// The name of the base in a guest.
+    base: String,
 }
 
 impl Cluster {
     /// Starts a control plane, and a registry with all that a node needs.
     pub(crate) fn start(scratch: &Scratch) -> anyhow::Result<Self> {
         let registry = Registry::start(scratch)?;
-        push_base(&registry, &ImageUnderTest::first()?)?;
+        let base = push_base(&registry, &ImageUnderTest::first()?)?;
         for name in EXTENSIONS {
             push_extension(&registry, name)?;
         }
@@ -32,34 +39,54 @@ impl Cluster {
         push_greeter(&registry)?;
         registry.push_installer_without_kernel(&ImageUnderTest::second()?)?;
         let plane = ControlPlane::start(scratch)?;
-        Ok(Self { plane, registry })
+        Ok(Self {
+            plane,
+            registry,
+            base,
+        })
     }
 
-    /// The config of the node.
-    pub(crate) fn config(&self, identity: &Identity) -> MachineConfig {
+    /// The config of the node with other images of extensions, or with more extensions.
+    pub(crate) fn config_with(&self, identity: &Identity, others: &[(&str, &str)]) -> String {
         let host = self.registry.host_for_guest();
-        let base = self.registry.image_for_guest("instar/kubernetes:v0.1.0");
         let config = worker_config(identity, &self.plane, NAME)
             .document(NODE_CONFIG)
             .registry(&host)
             .mirror("registry.k8s.io", &host)
-            .kubernetes(&base);
-        EXTENSIONS.iter().fold(config, |config, name| {
-            let image = self
-                .registry
-                .image_for_guest(&format!("extensions/{name}:v1"));
-            config.extension(name, &image)
-        })
+            .kubernetes(&self.base);
+        let extensions = self.extensions(others).into_iter();
+        extensions
+            .fold(config, |config, (name, image)| {
+                config.extension(&name, &image)
+            })
+            .to_yaml()
+    }
+
+    /// The extensions and their images: the usual ones, and these instead or besides.
+    fn extensions(&self, others: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let usual = EXTENSIONS.map(|name| {
+            let image = format!("extensions/{name}:v1");
+            (name.to_owned(), self.registry.image_for_guest(&image))
+        });
+        let others = others.iter();
+        let others = others.map(|(name, image)| ((*name).to_owned(), (*image).to_owned()));
+        usual.into_iter().chain(others).collect()
     }
 
     /// Plans the machine.
     pub(crate) fn plan_node(&self, scratch: &Scratch) -> anyhow::Result<NodePlan> {
         let identity = Identity::administrator()?.believing_any_node();
-        let config = self.config(&identity).to_yaml();
+        let config = self.config_with(&identity, &[]);
         Node::plan(scratch, &ImageUnderTest::first()?)
             .config(config, identity)
             .forward(GREETER_PORT)
+            .forward(BEAT_PORT)
             .blank_disk()
+    }
+
+    /// The name of the greeter's image in a guest.
+    pub(crate) fn greeter(&self) -> String {
+        self.registry.image_for_guest("greeter:v1")
     }
 
     /// The node as the cluster sees it.

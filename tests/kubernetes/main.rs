@@ -7,6 +7,7 @@
 
 mod cluster;
 mod control_plane;
+mod kept;
 mod manifests;
 mod node;
 mod operator;

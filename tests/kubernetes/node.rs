@@ -1,35 +1,38 @@
-//! A machine joins a cluster by its config, runs pods, and is upgraded under them.
+//! A machine joins a cluster by its config, runs pods, and the OS and Kubernetes are replaced under them.
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Ending, Greeter, Node, Outcome, Scratch, Test, chapters, tests, upgrade_and_follow,
+    Ending, Greeter, Node, Outcome, Scratch, Test, chapters, push_extension_edition, tests,
+    upgrade_and_follow,
 };
 use serde_json::Value;
 
 use crate::PATIENCE;
-use crate::cluster::{Cluster, NAME};
+use crate::cluster::Cluster;
+use crate::kept::{Kept, Watch};
 use crate::manifests;
 use crate::operator::Operator;
-use crate::watched_node::WatchedNode;
 
-/// The pod that answers at the greeter's port.
-const SERVER: &str = "server";
+/// The status of kubernetes-init, on the machine.
+const STATUS: &str = "/var/lib/instar/kubernetes/control/status.json";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![joins_runs_pods_and_is_upgraded_under_them]
+    tests![joins_runs_pods_and_is_replaced_under_them]
 }
 
-async fn joins_runs_pods_and_is_upgraded_under_them(scratch: Scratch) -> Outcome {
+async fn joins_runs_pods_and_is_replaced_under_them(scratch: Scratch) -> Outcome {
     let cluster = Cluster::start(&scratch)?;
     let node = cluster.plan_node(&scratch)?.boot().await?;
+    let operator = Operator::of(&node, &scratch)?;
     chapters![
         it_appears_in_the_cluster(&node, &cluster),
         its_certificate_was_approved(&cluster),
         it_has_the_labels_and_taints_of_its_config(&cluster),
         it_is_ready_once_pods_have_a_network(&node, &cluster),
-        a_pod_runs_and_answers(&node, &cluster),
-        kubelet_says_what_it_does(&node, &scratch),
+        pods_run_and_answer(&node, &cluster),
+        kubelet_says_what_it_does(&operator),
         the_os_is_upgraded_under_the_pods(&node, &cluster),
+        kubernetes_is_replaced_under_the_pods(&node, &cluster, &scratch),
         an_extension_that_is_not_there_hurts_nothing(&node, &cluster, &scratch),
     ]
     .await
@@ -39,6 +42,7 @@ async fn it_appears_in_the_cluster(node: &Node, cluster: &Cluster) -> Outcome {
     let shown = node.wait_until("the node appears", PATIENCE, async || cluster.node());
     let shown = shown.await?;
     println!("{}", shown["status"]["nodeInfo"]);
+    tell_time(node, "it has joined").await?;
     ensure!(os_image(&shown)?.contains("v0.1.0"), "{shown:#}");
     Ok(())
 }
@@ -72,34 +76,29 @@ async fn it_has_the_labels_and_taints_of_its_config(cluster: &Cluster) -> Outcom
 
 async fn it_is_ready_once_pods_have_a_network(node: &Node, cluster: &Cluster) -> Outcome {
     ensure!(!is_ready(&cluster.node()?), "it is ready without a network");
-    let image = cluster.registry.image_for_guest("greeter:v1");
     let kubectl = cluster.plane.kubectl();
-    kubectl.apply("network", &manifests::network(&image))?;
-    node.wait_until("the node is ready", PATIENCE, async || {
-        let shown = cluster.node()?;
-        ensure!(is_ready(&shown), "{}", shown["status"]["conditions"]);
-        Ok(())
-    })
-    .await
+    kubectl.apply("network", &manifests::network(&cluster.greeter()))?;
+    wait_until_ready(node, cluster).await?;
+    tell_time(node, "it is ready").await
 }
 
-async fn a_pod_runs_and_answers(node: &Node, cluster: &Cluster) -> Outcome {
-    let image = cluster.registry.image_for_guest("greeter:v1");
-    let manifest = manifests::server(&image);
-    cluster.plane.kubectl().apply(SERVER, &manifest)?;
-    let greeter = Greeter::of(node)?;
-    node.wait_until("the pod is ready", PATIENCE, async || {
-        let pod = cluster.pod(SERVER)?;
-        ensure!(is_ready(&pod), "{:#}", pod["status"]);
-        Ok(())
-    })
-    .await?;
-    greeter.greets()
+async fn pods_run_and_answer(node: &Node, cluster: &Cluster) -> Outcome {
+    let kubectl = cluster.plane.kubectl();
+    kubectl.apply("server", &manifests::server(&cluster.greeter()))?;
+    for name in ["server", "beat"] {
+        node.wait_until("the pod is ready", PATIENCE, async || {
+            let pod = cluster.pod(name)?;
+            ensure!(is_ready(&pod), "{:#}", pod["status"]);
+            Ok(())
+        })
+        .await?;
+    }
+    tell_time(node, "its pods are ready").await?;
+    Greeter::of(node)?.greets()
 }
 
-async fn kubelet_says_what_it_does(node: &Node, scratch: &Scratch) -> Outcome {
-    let client = Operator::of(node, scratch)?;
-    let said = client.run(&["logs", "kubernetes"]).await?;
+async fn kubelet_says_what_it_does(operator: &Operator<'_>) -> Outcome {
+    let said = operator.run(&["logs", "kubernetes"]).await?;
     let of_kubelet = said
         .output
         .lines()
@@ -108,44 +107,90 @@ async fn kubelet_says_what_it_does(node: &Node, scratch: &Scratch) -> Outcome {
     Ok(())
 }
 
-/// The facts that an upgrade without a reboot leaves as they are.
-#[derive(Debug, PartialEq, Eq)]
-struct Kept {
-    boot: Value,
-    container: Value,
-    restarts: Value,
-    started: String,
-}
-
-impl Kept {
-    fn of(node: &Node, cluster: &Cluster) -> anyhow::Result<Self> {
-        let pod = cluster.pod(SERVER)?;
-        let container = &pod["status"]["containerStatuses"][0];
-        Ok(Self {
-            boot: cluster.node()?["status"]["nodeInfo"]["bootID"].clone(),
-            container: container["containerID"].clone(),
-            restarts: container["restartCount"].clone(),
-            started: Greeter::of(node)?.get("/since")?,
-        })
-    }
-}
-
 async fn the_os_is_upgraded_under_the_pods(node: &Node, cluster: &Cluster) -> Outcome {
-    let before = Kept::of(node, cluster)?;
-    let watched = WatchedNode::start(cluster.plane.kubectl(), NAME)?;
+    let watch = Watch::start(node, cluster)?;
+    let kubelet = service(node, "kubelet").await?;
     let image = cluster.registry.installer_for_guest("v0.2.0");
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     wait_for_os(node, cluster, "v0.2.0").await?;
+    let states = watch.end()?;
+    let was_ready = states.iter().all(|state| state.starts_with("True "));
+    ensure!(was_ready, "{states:#?}");
+    let now = service(node, "kubelet").await?;
+    ensure!(now["pid"] == kubelet["pid"], "{kubelet} became {now}");
+    Ok(())
+}
+
+/// A new image of the extension with kubelet restarts kubelet, and neither containerd nor a pod.
+async fn kubernetes_is_replaced_under_the_pods(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+) -> Outcome {
+    let watch = Watch::start(node, cluster)?;
+    let kubelet = service(node, "kubelet").await?;
+    let containerd = service(node, "containerd").await?;
+    let image = push_extension_edition(&cluster.registry, "kubernetes", "v2")?;
+    let config = cluster.config_with(node.identity(), &[("kubernetes", &image)]);
+    apply(node, scratch, &config).await?;
+    wait_for_another(node, &kubelet).await?;
+    wait_until_ready(node, cluster).await?;
+    let now = service(node, "containerd").await?;
+    ensure!(now["pid"] == containerd["pid"], "{containerd} became {now}");
+    watch.end().map(drop)
+}
+
+/// A reference that leads nowhere is told by its name, and the pods and their node go on.
+async fn an_extension_that_is_not_there_hurts_nothing(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+) -> Outcome {
+    let before = Kept::of(node, cluster)?;
+    let kubelet = service(node, "kubelet").await?;
+    let missing = cluster.registry.image_for_guest("extensions/nobody:v1");
+    let config = cluster.config_with(node.identity(), &[("nobody", &missing)]);
+    apply(node, scratch, &config).await?;
+    it_is_told(node, scratch, "extensions/nobody").await?;
     let after = Kept::of(node, cluster)?;
     ensure!(before == after, "{before:#?} became {after:#?}");
-    let seen = watched.end()?;
-    println!("{seen:#?}");
-    ensure!(
-        seen.iter().all(|line| line.starts_with("True ")),
-        "{seen:#?}"
-    );
+    ensure!(is_ready(&cluster.node()?), "the node is not ready");
+    let now = service(node, "kubelet").await?;
+    ensure!(now["pid"] == kubelet["pid"], "{kubelet} became {now}");
     Ok(())
+}
+
+async fn apply(node: &Node, scratch: &Scratch, config: &str) -> Outcome {
+    let file = scratch.write("config.yaml", config)?;
+    let file = file.to_str().context("a path that is no text")?;
+    let operator = Operator::of(node, scratch)?;
+    let said = operator.run(&["apply-config", "-f", file]).await?;
+    let applied = said.output.lines().last().unwrap_or_default();
+    println!("{applied}");
+    ensure!(said.code == Some(0), "{said:?}");
+    Ok(())
+}
+
+async fn it_is_told(node: &Node, scratch: &Scratch, image: &str) -> Outcome {
+    let operator = Operator::of(node, scratch)?;
+    node.wait_until("the failure is told", PATIENCE, async || {
+        let said = operator.run(&["get", "pins", "-o", "yaml"]).await?;
+        let is_told = said.output.contains(image) && said.output.contains("MANIFEST_UNKNOWN");
+        ensure!(is_told, "{said:?}");
+        println!("{}", said.output);
+        Ok(())
+    })
+    .await
+}
+
+async fn wait_until_ready(node: &Node, cluster: &Cluster) -> Outcome {
+    node.wait_until("the node is ready", PATIENCE, async || {
+        let shown = cluster.node()?;
+        ensure!(is_ready(&shown), "{}", shown["status"]["conditions"]);
+        Ok(())
+    })
+    .await
 }
 
 async fn wait_for_os(node: &Node, cluster: &Cluster, version: &str) -> Outcome {
@@ -157,47 +202,36 @@ async fn wait_for_os(node: &Node, cluster: &Cluster, version: &str) -> Outcome {
     .await
 }
 
-/// A reference that leads nowhere is refused or reported, and the pods and their node go on.
-async fn an_extension_that_is_not_there_hurts_nothing(
-    node: &Node,
-    cluster: &Cluster,
-    scratch: &Scratch,
-) -> Outcome {
-    let before = Kept::of(node, cluster)?;
-    let missing = cluster.registry.image_for_guest("extensions/nobody:v1");
-    let broken = cluster
-        .config(node.identity())
-        .extension("nobody", &missing);
-    let file = scratch.write("broken.yaml", broken.to_yaml())?;
-    let file = file.to_str().context("a path that is no text")?;
-    let client = Operator::of(node, scratch)?;
-    let applied = client.run(&["apply-config", "-f", file]).await?;
-    println!("{applied:?}");
-    it_is_told(node, &client, "extensions/nobody").await?;
-    let after = Kept::of(node, cluster)?;
-    ensure!(before == after, "{before:#?} became {after:#?}");
-    ensure!(is_ready(&cluster.node()?), "the node is not ready");
-    Ok(())
-}
-
-async fn it_is_told(node: &Node, client: &Operator<'_>, what: &str) -> Outcome {
-    node.wait_until("the failure is told", PATIENCE, async || {
-        let said = client.run(&["get", "pins", "-o", "yaml"]).await?;
-        let told = said.output.contains(what) && said.output.contains("not found");
-        ensure!(told, "{said:?}");
-        println!("{}", said.output);
+/// Waits until kubelet runs as another process.
+async fn wait_for_another(node: &Node, before: &Value) -> Outcome {
+    node.wait_until("kubelet has restarted", PATIENCE, async || {
+        let now = service(node, "kubelet").await?;
+        let runs = now["pid"].is_u64() && now["pid"] != before["pid"];
+        ensure!(runs, "{before} became {now}");
+        println!("{now}");
         Ok(())
     })
     .await
 }
 
+/// Returns the state of a service in the container.
+async fn service(node: &Node, name: &str) -> anyhow::Result<Value> {
+    let status: Value = serde_json::from_str(&node.read(STATUS).await?)?;
+    let service = status["services"].get(name);
+    let service = service.with_context(|| format!("no {name} in {status}"))?;
+    Ok(service.clone())
+}
+
+async fn tell_time(node: &Node, what: &str) -> Outcome {
+    println!("{what} {:.1?} after power-on", node.uptime().await?);
+    Ok(())
+}
+
 /// Whether a node or a pod has the condition `Ready`.
 fn is_ready(object: &Value) -> bool {
     let conditions = object["status"]["conditions"].as_array();
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    let mut all = conditions.into_iter().flatten();
+    all.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
 fn os_image(node: &Value) -> anyhow::Result<String> {

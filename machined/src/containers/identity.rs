@@ -20,8 +20,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Computes the identity of the container that would be made now. The host's name and resolvers are left out: they may change
-    /// while it runs.
+    /// Computes the identity of the container that would be made now. The host's name, resolvers and device nodes are left out: they may
+    /// change while it runs.
     ///
     /// # Errors
     /// The specification is invalid.

@@ -11,23 +11,28 @@ use crate::machine_config::MachineConfig;
 const RECORDED: &str = include_str!("../../../config/tests/data/1.14/worker.yaml");
 /// Documents that this test's own take the place of.
 const REPLACED: [&str; 6] = [
-    "version: v1alpha1\n",
-    "kind: UnattendedInstallConfig\n",
-    "kind: HostnameConfig\n",
-    "kind: KubeClusterConfig\n",
-    "kind: KubeNodeConfig\n",
-    "kind: KubeAPIServerCAConfig\n",
+    "version: v1alpha1",
+    "kind: UnattendedInstallConfig",
+    "kind: HostnameConfig",
+    "kind: KubeClusterConfig",
+    "kind: KubeNodeConfig",
+    "kind: KubeAPIServerCAConfig",
 ];
 
 /// Returns the config of a worker of this cluster, with a disk at `/dev/vda`. As the tool's, it has no key of the machine's authority: clients
 /// compare the fingerprint of the API's certificate.
 pub fn worker_config(identity: &Identity, plane: &ControlPlane, hostname: &str) -> MachineConfig {
-    let recorded = RECORDED.split("---\n").filter(|document| {
-        let is_replaced = REPLACED.iter().any(|line| document.contains(line));
+    // Certificates in the documents end with dashes, too.
+    let recorded = RECORDED.split("\n---\n").filter(|document| {
+        let is_replaced = REPLACED
+            .iter()
+            .any(|line| document.lines().any(|other| other == *line));
         !is_replaced
     });
     let config = MachineConfig::from_yaml(&main_document(identity, &plane.token()));
-    let config = recorded.fold(config, |config, document| config.document(document));
+    let config = recorded.fold(config, |config, document| {
+        config.document(&format!("{}\n", document.trim_end()))
+    });
     config
         .hostname(hostname)
         .install_disk("/dev/vda")

@@ -104,10 +104,12 @@ pub struct HostView {
     pub hostname: Option<String>,
     /// Files of the machine that are mounted read-only over files of the image (resolvers and hosts): source and destination.
     pub files: Vec<(PathBuf, PathBuf)>,
+    /// The device nodes, for containers that get all of them.
+    pub devices: Vec<Value>,
 }
 
 impl HostView {
-    /// Returns this machine's host name and the files that containers see.
+    /// Returns this machine's host name, the files that containers see, and its device nodes.
     pub fn of_this_machine() -> Self {
         let hostname = rustix::system::uname()
             .nodename()
@@ -116,6 +118,7 @@ impl HostView {
         HostView {
             hostname: Some(hostname),
             files: host_files::seen(),
+            devices: devices::below(Path::new("/dev")),
         }
     }
 }
@@ -214,9 +217,9 @@ pub fn runtime_config(
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": open_files, "hard": open_files}],
         "oomScoreAdj": oom_score_adj,
     });
-    let devices = match spec.profile {
-        SecurityProfile::Privileged | SecurityProfile::Node => devices::below(Path::new("/dev")),
-        SecurityProfile::Usual | SecurityProfile::Restricted => Vec::new(),
+    let devices: &[Value] = match spec.profile {
+        SecurityProfile::Privileged | SecurityProfile::Node => &host.devices,
+        SecurityProfile::Usual | SecurityProfile::Restricted => &[],
     };
     let mut config = json!({
         "ociVersion": "1.0.2",

@@ -205,6 +205,7 @@ fn mounts_are_read_only_unless_said_otherwise() {
     let host = HostView {
         hostname: Some("node-1".into()),
         files: vec![("/run/etc/hosts".into(), "/etc/hosts".into())],
+        ..HostView::default()
     };
     let config = runtime_config(
         &spec,
@@ -257,6 +258,28 @@ fn limits_become_cgroup_settings() {
     let resources = config(&spec, &image())["linux"]["resources"].clone();
     assert_eq!(resources["cpu"]["quota"], 1000);
     assert!(resources.get("memory").is_none());
+}
+
+#[test]
+fn the_machines_devices_are_given_to_containers_that_get_all() {
+    let tun = json!({"type": "c", "path": "/dev/net/tun", "major": 10, "minor": 200});
+    let host = HostView {
+        devices: vec![tun.clone()],
+        ..HostView::default()
+    };
+    let devices = |profile| {
+        let mut spec = spec();
+        spec.profile = profile;
+        let (image, files) = (image(), Path::new("/nonexistent"));
+        let config = runtime_config(&spec, &image, files, Path::new("/merged"), &host);
+        config.unwrap()["linux"]["devices"].clone()
+    };
+    for profile in [SecurityProfile::Privileged, SecurityProfile::Node] {
+        assert_eq!(devices(profile), json!([tun]));
+    }
+    for profile in [SecurityProfile::Usual, SecurityProfile::Restricted] {
+        assert_eq!(devices(profile), json!([]));
+    }
 }
 
 #[test]
