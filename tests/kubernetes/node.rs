@@ -172,7 +172,7 @@ async fn an_extension_that_is_not_there_hurts_nothing(
     let before = (Kept::of(node, cluster)?, service(node, "kubelet").await?);
     let [missing, kept] = ["extensions/nobody:v1", "extensions/kubernetes:v2"]
         .map(|image| cluster.registry.image_for_guest(image));
-    let others = [("nobody", missing.as_str()), ("kubernetes", &kept)];
+    let others = [("nobody", &*missing), ("kubernetes", &kept)];
     apply(node, cluster, scratch, &others).await?;
     it_is_told(
         node,
@@ -183,8 +183,7 @@ async fn an_extension_that_is_not_there_hurts_nothing(
     .await?;
     let after = (Kept::of(node, cluster)?, service(node, "kubelet").await?);
     ensure!(before == after, "{before:#?} became {after:#?}");
-    ensure!(is_ready(&cluster.node()?), "the node is not ready");
-    Ok(())
+    wait_until_ready(node, cluster).await
 }
 
 /// Applies the node's config with other images of extensions, or with more extensions.
