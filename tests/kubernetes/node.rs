@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Ending, Greeter, Node, Outcome, Scratch, Test, chapters, push_extension_edition, tests,
-    upgrade_and_follow,
+    Ending, Greeter, Node, Outcome, Scratch, Test, chapters, guest_program, push_extension_with,
+    tests, upgrade_and_follow,
 };
 use serde_json::Value;
 
@@ -23,16 +23,16 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn joins_runs_pods_and_is_replaced_under_them(scratch: Scratch) -> Outcome {
     let cluster = Cluster::start(&scratch)?;
     let node = cluster.plan_node(&scratch)?.boot().await?;
-    let operator = Operator::of(&node, &scratch)?;
     chapters![
         it_appears_in_the_cluster(&node, &cluster),
         its_certificate_was_approved(&cluster),
         it_has_the_labels_and_taints_of_its_config(&cluster),
         it_is_ready_once_pods_have_a_network(&node, &cluster),
         pods_run_and_answer(&node, &cluster),
-        kubelet_says_what_it_does(&operator),
+        kubelet_says_what_it_does(&node, &scratch),
         the_os_is_upgraded_under_the_pods(&node, &cluster),
         kubernetes_is_replaced_under_the_pods(&node, &cluster, &scratch),
+        a_broken_kubelet_is_gone_back_from(&node, &cluster, &scratch),
         an_extension_that_is_not_there_hurts_nothing(&node, &cluster, &scratch),
     ]
     .await
@@ -97,7 +97,8 @@ async fn pods_run_and_answer(node: &Node, cluster: &Cluster) -> Outcome {
     Greeter::of(node)?.greets()
 }
 
-async fn kubelet_says_what_it_does(operator: &Operator<'_>) -> Outcome {
+async fn kubelet_says_what_it_does(node: &Node, scratch: &Scratch) -> Outcome {
+    let operator = Operator::of(node, scratch)?;
     let said = operator.run(&["logs", "kubernetes"]).await?;
     let of_kubelet = said
         .output
@@ -131,37 +132,68 @@ async fn kubernetes_is_replaced_under_the_pods(
     let watch = Watch::start(node, cluster)?;
     let kubelet = service(node, "kubelet").await?;
     let containerd = service(node, "containerd").await?;
-    let image = push_extension_edition(&cluster.registry, "kubernetes", "v2")?;
-    let config = cluster.config_with(node.identity(), &[("kubernetes", &image)]);
-    apply(node, scratch, &config).await?;
+    let files: [(&str, &[u8]); 1] = [("usr/share/kubernetes/edition", b"2")];
+    let image = push_extension_with(&cluster.registry, "kubernetes", "v2", &files)?;
+    let mark = node.vm().console_mark()?;
+    apply(node, cluster, scratch, &[("kubernetes", &image)]).await?;
     wait_for_another(node, &kubelet).await?;
     wait_until_ready(node, cluster).await?;
+    (node.vm()).wait_for_line_after(mark, "extensions, which are kept", PATIENCE)?;
     let now = service(node, "containerd").await?;
     ensure!(now["pid"] == containerd["pid"], "{containerd} became {now}");
     watch.end().map(drop)
 }
 
-/// A reference that leads nowhere is told by its name, and the pods and their node go on.
-async fn an_extension_that_is_not_there_hurts_nothing(
+/// A kubelet that ends at once is on trial, and the one before comes back.
+async fn a_broken_kubelet_is_gone_back_from(
     node: &Node,
     cluster: &Cluster,
     scratch: &Scratch,
 ) -> Outcome {
     let before = Kept::of(node, cluster)?;
-    let kubelet = service(node, "kubelet").await?;
-    let missing = cluster.registry.image_for_guest("extensions/nobody:v1");
-    let config = cluster.config_with(node.identity(), &[("nobody", &missing)]);
-    apply(node, scratch, &config).await?;
-    it_is_told(node, scratch, "extensions/nobody").await?;
+    // It takes kubelet's first option for a port.
+    let program = guest_program("greeter")?;
+    let files: [(&str, &[u8]); 1] = [("usr/bin/kubelet", &program)];
+    let image = push_extension_with(&cluster.registry, "kubernetes", "broken", &files)?;
+    apply(node, cluster, scratch, &[("kubernetes", &image)]).await?;
+    it_is_told(node, scratch, "kubernetes", "is back with the one before").await?;
+    wait_until_ready(node, cluster).await?;
     let after = Kept::of(node, cluster)?;
     ensure!(before == after, "{before:#?} became {after:#?}");
-    ensure!(is_ready(&cluster.node()?), "the node is not ready");
-    let now = service(node, "kubelet").await?;
-    ensure!(now["pid"] == kubelet["pid"], "{kubelet} became {now}");
     Ok(())
 }
 
-async fn apply(node: &Node, scratch: &Scratch, config: &str) -> Outcome {
+/// A reference that leads nowhere is told by its name, and kubelet, the pods and their node go on.
+async fn an_extension_that_is_not_there_hurts_nothing(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+) -> Outcome {
+    let before = (Kept::of(node, cluster)?, service(node, "kubelet").await?);
+    let [missing, kept] = ["extensions/nobody:v1", "extensions/kubernetes:v2"]
+        .map(|image| cluster.registry.image_for_guest(image));
+    let others = [("nobody", &*missing), ("kubernetes", &kept)];
+    apply(node, cluster, scratch, &others).await?;
+    it_is_told(
+        node,
+        scratch,
+        "pins",
+        "it does not have it (MANIFEST_UNKNOWN",
+    )
+    .await?;
+    let after = (Kept::of(node, cluster)?, service(node, "kubelet").await?);
+    ensure!(before == after, "{before:#?} became {after:#?}");
+    wait_until_ready(node, cluster).await
+}
+
+/// Applies the node's config with other images of extensions, or with more extensions.
+async fn apply(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+    others: &[(&str, &str)],
+) -> Outcome {
+    let config = cluster.config_with(node.identity(), others);
     let file = scratch.write("config.yaml", config)?;
     let file = file.to_str().context("a path that is no text")?;
     let operator = Operator::of(node, scratch)?;
@@ -172,13 +204,13 @@ async fn apply(node: &Node, scratch: &Scratch, config: &str) -> Outcome {
     Ok(())
 }
 
-async fn it_is_told(node: &Node, scratch: &Scratch, image: &str) -> Outcome {
+/// Waits until a resource has these words.
+async fn it_is_told(node: &Node, scratch: &Scratch, resource: &str, words: &str) -> Outcome {
     let operator = Operator::of(node, scratch)?;
     node.wait_until("the failure is told", PATIENCE, async || {
-        let said = operator.run(&["get", "pins", "-o", "yaml"]).await?;
-        let is_told = said.output.contains(image) && said.output.contains("MANIFEST_UNKNOWN");
-        ensure!(is_told, "{said:?}");
-        println!("{}", said.output);
+        let said = operator.run(&["get", resource, "-o", "yaml"]).await?;
+        let line = said.output.lines().find(|line| line.contains(words));
+        println!("{}", line.with_context(|| format!("{said:?}"))?);
         Ok(())
     })
     .await

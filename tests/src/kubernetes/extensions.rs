@@ -15,11 +15,15 @@ pub fn push_extension(registry: &Registry, name: &str) -> Result<String> {
     Ok(registry.image_for_guest(&format!("{repository}:v1")))
 }
 
-/// Pushes the same extension with one file more, in a layer of its own, under another tag; returns the image's name in a guest.
-pub fn push_extension_edition(registry: &Registry, name: &str, tag: &str) -> Result<String> {
+/// Pushes the same extension with other files, in a layer of their own, under another tag; returns the image's name in a guest.
+pub fn push_extension_with(
+    registry: &Registry,
+    name: &str,
+    tag: &str,
+    files: &[(&str, &[u8])],
+) -> Result<String> {
     let repository = format!("extensions/{name}");
-    let edition = format!("usr/share/{name}/edition");
-    let image = image(name)?.files(&[(&edition, tag.as_bytes())])?;
+    let image = image(name)?.files(files)?;
     image.push(registry, &repository, tag)?;
     Ok(registry.image_for_guest(&format!("{repository}:{tag}")))
 }

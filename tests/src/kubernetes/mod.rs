@@ -20,7 +20,7 @@ mod programs;
 mod worker_config;
 
 pub use control_plane::ControlPlane;
-pub use extensions::{push_extension, push_extension_edition};
+pub use extensions::{push_extension, push_extension_with};
 pub use images::{KUBERNETES_BASE, PAUSE, push_base, push_pause};
 pub use kubectl::Kubectl;
 pub use worker_config::worker_config;

@@ -50,7 +50,7 @@ impl MachineConfig {
     /// Runs Kubernetes, on this base.
     pub fn kubernetes(self, base: &str) -> Self {
         self.document(&format!(
-            "apiVersion: instar.dev/v1alpha1\nkind: KubernetesConfig\nimage: {base}\n"
+            "apiVersion: instar.dev/v1alpha1\nkind: KubernetesConfig\nimage: {base}\nreadyWithin: 60s\n"
         ))
     }
 
