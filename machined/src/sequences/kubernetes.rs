@@ -526,9 +526,8 @@ async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
 
 /// Returns the node's name: the host's, as Kubernetes writes names.
 fn node_name() -> String {
-    let host = rustix::system::uname()
+    rustix::system::uname()
         .nodename()
         .to_string_lossy()
-        .to_lowercase();
-    host
+        .to_lowercase()
 }
