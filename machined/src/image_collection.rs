@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::base::blocking_io;
+use crate::config::ExtensionSource;
 use crate::machine::{Configured, Machine};
 use crate::oci::{PulledImage, Urgency};
 use crate::values::{Digest, ImageReference};
@@ -177,6 +178,15 @@ fn needed(machine: &Machine) -> BTreeSet<Digest> {
     needed.extend(machine.bundles.kept.images());
     needed.extend(machine.pins.digests());
     needed.extend(machine.node_record.digests());
+    let configured = machine.config();
+    let extensions = configured
+        .iter()
+        .filter_map(|it| it.config.kubernetes.as_ref());
+    let extensions = extensions.flat_map(|kubernetes| &kubernetes.extensions);
+    needed.extend(extensions.filter_map(|extension| match &extension.source {
+        ExtensionSource::File(file) => Some(file.sha256),
+        ExtensionSource::Image(_) => None,
+    }));
     needed
 }
 

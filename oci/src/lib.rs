@@ -13,6 +13,7 @@ pub mod blobs;
 pub mod bundled;
 #[cfg(feature = "fuzzing")]
 pub mod decoders;
+mod files;
 pub mod local_image;
 pub mod manifest;
 mod objects;
@@ -28,6 +29,7 @@ pub mod unpack;
 pub mod verification;
 
 pub use blobs::{Blobs, CheckedBlob, HeldBlobs, IncomingBlob, Receiving, StoredBlob};
+pub use files::{file_of, image_of_file, name_of_file, take_file};
 pub use manifest::{ImageConfig, Layer};
 pub use pull::{Progress, PullError, Puller, import, room_for_all};
 pub use registries::Registries;

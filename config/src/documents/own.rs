@@ -65,7 +65,15 @@ pub(super) const KINDS: &[Kind] = &[
         "KubernetesConfig",
         &[req("image", Text), opt("readyWithin", Duration)],
     ),
-    kind("ExtensionConfig", &[req("name", Text), req("image", Text)]),
+    kind(
+        "ExtensionConfig",
+        &[
+            req("name", Text),
+            opt("image", Text),
+            opt("url", Url(&["http", "https"])),
+            opt("sha256", Text),
+        ],
+    ),
     kind("UpgradeTrustConfig", &[req("keys", TEXTS)]),
     kind(
         "UpgradeGateConfig",

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use super::{
-    AbsolutePath, Container, ContainerHealth, ContainerName, ContainerNetwork, DependsOn,
+    AbsolutePath, Container, ContainerHealth, ContainerName, ContainerNetwork, DependsOn, Digest,
     EndpointUrl, ImageReference, Mount, MountOption, MountSource, Secret, Security,
     SecurityProfile, UpgradeStrategy,
 };
@@ -102,8 +102,26 @@ impl Kubernetes {
 pub struct Extension {
     /// Its name, the same as in its release file.
     pub name: String,
+    /// Where it comes from.
+    pub source: ExtensionSource,
+}
+
+/// The source of an extension.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExtensionSource {
     /// An image whose files are the extension.
-    pub image: ImageReference,
+    Image(ImageReference),
+    /// A squashfs with the files of the extension, as sysexts are published.
+    File(ExtensionFile),
+}
+
+/// The file of an extension at a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtensionFile {
+    /// Its address.
+    pub url: EndpointUrl,
+    /// Its digest: what the server gives is believed by this alone.
+    pub sha256: Digest,
 }
 
 /// A cluster as a node sees it.

@@ -9,7 +9,10 @@ use std::{
 
 use super::{
     super::{
-        model::{Cidr, Cluster, Extension, ImageReference, Kubernetes, NodeSettings, Taint},
+        model::{
+            Cidr, Cluster, Extension, ExtensionFile, ExtensionSource, ImageReference, Kubernetes,
+            NodeSettings, Taint,
+        },
         section::Section,
     },
     Documents,
@@ -63,13 +66,40 @@ fn extensions(documents: &Documents<'_>) -> Vec<Extension> {
                 "a machine takes at most {MAX_EXTENSIONS} extensions"
             ));
         }
-        let (name, image) = (name(&document), document.required("image"));
-        if let (Some(name), Some(image)) = (name, image) {
-            extensions.push(Extension { name, image });
+        let (name, source) = (name(&document), source(&document));
+        if let (Some(name), Some(source)) = (name, source) {
+            extensions.push(Extension { name, source });
         }
     }
     extensions.sort_by(|a, b| a.name.cmp(&b.name));
     extensions
+}
+
+/// Reads where an extension comes from: an image, or a file with its digest.
+fn source(document: &Section<'_>) -> Option<ExtensionSource> {
+    match (document.text("image"), document.text("url")) {
+        (Some(_), None) => Some(ExtensionSource::Image(document.parsed("image")?)),
+        (None, Some(_)) => {
+            let digest = document.required::<String>("sha256")?;
+            let digest = digest.strip_prefix("sha256:").unwrap_or(&digest);
+            let Ok(sha256) = format!("sha256:{digest}").parse() else {
+                document.wrong_field(
+                    "sha256",
+                    "this must be the SHA-256 of the file, 64 hexadecimal digits in lower case",
+                );
+                return None;
+            };
+            Some(ExtensionSource::File(ExtensionFile {
+                url: document.parsed("url")?,
+                sha256,
+            }))
+        }
+        _ => {
+            document
+                .wrong("an extension comes from an `image`, or from a file by `url` and `sha256`");
+            None
+        }
+    }
 }
 
 /// Reads the name of an extension, which is a part of file names.

@@ -131,6 +131,37 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn an_extension_is_an_image_or_a_file_with_its_digest() {
+    let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    let with = |fields: &str| {
+        let (ours, _) = OURS.split_once("name: containerd").unwrap();
+        parse(format!("{talos}{ours}name: containerd\n{fields}").as_bytes())
+    };
+    let hex = "a".repeat(64);
+    let file = "url: https://example.com/containerd-v2.4.2-x86-64.raw\n";
+    for digest in [hex.clone(), format!("sha256:{hex}")] {
+        let parsed = with(&format!("{file}sha256: {digest}\n")).unwrap();
+        let kubernetes = parsed.config.kubernetes.unwrap();
+        let ExtensionSource::File(found) = &kubernetes.extensions[0].source else {
+            panic!("{kubernetes:?}");
+        };
+        assert_eq!(found.sha256.hex(), hex);
+    }
+    for (fields, problem) in [
+        (file.to_owned(), "sha256: this field must not be empty"),
+        (format!("{file}sha256: abc\n"), "64 hexadecimal digits"),
+        (
+            format!("{file}image: r.io/x\n"),
+            "comes from an `image`, or from a file",
+        ),
+        (String::new(), "comes from an `image`, or from a file"),
+    ] {
+        let errors = with(&fields).unwrap_err().to_string();
+        assert!(errors.contains(problem), "{errors}");
+    }
+}
+
+#[test]
 fn the_container_of_kubernetes_has_its_name_alone() {
     let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
     let container =

@@ -38,7 +38,7 @@ pub(super) async fn verify(
     let puller = puller(configured.as_deref(), request.credentials)?;
     let verified = puller.look_up(&name).await.map_err(status)?;
     let (is_verified, message) = match verified.basis() {
-        Basis::NoRule => (false, "no matched rule".to_owned()),
+        Basis::NoRule | Basis::OfFile => (false, "no matched rule".to_owned()),
         Basis::Skipped(rule) => (
             false,
             format!("verification skipped by matched rule ({})", rule.id()),

@@ -61,10 +61,10 @@ pub fn approve(origin: Origin, bundle: Digest, given: Approvals<'_>, basis: &Bas
             rule: rule.pattern.to_string(),
             key: *key,
         },
-        (Origin::Caller, Basis::NoRule | Basis::Skipped(_)) => Approval::Caller,
+        (Origin::Caller, Basis::NoRule | Basis::Skipped(_) | Basis::OfFile) => Approval::Caller,
         (Origin::Stick, _) if given.config.contains(&bundle) => Approval::Config,
         (Origin::Stick, _) if given.person => Approval::Person,
-        (Origin::Stick, Basis::NoRule | Basis::Skipped(_)) => Approval::Nobody,
+        (Origin::Stick, Basis::NoRule | Basis::Skipped(_) | Basis::OfFile) => Approval::Nobody,
     }
 }
 

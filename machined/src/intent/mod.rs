@@ -21,7 +21,7 @@ pub use disk::disk;
 pub use gate::gate_probes;
 pub use kernel::kernel;
 pub use network::network;
-pub use registries::{puller, puller_at_pace, puller_with_credentials};
+pub use registries::{puller, puller_at_pace, puller_with_credentials, trust as trusted_servers};
 pub use remember_trust::remember_trust;
 pub use time::time;
 pub use trust::{accepted_authorities, authorities_made, keep_identity};

@@ -44,20 +44,25 @@ fn policy(config: &MachineConfig) -> Policy {
     Policy::new(config.image_rules.clone())
 }
 
+/// Returns the authorities and identities for servers of files and images.
+pub fn trust(config: &MachineConfig) -> Trust {
+    Trust {
+        roots: config
+            .trusted_roots
+            .iter()
+            .map(|roots| roots.certificates.clone())
+            .collect(),
+        hosts: by_host(&config.registries.tls),
+        ..Trust::default()
+    }
+}
+
 fn registries(config: &MachineConfig) -> Registries {
     let environment = |name: &str| config.environment.get(name).map(String::as_str);
     Registries {
         mirrors: by_host(&config.registries.mirrors),
         auth: by_host(&config.registries.auth),
-        trust: Trust {
-            roots: config
-                .trusted_roots
-                .iter()
-                .map(|roots| roots.certificates.clone())
-                .collect(),
-            hosts: by_host(&config.registries.tls),
-            ..Trust::default()
-        },
+        trust: trust(config),
         proxies: Proxies::from_environment(environment),
     }
 }

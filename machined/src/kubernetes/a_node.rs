@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::config::{Cluster, Extension, Kubernetes, NodeSettings, Secret};
+use crate::config::{Cluster, Extension, ExtensionSource, Kubernetes, NodeSettings, Secret};
 
 /// A node of a cluster.
 pub(super) fn kubernetes() -> Kubernetes {
@@ -15,7 +15,7 @@ pub(super) fn kubernetes() -> Kubernetes {
         image: "r.example.com/kubernetes:v1".parse().unwrap(),
         extensions: vec![Extension {
             name: "kubernetes".to_owned(),
-            image: "r.example.com/kubernetes-v1.36:v1".parse().unwrap(),
+            source: ExtensionSource::Image("r.example.com/kubernetes-v1.36:v1".parse().unwrap()),
         }],
         ready_within: std::time::Duration::from_secs(300),
         cluster: Cluster {

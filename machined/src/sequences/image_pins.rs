@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::preparation;
 use crate::base::error_chain::chain;
+use crate::config::ExtensionSource;
 use crate::intent;
 use crate::machine::Machine;
 use crate::oci::{
@@ -91,7 +92,11 @@ fn wanted(machine: &Machine) -> Vec<Wanted> {
     let pinned = config.image_pins.images.iter();
     let pinned = pinned.map(|image| (image, "config", terms.clone()));
     let extensions = config.kubernetes.iter().flat_map(|it| &it.extensions);
-    let extensions = extensions.map(|it| (&it.image, "extension", Terms::default()));
+    let extensions = extensions.filter_map(|it| match &it.source {
+        ExtensionSource::Image(image) => Some((image, "extension", Terms::default())),
+        // Its file is fetched otherwise (`sequences/kubernetes/extension_files.rs`).
+        ExtensionSource::File(_) => None,
+    });
     machine.pins.wanted(pinned.chain(extensions))
 }
 

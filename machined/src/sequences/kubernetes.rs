@@ -12,6 +12,7 @@
 //! (`sequences/image_pins.rs`): fetched once, kept for as long as the config names them, and here without a registry after that.
 
 mod admitted;
+mod extension_files;
 mod node_modules;
 
 use std::sync::Arc;
@@ -22,15 +23,17 @@ use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
 use rustix::process::Signal;
 
 use self::admitted::Admitted;
+use self::extension_files::Fetches;
 use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
-use crate::config::{Extension, Kubernetes};
+use crate::config::{Extension, ExtensionSource, Kubernetes};
 use crate::containers::Runtime;
 use crate::kubernetes::trial::{Chosen, Images, Readiness, Trial, choose};
 use crate::kubernetes::{
     self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, readiness,
 };
 use crate::machine::{Configured, Machine};
+use crate::oci::name_of_file;
 use crate::operation_lock::Operation;
 use crate::pins::{PinFact, State};
 use crate::sequences::reboot_holding;
@@ -92,6 +95,7 @@ struct Keeper {
     /// The digest of the image whose modules are loaded.
     modules_of: Option<Digest>,
     admitted: Admitted,
+    fetches: Fetches,
     trial: Option<Trial>,
     /// Whether the node is ready, and when that was found out.
     readiness: (Readiness, Option<Instant>),
@@ -129,6 +133,7 @@ impl Keeper {
             machine,
             modules_of: None,
             admitted: Admitted::default(),
+            fetches: Fetches::default(),
             trial: None,
             readiness: (Readiness::Unknown("nobody has asked yet".to_owned()), None),
             done: None,
@@ -231,11 +236,14 @@ impl Keeper {
     ) -> Option<Images> {
         let mut wanted = Some(Images::new());
         for extension in &kubernetes.extensions {
-            let chosen = self.pinned(&extension.image);
+            let chosen = self.chosen(extension);
             let planned = match &chosen {
-                Some(chosen) => self.plan(configured, node, &extension.name, chosen).await,
-                None => Ok(None),
+                Ok(Some(chosen)) => self.plan(configured, node, &extension.name, chosen).await,
+                Ok(None) => Ok(None),
+                Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
+            let chosen = chosen.unwrap_or_default();
+            let planned = self.fetched(configured, extension, &chosen, planned).await;
             let state = match &planned {
                 Ok(Some(_)) => ExtensionState::Planned,
                 Ok(None) => ExtensionState::Fetching,
@@ -253,6 +261,36 @@ impl Keeper {
             show_extension(&self.machine, extension, chosen, state);
         }
         wanted
+    }
+
+    /// Returns the image of an extension, as far as it is known which one it is.
+    fn chosen(&self, extension: &Extension) -> anyhow::Result<Option<Chosen>> {
+        match &extension.source {
+            ExtensionSource::Image(image) => Ok(self.pinned(image)),
+            ExtensionSource::File(file) => Ok(Some(Chosen {
+                image: name_of_file(&extension.name, file.sha256)?,
+                digest: file.sha256,
+            })),
+        }
+    }
+
+    /// Has a file fetched that is not here.
+    async fn fetched(
+        &mut self,
+        configured: &Configured,
+        extension: &Extension,
+        chosen: &Option<Chosen>,
+        planned: anyhow::Result<Option<PlannedExtension>>,
+    ) -> anyhow::Result<Option<PlannedExtension>> {
+        if let (ExtensionSource::File(file), Some(chosen), Ok(None)) =
+            (&extension.source, chosen, &planned)
+        {
+            let (store, config) = (&self.machine.images, &configured.config);
+            self.fetches
+                .go_on(store, config, &chosen.image, file)
+                .await?;
+        }
+        planned
     }
 
     /// Returns what the name of a pinned image means, if the image is here.
@@ -449,7 +487,10 @@ fn show_extension(
     state: ExtensionState,
 ) {
     let fact = ExtensionFact {
-        image: extension.image.to_string(),
+        image: match &extension.source {
+            ExtensionSource::Image(image) => image.to_string(),
+            ExtensionSource::File(file) => file.url.to_string(),
+        },
         digest: chosen.map(|chosen| chosen.digest.to_string()),
         state,
     };

@@ -237,7 +237,7 @@ async fn look(
 }
 
 /// An image of the store whose files are as they were unpacked. A damaged one is removed, with a line in the log.
-pub(super) async fn usable(
+pub(crate) async fn usable(
     name: &ImageReference,
     digest: Digest,
     store: &ImageStore,

@@ -27,6 +27,8 @@ pub enum Basis {
     NoRule,
     /// A rule allows it without a signature.
     Skipped(RuleName),
+    /// It is made from a file whose digest the machine's config names.
+    OfFile,
     /// It is signed by the key of a rule.
     Signed {
         /// The rule.
@@ -34,6 +36,17 @@ pub enum Basis {
         /// The key's fingerprint.
         key: Digest,
     },
+}
+
+impl VerifiedImage {
+    /// An image that is made from a file: its name has the file's digest.
+    pub(crate) fn of_file(image: PulledImage) -> Self {
+        Verified {
+            value: image,
+            basis: Basis::OfFile,
+            proof: None,
+        }
+    }
 }
 
 impl<T> Verified<T> {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::intent;
 use crate::kubernetes::trial::Chosen;
 use crate::machine::{Configured, Machine};
-use crate::oci::VerifiedImage;
+use crate::oci::{VerifiedImage, file_of, image_of_file};
 use crate::values::Digest;
 
 /// Time limit for a registry to name a signature that is not kept with the image.
@@ -46,6 +46,12 @@ impl Admitted {
         } = chosen;
         if let Some(known) = self.images.get(digest) {
             return Ok(Some(known.clone()));
+        }
+        if file_of(name).is_some() {
+            let image = image_of_file(&machine.images, name).await?;
+            self.images
+                .extend(image.clone().map(|image| (*digest, image)));
+            return Ok(image);
         }
         let puller = intent::puller(Some(configured));
         let Some(image) = puller.whole(name, *digest, &machine.images).await? else {

@@ -1,0 +1,265 @@
+//! Fetches the files of extensions, as publishers of sysexts offer them, and makes images of them in the store.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use http::HeaderMap;
+use instar_http_client::{Client, Get, Proxies};
+use loopdev::LoopControl;
+use tokio::task::JoinHandle;
+
+use crate::base::blocking_io;
+use crate::config::{ExtensionFile, Kubernetes, MachineConfig};
+use crate::intent;
+use crate::mounts::filesystem::{Filesystem, MountFlags};
+use crate::mounts::transient_mount::TransientMount;
+use crate::oci::{ImageStore, take_file};
+use crate::values::ImageReference;
+use crate::values::digest::{Digest, Hasher};
+
+/// Limit on a file, in bytes: the largest that is published, with Kubernetes, has some 100 MB.
+const LARGEST: u64 = 2 << 30;
+/// Limit on redirections: the files of a release are often elsewhere than its page.
+const REDIRECTIONS: usize = 5;
+/// Time limit for one fetch, beside the client's own limits for each step.
+const FETCH: Duration = Duration::from_secs(3600);
+/// Time limit for unpacking.
+const UNPACK: Duration = Duration::from_secs(1800);
+/// The pause after a failure.
+const PAUSE: Duration = Duration::from_secs(60);
+/// The mount point of a file, used for nothing else.
+const TARGET: &str = "/run/instar/extension";
+/// A file unpacks to at most this many times its size, for the room that is demanded.
+const GROWTH: u64 = 4;
+
+/// Files that are being fetched, and those whose fetch has failed.
+#[derive(Default)]
+pub(super) struct Fetches {
+    running: BTreeMap<Digest, JoinHandle<anyhow::Result<()>>>,
+    failed: BTreeMap<Digest, (String, Instant)>,
+}
+
+impl Fetches {
+    /// Goes on with a file that is not here: looks at its fetch, or begins it.
+    ///
+    /// # Errors
+    /// Why the last fetch has failed; the next one follows after a pause.
+    pub(super) async fn go_on(
+        &mut self,
+        store: &ImageStore,
+        config: &MachineConfig,
+        name: &ImageReference,
+        file: &ExtensionFile,
+    ) -> anyhow::Result<()> {
+        let digest = file.sha256;
+        if let Some(running) = self.running.get_mut(&digest) {
+            if !running.is_finished() {
+                return Ok(());
+            }
+            let ended = running.await.map_err(anyhow::Error::from).flatten();
+            self.running.remove(&digest);
+            if let Err(error) = ended {
+                let failed = (format!("{error:#}"), Instant::now());
+                self.failed.insert(digest, failed);
+            }
+        }
+        if let Some((why, at)) = self.failed.get(&digest)
+            && at.elapsed() < PAUSE
+        {
+            anyhow::bail!("{why}");
+        }
+        self.failed.remove(&digest);
+        tracing::info!("Kubernetes: {} is fetched", file.url);
+        let client = Client::new(
+            intent::trusted_servers(config),
+            &Proxies::from_environment(|name| config.environment.get(name).map(String::as_str)),
+        );
+        let fetch = fetch(client, store.clone(), name.clone(), file.clone());
+        self.running.insert(digest, tokio::spawn(fetch));
+        Ok(())
+    }
+}
+
+impl Drop for Fetches {
+    fn drop(&mut self) {
+        for running in self.running.values() {
+            running.abort();
+        }
+    }
+}
+
+/// A file that is removed at the end.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::debug!("{} stays: {error}", self.0.display());
+        }
+    }
+}
+
+/// Fetches a file, compares it with its digest, and makes an image of it.
+async fn fetch(
+    client: Client,
+    store: ImageStore,
+    name: ImageReference,
+    file: ExtensionFile,
+) -> anyhow::Result<()> {
+    let path = Path::new(Kubernetes::HOME).join(format!("{}.raw", file.sha256.hex()));
+    let temporary = Temporary(path.clone());
+    let download = download(&client, &file, &path);
+    let bytes = tokio::time::timeout(FETCH, download)
+        .await
+        .with_context(|| format!("{} is not here after {} s", file.url, FETCH.as_secs()))??;
+    let unpack = move || {
+        let taken = take_file(&store, &name, bytes, |rootfs| unpack(&temporary.0, rootfs));
+        taken.with_context(|| format!("{} is no squashfs that can be unpacked", file.url))
+    };
+    blocking_io::within(UNPACK, unpack).await?
+}
+
+/// Downloads a file; returns its size.
+async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow::Result<u64> {
+    let url = file.url.to_string();
+    let get = Get {
+        uri: &url
+            .parse()
+            .with_context(|| format!("{url} is no address"))?,
+        headers: &HeaderMap::new(),
+        form: None,
+        origin: None,
+        redirections: REDIRECTIONS,
+    };
+    let mut answer = client
+        .send(get)
+        .await
+        .with_context(|| format!("fetch {url}"))?;
+    ensure!(
+        answer.status.is_success(),
+        "GET {url} answered {}",
+        answer.status
+    );
+    let length = answer.headers.get(http::header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    demand_room(path, length.unwrap_or_default().saturating_mul(GROWTH))?;
+    let mut out = File::create(path).with_context(|| format!("create {}", path.display()))?;
+    let (mut hasher, mut bytes) = (Hasher::default(), 0);
+    while let Some(piece) = answer
+        .piece()
+        .await
+        .with_context(|| format!("fetch {url}"))?
+    {
+        bytes += piece.len() as u64;
+        ensure!(bytes <= LARGEST, "{url} has more than {LARGEST} bytes");
+        hasher.update(&piece);
+        out.write_all(&piece)
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    let found = hasher.finish();
+    ensure!(
+        found == file.sha256,
+        "{url} is another file than the config names: its digest is {found}, and not {}",
+        file.sha256
+    );
+    Ok(bytes)
+}
+
+fn demand_room(path: &Path, bytes: u64) -> anyhow::Result<()> {
+    let directory = path.parent().unwrap_or(path);
+    let disk = rustix::fs::statvfs(directory).context("look at the room of /var")?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    ensure!(
+        free >= bytes,
+        "there is no room for it: it needs some {} MiB with its unpacked files, and {} MiB are free",
+        bytes >> 20,
+        free >> 20
+    );
+    Ok(())
+}
+
+/// Copies the files of a squashfs; returns their size.
+fn unpack(file: &Path, to: &Path) -> io::Result<u64> {
+    let through = LoopControl::open()?.next_free()?;
+    through
+        .with()
+        .read_only(true)
+        .autoclear(true)
+        .attach(file)?;
+    let node = through.path().ok_or(io::ErrorKind::NotFound)?;
+    let filesystem = Filesystem {
+        kind: "squashfs",
+        source: &node,
+        flags: MountFlags::RDONLY,
+        options: "",
+    };
+    let mount = TransientMount::new(filesystem, Path::new(TARGET))?;
+    copy_tree(mount.path(), to)
+}
+
+/// Copies a directory with all that is in it; returns the size of its files. Links are copied as links.
+fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            fs::create_dir(&to)?;
+            bytes += copy_tree(&from, &to)?;
+            fs::set_permissions(&to, entry.metadata()?.permissions())?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&from)?, &to)?;
+        } else if kind.is_file() {
+            bytes += fs::copy(&from, &to)?;
+        } else {
+            let path = from.display();
+            return Err(io::Error::other(format!(
+                "{path} is no file, directory or link"
+            )));
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_tree_is_copied_with_its_links_and_modes() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+        fs::create_dir_all(from.join("usr/bin")).unwrap();
+        fs::create_dir(&to).unwrap();
+        fs::write(from.join("usr/bin/kubelet"), "program").unwrap();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(&from.join("usr/bin/kubelet"), 0o755);
+        mode(&from.join("usr"), 0o750);
+        std::os::unix::fs::symlink("/var/x", from.join("usr/link")).unwrap();
+        assert_eq!(copy_tree(&from, &to).unwrap(), 7);
+        let copied = |path: &str| fs::symlink_metadata(to.join(path)).unwrap();
+        assert_eq!(
+            copied("usr/bin/kubelet").permissions().mode() & 0o777,
+            0o755
+        );
+        assert_eq!(copied("usr").permissions().mode() & 0o777, 0o750);
+        assert_eq!(
+            fs::read_link(to.join("usr/link")).unwrap(),
+            Path::new("/var/x")
+        );
+        let socket = std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap();
+        let again = directory.path().join("again");
+        fs::create_dir(&again).unwrap();
+        assert!(copy_tree(&from, &again).is_err());
+        drop(socket);
+    }
+}
