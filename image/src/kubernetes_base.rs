@@ -60,7 +60,8 @@ const PROGRAMS: [(&str, &str); 22] = [
 ];
 
 /// Programs that choose their work by the name that they are called by.
-const OTHER_NAMES: [(&str, &str); 8] = [
+const OTHER_NAMES: [(&str, &str); 9] = [
+    ("usr/bin/systemctl", "../lib/instar/kubernetes-init"),
     ("usr/sbin/fsck.ext4", "e2fsck"),
     ("usr/sbin/mkfs.ext4", "mke2fs"),
     ("usr/sbin/iptables", "xtables-nft-multi"),

@@ -9,6 +9,7 @@
 //! - `start` below: from the start to the loop; `run`: the loop.
 //! - `extensions`: from the plan to services; `layers`: their files over the base.
 //! - `supervisor`, `service`: the decisions, without side effects; `processes`, `starter`, `output`, `notify`, `cgroups`: what carries them out.
+//! - `reboot`: a reboot of the machine that waits, or that a pod asks for.
 //! - `report`: the status for machined; `ending`: the end of everything.
 //!
 //! The decision: a small program in one thread runs the units of extensions as they were published. systemd in the container was the other
@@ -28,6 +29,7 @@ mod layers;
 mod notify;
 mod output;
 mod processes;
+mod reboot;
 mod report;
 mod run;
 mod service;
@@ -52,6 +54,13 @@ use signals::Signals;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    let called = env::args_os().next().unwrap_or_default();
+    if Path::new(&called).ends_with(reboot::SYSTEMCTL) {
+        let words = arguments
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned());
+        return reboot::systemctl(&words.collect::<Vec<_>>());
+    }
     if let [word, rest @ ..] = arguments.as_slice()
         && word == starter::WORD
     {

@@ -29,6 +29,7 @@ pub(crate) struct Report {
     known: BTreeMap<String, Known>,
     /// Errors from the start, and those of the plan.
     errors: [Vec<String>; 2],
+    reboot_asked: bool,
     written: Option<Status>,
 }
 
@@ -38,6 +39,7 @@ impl Report {
             file,
             known: BTreeMap::new(),
             errors: [const { Vec::new() }; 2],
+            reboot_asked: false,
             written: None,
         }
     }
@@ -54,6 +56,11 @@ impl Report {
             say(error);
         }
         self.errors[1] = errors;
+    }
+
+    /// A pod asks for a reboot of the machine. It ends this container.
+    pub(crate) fn reboot_asked(&mut self) {
+        self.reboot_asked = true;
     }
 
     /// A service's process ended.
@@ -84,6 +91,7 @@ impl Report {
         let status = Status {
             services: services.collect(),
             errors: self.errors.concat(),
+            reboot_asked: self.reboot_asked,
         };
         if self.written.as_ref() == Some(&status) {
             return;

@@ -14,6 +14,7 @@ use crate::extensions::{Outcome, Used, read_plan};
 use crate::layers::Layers;
 use crate::output::say;
 use crate::processes::Processes;
+use crate::reboot;
 use crate::report::Report;
 use crate::service::Action;
 use crate::signals::Signals;
@@ -112,6 +113,10 @@ impl Container {
         if came.new_plan {
             events.extend(self.read_plan());
         }
+        if came.reboot {
+            say("a pod asks for a reboot of the machine");
+            self.report.reboot_asked();
+        }
         if came.stop && self.stop_by.is_none() {
             say("everything ends, as the machine asked for it");
             self.stop_by = Some(Instant::now() + ALL_SERVICES);
@@ -197,6 +202,11 @@ impl Container {
             }
         };
         let mut outcome = Outcome::of(&plan, &self.used, &self.os_version);
+        if let Err(error) = reboot::show_required(plan.reboot_required.as_deref()) {
+            outcome.errors.push(format!(
+                "it cannot be shown whether a reboot waits: {error}"
+            ));
+        }
         let put = self.layers.put(&outcome.trees());
         if let Err(error) = &put {
             outcome.errors.push(format!("{error:#}"));

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use instar_sys::signals::{REBOOT, Receiver, receive};
+use nix::libc::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 /// The signals that have come.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -13,38 +13,31 @@ pub(crate) struct Came {
     pub(crate) new_plan: bool,
     /// SIGTERM or SIGINT: everything is to end.
     pub(crate) stop: bool,
+    /// SIGRTMIN+5: a pod asks for a reboot of the machine, as of systemd.
+    pub(crate) reboot: bool,
 }
 
 /// The receiver of signals.
 #[derive(Debug)]
-pub(crate) struct Signals(SignalFd);
+pub(crate) struct Signals(Receiver);
 
 impl Signals {
     /// From now on signals wait until they are taken.
     pub(crate) fn take_over() -> Result<Self> {
-        let mut mask = SigSet::empty();
-        for signal in [
-            Signal::SIGCHLD,
-            Signal::SIGHUP,
-            Signal::SIGINT,
-            Signal::SIGTERM,
-        ] {
-            mask.add(signal);
-        }
-        mask.thread_block().context("cannot block signals")?;
-        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        let receiver = SignalFd::with_flags(&mask, flags).context("cannot receive signals")?;
-        Ok(Signals(receiver))
+        let signals = [SIGCHLD, SIGHUP, SIGINT, SIGTERM, REBOOT];
+        Ok(Signals(
+            receive(&signals).context("cannot receive signals")?,
+        ))
     }
 
     /// Takes all signals that have come.
     pub(crate) fn take(&self) -> Came {
         let mut came = Came::default();
-        // The kernel keeps one of each kind.
-        while let Ok(Some(signal)) = self.0.read_signal() {
-            match Signal::try_from(signal.ssi_signo as i32) {
-                Ok(Signal::SIGHUP) => came.new_plan = true,
-                Ok(Signal::SIGINT | Signal::SIGTERM) => came.stop = true,
+        while let Some(signal) = self.0.take() {
+            match signal {
+                SIGHUP => came.new_plan = true,
+                SIGINT | SIGTERM => came.stop = true,
+                REBOOT => came.reboot = true,
                 _ => {}
             }
         }

@@ -17,5 +17,6 @@ pub mod oom_score;
 pub mod own_mounts;
 pub mod packet_socket;
 pub mod readiness;
+pub mod signals;
 pub mod text;
 pub mod virtual_terminal;

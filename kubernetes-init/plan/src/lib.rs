@@ -48,6 +48,9 @@ pub struct Plan {
     /// How often each service was asked to restart, by its name: a changed number restarts it.
     #[serde(default)]
     pub restarts: BTreeMap<String, u64>,
+    /// Why a reboot of the machine waits, if one does; pods see it as the file /run/reboot-required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot_required: Option<String>,
 }
 
 /// An extension, unpacked.
@@ -67,6 +70,9 @@ pub struct Status {
     /// Why the plan, or parts of it, are not carried out. Such a part stays as it was before.
     #[serde(default)]
     pub errors: Vec<String>,
+    /// Whether a pod asks for a reboot of the machine.
+    #[serde(default)]
+    pub reboot_asked: bool,
 }
 
 /// How one service goes.
@@ -154,6 +160,7 @@ mod tests {
         let status = Status {
             services: [("kubelet".to_owned(), kubelet)].into(),
             errors: vec!["an error".to_owned()],
+            reboot_asked: true,
         };
         let text = serde_json::to_string(&status).unwrap();
         assert!(text.contains(r#""state":"pausing""#), "{text}");

@@ -127,6 +127,7 @@ impl Node {
             extensions: planned.collect(),
             environment: self.variables.borrow().clone(),
             restarts: self.restarts.borrow().clone(),
+            reboot_required: None,
         };
         self.write_plan(&serde_json::to_string(&plan).unwrap());
     }

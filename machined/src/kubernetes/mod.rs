@@ -77,6 +77,11 @@ pub fn prepare(is_running: bool) -> io::Result<()> {
             remove(&control().join(left))?;
         }
     }
+    // Pods see /run of the container by this path.
+    match std::os::unix::fs::symlink("/run", var().join("run")) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        result => result?,
+    }
     let release = fs::read_to_string("/etc/os-release")?;
     write_in_place(&control().join(OS_RELEASE), &release)
 }

@@ -31,7 +31,9 @@ use crate::kubernetes::{
     self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, readiness,
 };
 use crate::machine::{Configured, Machine};
+use crate::operation_lock::Operation;
 use crate::pins::{PinFact, State};
+use crate::sequences::reboot_holding;
 use crate::store::Resource;
 use crate::values::{ContainerName, Digest, ImageReference};
 
@@ -105,12 +107,19 @@ struct Done {
     configured: Arc<Configured>,
     node: String,
     extensions: Vec<PlannedExtension>,
+    reboot_required: Option<String>,
 }
 
 impl Done {
     fn is(&self, other: &Done) -> bool {
-        Arc::ptr_eq(&self.configured, &other.configured)
-            && (&self.node, &self.extensions) == (&other.node, &other.extensions)
+        let parts = |it: &Done| {
+            (
+                it.node.clone(),
+                it.extensions.clone(),
+                it.reboot_required.clone(),
+            )
+        };
+        Arc::ptr_eq(&self.configured, &other.configured) && parts(self) == parts(other)
     }
 }
 
@@ -133,7 +142,10 @@ impl Keeper {
             return;
         };
         let node = node_name();
-        let (services, mut problems) = read_status().await;
+        let (services, asked, mut problems) = read_status().await;
+        if asked {
+            reboot_for_pod(&self.machine).await;
+        }
         let wanted = self
             .wanted(configured, kubernetes, &node, &mut problems)
             .await;
@@ -147,6 +159,7 @@ impl Keeper {
                         configured: configured.clone(),
                         node: node.clone(),
                         extensions,
+                        reboot_required: self.reboot_required(),
                     };
                     self.carry_out_if_new(kubernetes, next, &mut problems).await;
                 }
@@ -343,6 +356,12 @@ impl Keeper {
         Ok(planned)
     }
 
+    /// Returns why a reboot of the machine waits, for agents that do it when it suits the cluster.
+    fn reboot_required(&self) -> Option<String> {
+        let version = self.machine.upgrades.prepared_version()?;
+        Some(format!("{version} is prepared and starts with a reboot"))
+    }
+
     /// Loads the modules, writes the files, and tells the container its plan; returns false if the container's image is not here yet.
     async fn carry_out(&mut self, kubernetes: &Kubernetes, next: &Done) -> anyhow::Result<bool> {
         if !self.load_modules(kubernetes).await? {
@@ -355,6 +374,7 @@ impl Keeper {
             node: next.node.clone(),
             extensions: next.extensions.clone(),
             environment,
+            reboot_required: next.reboot_required.clone(),
             ..Plan::default()
         };
         let is_new = self.machine.node_plan.set(plan).await;
@@ -381,6 +401,33 @@ impl Keeper {
         }
         Ok(true)
     }
+}
+
+/// Reboots the machine for a pod. Its agent waits for its own end, with a lock of the cluster in its hands: so the container ends even if
+/// the kernel goes on.
+async fn reboot_for_pod(machine: &Arc<Machine>) {
+    let lock = match machine.lock_operation(Operation::Reboot) {
+        Ok(lock) => lock,
+        Err(busy) => {
+            tracing::warn!(
+                "Kubernetes: the reboot that a pod asks for waits: {}",
+                chain(&busy)
+            );
+            return;
+        }
+    };
+    tracing::info!("Kubernetes: a pod asks for a reboot of the machine");
+    if let Err(error) = machine.services.stop(Kubernetes::CONTAINER).await {
+        tracing::warn!(
+            "Kubernetes: its container ends with the machine: {}",
+            chain(&error)
+        );
+    }
+    // The question is answered; the next container begins without it.
+    if let Err(error) = std::fs::remove_file(kubernetes::control().join(STATUS)) {
+        tracing::warn!("Kubernetes: its status stays: {error}");
+    }
+    reboot_holding(machine, lock);
 }
 
 /// Writes the node's files. A node of another cluster joins it anew.
@@ -453,8 +500,8 @@ fn show_nothing_but(machine: &Machine, kubernetes: &Kubernetes, node: &str) {
     }
 }
 
-/// Reads how the services go, and what is wrong with the plan.
-async fn read_status() -> (Vec<NodeService>, Vec<String>) {
+/// Reads how the services go, whether a pod asks for a reboot, and what is wrong with the plan.
+async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
     let file = kubernetes::control().join(STATUS);
     let read = move || whole_file::read_json::<Status>(&file);
     let read = blocking_io::within(blocking_io::ANSWER, read).await;
@@ -462,7 +509,7 @@ async fn read_status() -> (Vec<NodeService>, Vec<String>) {
         Ok(status) => status.unwrap_or_default(),
         Err(error) => {
             let error = format!("its status cannot be read: {error:#}");
-            return (Vec::new(), vec![error]);
+            return (Vec::new(), false, vec![error]);
         }
     };
     let services = status.services.into_iter();
@@ -474,14 +521,13 @@ async fn read_status() -> (Vec<NodeService>, Vec<String>) {
         restarts: service.restarts,
         last: service.error.or(service.last_exit),
     });
-    (services.collect(), status.errors)
+    (services.collect(), status.reboot_asked, status.errors)
 }
 
 /// Returns the node's name: the host's, as Kubernetes writes names.
 fn node_name() -> String {
-    let host = rustix::system::uname()
+    rustix::system::uname()
         .nodename()
         .to_string_lossy()
-        .to_lowercase();
-    host
+        .to_lowercase()
 }

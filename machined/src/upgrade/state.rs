@@ -69,6 +69,14 @@ impl UpgradeState {
         self.lock_prepared().as_ref().map_or(0, Prepared::bytes)
     }
 
+    /// Returns the version that the next reboot starts, if one is prepared.
+    pub fn prepared_version(&self) -> Option<String> {
+        let prepared = self.lock_prepared();
+        prepared
+            .as_ref()
+            .map(|prepared| prepared.upgrade.to.clone())
+    }
+
     /// Drops the prepared version, if there is one.
     pub async fn forget_prepared(&self, init: &InitLink) {
         let Some(prepared) = self.take_prepared() else {
