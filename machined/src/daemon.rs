@@ -100,6 +100,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images_in_force,
         images_checked,
         own_certificates,
+        pinned_key,
         ..
     } = handed_over.clone();
     let keeps_workloads = welcome.workloads == Some(Domain::Kept);
@@ -132,6 +133,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         floor,
         images_in_force,
         own_certificates,
+        pinned_key,
         kept,
     }));
     if let Some(origin) = origin {
