@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -13,6 +14,7 @@ use loopdev::LoopControl;
 use tokio::task::JoinHandle;
 
 use crate::base::blocking_io;
+use crate::base::lock::Lock as _;
 use crate::config::{ExtensionFile, Kubernetes, MachineConfig};
 use crate::intent;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
@@ -33,6 +35,8 @@ const UNPACK: Duration = Duration::from_secs(1800);
 const PAUSE: Duration = Duration::from_secs(60);
 /// The mount point of a file, used for nothing else.
 const TARGET: &str = "/run/instar/extension";
+/// Held by the one file that is unpacked: another one's mount would take the mount point from it in the middle of its copy.
+static MOUNT_POINT: Mutex<()> = Mutex::new(());
 /// A file unpacks to at most this many times its size, for the room that is demanded.
 const GROWTH: u64 = 4;
 
@@ -184,6 +188,7 @@ fn demand_room(path: &Path, bytes: u64) -> anyhow::Result<()> {
 
 /// Copies the files of a squashfs; returns their size.
 fn unpack(file: &Path, to: &Path) -> io::Result<u64> {
+    let _alone = MOUNT_POINT.locked();
     let through = LoopControl::open()?.next_free()?;
     through
         .with()
