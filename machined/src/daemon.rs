@@ -104,14 +104,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         ..
     } = handed_over.clone();
     let keeps_workloads = welcome.workloads == Some(Domain::Kept);
-    let cleanup = match (welcome.start, keeps_workloads, &ours) {
-        // If machined alone restarted, links and addresses stay as they are.
-        (StartReason::Restart, ..) => CleanupPolicy::Keep,
-        // Kept containers may have made links, addresses and routes of their own.
-        (_, true, Some(_)) => CleanupPolicy::Keep,
-        _ => CleanupPolicy::Remove,
-    };
-    let network = start_network(cleanup, ours.unwrap_or_default(), leases)?;
+    let network = start_network(welcome.start, keeps_workloads, ours, leases)?;
     let generation = Generation {
         number: welcome.generation,
         boot_id: welcome.boot_id.clone(),
@@ -169,13 +162,21 @@ fn start_clock() -> anyhow::Result<TimeSync> {
 
 /// Starts the network with the leases, addresses and routes of the generation before.
 fn start_network(
-    cleanup: CleanupPolicy,
-    ours: Ours,
+    start: StartReason,
+    keeps_workloads: bool,
+    ours: Option<Ours>,
     leases: Vec<Lease>,
 ) -> anyhow::Result<Network> {
+    let cleanup = match (start, keeps_workloads, &ours) {
+        // If machined alone restarted, links and addresses stay as they are.
+        (StartReason::Restart, ..) => CleanupPolicy::Keep,
+        // Kept containers may have made links, addresses and routes of their own.
+        (_, true, Some(_)) => CleanupPolicy::Keep,
+        _ => CleanupPolicy::Remove,
+    };
     let options = Options {
         cleanup,
-        ours,
+        ours: ours.unwrap_or_default(),
         ..Options::default()
     };
     Network::start(options, None, leases).context("start the network")
