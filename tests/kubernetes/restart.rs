@@ -101,13 +101,13 @@ async fn after_a_reboot_the_node_is_back(
     let operator = Operator::of(node, scratch)?;
     let said = operator.run(&["reboot", "--no-wait"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    before.is_followed_by_another(node, cluster).await
+    before.then_another(node, cluster).await
 }
 
 async fn after_a_power_cut_the_node_is_back(node: Node, cluster: &Cluster) -> Outcome {
     let before = Start::of(&node, cluster)?;
     let node = node.power_cycle().await?;
-    before.is_followed_by_another(&node, cluster).await
+    before.then_another(&node, cluster).await
 }
 
 /// One start of the node, as its cluster and its pod `server` tell of it.
@@ -125,7 +125,7 @@ impl Start {
     }
 
     /// Waits for the next start, of the same node with the same pods.
-    async fn is_followed_by_another(self, node: &Node, cluster: &Cluster) -> Outcome {
+    async fn then_another(self, node: &Node, cluster: &Cluster) -> Outcome {
         node.wait_until("the node is ready again", PATIENCE, async || {
             let shown = cluster.node()?;
             let boot = |node: &Value| node["status"]["nodeInfo"]["bootID"].clone();
