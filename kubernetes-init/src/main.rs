@@ -44,7 +44,7 @@ use std::path::Path;
 use std::process::{self, ExitCode};
 
 use anyhow::{Result, ensure};
-use instar_kubernetes_plan::{DIRECTORY, OS_RELEASE};
+use instar_kubernetes_plan::{DIRECTORY, MACHINE_ID, OS_RELEASE};
 
 use cgroups::Cgroups;
 use layers::Layers;
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The start, from top to bottom. Without cgroups or an os-release services run, too: the status says that these are missing.
+/// The start, from top to bottom. Without cgroups, os-release or machine-id services run, too: the status says that these are missing.
 fn start() -> Result<Container> {
     ensure!(
         process::id() == 1,
@@ -87,7 +87,11 @@ fn start() -> Result<Container> {
     let signals = Signals::take_over()?;
     layers::share_mounts()?;
     let directory = Path::new(DIRECTORY);
-    let os_release = layers::put_over(&directory.join(OS_RELEASE), "/etc/os-release");
+    let files = [
+        (OS_RELEASE, "/etc/os-release"),
+        (MACHINE_ID, "/etc/machine-id"),
+    ]
+    .map(|(name, over)| layers::put_over(&directory.join(name), over));
     let cgroups = Cgroups::set_up();
     let layers = Layers::new()?;
     let (cgroups, without) = match cgroups {
@@ -98,7 +102,8 @@ fn start() -> Result<Container> {
         Err(error) => (None, Some(error)),
     };
     let mut container = Container::new(directory, os_version(), signals, layers, cgroups);
-    for error in without.iter().chain(os_release.as_ref().err()) {
+    let not_put = files.iter().filter_map(|put| put.as_ref().err());
+    for error in without.iter().chain(not_put) {
         container.report().start_failed(error);
     }
     Ok(container)

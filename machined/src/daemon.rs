@@ -100,17 +100,11 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images_in_force,
         images_checked,
         own_certificates,
+        pinned_key,
         ..
     } = handed_over.clone();
     let keeps_workloads = welcome.workloads == Some(Domain::Kept);
-    let cleanup = match (welcome.start, keeps_workloads, &ours) {
-        // If machined alone restarted, links and addresses stay as they are.
-        (StartReason::Restart, ..) => CleanupPolicy::Keep,
-        // Kept containers may have made links, addresses and routes of their own.
-        (_, true, Some(_)) => CleanupPolicy::Keep,
-        _ => CleanupPolicy::Remove,
-    };
-    let network = start_network(cleanup, ours.unwrap_or_default(), leases)?;
+    let network = start_network(welcome.start, keeps_workloads, ours, leases)?;
     let generation = Generation {
         number: welcome.generation,
         boot_id: welcome.boot_id.clone(),
@@ -132,6 +126,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         floor,
         images_in_force,
         own_certificates,
+        pinned_key,
         kept,
     }));
     if let Some(origin) = origin {
@@ -167,13 +162,21 @@ fn start_clock() -> anyhow::Result<TimeSync> {
 
 /// Starts the network with the leases, addresses and routes of the generation before.
 fn start_network(
-    cleanup: CleanupPolicy,
-    ours: Ours,
+    start: StartReason,
+    keeps_workloads: bool,
+    ours: Option<Ours>,
     leases: Vec<Lease>,
 ) -> anyhow::Result<Network> {
+    let cleanup = match (start, keeps_workloads, &ours) {
+        // If machined alone restarted, links and addresses stay as they are.
+        (StartReason::Restart, ..) => CleanupPolicy::Keep,
+        // Kept containers may have made links, addresses and routes of their own.
+        (_, true, Some(_)) => CleanupPolicy::Keep,
+        _ => CleanupPolicy::Remove,
+    };
     let options = Options {
         cleanup,
-        ours,
+        ours: ours.unwrap_or_default(),
         ..Options::default()
     };
     Network::start(options, None, leases).context("start the network")

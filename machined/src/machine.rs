@@ -36,7 +36,7 @@ use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
 use crate::temporary_registry::TemporaryRegistry;
 use crate::time::TimeSync;
-use crate::trust::{Maintenance, OwnCertificates};
+use crate::trust::{Maintenance, OwnCertificates, PinnedKey};
 use crate::upgrade::{FailedImages, Floor, RunningSystem, UpgradeState};
 
 /// A machine config and the text that it was read from.
@@ -131,6 +131,8 @@ pub struct Machine {
     pub upgrades: UpgradeState,
     /// The certificates that the node has issued to itself: of the previous generation, until the API has its own.
     pub own_certificates: watch::Sender<Option<OwnCertificates>>,
+    /// The API's key, if no authority signs for the node.
+    pub pinned_key: watch::Sender<PinnedKey>,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
@@ -176,6 +178,8 @@ pub struct Parts {
     pub images_in_force: InForce,
     /// The API's certificates of the previous generation.
     pub own_certificates: Option<OwnCertificates>,
+    /// The API's key of the previous generation, if no authority signs for the node.
+    pub pinned_key: PinnedKey,
     /// Descriptors that an earlier machined of this generation left with init.
     pub kept: BTreeMap<String, OwnedFd>,
 }
@@ -226,6 +230,7 @@ impl Machine {
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
             own_certificates: watch::channel(parts.own_certificates).0,
+            pinned_key: watch::channel(parts.pinned_key).0,
             operations: Operations::default(),
         }
     }

@@ -4,6 +4,7 @@
 //!   machined ──writes──► plan.json      Plan      what is to run; then SIGHUP to kubernetes-init
 //!            ◄──reads─── status.json    Status    how each service goes
 //!            ──writes──► os-release               bound over /etc/os-release of the container; rewritten in place
+//!                        machine-id               bound over /etc/machine-id of the container
 //!                        logs/NAME.log            the newest lines of each service, and NAME.log.1 before them
 //! ```
 //!
@@ -27,6 +28,8 @@ pub const PLAN: &str = "plan.json";
 pub const STATUS: &str = "status.json";
 /// The os-release of the machine in the directory.
 pub const OS_RELEASE: &str = "os-release";
+/// The machine-id of the node in the directory (machine-id(5)).
+pub const MACHINE_ID: &str = "machine-id";
 /// The directory of logs in the directory.
 pub const LOGS: &str = "logs";
 /// Limit on a plan, in bytes.

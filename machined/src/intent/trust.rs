@@ -63,6 +63,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             identity: identity_sender,
             self_check: self_check_sender,
             own: machine.own_certificates.clone(),
+            pinned: machine.pinned_key.clone(),
         }
         .run(),
     );

@@ -36,9 +36,10 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 pub use instar_kubernetes_plan::State as ServiceState;
-use instar_kubernetes_plan::{OS_RELEASE, PLAN, STATUS};
+use instar_kubernetes_plan::{MACHINE_ID, OS_RELEASE, PLAN, STATUS};
 use serde::Serialize;
 
+use crate::base::whole_file;
 use crate::config::Kubernetes;
 use crate::store::Resource;
 
@@ -84,8 +85,18 @@ pub fn prepare(is_running: bool) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         result => result?,
     }
+    let machine_id = control().join(MACHINE_ID);
+    if !machine_id.exists() {
+        whole_file::replace(&machine_id, 0o644, new_machine_id()?.as_bytes())?;
+    }
     let release = fs::read_to_string("/etc/os-release")?;
     write_in_place(&control().join(OS_RELEASE), &release)
+}
+
+/// Makes the identity of a node, which lasts for as long as its data: 32 hexadecimal digits (machine-id(5)).
+fn new_machine_id() -> io::Result<String> {
+    let random = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+    Ok(random.replace('-', ""))
 }
 
 /// Removes a file; a missing one is fine.

@@ -448,6 +448,7 @@ pub(super) async fn next_generation(
         images_checked: machine.images.checked(),
         services_up,
         own_certificates: machine.own_certificates.borrow().clone(),
+        pinned_key: machine.pinned_key.borrow().clone(),
     };
     let memfd = left.to_memfd()?;
     let workloads = match machine.services.left().is_empty() && !has_kubernetes {

@@ -10,4 +10,4 @@ pub use keys::Keys;
 pub use maintenance::Maintenance;
 pub use own_certificates::{OwnCertificates, if_readable};
 pub use remembered::{Authorities, Remembered};
-pub use server_identity::{KeepIdentity, Names, Trust};
+pub use server_identity::{KeepIdentity, Names, PinnedKey, Trust};

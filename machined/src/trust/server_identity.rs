@@ -2,11 +2,13 @@
 //! certificate grows old. Until then it stays, in the next generation too (`own_certificates.rs`).
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use instar_pki::{CertificateAuthority, PrivateKey, Role, SubjectName};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::own_certificates::{LIFETIME, OwnCertificates, due};
@@ -53,6 +55,8 @@ pub struct KeepIdentity {
     pub self_check: watch::Sender<Option<SelfCheck>>,
     /// The certificates of the previous generation, and then the newest ones, for the next.
     pub own: watch::Sender<Option<OwnCertificates>>,
+    /// The key of the previous generation, if no authority signs for the node; the next one inherits it.
+    pub pinned: watch::Sender<PinnedKey>,
 }
 
 /// Certificates that are issued together, by one authority.
@@ -72,7 +76,7 @@ impl KeepIdentity {
         let known = self.names.wait_for(Option::is_some);
         // After the time limit the certificate is issued without the names.
         let _ = tokio::time::timeout(NAMES, known).await;
-        let mut pinned = PinnedKey::default();
+        let mut pinned = self.pinned.borrow().clone();
         let mut due = None;
         loop {
             let next = {
@@ -87,6 +91,7 @@ impl KeepIdentity {
                 Some(Ok(issued)) => {
                     due = Some(issued.due);
                     self.own.send_replace(issued.own);
+                    self.pinned.send_replace(pinned.clone());
                     self.self_check.send_replace(Some(issued.self_check));
                     self.identity.send_replace(Some(issued.identity));
                 }
@@ -119,9 +124,18 @@ async fn clock_moved_or_due(due: Option<SystemTime>) {
     }
 }
 
-/// The node's key when no authority signs for it: operators compare its fingerprint, so it stays while machined runs.
-#[derive(Default)]
-struct PinnedKey(Option<String>);
+/// The node's key when no authority signs for it: operators compare its fingerprint, so it stays until the kernel ends.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PinnedKey(Option<String>);
+
+/// Does not show the key.
+impl fmt::Debug for PinnedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = if self.0.is_some() { "a key" } else { "no key" };
+        f.debug_tuple("PinnedKey").field(&known).finish()
+    }
+}
 
 impl PinnedKey {
     /// Returns the same key each time.
@@ -298,6 +312,7 @@ mod tests {
             identity: identity_sender,
             self_check: watch::channel(None).0,
             own: watch::channel(None).0,
+            pinned: watch::channel(PinnedKey::default()).0,
         };
         tokio::spawn(keeper.run());
         Told {
@@ -382,5 +397,15 @@ mod tests {
         let mut told = keeper(None);
         let names = tokio::time::timeout(NAMES * 10, next(&mut told)).await;
         assert!(names.unwrap().contains(&"127.0.0.1".to_owned()));
+    }
+
+    #[test]
+    fn a_key_without_an_authority_is_inherited_and_not_printed() {
+        let mut pinned = PinnedKey::default();
+        let key = pinned.get().unwrap().to_pem();
+        let left = serde_json::to_string(&pinned).unwrap();
+        let mut inherited: PinnedKey = serde_json::from_str(&left).unwrap();
+        assert_eq!(inherited.get().unwrap().to_pem(), key);
+        assert_eq!(format!("{pinned:?}"), "PinnedKey(\"a key\")");
     }
 }

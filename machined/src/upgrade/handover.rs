@@ -16,7 +16,7 @@ use crate::containers::InForce;
 use crate::init_link::StartReason;
 use crate::network::{Lease, Ours};
 use crate::store::event_log::ActorId;
-use crate::trust::{self, OwnCertificates};
+use crate::trust::{self, OwnCertificates, PinnedKey};
 use crate::values::{Digest, Version};
 
 /// The name under which init keeps the hand-over.
@@ -91,6 +91,8 @@ pub struct Handover {
     /// The API's certificates and their keys. They go where the config goes, which has the authority's key: from memory to memory.
     #[serde(deserialize_with = "trust::if_readable")]
     pub own_certificates: Option<OwnCertificates>,
+    /// The API's key, if no authority signs for the node: operators compare its fingerprint.
+    pub pinned_key: PinnedKey,
 }
 
 impl Handover {

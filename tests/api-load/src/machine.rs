@@ -15,6 +15,7 @@ use machined::machine::{Generation, Machine, Parts};
 use machined::network::{CleanupPolicy, Network, Options};
 use machined::services::LogRing;
 use machined::time::{Beforehand, ClockSpec, TimeSync};
+use machined::trust::PinnedKey;
 use machined::upgrade::{FailedImages, RunningSystem};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -70,6 +71,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         floor: None,
         images_in_force: Default::default(),
         own_certificates: None,
+        pinned_key: PinnedKey::default(),
         kept: Default::default(),
     })))
 }

@@ -42,6 +42,7 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
         images_in_force: machine.images_in_force.all(),
         images_checked: machine.images.checked(),
         own_certificates: machine.own_certificates.borrow().clone(),
+        pinned_key: machine.pinned_key.borrow().clone(),
         ..Handover::default()
     };
     let memfd = left.to_memfd()?;
