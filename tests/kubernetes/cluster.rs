@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use instar_tests::{
-    ControlPlane, GREETER_PORT, Identity, ImageUnderTest, Node, NodePlan, Registry, Scratch,
-    push_base, push_extension, push_greeter, push_pause, worker_config,
+    ControlPlane, ExtensionSource, GREETER_PORT, Identity, ImageUnderTest, Node, NodePlan,
+    Registry, Scratch, push_base, push_extension, push_greeter, push_pause, worker_config,
 };
 use serde_json::Value;
 
@@ -18,6 +18,9 @@ pub(crate) const BEAT_PORT: u16 = 8081;
 
 /// The extensions of a node.
 const EXTENSIONS: [&str; 2] = ["containerd", "kubernetes"];
+
+/// An extension: its name, and where the node takes it from.
+pub(crate) type Extension = (&'static str, ExtensionSource);
 
 /// The host's side of the cluster.
 pub(crate) struct Cluster {
@@ -46,8 +49,8 @@ impl Cluster {
         })
     }
 
-    /// The config of the node with other images of extensions, or with more extensions.
-    pub(crate) fn config_with(&self, identity: &Identity, others: &[(&str, &str)]) -> String {
+    /// The config of the node with extensions from elsewhere, or with more extensions.
+    pub(crate) fn config_with(&self, identity: &Identity, others: &[Extension]) -> String {
         let host = self.registry.host_for_guest();
         let config = worker_config(identity, &self.plane, NAME)
             .document(NODE_CONFIG)
@@ -56,27 +59,37 @@ impl Cluster {
             .kubernetes(&self.base);
         let extensions = self.extensions(others).into_iter();
         extensions
-            .fold(config, |config, (name, image)| {
-                config.extension(&name, &image)
+            .fold(config, |config, (name, source)| {
+                config.extension(name, &source)
             })
             .to_yaml()
     }
 
-    /// The extensions and their images: the usual ones, and these instead or besides.
-    fn extensions(&self, others: &[(&str, &str)]) -> BTreeMap<String, String> {
-        let usual = EXTENSIONS.map(|name| {
-            let image = format!("extensions/{name}:v1");
-            (name.to_owned(), self.registry.image_for_guest(&image))
-        });
-        let others = others.iter();
-        let others = others.map(|(name, image)| ((*name).to_owned(), (*image).to_owned()));
-        usual.into_iter().chain(others).collect()
+    /// The extensions: the usual ones, and these instead or besides.
+    fn extensions(&self, others: &[Extension]) -> BTreeMap<&'static str, ExtensionSource> {
+        let usual = EXTENSIONS.map(|name| (name, self.extension(&format!("{name}:v1"))));
+        usual.into_iter().chain(others.iter().cloned()).collect()
+    }
+
+    /// The image of an extension in the registry, by its name and tag.
+    pub(crate) fn extension(&self, image: &str) -> ExtensionSource {
+        let image = format!("extensions/{image}");
+        ExtensionSource::Image(self.registry.image_for_guest(&image))
     }
 
     /// Plans the machine.
     pub(crate) fn plan_node(&self, scratch: &Scratch) -> anyhow::Result<NodePlan> {
+        self.plan_node_with(scratch, &[])
+    }
+
+    /// Plans the machine with extensions from elsewhere, or with more extensions.
+    pub(crate) fn plan_node_with(
+        &self,
+        scratch: &Scratch,
+        others: &[Extension],
+    ) -> anyhow::Result<NodePlan> {
         let identity = Identity::administrator()?.believing_any_node();
-        let config = self.config_with(&identity, &[]);
+        let config = self.config_with(&identity, others);
         Node::plan(scratch, &ImageUnderTest::first()?)
             .config(config, identity)
             .forward(GREETER_PORT)

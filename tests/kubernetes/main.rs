@@ -8,9 +8,13 @@
 mod cluster;
 mod control_plane;
 mod kept;
+mod kured;
 mod manifests;
 mod node;
 mod operator;
+mod publisher;
+mod restart;
+mod shown;
 mod watched_node;
 
 use std::process::ExitCode;
@@ -20,6 +24,11 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn main() -> ExitCode {
-    let areas = [control_plane::tests(), node::tests()];
+    let areas = [
+        control_plane::tests(),
+        kured::tests(),
+        node::tests(),
+        restart::tests(),
+    ];
     instar_tests::run(areas.into_iter().flatten().collect())
 }

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Ending, Greeter, Node, Outcome, Scratch, Test, chapters, guest_program, push_extension_with,
-    tests, upgrade_and_follow,
+    Ending, ExtensionSource, Greeter, Node, Outcome, Scratch, Test, chapters, guest_program,
+    push_extension_with, tests, upgrade_and_follow,
 };
 use serde_json::Value;
 
@@ -11,7 +11,10 @@ use crate::PATIENCE;
 use crate::cluster::Cluster;
 use crate::kept::{Kept, Watch};
 use crate::manifests;
-use crate::operator::Operator;
+use crate::operator::{Operator, apply, it_is_told};
+use crate::shown::{
+    give_it_a_network, is_ready, os_image, tell_time, wait_for_os, wait_for_pods, wait_until_ready,
+};
 
 /// The status of kubernetes-init, on the machine.
 const STATUS: &str = "/var/lib/instar/kubernetes/control/status.json";
@@ -76,24 +79,13 @@ async fn it_has_the_labels_and_taints_of_its_config(cluster: &Cluster) -> Outcom
 
 async fn it_is_ready_once_pods_have_a_network(node: &Node, cluster: &Cluster) -> Outcome {
     ensure!(!is_ready(&cluster.node()?), "it is ready without a network");
-    let kubectl = cluster.plane.kubectl();
-    kubectl.apply("network", &manifests::network(&cluster.greeter()))?;
-    wait_until_ready(node, cluster).await?;
-    tell_time(node, "it is ready").await
+    give_it_a_network(node, cluster).await
 }
 
 async fn pods_run_and_answer(node: &Node, cluster: &Cluster) -> Outcome {
     let kubectl = cluster.plane.kubectl();
     kubectl.apply("server", &manifests::server(&cluster.greeter()))?;
-    for name in ["server", "beat"] {
-        node.wait_until("the pod is ready", PATIENCE, async || {
-            let pod = cluster.pod(name)?;
-            ensure!(is_ready(&pod), "{:#}", pod["status"]);
-            Ok(())
-        })
-        .await?;
-    }
-    tell_time(node, "its pods are ready").await?;
+    wait_for_pods(node, cluster, &["server", "beat"]).await?;
     Greeter::of(node)?.greets()
 }
 
@@ -135,7 +127,8 @@ async fn kubernetes_is_replaced_under_the_pods(
     let files: [(&str, &[u8]); 1] = [("usr/share/kubernetes/edition", b"2")];
     let image = push_extension_with(&cluster.registry, "kubernetes", "v2", &files)?;
     let mark = node.vm().console_mark()?;
-    apply(node, cluster, scratch, &[("kubernetes", &image)]).await?;
+    let kubernetes = ("kubernetes", ExtensionSource::Image(image));
+    apply(node, cluster, scratch, &[kubernetes]).await?;
     wait_for_another(node, &kubelet).await?;
     wait_until_ready(node, cluster).await?;
     (node.vm()).wait_for_line_after(mark, "extensions, which are kept", PATIENCE)?;
@@ -155,7 +148,8 @@ async fn a_broken_kubelet_is_gone_back_from(
     let program = guest_program("greeter")?;
     let files: [(&str, &[u8]); 1] = [("usr/bin/kubelet", &program)];
     let image = push_extension_with(&cluster.registry, "kubernetes", "broken", &files)?;
-    apply(node, cluster, scratch, &[("kubernetes", &image)]).await?;
+    let kubernetes = ("kubernetes", ExtensionSource::Image(image));
+    apply(node, cluster, scratch, &[kubernetes]).await?;
     it_is_told(node, scratch, "kubernetes", "is back with the one before").await?;
     wait_until_ready(node, cluster).await?;
     let after = Kept::of(node, cluster)?;
@@ -170,68 +164,14 @@ async fn an_extension_that_is_not_there_hurts_nothing(
     scratch: &Scratch,
 ) -> Outcome {
     let before = (Kept::of(node, cluster)?, service(node, "kubelet").await?);
-    let [missing, kept] = ["extensions/nobody:v1", "extensions/kubernetes:v2"]
-        .map(|image| cluster.registry.image_for_guest(image));
-    let others = [("nobody", &*missing), ("kubernetes", &kept)];
+    let others = [("nobody", "nobody:v1"), ("kubernetes", "kubernetes:v2")];
+    let others = others.map(|(name, image)| (name, cluster.extension(image)));
     apply(node, cluster, scratch, &others).await?;
-    it_is_told(
-        node,
-        scratch,
-        "pins",
-        "it does not have it (MANIFEST_UNKNOWN",
-    )
-    .await?;
+    let words = "it does not have it (MANIFEST_UNKNOWN";
+    it_is_told(node, scratch, "pins", words).await?;
     let after = (Kept::of(node, cluster)?, service(node, "kubelet").await?);
     ensure!(before == after, "{before:#?} became {after:#?}");
     wait_until_ready(node, cluster).await
-}
-
-/// Applies the node's config with other images of extensions, or with more extensions.
-async fn apply(
-    node: &Node,
-    cluster: &Cluster,
-    scratch: &Scratch,
-    others: &[(&str, &str)],
-) -> Outcome {
-    let config = cluster.config_with(node.identity(), others);
-    let file = scratch.write("config.yaml", config)?;
-    let file = file.to_str().context("a path that is no text")?;
-    let operator = Operator::of(node, scratch)?;
-    let said = operator.run(&["apply-config", "-f", file]).await?;
-    let applied = said.output.lines().last().unwrap_or_default();
-    println!("{applied}");
-    ensure!(said.code == Some(0), "{said:?}");
-    Ok(())
-}
-
-/// Waits until a resource has these words.
-async fn it_is_told(node: &Node, scratch: &Scratch, resource: &str, words: &str) -> Outcome {
-    let operator = Operator::of(node, scratch)?;
-    node.wait_until("the failure is told", PATIENCE, async || {
-        let said = operator.run(&["get", resource, "-o", "yaml"]).await?;
-        let line = said.output.lines().find(|line| line.contains(words));
-        println!("{}", line.with_context(|| format!("{said:?}"))?);
-        Ok(())
-    })
-    .await
-}
-
-async fn wait_until_ready(node: &Node, cluster: &Cluster) -> Outcome {
-    node.wait_until("the node is ready", PATIENCE, async || {
-        let shown = cluster.node()?;
-        ensure!(is_ready(&shown), "{}", shown["status"]["conditions"]);
-        Ok(())
-    })
-    .await
-}
-
-async fn wait_for_os(node: &Node, cluster: &Cluster, version: &str) -> Outcome {
-    node.wait_until("the node shows its new OS", PATIENCE, async || {
-        let shown = os_image(&cluster.node()?)?;
-        ensure!(shown.contains(version), "{shown}");
-        Ok(())
-    })
-    .await
 }
 
 /// Waits until kubelet runs as another process.
@@ -252,21 +192,4 @@ async fn service(node: &Node, name: &str) -> anyhow::Result<Value> {
     let service = status["services"].get(name);
     let service = service.with_context(|| format!("no {name} in {status}"))?;
     Ok(service.clone())
-}
-
-async fn tell_time(node: &Node, what: &str) -> Outcome {
-    println!("{what} {:.1?} after power-on", node.uptime().await?);
-    Ok(())
-}
-
-/// Whether a node or a pod has the condition `Ready`.
-fn is_ready(object: &Value) -> bool {
-    let conditions = object["status"]["conditions"].as_array();
-    let mut all = conditions.into_iter().flatten();
-    all.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-}
-
-fn os_image(node: &Value) -> anyhow::Result<String> {
-    let shown = node["status"]["nodeInfo"]["osImage"].as_str();
-    Ok(shown.context("the node shows no OS")?.to_owned())
 }

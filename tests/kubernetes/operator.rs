@@ -1,7 +1,10 @@
 //! An operator with `instarctl`, who compares a worker's fingerprint: its certificate is of no authority.
 
-use anyhow::Context as _;
-use instar_tests::{Instarctl, Node, Said, Scratch};
+use anyhow::{Context as _, ensure};
+use instar_tests::{Instarctl, Node, Outcome, Said, Scratch};
+
+use crate::PATIENCE;
+use crate::cluster::{Cluster, Extension};
 
 /// The operator's client, for one node.
 pub(crate) struct Operator<'a> {
@@ -32,4 +35,39 @@ impl<'a> Operator<'a> {
         let end = last.find([';', '\r', '\n']).unwrap_or(last.len());
         Ok(last[..end].trim().to_owned())
     }
+}
+
+/// Applies the node's config with extensions from elsewhere, or with more extensions.
+pub(crate) async fn apply(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+    others: &[Extension],
+) -> Outcome {
+    let config = cluster.config_with(node.identity(), others);
+    let file = scratch.write("config.yaml", config)?;
+    let file = file.to_str().context("a path that is no text")?;
+    let operator = Operator::of(node, scratch)?;
+    let said = operator.run(&["apply-config", "-f", file]).await?;
+    let applied = said.output.lines().last().unwrap_or_default();
+    println!("{applied}");
+    ensure!(said.code == Some(0), "{said:?}");
+    Ok(())
+}
+
+/// Waits until a resource has these words.
+pub(crate) async fn it_is_told(
+    node: &Node,
+    scratch: &Scratch,
+    resource: &str,
+    words: &str,
+) -> Outcome {
+    let operator = Operator::of(node, scratch)?;
+    node.wait_until("the failure is told", PATIENCE, async || {
+        let said = operator.run(&["get", resource, "-o", "yaml"]).await?;
+        let line = said.output.lines().find(|line| line.contains(words));
+        println!("{}", line.with_context(|| format!("{said:?}"))?);
+        Ok(())
+    })
+    .await
 }

@@ -70,7 +70,9 @@ pub fn logs() -> PathBuf {
 /// A directory cannot be made, or a file cannot be written.
 pub fn prepare(is_running: bool) -> io::Result<()> {
     let images = Path::new(Kubernetes::IMAGES).to_owned();
-    for directory in [var(), etc(), control(), images] {
+    // kubelet looks for manifests each second, and logs that their directory is missing.
+    let manifests = etc().join("manifests");
+    for directory in [var(), manifests, control(), images] {
         fs::create_dir_all(directory)?;
     }
     if !is_running {

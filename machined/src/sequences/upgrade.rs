@@ -431,6 +431,10 @@ pub(super) async fn next_generation(
     let deadline = configured.as_ref().map_or(DEADLINE, |configured| {
         configured.config.upgrade_gate.timeout
     });
+    // Links and parameters of Kubernetes stay with it, also where its container is made anew: nothing but a reboot of the kernel removes them.
+    let has_kubernetes = configured
+        .as_ref()
+        .is_some_and(|configured| configured.config.kubernetes.is_some());
     let version = pending.to.clone();
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),
@@ -447,7 +451,7 @@ pub(super) async fn next_generation(
         pinned_key: machine.pinned_key.borrow().clone(),
     };
     let memfd = left.to_memfd()?;
-    let workloads = match machine.services.left().is_empty() {
+    let workloads = match machine.services.left().is_empty() && !has_kubernetes {
         true => Workloads::End,
         false => Workloads::Keep,
     };

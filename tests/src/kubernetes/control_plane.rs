@@ -89,7 +89,12 @@ impl ControlPlane {
 
     /// The address of the API server for a guest.
     pub fn endpoint_for_guest(&self) -> String {
-        format!("https://{HOST_FOR_GUEST}:{}", self.apiserver.port.port())
+        format!("https://{HOST_FOR_GUEST}:{}", self.port())
+    }
+
+    /// The port of the API server, also for a guest.
+    pub fn port(&self) -> u16 {
+        self.apiserver.port.port()
     }
 
     /// The certificate of the cluster's authority, PEM.

@@ -1,6 +1,6 @@
 //! The extensions that `build/kubernetes-extensions` put together, as images in a registry.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
@@ -26,6 +26,25 @@ pub fn push_extension_with(
     let image = image(name)?.files(files)?;
     image.push(registry, &repository, tag)?;
     Ok(registry.image_for_guest(&format!("{repository}:{tag}")))
+}
+
+/// Reads the file of an extension: a squashfs.
+pub fn extension_file(name: &str) -> Result<Vec<u8>> {
+    let folder = folder().join("extensions");
+    let is_meant = |path: &PathBuf| {
+        let file = path.file_name().and_then(|file| file.to_str());
+        file.is_some_and(|file| file.starts_with(&format!("{name}-")) && file.ends_with(".raw"))
+    };
+    let files =
+        std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
+    let file = files.find(is_meant).with_context(|| {
+        format!(
+            "no file of {name} is in {}: run `build/kubernetes-extensions`",
+            folder.display()
+        )
+    })?;
+    std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
 }
 
 fn image(name: &str) -> Result<OciImage> {

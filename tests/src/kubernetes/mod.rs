@@ -16,11 +16,13 @@ mod control_plane;
 mod extensions;
 mod images;
 mod kubectl;
+mod peers;
 mod programs;
 mod worker_config;
 
 pub use control_plane::ControlPlane;
-pub use extensions::{push_extension, push_extension_with};
+pub use extensions::{extension_file, push_extension, push_extension_with};
 pub use images::{KUBERNETES_BASE, PAUSE, push_base, push_pause};
 pub use kubectl::Kubectl;
-pub use worker_config::worker_config;
+pub use peers::push_kured;
+pub use worker_config::{ExtensionSource, worker_config};

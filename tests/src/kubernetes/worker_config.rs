@@ -19,6 +19,20 @@ const REPLACED: [&str; 6] = [
     "kind: KubeAPIServerCAConfig",
 ];
 
+/// Where a machine takes an extension from.
+#[derive(Debug, Clone)]
+pub enum ExtensionSource {
+    /// An image, by its name in the guest.
+    Image(String),
+    /// A file, as publishers of system extensions offer it.
+    File {
+        /// Its address in the guest.
+        url: String,
+        /// Its digest, in hexadecimal.
+        sha256: String,
+    },
+}
+
 /// Returns the config of a worker of this cluster, with a disk at `/dev/vda`. As the tool's, it has no key of the machine's authority: clients
 /// compare the fingerprint of the API's certificate.
 pub fn worker_config(identity: &Identity, plane: &ControlPlane, hostname: &str) -> MachineConfig {
@@ -54,10 +68,14 @@ impl MachineConfig {
         ))
     }
 
-    /// Adds an extension, by its image.
-    pub fn extension(self, name: &str, image: &str) -> Self {
+    /// Adds an extension.
+    pub fn extension(self, name: &str, source: &ExtensionSource) -> Self {
+        let source = match source {
+            ExtensionSource::Image(image) => format!("image: {image}\n"),
+            ExtensionSource::File { url, sha256 } => format!("url: {url}\nsha256: {sha256}\n"),
+        };
         self.document(&format!(
-            "apiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: {name}\nimage: {image}\n"
+            "apiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: {name}\n{source}"
         ))
     }
 
