@@ -60,8 +60,7 @@ const PROGRAMS: [(&str, &str); 22] = [
 ];
 
 /// Programs that choose their work by the name that they are called by.
-const OTHER_NAMES: [(&str, &str); 9] = [
-    ("usr/bin/systemctl", "../lib/instar/kubernetes-init"),
+const OTHER_NAMES: [(&str, &str); 8] = [
     ("usr/sbin/fsck.ext4", "e2fsck"),
     ("usr/sbin/mkfs.ext4", "mke2fs"),
     ("usr/sbin/iptables", "xtables-nft-multi"),
@@ -97,6 +96,9 @@ const XTABLES: &str = "usr/lib/x86_64-linux-gnu/xtables";
 
 /// The place of kubernetes-init in the image.
 const INIT: &str = "usr/lib/instar/kubernetes-init";
+/// Its other name: agents call it to reboot the machine.
+const SYSTEMCTL: (&str, &str) = ("usr/bin/systemctl", "../lib/instar/kubernetes-init");
+
 /// The inputs and output of a build.
 #[derive(Debug)]
 pub struct Options {
@@ -235,7 +237,7 @@ fn debian_layer(programs: &mut Programs<'_>) -> Result<Tree> {
     for (package, path) in PROGRAMS {
         programs.add(&mut tree, package, path)?;
     }
-    for (path, target) in OTHER_NAMES {
+    for (path, target) in OTHER_NAMES.into_iter().chain([SYSTEMCTL]) {
         tree.symlink(path, target)?;
     }
     programs.add_plugins(&mut tree, "iptables", XTABLES)?;

@@ -86,7 +86,7 @@ pub(super) const EXTENSIONS: Kind = Kind {
     name: "Extensions.instar.dev",
     singular: "Extension",
     namespace: Namespace::Runtime,
-    aliases: &["extensions"],
+    aliases: &[],
     columns: &[
         ("State", "{.state}"),
         ("Image", "{.image}"),
