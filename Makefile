@@ -151,7 +151,8 @@ e2e: image ## Run the tests in virtual machines
 test-kubernetes: image kubernetes-base ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
 	@build/kubernetes-peers
 	@build/kubernetes-extensions
-	cargo test --locked $(TOOLS) --test kubernetes
+	# One at a time: each has a control plane and a machine of its own, whose pods have to be ready in time.
+	cargo test --locked $(TOOLS) --test kubernetes -- --test-threads=1
 
 .PHONY: test
 test: deps ## Run lints, unit tests, and a quarter of the end-to-end tests, in 25 minutes; one summary at the end
