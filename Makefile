@@ -147,11 +147,11 @@ e2e: image ## Run the tests in virtual machines
 	@build/fetch-cosign
 	cargo test --locked $(TOOLS) --test e2e
 
+# One test at a time: each has a control plane and a machine of its own, whose pods have to be ready in time.
 .PHONY: test-kubernetes
 test-kubernetes: image kubernetes-base ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
 	@build/kubernetes-peers
 	@build/kubernetes-extensions
-	# One at a time: each has a control plane and a machine of its own, whose pods have to be ready in time.
 	cargo test --locked $(TOOLS) --test kubernetes -- --test-threads=1
 
 .PHONY: test
