@@ -116,14 +116,10 @@ struct Done {
 
 impl Done {
     fn is(&self, other: &Done) -> bool {
-        let parts = |it: &Done| {
-            (
-                it.node.clone(),
-                it.extensions.clone(),
-                it.reboot_required.clone(),
-            )
-        };
-        Arc::ptr_eq(&self.configured, &other.configured) && parts(self) == parts(other)
+        Arc::ptr_eq(&self.configured, &other.configured)
+            && self.node == other.node
+            && self.extensions == other.extensions
+            && self.reboot_required == other.reboot_required
     }
 }
 
@@ -313,10 +309,10 @@ impl Keeper {
         name: &str,
         chosen: &Chosen,
     ) -> anyhow::Result<Option<PlannedExtension>> {
-        let image = self.admitted.get(&self.machine, configured, chosen).await?;
-        let version = &self.machine.running.version;
-        let planned = image.map(|image| kubernetes::checked(name, &image, version, node));
-        planned.transpose()
+        let (admitted, machine) = (&mut self.admitted, &self.machine);
+        admitted
+            .extension(machine, configured, node, name, chosen)
+            .await
     }
 
     /// Chooses the extensions that run: those that the config names, or the proven ones while these are not here or have failed.
