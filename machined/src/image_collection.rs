@@ -143,8 +143,8 @@ struct Facts {
     images: Vec<StoredImage>,
     /// The images of the config's containers.
     named: BTreeSet<ImageReference>,
-    /// The images that containers run, those that wait for their start or may be gone back to, those of the last bundles, pinned ones, and those that a node may go
-    /// back to.
+    /// The images that containers run, those that wait for their start or may be gone back to, those of the last bundles, pinned ones, and
+    /// those that a node may go back to.
     needed: BTreeSet<Digest>,
     now: SystemTime,
 }

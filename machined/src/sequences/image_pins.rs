@@ -150,14 +150,10 @@ async fn prepare_when_pinned(machine: &Arc<Machine>) -> Option<Duration> {
 
 /// Shows all pinned images as resources, and no others.
 fn show_wanted(machine: &Machine, wanted: &[Wanted]) {
-    for (metadata, _) in machine.store.list::<PinFact>() {
-        if !wanted
-            .iter()
-            .any(|it| it.reference.to_string() == metadata.id)
-        {
-            machine.store.remove::<PinFact>(&metadata.id);
-        }
-    }
+    machine.store.retain::<PinFact>(|id| {
+        let mut wanted = wanted.iter();
+        wanted.any(|it| it.reference.to_string() == id)
+    });
     for it in wanted {
         let id = it.reference.to_string();
         let known = machine.store.get::<PinFact>(&id);

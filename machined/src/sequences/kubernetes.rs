@@ -37,7 +37,6 @@ use crate::oci::name_of_file;
 use crate::operation_lock::Operation;
 use crate::pins::{PinFact, State};
 use crate::sequences::reboot_holding;
-use crate::store::Resource;
 use crate::values::{ContainerName, Digest, ImageReference};
 
 /// The interval between two looks, so that the resource shows how the services go.
@@ -81,12 +80,8 @@ pub async fn keep(machine: Arc<Machine>) {
 }
 
 fn show_nothing(machine: &Machine) {
-    for (metadata, _) in machine.store.list::<KubernetesFact>() {
-        machine.store.remove::<KubernetesFact>(&metadata.id);
-    }
-    for (metadata, _) in machine.store.list::<ExtensionFact>() {
-        machine.store.remove::<ExtensionFact>(&metadata.id);
-    }
+    machine.store.retain::<KubernetesFact>(|_| false);
+    machine.store.retain::<ExtensionFact>(|_| false);
 }
 
 /// One node, over its turns.
@@ -207,7 +202,7 @@ impl Keeper {
             services,
             readiness: self.readiness.0.clone(),
         };
-        put(&self.machine, node, fact);
+        self.machine.store.put(node, fact);
     }
 
     async fn follow_logs(&self, services: &[NodeService]) {
@@ -490,14 +485,7 @@ fn show_extension(
         digest: chosen.map(|chosen| chosen.digest.to_string()),
         state,
     };
-    put(machine, &extension.name, fact);
-}
-
-/// Puts a fact that differs.
-fn put<R: Resource + PartialEq>(machine: &Machine, id: &str, fact: R) {
-    if machine.store.get::<R>(id).as_ref() != Some(&fact) {
-        machine.store.put(id, fact);
-    }
+    machine.store.put(&extension.name, fact);
 }
 
 /// Has a service in the container start again: kubelet, or containerd, whose pods run on.
@@ -524,17 +512,11 @@ async fn have_it_read() -> anyhow::Result<()> {
 
 /// Shows no node and no extension but these.
 fn show_nothing_but(machine: &Machine, kubernetes: &Kubernetes, node: &str) {
-    for (metadata, _) in machine.store.list::<KubernetesFact>() {
-        if metadata.id != node {
-            machine.store.remove::<KubernetesFact>(&metadata.id);
-        }
-    }
-    for (metadata, _) in machine.store.list::<ExtensionFact>() {
+    machine.store.retain::<KubernetesFact>(|id| id == node);
+    machine.store.retain::<ExtensionFact>(|id| {
         let mut named = kubernetes.extensions.iter();
-        if !named.any(|extension| extension.name == metadata.id) {
-            machine.store.remove::<ExtensionFact>(&metadata.id);
-        }
-    }
+        named.any(|extension| extension.name == id)
+    });
 }
 
 /// Reads how the services go, whether a pod asks for a reboot, and what is wrong with the plan.

@@ -118,6 +118,15 @@ impl Store {
         }
     }
 
+    /// Removes the resources of a type but those whose id is to stay.
+    pub fn retain<R: Resource>(&self, stays: impl Fn(&str) -> bool) {
+        for (metadata, _) in self.list::<R>() {
+            if !stays(&metadata.id) {
+                self.remove::<R>(&metadata.id);
+            }
+        }
+    }
+
     /// Returns the newest content of a resource, if there is one.
     pub fn get<R: Resource>(&self, id: &str) -> Option<R> {
         self.lock()
