@@ -10,7 +10,7 @@ use http::header::{
     AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, LOCATION, PROXY_AUTHORIZATION,
     USER_AGENT,
 };
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{Method, Response, StatusCode, Uri};
 use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -32,19 +32,62 @@ const CONNECT: Duration = Duration::from_secs(10);
 const CONNECTION_BUFFER: usize = 64 * 1024;
 const AGENT: &str = concat!("instar/", env!("CARGO_PKG_VERSION"));
 
-/// One request: a GET, or a POST if there is a form.
+/// One request.
 #[derive(Debug, Clone, Copy)]
-pub struct Get<'a> {
+pub struct Request<'a> {
     /// `http://…` or `https://…`.
     pub uri: &'a Uri,
     /// More headers. `Authorization` goes to the first host only.
     pub headers: &'a HeaderMap,
-    /// The body of a POST, form-encoded. Redirections of a POST are not followed.
-    pub form: Option<&'a str>,
+    /// What is sent, which decides the method. Redirections are followed only if nothing is sent.
+    pub body: Body<'a>,
     /// The place of the server that named this address; `None` if the machine's config named it.
     pub origin: Option<Place>,
     /// Limit on the redirections followed. With 0, a redirection is the response.
     pub redirections: usize,
+}
+
+impl<'a> Request<'a> {
+    /// A GET of an address that the machine's config named; a redirection is the response.
+    pub fn get(uri: &'a Uri, headers: &'a HeaderMap) -> Self {
+        Request {
+            uri,
+            headers,
+            body: Body::None,
+            origin: None,
+            redirections: 0,
+        }
+    }
+}
+
+/// What a request sends.
+#[derive(Debug, Clone, Copy)]
+pub enum Body<'a> {
+    /// Nothing: a GET.
+    None,
+    /// A form, encoded: a POST.
+    Form(&'a str),
+    /// Changes to a JSON document (RFC 7396): a PATCH.
+    MergePatch(&'a str),
+}
+
+impl<'a> Body<'a> {
+    fn is_none(self) -> bool {
+        matches!(self, Body::None)
+    }
+
+    /// Returns the method, the type of what is sent, and the text itself.
+    fn parts(self) -> (Method, Option<&'static str>, &'a str) {
+        match self {
+            Body::None => (Method::GET, None, ""),
+            Body::Form(text) => (
+                Method::POST,
+                Some("application/x-www-form-urlencoded"),
+                text,
+            ),
+            Body::MergePatch(text) => (Method::PATCH, Some("application/merge-patch+json"), text),
+        }
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -79,14 +122,14 @@ impl Client {
     ///
     /// # Errors
     /// If no server gave the head of an answer within the limits, or a redirection leads where none may.
-    pub async fn send(&self, get: Get<'_>) -> Result<Answer, HttpError> {
-        let mut uri = get.uri.clone();
-        let mut headers = get.headers.clone();
-        let mut origin = get.origin;
+    pub async fn send(&self, request: Request<'_>) -> Result<Answer, HttpError> {
+        let mut uri = request.uri.clone();
+        let mut headers = request.headers.clone();
+        let mut origin = request.origin;
         let mut followed = 0;
         loop {
             let authority = host_and_port(&uri);
-            let exchange = self.exchange(&uri, &authority, &headers, get.form, origin);
+            let exchange = self.exchange(&uri, &authority, &headers, request.body, origin);
             let (answer, place) =
                 timeout(SILENCE, exchange)
                     .await
@@ -94,12 +137,12 @@ impl Client {
                         authority: authority.clone(),
                     })??;
             let first = *origin.get_or_insert(place);
-            let Some(location) =
-                redirection_of(&answer).filter(|_| get.form.is_none() && get.redirections > 0)
+            let Some(location) = redirection_of(&answer)
+                .filter(|_| request.body.is_none() && request.redirections > 0)
             else {
                 return Ok(Answer::new(answer, authority, first));
             };
-            if followed == get.redirections {
+            if followed == request.redirections {
                 return Err(HttpError::TooManyRedirections { authority });
             }
             let next = redirection(&uri, location).ok_or_else(|| HttpError::Redirection {
@@ -134,7 +177,7 @@ impl Client {
         uri: &Uri,
         authority: &str,
         headers: &HeaderMap,
-        form: Option<&str>,
+        body: Body<'_>,
         origin: Option<Place>,
     ) -> Result<(Response<Incoming>, Place), HttpError> {
         let connection = self.connect(uri, authority, origin).await?;
@@ -144,23 +187,19 @@ impl Client {
             Some(_) => format!("http://{authority}{path}"),
             None => path.to_owned(),
         };
-        let method = if form.is_some() {
-            Method::POST
-        } else {
-            Method::GET
-        };
-        let mut request = Request::builder()
+        let (method, content_type, text) = body.parts();
+        let mut request = http::Request::builder()
             .method(method)
             .uri(target)
             .header(HOST, authority)
             .header(USER_AGENT, AGENT);
-        if form.is_some() {
-            request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        if let Some(content_type) = content_type {
+            request = request.header(CONTENT_TYPE, content_type);
         }
         if let Some(authorization) = connection.proxy.and_then(|proxy| proxy.authorization) {
             request = request.header(PROXY_AUTHORIZATION, authorization);
         }
-        let body = Full::new(Bytes::from(form.unwrap_or_default().to_owned()));
+        let body = Full::new(Bytes::from(text.to_owned()));
         let mut request = request.body(body).map_err(HttpError::Request)?;
         request.headers_mut().extend(headers.clone());
         let broken = |source| HttpError::Broken {
@@ -268,7 +307,7 @@ async fn tunnel(
     } else {
         format!("{host}:{port}")
     };
-    let mut request = Request::builder()
+    let mut request = http::Request::builder()
         .method(Method::CONNECT)
         .uri(&target)
         .header(HOST, &target)

@@ -11,7 +11,7 @@ use serde_json::Value;
 /// The node's name, as its config says.
 pub(crate) const NAME: &str = "worker-1";
 /// Fields of its config, and how the cluster shows them.
-const NODE_CONFIG: &str = "apiVersion: v1alpha1\nkind: KubeNodeConfig\nlabels:\n  example.org/rack: r1\ntaints:\n  example.org/slow: \"emulated:PreferNoSchedule\"\n";
+const NODE_CONFIG: &str = "apiVersion: v1alpha1\nkind: KubeNodeConfig\nlabels:\n  example.org/rack: r1\nannotations:\n  example.org/asset: 7 b\ntaints:\n  example.org/slow: \"emulated:PreferNoSchedule\"\n";
 
 /// The port of the pod `beat` on its node.
 pub(crate) const BEAT_PORT: u16 = 8081;

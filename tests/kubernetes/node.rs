@@ -13,7 +13,8 @@ use crate::kept::{Kept, Watch};
 use crate::manifests;
 use crate::operator::{Operator, apply, it_is_told};
 use crate::shown::{
-    give_it_a_network, is_ready, os_image, tell_time, wait_for_os, wait_for_pods, wait_until_ready,
+    give_it_a_network, is_ready, os_image, tell_time, wait_for_os, wait_for_pods,
+    wait_for_version_label, wait_until_ready,
 };
 
 /// The status of kubernetes-init, on the machine.
@@ -30,6 +31,7 @@ async fn joins_runs_pods_and_is_replaced_under_them(scratch: Scratch) -> Outcome
         it_appears_in_the_cluster(&node, &cluster),
         its_certificate_was_approved(&cluster),
         it_has_the_labels_and_taints_of_its_config(&cluster),
+        it_tells_its_mode_and_version(&node, &cluster),
         it_is_ready_once_pods_have_a_network(&node, &cluster),
         pods_run_and_answer(&node, &cluster),
         kubelet_says_what_it_does(&node, &scratch),
@@ -77,6 +79,21 @@ async fn it_has_the_labels_and_taints_of_its_config(cluster: &Cluster) -> Outcom
     Ok(())
 }
 
+async fn it_tells_its_mode_and_version(node: &Node, cluster: &Cluster) -> Outcome {
+    wait_for_version_label(node, cluster, "v0.1.0").await?;
+    let shown = cluster.node()?;
+    let metadata = &shown["metadata"];
+    ensure!(
+        metadata["labels"]["instar.dev/mode"] == "installed",
+        "{metadata:#}"
+    );
+    ensure!(
+        metadata["annotations"]["example.org/asset"] == "7 b",
+        "{metadata:#}"
+    );
+    Ok(())
+}
+
 async fn it_is_ready_once_pods_have_a_network(node: &Node, cluster: &Cluster) -> Outcome {
     ensure!(!is_ready(&cluster.node()?), "it is ready without a network");
     give_it_a_network(node, cluster).await
@@ -107,6 +124,7 @@ async fn the_os_is_upgraded_under_the_pods(node: &Node, cluster: &Cluster) -> Ou
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     wait_for_os(node, cluster, "v0.2.0").await?;
+    wait_for_version_label(node, cluster, "v0.2.0").await?;
     let states = watch.end()?;
     let was_ready = states.iter().all(|state| state.starts_with("True "));
     ensure!(was_ready, "{states:#?}");

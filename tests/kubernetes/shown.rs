@@ -26,6 +26,23 @@ pub(crate) async fn wait_for_os(node: &Node, cluster: &Cluster, version: &str) -
     .await
 }
 
+/// Waits until the node's label has this version: the node sets it itself.
+pub(crate) async fn wait_for_version_label(
+    node: &Node,
+    cluster: &Cluster,
+    version: &str,
+) -> Outcome {
+    node.wait_until("the node's label of its version", PATIENCE, async || {
+        let metadata = &cluster.node()?["metadata"];
+        ensure!(
+            metadata["labels"]["instar.dev/version"] == version,
+            "{metadata:#}"
+        );
+        Ok(())
+    })
+    .await
+}
+
 /// Makes a new node ready: gives its pods a network.
 pub(crate) async fn give_it_a_network(node: &Node, cluster: &Cluster) -> Outcome {
     let kubectl = cluster.plane.kubectl();

@@ -142,8 +142,10 @@ pub struct Cluster {
 /// Settings of a node.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NodeSettings {
-    /// Labels that the node registers with.
+    /// Labels that the node has.
     pub labels: BTreeMap<String, String>,
+    /// Annotations that the node has.
+    pub annotations: BTreeMap<String, String>,
     /// Taints that the node registers with.
     pub taints: BTreeMap<String, Taint>,
     /// Fields of kubelet's configuration that take precedence over the machine's own.

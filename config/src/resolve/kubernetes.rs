@@ -13,7 +13,7 @@ use super::{
             Cidr, Cluster, Extension, ExtensionFile, ExtensionSource, ImageReference, Kubernetes,
             NodeSettings, Taint,
         },
-        section::Section,
+        section::{Scalar, Section},
     },
     Documents,
     containers::within,
@@ -222,14 +222,17 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
             .map_or_else(Vec::new, |document| document.named_texts(field))
     };
     let labels = machine("nodeLabels").into_iter().chain(own("labels"));
+    let annotations = machine("nodeAnnotations")
+        .into_iter()
+        .chain(own("annotations"));
     let taints = machine("nodeTaints").into_iter().chain(own("taints"));
     let kubelet = kubelet(documents);
     let kubelet = kubelet.as_ref();
     let config = kubelet.and_then(|it| it.json("extraConfig").or_else(|| it.json("config")));
+    let texts = |(name, value): (&str, Scalar<'_>)| (name.to_owned(), value.text.to_owned());
     NodeSettings {
-        labels: labels
-            .map(|(name, value)| (name.to_owned(), value.text.to_owned()))
-            .collect(),
+        labels: labels.map(texts).collect(),
+        annotations: annotations.map(texts).collect(),
         taints: taints
             .filter_map(|(key, taint)| Some((key.to_owned(), taint.parsed::<Taint>()?)))
             .collect(),

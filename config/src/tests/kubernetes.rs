@@ -68,6 +68,7 @@ machine:
   type: worker
   ca: {{crt: {certificate}}}
   nodeLabels: {{disk: fast}}
+  nodeAnnotations: {{rack: 7 b}}
   nodeTaints: {{dedicated: 'db:NoSchedule', down: NoExecute}}
   kubelet:
     clusterDNS: [10.3.0.1]
@@ -90,6 +91,7 @@ cluster:
     );
     assert_eq!(cluster.domain, "site.local");
     assert_eq!(node.labels["disk"], "fast");
+    assert_eq!(node.annotations["rack"], "7 b");
     assert_eq!(node.taints["dedicated"].value, "db");
     assert_eq!(node.taints["down"].effect, TaintEffect::NoExecute);
     assert_eq!(node.kubelet_arguments["v"], ["4"]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{StatusCode, Uri};
-use instar_http_client::{Client, Get, HttpError, Proxies, SYSTEM_BUNDLE, Trust};
+use instar_http_client::{Client, HttpError, Proxies, Request, SYSTEM_BUNDLE, Trust};
 use tokio::time::Instant;
 
 use super::source::{GunzipError, gunzip, shown};
@@ -190,12 +190,9 @@ pub async fn fetch(
 /// Makes one try, and follows redirects.
 async fn once(client: &Client, url: &Uri, redirections: usize) -> Result<Vec<u8>, FetchError> {
     let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("*/*"))]);
-    let get = Get {
-        uri: url,
-        headers: &headers,
-        form: None,
-        origin: None,
+    let request = Request {
         redirections,
+        ..Request::get(url, &headers)
     };
     let too_long = || FetchError::TooLong { url: shown(url) };
     let failed = |source| match source {
@@ -205,7 +202,7 @@ async fn once(client: &Client, url: &Uri, redirections: usize) -> Result<Vec<u8>
             source,
         },
     };
-    let mut answer = client.send(get).await.map_err(failed)?;
+    let mut answer = client.send(request).await.map_err(failed)?;
     if answer.status != StatusCode::OK {
         return Err(FetchError::Status {
             url: shown(url),

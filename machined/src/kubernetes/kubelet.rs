@@ -99,7 +99,8 @@ pub(super) fn refused_labels(settings: &NodeSettings) -> Vec<&str> {
     labels.filter(|name| !may_label_itself(name)).collect()
 }
 
-fn may_label_itself(label: &str) -> bool {
+/// Whether a node may give itself this label.
+pub(super) fn may_label_itself(label: &str) -> bool {
     let Some((prefix, _)) = label.split_once('/') else {
         return true;
     };

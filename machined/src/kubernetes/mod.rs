@@ -19,6 +19,8 @@ mod extensions;
 mod files;
 mod kubelet;
 mod logs;
+mod node_metadata;
+mod node_object;
 mod plan_file;
 mod readiness;
 mod record;
@@ -26,6 +28,8 @@ pub mod trial;
 
 pub use extensions::{ExtensionFact, ExtensionState, checked};
 pub use logs::NodeLogs;
+pub use node_metadata::{Mode, NodeMetadata};
+pub use node_object::NodeObject;
 pub use plan_file::PlanFile;
 pub use readiness::readiness;
 pub use record::NodeRecord;

@@ -13,10 +13,11 @@
 
 mod admitted;
 mod extension_files;
+mod in_cluster;
 mod node_modules;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
@@ -24,13 +25,14 @@ use rustix::process::Signal;
 
 use self::admitted::Admitted;
 use self::extension_files::Fetches;
+use self::in_cluster::InCluster;
 use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
 use crate::config::{Extension, ExtensionSource, Kubernetes};
 use crate::containers::Runtime;
-use crate::kubernetes::trial::{Chosen, Images, Readiness, Trial, choose};
+use crate::kubernetes::trial::{Chosen, Images, Trial, choose};
 use crate::kubernetes::{
-    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, readiness,
+    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService,
 };
 use crate::machine::{Configured, Machine};
 use crate::oci::name_of_file;
@@ -92,8 +94,7 @@ struct Keeper {
     admitted: Admitted,
     fetches: Fetches,
     trial: Option<Trial>,
-    /// Whether the node is ready, and when that was found out.
-    readiness: (Readiness, Option<Instant>),
+    in_cluster: InCluster,
     /// What was carried out last, without a problem.
     done: Option<Done>,
     /// The problems of the last turn; each is logged once.
@@ -126,7 +127,7 @@ impl Keeper {
             admitted: Admitted::default(),
             fetches: Fetches::default(),
             trial: None,
-            readiness: (Readiness::Unknown("nobody has asked yet".to_owned()), None),
+            in_cluster: InCluster::new(),
             done: None,
             problems: Vec::new(),
         }
@@ -146,7 +147,12 @@ impl Keeper {
             .wanted(configured, kubernetes, &node, &mut problems)
             .await;
         let chosen = self
-            .choose(kubernetes, &node, wanted, &services, &mut problems)
+            .choose(
+                (configured, kubernetes),
+                (&node, &services),
+                wanted,
+                &mut problems,
+            )
             .await;
         if let Some(chosen) = chosen {
             match self.planned(configured, &node, &chosen).await {
@@ -200,7 +206,7 @@ impl Keeper {
         let fact = KubernetesFact {
             problems,
             services,
-            readiness: self.readiness.0.clone(),
+            readiness: self.in_cluster.readiness.clone(),
         };
         self.machine.store.put(node, fact);
     }
@@ -313,24 +319,28 @@ impl Keeper {
     /// Chooses the extensions that run: those that the config names, or the proven ones while these are not here or have failed.
     async fn choose(
         &mut self,
-        kubernetes: &Kubernetes,
-        node: &str,
+        (configured, kubernetes): (&Arc<Configured>, &Kubernetes),
+        node: (&str, &[NodeService]),
         wanted: Option<Images>,
-        services: &[NodeService],
         problems: &mut Vec<String>,
     ) -> Option<Images> {
         let mut record = self.machine.node_record.get();
+        let is_on_trial = wanted.is_some() && record.proven != wanted;
+        let interval = if is_on_trial { ASK } else { ASK_SELDOM };
+        let in_cluster = &mut self.in_cluster;
+        let elapsed = in_cluster
+            .ask_if_due(&self.machine, configured, node, interval)
+            .await;
+        problems.extend(in_cluster.problem.clone());
         let Some(wanted) = wanted else {
             return record.proven;
         };
-        let is_proven = record.proven.as_ref() == Some(&wanted);
-        let elapsed = self.ask_if_due(kubernetes, node, services, is_proven).await;
         let before = record.clone();
         let choice = choose(
             &mut record,
             &mut self.trial,
             &wanted,
-            &self.readiness.0,
+            &self.in_cluster.readiness,
             elapsed,
             kubernetes.ready_within,
         );
@@ -344,24 +354,6 @@ impl Keeper {
             }
         }
         Some(choice.images)
-    }
-
-    /// Asks whether the node is ready, if it is time; returns the time since it was asked before, zero if it is not time.
-    async fn ask_if_due(
-        &mut self,
-        kubernetes: &Kubernetes,
-        node: &str,
-        services: &[NodeService],
-        is_proven: bool,
-    ) -> Duration {
-        let interval = if is_proven { ASK_SELDOM } else { ASK };
-        let elapsed = self.readiness.1.map(|asked| asked.elapsed());
-        if elapsed.is_some_and(|elapsed| elapsed < interval) {
-            return Duration::ZERO;
-        }
-        let readiness = readiness(&kubernetes.cluster, node, services).await;
-        self.readiness = (readiness, Some(Instant::now()));
-        elapsed.unwrap_or_default()
     }
 
     /// Checks the extensions that were chosen.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use http::HeaderMap;
-use instar_http_client::{Client, Get, Proxies, Trust};
+use instar_http_client::{Client, Proxies, Request, Trust};
 use tokio::net::TcpStream;
 
 use super::workload::Workload;
@@ -87,18 +87,15 @@ async fn within(
 }
 
 async fn get(url: &HttpUrl) -> anyhow::Result<()> {
-    let get = Get {
-        uri: &url
-            .as_str()
-            .parse()
-            .with_context(|| format!("{url} is no address"))?,
-        headers: &HeaderMap::new(),
-        form: None,
-        origin: None,
-        redirections: 0,
-    };
+    let uri = url
+        .as_str()
+        .parse()
+        .with_context(|| format!("{url} is no address"))?;
     let client = Client::new(Trust::default(), &Proxies::default());
-    let status = client.send(get).await?.status;
+    let status = client
+        .send(Request::get(&uri, &HeaderMap::new()))
+        .await?
+        .status;
     if !(200..400).contains(&status.as_u16()) {
         bail!("GET {url} answered {status}");
     }

@@ -29,7 +29,7 @@ pub(super) use download::{Download, Upstream};
 use instar_base::back_off::BackOff;
 use instar_base::error_chain::chain;
 use instar_base::lock::Lock as _;
-use instar_http_client::{Answer, Client, Get, HttpError, Place};
+use instar_http_client::{Answer, Body, Client, HttpError, Place, Request};
 use instar_values::Digest;
 use instar_values::ImageReference;
 pub use pace::Pace;
@@ -562,7 +562,7 @@ impl RegistryClient {
         if let Some(known) = &known {
             headers.insert(AUTHORIZATION, known.clone());
         }
-        let mut answer = self.send(&uri, &headers, None, None).await?;
+        let mut answer = self.send(&uri, &headers, Body::None, None).await?;
         // A server that the endpoint redirects to may neither ask for the endpoint's credentials nor name the service that gets them.
         if answer.status == StatusCode::UNAUTHORIZED && answer.authority != endpoint.root.authority
         {
@@ -576,7 +576,7 @@ impl RegistryClient {
         {
             self.authorizations().insert(key, authorization.clone());
             headers.insert(AUTHORIZATION, authorization);
-            answer = self.send(&uri, &headers, None, None).await?;
+            answer = self.send(&uri, &headers, Body::None, None).await?;
         }
         checked(answer).await
     }
@@ -585,17 +585,17 @@ impl RegistryClient {
         &self,
         uri: &Uri,
         headers: &HeaderMap,
-        form: Option<&str>,
+        body: Body<'_>,
         origin: Option<Place>,
     ) -> Result<Answer, HttpError> {
-        let get = Get {
+        let request = Request {
             uri,
             headers,
-            form,
+            body,
             origin,
             redirections: MOST_REDIRECTIONS,
         };
-        self.http.send(get).await
+        self.http.send(request).await
     }
 
     fn authorizations(&self) -> std::sync::MutexGuard<'_, HashMap<String, HeaderValue>> {
@@ -677,7 +677,12 @@ impl RegistryClient {
             let basic = HeaderValue::try_from(challenge::basic(username, password.expose()));
             headers.insert(AUTHORIZATION, basic.map_err(|_| RequestError::Token)?);
         }
-        let answer = self.send(&uri, &headers, form, Some(origin));
+        let answer = self.send(
+            &uri,
+            &headers,
+            form.map_or(Body::None, Body::Form),
+            Some(origin),
+        );
         let mut answer = checked(answer.await?).await?;
         let document = answer.document(LARGEST_ANSWER).await?;
         let token: Token = serde_json::from_slice(&document).map_err(|_| RequestError::Token)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use http::HeaderMap;
-use instar_http_client::{Client, Get, Proxies};
+use instar_http_client::{Client, Proxies, Request};
 use loopdev::LoopControl;
 use tokio::task::JoinHandle;
 
@@ -130,17 +130,16 @@ async fn fetch(
 /// Downloads a file; returns its size.
 async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow::Result<u64> {
     let url = file.url.to_string();
-    let get = Get {
-        uri: &url
-            .parse()
-            .with_context(|| format!("{url} is no address"))?,
-        headers: &HeaderMap::new(),
-        form: None,
-        origin: None,
+    let uri = url
+        .parse()
+        .with_context(|| format!("{url} is no address"))?;
+    let headers = HeaderMap::new();
+    let request = Request {
         redirections: REDIRECTIONS,
+        ..Request::get(&uri, &headers)
     };
     let mut answer = client
-        .send(get)
+        .send(request)
         .await
         .with_context(|| format!("fetch {url}"))?;
     ensure!(

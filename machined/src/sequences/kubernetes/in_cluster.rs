@@ -1,0 +1,103 @@
+//! The node in its cluster: asks from time to time whether the cluster takes it for ready, and keeps its labels and annotations right.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::config::Kubernetes;
+use crate::kubernetes::trial::Readiness;
+use crate::kubernetes::{Mode, NodeMetadata, NodeObject, NodeService, readiness};
+use crate::machine::{Configured, Machine};
+use crate::sequences::is_installed;
+
+/// What the cluster said last.
+pub(super) struct InCluster {
+    /// Whether the node is ready.
+    pub(super) readiness: Readiness,
+    /// Why its labels and annotations are not those of the config.
+    pub(super) problem: Option<String>,
+    /// When it was asked last, and for which config.
+    asked: Option<(Instant, Arc<Configured>)>,
+}
+
+impl InCluster {
+    pub(super) fn new() -> Self {
+        InCluster {
+            readiness: Readiness::Unknown("nobody has asked yet".to_owned()),
+            problem: None,
+            asked: None,
+        }
+    }
+
+    /// Asks if the last time is longer ago than the interval, or was for another config; returns the time since then, zero if nothing was
+    /// asked.
+    pub(super) async fn ask_if_due(
+        &mut self,
+        machine: &Machine,
+        configured: &Arc<Configured>,
+        node: (&str, &[NodeService]),
+        interval: Duration,
+    ) -> Duration {
+        let Some(kubernetes) = &configured.config.kubernetes else {
+            return Duration::ZERO;
+        };
+        let asked = self.asked.as_ref();
+        let elapsed = asked.map(|(at, _)| at.elapsed());
+        let is_same = asked.is_some_and(|(_, of)| Arc::ptr_eq(of, configured));
+        if is_same && elapsed.is_some_and(|elapsed| elapsed < interval) {
+            return Duration::ZERO;
+        }
+        self.asked = Some((Instant::now(), configured.clone()));
+        self.ask(machine, kubernetes, node).await;
+        elapsed.unwrap_or_default()
+    }
+
+    async fn ask(
+        &mut self,
+        machine: &Machine,
+        kubernetes: &Kubernetes,
+        (node, services): (&str, &[NodeService]),
+    ) {
+        let mut changed = Ok(());
+        let object = match NodeObject::of(&kubernetes.cluster, node) {
+            Ok(Some(at)) => match at.read().await {
+                Ok(object) => {
+                    changed = keep_right(machine, kubernetes, &at, &object).await;
+                    Ok(Some(object))
+                }
+                Err(error) => Err(error),
+            },
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        self.problem = changed
+            .err()
+            .map(|error| format!("the node's labels and annotations: {error:#}"));
+        self.readiness = readiness(services, object.as_ref().map(Option::as_ref));
+    }
+}
+
+/// Changes labels and annotations that are not right.
+async fn keep_right(
+    machine: &Machine,
+    kubernetes: &Kubernetes,
+    at: &NodeObject,
+    object: &Value,
+) -> anyhow::Result<()> {
+    let mode = mode(machine).await?;
+    let metadata = NodeMetadata::of(&kubernetes.node, mode, &machine.running.version);
+    if let Some(change) = metadata.change_of(object) {
+        at.change(&change).await?;
+        tracing::info!("Kubernetes: the node's labels and annotations are those of its config");
+    }
+    Ok(())
+}
+
+async fn mode(machine: &Machine) -> anyhow::Result<Mode> {
+    if is_installed(machine).await? {
+        return Ok(Mode::Installed);
+    }
+    let has_disk = machine.disk.state().is_some();
+    Ok(if has_disk { Mode::Live } else { Mode::Diskless })
+}
