@@ -33,7 +33,8 @@ pub(crate) async fn wait_for_version_label(
     version: &str,
 ) -> Outcome {
     node.wait_until("the node's label of its version", PATIENCE, async || {
-        let metadata = &cluster.node()?["metadata"];
+        let shown = cluster.node()?;
+        let metadata = &shown["metadata"];
         ensure!(
             metadata["labels"]["instar.dev/version"] == version,
             "{metadata:#}"
