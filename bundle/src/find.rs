@@ -12,6 +12,9 @@ use crate::files::Files;
 use crate::limits::quote;
 use crate::member::{LAYOUT, Member, Name};
 
+/// The directory of a medium that holds its bundle, or is the bundle.
+pub const FOLDER: &str = "instar-bundle";
+
 /// Limit on the entries of the medium that are looked at.
 const MOST_ENTRIES: usize = 1000;
 
@@ -57,6 +60,13 @@ pub fn find(medium: OwnedFd) -> io::Result<OnMedium> {
         }
         _ => OnMedium::Several(found.into_iter().map(|(name, _)| name).collect()),
     })
+}
+
+/// Opens the directory [`FOLDER`] of a medium, if there is one.
+pub fn folder(medium: &OwnedFd) -> Option<OwnedFd> {
+    let opened = open(medium, c"instar-bundle").ok()?;
+    let stat = fstat(&opened).ok()?;
+    (FileType::from_raw_mode(stat.st_mode) == FileType::Directory).then_some(opened)
 }
 
 fn open(directory: &OwnedFd, path: &std::ffi::CStr) -> Result<OwnedFd, Errno> {

@@ -43,7 +43,7 @@ mod write;
 pub use document::Description;
 pub use fault::{Fault, Place, Refused};
 pub use files::Files;
-pub use find::{OnMedium, find};
+pub use find::{FOLDER, OnMedium, find, folder};
 pub use index::{Document, Image, Index, NotAnIndex, Platform, Signature};
 pub use limits::{LARGEST_BLOB, LARGEST_DOCUMENT};
 pub use plan::{Group, Plan, Planned};

@@ -48,6 +48,9 @@ pub struct Layer {
     pub diff_id: Digest,
 }
 
+/// The label that names an image's version, by the OCI's image specification.
+pub const VERSION_LABEL: &str = "org.opencontainers.image.version";
+
 /// The image's settings for running it, and its labels.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]

@@ -19,6 +19,7 @@
 mod collection;
 mod kept_proofs;
 mod lack;
+mod promised;
 mod record;
 mod removal;
 mod room;
@@ -44,6 +45,8 @@ use instar_values::Digest;
 use instar_values::ImageReference;
 use kept_proofs::LeftProofs;
 use lack::Lack;
+pub(crate) use promised::Promise;
+use promised::Promises;
 use record::{Record, read, write};
 pub use room::{NoRoom, RoomForAll};
 pub(crate) use room::{RoomFacts, RoomPlan};
@@ -80,6 +83,7 @@ struct Shared {
     objects: Objects,
     left_proofs: LeftProofs,
     lack: Lack,
+    promises: Promises,
     state: Mutex<State>,
     /// Locked while names change.
     naming: Mutex<()>,
@@ -237,6 +241,7 @@ impl ImageStore {
             left_proofs: LeftProofs::new(&directory),
             checking: Mutex::default(),
             lack: Lack::default(),
+            promises: Promises::default(),
             keeps,
             directory,
             state: Mutex::default(),
@@ -435,16 +440,26 @@ impl ImageStore {
         self.shared.lack.tell().await;
     }
 
-    /// The room for an image of these layers; `None` for a store in memory, which is made for one image.
-    pub(crate) fn room(&self, layers: &[Layer]) -> Result<Option<RoomFacts>, StoreError> {
-        match self.blobs() {
-            Some(blobs) => self.room_facts(layers, Some(&blobs)).map(Some),
-            None => Ok(None),
-        }
+    /// Plans the room for an image of these layers, and promises it; `None` for a store in memory, which is made for one image.
+    pub(crate) fn plan_room(
+        &self,
+        layers: &[Layer],
+    ) -> Result<Option<(RoomFacts, Option<Promise>)>, StoreError> {
+        let Some(blobs) = self.blobs() else {
+            return Ok(None);
+        };
+        let planning = self.shared.promises.plan();
+        let facts = self.room_facts(layers, Some(&blobs), planning.bytes())?;
+        Ok(Some((facts, planning.promise(&facts))))
     }
 
     /// The facts about room, for layers that are kept as blobs.
-    fn room_facts(&self, layers: &[Layer], blobs: Option<&Blobs>) -> Result<RoomFacts, StoreError> {
+    fn room_facts(
+        &self,
+        layers: &[Layer],
+        blobs: Option<&Blobs>,
+        promised: u64,
+    ) -> Result<RoomFacts, StoreError> {
         let directory = self.prepare()?;
         let disk = disk_of(&directory)?;
         let (whole, partial) = match blobs {
@@ -463,6 +478,7 @@ impl ImageStore {
             capacity: disk.f_blocks.saturating_mul(disk.f_frsize),
             free: disk.f_bavail.saturating_mul(disk.f_frsize),
             used: images.fold(sum(&whole) + sum(&partial), add),
+            promised,
             missing: missing.fold(0, add),
             packed: layers.iter().map(|layer| layer.size).fold(0, add),
             for_upgrade: self.for_upgrade,
@@ -478,10 +494,11 @@ impl ImageStore {
         let layers: Vec<Layer> = images.iter().flatten().cloned().collect();
         let once = layers.iter().filter(|layer| seen.insert(layer.digest));
         let once: Vec<Layer> = once.cloned().collect();
-        let facts = match self.room(&once)? {
-            Some(facts) => facts,
+        let promised = self.shared.promises.bytes();
+        let facts = match self.blobs() {
+            Some(blobs) => self.room_facts(&once, Some(&blobs), promised)?,
             // No layer is kept.
-            None => self.room_facts(&[], None)?,
+            None => self.room_facts(&[], None, promised)?,
         };
         let packed = layers.iter().map(|layer| layer.size);
         let packed = packed.fold(0_u64, u64::saturating_add);

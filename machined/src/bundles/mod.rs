@@ -63,6 +63,11 @@ pub enum Place {
         /// Its label.
         label: String,
     },
+    /// A stick or disk without the label.
+    Folder {
+        /// The directory that says that there is a bundle.
+        directory: String,
+    },
 }
 
 impl BundleFact {

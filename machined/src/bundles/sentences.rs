@@ -67,12 +67,14 @@ pub fn sentences(bundle: &BundleFact) -> Vec<Sentence> {
 }
 
 fn found(bundle: &BundleFact) -> Option<Sentence> {
-    let Place::Stick { label } = &bundle.place else {
-        return None;
+    let sign = match &bundle.place {
+        Place::Upload => return None,
+        Place::Stick { label } => format!("label {label}"),
+        Place::Folder { directory } => format!("directory {directory}"),
     };
     let origin = &bundle.origin;
     Some(fact(format!(
-        "A stick with the label {label} is plugged in ({origin})."
+        "A stick with the {sign} is plugged in ({origin})."
     )))
 }
 
@@ -230,8 +232,10 @@ fn support(support: &Support) -> Sentence {
 fn may_be_pulled_out(bundle: &BundleFact) -> Option<Sentence> {
     match &bundle.place {
         Place::Upload => None,
-        Place::Stick { .. } if bundle.is_over() => Some(fact("The stick can be pulled out.")),
-        Place::Stick { .. } => Some(fact("Leave the stick in.")),
+        Place::Stick { .. } | Place::Folder { .. } => Some(match bundle.is_over() {
+            true => fact("The stick can be pulled out."),
+            false => fact("Leave the stick in."),
+        }),
     }
 }
 

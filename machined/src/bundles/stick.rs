@@ -1,4 +1,4 @@
-//! Sticks with bundles: block devices that carry the label, and the kernel's word that devices came or went.
+//! Sticks and disks that may have a bundle, and the kernel's word that devices came or went.
 
 mod label;
 mod uevents;
@@ -11,20 +11,22 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use crate::disk::Label;
+
 /// Bytes at the beginning of a device that show its filesystem and label.
 const HEAD: usize = 4096;
 /// Devices that are made of memory or of other devices.
 const NOT_A_STICK: [&str; 6] = ["loop", "ram", "zram", "dm-", "md", "fd"];
 
-/// A block device with the label.
+/// A block device whose filesystem may have a bundle.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stick {
     /// The kernel's name, as in `sda1`.
     pub name: String,
     /// Its filesystem.
     pub filesystem: FileSystem,
-    /// The label that says that it is one.
-    pub label: &'static str,
+    /// The label that says that it has one. Without it, a directory of its own may say so.
+    pub label: Option<&'static str>,
     /// The number of the disk, which a disk that is plugged in later has not (`diskseq`); the name may come back.
     pub sequence: u64,
 }
@@ -36,7 +38,8 @@ impl Stick {
     }
 }
 
-/// Lists the sticks that are plugged in, by name. A device that cannot be read is none.
+/// Lists the sticks and disks that are plugged in and may have a bundle, by name. A device that cannot be read is none, and neither are the
+/// machine's own partitions.
 ///
 /// # Errors
 /// The devices cannot be listed.
@@ -53,10 +56,13 @@ pub fn plugged_in(sysfs: &Path, devices: &Path) -> io::Result<BTreeMap<String, S
             let mut lines = about.lines();
             lines.find_map(|line| line.strip_prefix(field)?.strip_prefix('='))
         };
-        let Some((filesystem, label)) = head(&devices.join(&name)).and_then(|head| {
-            let partition = field("PARTNAME");
-            label::of_stick(&head, partition)
-        }) else {
+        let partition = field("PARTNAME");
+        if partition.is_some_and(is_own) {
+            continue;
+        }
+        let head = head(&devices.join(&name));
+        let Some((filesystem, label)) = head.and_then(|head| label::of_stick(&head, partition))
+        else {
             continue;
         };
         let sequence = field("DISKSEQ").and_then(|text| text.parse().ok());
@@ -69,6 +75,11 @@ pub fn plugged_in(sysfs: &Path, devices: &Path) -> io::Result<BTreeMap<String, S
         found.insert(name, stick);
     }
     Ok(found)
+}
+
+/// Whether a partition of this name is one of the machine's own, or a user volume of its config.
+fn is_own(partition: &str) -> bool {
+    partition.parse::<Label>().is_ok() || partition.starts_with("u-")
 }
 
 fn head(device: &Path) -> Option<Vec<u8>> {
@@ -103,19 +114,24 @@ mod tests {
             &label::tests::fat32("HOLIDAY"),
         );
         plug("sdc1", "DISKSEQ=9\n", &label::tests::fat32("HOLIDAY"));
+        plug("vda1", "PARTNAME=EFI\n", &label::tests::fat32("EFI"));
+        plug("vda3", "PARTNAME=EPHEMERAL\n", &ext4);
+        plug("vdb1", "PARTNAME=u-data\n", &ext4);
         plug("loop0", "DISKSEQ=9\n", &ext4);
         plug("sr0", "", b"");
         let found = plugged_in(&sysfs, &devices).unwrap();
         let found: Vec<_> = found.into_values().collect();
-        let stick = |name: &str, filesystem, sequence| Stick {
+        let stick = |name: &str, filesystem, label, sequence| Stick {
             name: name.to_owned(),
             filesystem,
-            label: "INSTAR-BUNDLE",
+            label,
             sequence,
         };
+        let label = Some("INSTAR-BUNDLE");
         let expected = [
-            stick("sda1", FileSystem::Ext4, 7),
-            stick("sdb1", FileSystem::Vfat, 8),
+            stick("sda1", FileSystem::Ext4, label, 7),
+            stick("sdb1", FileSystem::Vfat, label, 8),
+            stick("sdc1", FileSystem::Vfat, None, 9),
         ];
         assert_eq!(found, expected);
     }

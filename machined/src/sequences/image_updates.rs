@@ -13,14 +13,13 @@ use crate::config::{ApplyUpdates, Container, ContainerUpdates};
 use crate::containers::update::{Act, Event, Reason, Release, Standing, judge};
 use crate::intent;
 use crate::machine::Machine;
+use crate::oci::manifest::VERSION_LABEL;
 use crate::oci::{ImageConfig, Limits, PulledImage, VerifiedImage};
 use crate::operation_lock::Operation;
 use crate::services::{Phase, Service};
 use crate::store::{ClockFact, MachineStage, MachineStatus};
 use crate::values::{Digest, ImageReference, Openness};
 
-/// The label that names an image's version, by the OCI's image specification.
-const VERSION_LABEL: &str = "org.opencontainers.image.version";
 /// Timeout for one look at a registry, and for the pull that follows it.
 const LOOK: Duration = Duration::from_secs(60);
 const PULL: Duration = Duration::from_secs(6 * 3600);

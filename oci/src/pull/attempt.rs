@@ -1,6 +1,7 @@
 //! One attempt to make an image: fetches its layers side by side, and unpacks them one after the other.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::StreamExt as _;
@@ -15,7 +16,7 @@ use super::source::Source;
 use crate::blobs::{Blobs, PartialBlob, Receiving};
 use crate::manifest::Layer;
 use crate::registry::ResolvedImage;
-use crate::store::{ImageStore, Incoming, NewImage, PulledImage, StoreError};
+use crate::store::{ImageStore, Incoming, NewImage, Promise, PulledImage, StoreError};
 use crate::unpack::{Limits, Ownership, UnpackError, Unpacker};
 use crate::verification::Verified;
 use instar_base::blocking_io::{self, NoAnswer};
@@ -33,6 +34,8 @@ pub(super) struct Attempt<'a> {
     /// Whether there is room for the image's blobs.
     pub(super) keeps_blobs: bool,
     pub(super) limits: &'a Limits,
+    /// The room that was promised; none in a store in memory.
+    pub(super) promise: Option<Arc<Promise>>,
     pub(super) progress: &'a (dyn Fn(Progress) + Send + Sync),
 }
 
@@ -68,6 +71,14 @@ impl Attempt<'_> {
         let incoming = incoming.map_err(|source| self.stored(source))?;
         let unpacker = Unpacker::new(&incoming.rootfs(), *self.limits, ownership())
             .map_err(|source| self.refused(self.image.digest(), source))?;
+        let unpacker = match &self.promise {
+            None => unpacker,
+            Some(promise) => {
+                promise.begin_again();
+                let promise = promise.clone();
+                unpacker.within(Arc::new(move |bytes| promise.take(bytes)))
+            }
+        };
         let blobs = store.blobs();
         let (total, bytes) = (self.image.download_bytes(), AtomicU64::new(0));
         let arrived = |count| {
@@ -79,6 +90,7 @@ impl Attempt<'_> {
             reference: &self.image.reference,
             blobs: blobs.as_ref(),
             keeps_blobs: self.keeps_blobs,
+            promise: self.promise.as_deref(),
             arrived: &arrived,
         };
         // Without blobs a layer waits for the unpacking, and two connections would wait.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 
 use super::Progress;
 use super::attempt::Attempt;
@@ -9,7 +10,9 @@ use super::error::PullError;
 use super::source::Source;
 use crate::manifest::Layer;
 use crate::registry::ResolvedImage;
-use crate::store::{ImageStore, PulledImage, RoomFacts, RoomForAll, RoomPlan, Urgency, Wholeness};
+use crate::store::{
+    ImageStore, Promise, PulledImage, RoomFacts, RoomForAll, RoomPlan, Urgency, Wholeness,
+};
 use crate::store_error::{StoreError, failed};
 use crate::unpack::{Limits, UnpackError};
 use crate::verification::{Verified, VerifiedImage};
@@ -113,6 +116,7 @@ pub(crate) async fn unpack(
             }
         ),
         limits: &limits,
+        promise: room.promise(),
         progress,
     };
     let mut fetched_anew = BTreeSet::new();
@@ -140,10 +144,19 @@ enum Room {
         unpacked: u64,
         keeps_blobs: bool,
         facts: RoomFacts,
+        /// Beside other pulls.
+        promise: Arc<Promise>,
     },
 }
 
 impl Room {
+    fn promise(&self) -> Option<Arc<Promise>> {
+        match self {
+            Room::Unlimited => None,
+            Room::Bytes { promise, .. } => Some(promise.clone()),
+        }
+    }
+
     /// The failure of an unpacking, which is a lack of room if that was its limit.
     fn or_no_room(&self, error: PullError, limits: &Limits) -> PullError {
         match (self, error) {
@@ -167,19 +180,26 @@ impl Room {
 
 /// Plans the room before the first byte is fetched. A lack of it first has everything removed that nothing needs.
 async fn find_room(image: &ResolvedImage, store: &ImageStore) -> Result<Room, PullError> {
-    let Some(mut facts) = look(image, store, None).await? else {
+    let Some(mut planned) = look(image, store, None).await? else {
         return Ok(Room::Unlimited);
     };
     for step in [Step::Blobs, Step::Images] {
-        if matches!(facts.plan(), RoomPlan::WithBlobs(_)) {
+        if matches!(planned.0.plan(), RoomPlan::WithBlobs(_)) {
             break;
         }
+        // The next look must not see it as another pull's.
+        planned.1 = None;
         if step == Step::Images {
             store.ask_for_room().await;
         }
         let collected = look(image, store, Some(Urgency::LackOfRoom)).await?;
-        facts = collected.unwrap_or(facts);
+        planned = collected.unwrap_or(planned);
     }
+    let (facts, promise) = planned;
+    let no_room = |lack| PullError::NoRoom {
+        reference: image.reference.clone(),
+        lack,
+    };
     let (unpacked, keeps_blobs) = match facts.plan() {
         RoomPlan::WithBlobs(unpacked) => (unpacked, true),
         RoomPlan::WithoutBlobs(unpacked) => {
@@ -190,17 +210,16 @@ async fn find_room(image: &ResolvedImage, store: &ImageStore) -> Result<Room, Pu
             );
             (unpacked, false)
         }
-        RoomPlan::None(lack) => {
-            return Err(PullError::NoRoom {
-                reference: image.reference.clone(),
-                lack,
-            });
-        }
+        RoomPlan::None(lack) => return Err(no_room(lack)),
+    };
+    let Some(promise) = promise else {
+        return Err(no_room(facts.lack(facts.packed)));
     };
     Ok(Room::Bytes {
         unpacked,
         keeps_blobs,
         facts,
+        promise: Arc::new(promise),
     })
 }
 
@@ -213,18 +232,18 @@ enum Step {
     Images,
 }
 
-/// Looks at the room, after collecting if that is urgent.
+/// Plans the room, after collecting if that is urgent.
 async fn look(
     image: &ResolvedImage,
     store: &ImageStore,
     collect: Option<Urgency>,
-) -> Result<Option<RoomFacts>, PullError> {
+) -> Result<Option<(RoomFacts, Option<Promise>)>, PullError> {
     let (looker, layers) = (store.clone(), image.layers.clone());
     let looking = blocking_io::to_its_end(move || {
         if let Some(urgency) = collect {
             looker.collect_surplus(urgency)?;
         }
-        looker.room(&layers)
+        looker.plan_room(&layers)
     });
     let looked = looking.await.map_err(|source| PullError::Interrupted {
         reference: image.reference.clone(),

@@ -10,6 +10,7 @@ use super::source::Source;
 use crate::blobs::{Blobs, GrowingBlob, PartialBlob, Receiving, StoredBlob, Writer};
 use crate::manifest::Layer;
 use crate::registry::{Download, Upstream};
+use crate::store::Promise;
 use crate::store_error::StoreError;
 use crate::unpack::{TreeRefusal, UnpackError};
 use instar_base::blocking_io;
@@ -118,6 +119,8 @@ pub(super) struct Layers<'a> {
     pub(super) blobs: Option<&'a Blobs>,
     /// Whether a layer that is fetched becomes one of them.
     pub(super) keeps_blobs: bool,
+    /// The room that was promised, if the store has a limit.
+    pub(super) promise: Option<&'a Promise>,
     pub(super) arrived: &'a (dyn Fn(u64) + Send + Sync),
 }
 
@@ -181,9 +184,15 @@ impl Layers<'_> {
     }
 
     async fn download(&self, layer: &Layer, from: u64, upstream: Upstream) {
+        let arrived = |bytes| {
+            if let Some(promise) = self.promise {
+                promise.fetched(bytes);
+            }
+            (self.arrived)(bytes);
+        };
         let sending = self
             .source
-            .send(self.reference, layer, from, upstream, self.arrived);
+            .send(self.reference, layer, from, upstream, &arrived);
         sending.await;
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct RoomFacts {
     pub(crate) free: u64,
     /// Images and blobs of the store. Files that images share count for each.
     pub(crate) used: u64,
+    /// What other pulls under way were promised, and has not come yet.
+    pub(crate) promised: u64,
     /// Blobs of the image that are not in the store.
     pub(crate) missing: u64,
     /// All layers of the image, packed.
@@ -49,6 +51,8 @@ pub struct NoRoom {
     pub free: u64,
     /// What is kept for upgrades.
     pub reserve: u64,
+    /// What other pulls under way are going to need.
+    pub promised: u64,
     /// Images and blobs that are here.
     pub used: u64,
     /// What they may have.
@@ -67,13 +71,30 @@ impl std::fmt::Display for NoRoom {
             mebibytes(self.reserve),
             mebibytes(self.used),
             self.limit >> 20,
-        )
+        )?;
+        match self.promised {
+            0 => Ok(()),
+            promised => write!(
+                f,
+                "; other pulls under way need {} MiB",
+                mebibytes(promised)
+            ),
+        }
+    }
+}
+
+impl NoRoom {
+    /// The room that there is.
+    fn room(&self) -> u64 {
+        let of_disk = self.free.saturating_sub(self.reserve);
+        let of_limit = self.limit.saturating_sub(self.used);
+        of_disk.min(of_limit).saturating_sub(self.promised)
     }
 }
 
 impl RoomFacts {
     /// The reserve of this file system.
-    fn reserve(&self) -> u64 {
+    pub(super) fn reserve(&self) -> u64 {
         match self.for_upgrade {
             true => 0,
             false => (self.capacity / 10).min(LARGEST_RESERVE),
@@ -85,11 +106,14 @@ impl RoomFacts {
         self.capacity / 4 * 3
     }
 
+    /// What images may still have.
+    pub(super) fn rest_of_limit(&self) -> u64 {
+        self.limit().saturating_sub(self.used)
+    }
+
     /// Plans the room for the image.
     pub(crate) fn plan(&self) -> RoomPlan {
-        let of_disk = self.free.saturating_sub(self.reserve());
-        let of_limit = self.limit().saturating_sub(self.used);
-        let room = of_disk.min(of_limit);
+        let room = self.lack(0).room();
         let with_blobs = room.saturating_sub(self.missing);
         if with_blobs >= self.packed && room >= self.missing {
             return RoomPlan::WithBlobs(with_blobs);
@@ -106,6 +130,7 @@ impl RoomFacts {
             needed,
             free: self.free,
             reserve: self.reserve(),
+            promised: self.promised,
             used: self.used,
             limit: self.limit(),
         }
@@ -133,9 +158,7 @@ impl RoomForAll {
     /// Whether there is room for all of them. An image that is fetched ahead has to be there with its blobs: it may be needed when there is
     /// no registry.
     pub fn is_enough(&self) -> bool {
-        let of_disk = self.numbers.free.saturating_sub(self.numbers.reserve);
-        let of_limit = self.numbers.limit.saturating_sub(self.numbers.used);
-        of_disk.min(of_limit) >= self.numbers.needed
+        self.numbers.room() >= self.numbers.needed
     }
 }
 
@@ -148,6 +171,7 @@ mod tests {
         capacity: 1000,
         free: 900,
         used: 0,
+        promised: 0,
         missing: 100,
         packed: 100,
         for_upgrade: false,
@@ -202,6 +226,14 @@ mod tests {
                 },
                 RoomPlan::WithBlobs(100),
             ),
+            // Another pull needs 551 bytes.
+            (
+                RoomFacts {
+                    promised: 551,
+                    ..EMPTY
+                },
+                RoomPlan::WithoutBlobs(199),
+            ),
             // The reserve of a large disk does not grow with it.
             (large, RoomPlan::WithBlobs((88 << 20) - 100)),
         ] {
@@ -250,5 +282,11 @@ mod tests {
             "it needs 60 MiB at least; 150 MiB are free, of which 100 MiB are kept for upgrades, and images have 30 of the 750 MiB that \
              they may have"
         );
+        let beside = RoomFacts {
+            promised: 5 << 20,
+            ..facts
+        };
+        let text = beside.lack(60 << 20).to_string();
+        assert!(text.ends_with("may have; other pulls under way need 5 MiB"));
     }
 }

@@ -22,6 +22,7 @@ mod tree;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use crate::manifest::Layer;
@@ -67,6 +68,9 @@ pub enum Ownership {
     /// Everything belongs to the unpacking user; file capabilities are dropped.
     Ignore,
 }
+
+/// Takes room for bytes that are about to be unpacked; returns whether there is room for them.
+pub(crate) type TakeRoom = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// Why a layer was not unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -155,6 +159,7 @@ pub enum UnpackError {
 pub struct Unpacker {
     tree: Tree,
     limits: Limits,
+    room: Option<TakeRoom>,
     bytes: u64,
     entries: u64,
     devices: Devices,
@@ -187,10 +192,20 @@ impl Unpacker {
         Ok(Unpacker {
             tree,
             limits,
+            room: None,
             bytes: 0,
             entries: 0,
             devices: Devices::default(),
         })
+    }
+
+    /// The same, which takes room for each piece. A lack of room is told as the limit on the unpacked size.
+    #[must_use]
+    pub(crate) fn within(self, room: TakeRoom) -> Self {
+        Unpacker {
+            room: Some(room),
+            ..self
+        }
     }
 
     /// The device nodes of the image that were left out, if any.
@@ -206,12 +221,12 @@ impl Unpacker {
     /// Adds a layer on top. After an error the directory is unusable. The blob is read, hashed and decoded on a thread of its own.
     pub fn layer(&mut self, layer: &Layer, blob: impl Read + Send) -> Result<(), UnpackError> {
         let (applied, decoded) = thread::scope(|scope| {
-            let (limits, before) = (self.limits, self.bytes);
+            let (limits, room, before) = (self.limits, self.room.clone(), self.bytes);
             let (writer, reader) = ahead::pipe();
             let blob = Blob::new(blob, layer.size);
             let decoding = thread::Builder::new()
                 .name("decode".to_owned())
-                .spawn_scoped(scope, move || decode(blob, limits, before, writer))
+                .spawn_scoped(scope, move || decode(blob, limits, room, before, writer))
                 .map_err(UnpackError::Thread)?;
             let applied = self.unpack_all(reader);
             let decoded = decoding.join().map_err(|_| {
@@ -314,10 +329,11 @@ struct Decoded<R> {
 fn decode<R: Read>(
     mut blob: Blob<R>,
     limits: Limits,
+    room: Option<TakeRoom>,
     before: u64,
     pipe: ahead::Writer,
 ) -> Decoded<R> {
-    let (bytes, diff_id, limit) = match Unpacked::new(&mut blob, limits, before) {
+    let (bytes, diff_id, limit) = match Unpacked::new(&mut blob, limits, room, before) {
         Ok(mut unpacked) => {
             pipe.pass_on(&mut unpacked);
             unpacked.finish()

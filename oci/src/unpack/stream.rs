@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decoder::{Compression, Decoder};
-use super::{Limits, UnpackError};
+use super::{Limits, TakeRoom, UnpackError};
 use instar_values::digest::{Digest, Hasher};
 
 /// Buffer size of decompressors, in bytes.
@@ -105,11 +105,17 @@ pub(super) struct Unpacked<'a, R: Read> {
     /// Bytes of the layers before, which count towards the limit of the image.
     before: u64,
     limits: Limits,
+    room: Option<TakeRoom>,
     failure: Option<UnpackError>,
 }
 
 impl<'a, R: Read> Unpacked<'a, R> {
-    pub(super) fn new(blob: &'a mut Blob<R>, limits: Limits, before: u64) -> io::Result<Self> {
+    pub(super) fn new(
+        blob: &'a mut Blob<R>,
+        limits: Limits,
+        room: Option<TakeRoom>,
+        before: u64,
+    ) -> io::Result<Self> {
         let compressed = blob.counter();
         let mut first = Vec::new();
         blob.by_ref().take(4).read_to_end(&mut first)?;
@@ -124,6 +130,7 @@ impl<'a, R: Read> Unpacked<'a, R> {
             count: 0,
             before,
             limits,
+            room,
             failure: None,
         })
     }
@@ -134,8 +141,9 @@ impl<'a, R: Read> Unpacked<'a, R> {
         (self.before + self.count, digest, self.failure)
     }
 
-    fn exceeded(&self) -> Option<UnpackError> {
-        if self.before + self.count > self.limits.unpacked_bytes {
+    fn exceeded(&self, more: u64) -> Option<UnpackError> {
+        let has_room = self.room.as_ref().is_none_or(|take| take(more));
+        if !has_room || self.before + self.count > self.limits.unpacked_bytes {
             return Some(UnpackError::TooLarge {
                 limit: self.limits.unpacked_bytes,
             });
@@ -159,7 +167,7 @@ impl<R: Read> Read for Unpacked<'_, R> {
             hasher.update(&buffer[..count]);
         }
         self.count += count as u64;
-        if let Some(failure) = self.exceeded() {
+        if let Some(failure) = self.exceeded(count as u64) {
             self.failure = Some(failure);
             return Err(io::Error::other("a limit is exceeded"));
         }

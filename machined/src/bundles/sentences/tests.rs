@@ -48,6 +48,17 @@ const LEAVE: &str = "Leave the stick in.";
 const PULL: &str = "The stick can be pulled out.";
 
 #[test]
+fn a_stick_without_the_label_is_told_by_its_directory() {
+    let directory = "instar-bundle".to_owned();
+    let bundle = BundleFact {
+        place: Place::Folder { directory },
+        ..stick(Phase::Empty, Vec::new())
+    };
+    let found = "A stick with the directory instar-bundle is plugged in (sda1).";
+    assert_eq!(said(&bundle), [found, PULL]);
+}
+
+#[test]
 fn how_far_a_stick_is() {
     let bytes = |bytes: u64| (bytes * MIB, 40 * MIB);
     let (verified, total) = bytes(12);

@@ -1,4 +1,4 @@
-//! The label of a filesystem, read from its first bytes, and whether it says that there is a bundle.
+//! The filesystem of a device and its label, read from its first bytes, and whether the label says that there is a bundle.
 //!
 //! A label of FAT has at most 11 bytes, so it is a shorter one there; the name of a GPT partition does as well, on any filesystem.
 
@@ -43,12 +43,15 @@ impl FileSystem {
     }
 }
 
-/// The filesystem of a device that carries a label of bundles, and that label. `partition` is the name of its GPT partition.
-pub(super) fn of_stick(head: &[u8], partition: Option<&str>) -> Option<(FileSystem, &'static str)> {
+/// The filesystem of a device, and the label that says that there is a bundle, if it has one. `partition` is the name of its GPT partition.
+pub(super) fn of_stick(
+    head: &[u8],
+    partition: Option<&str>,
+) -> Option<(FileSystem, Option<&'static str>)> {
     let (filesystem, label) = label(head)?;
     let mut known = LABELS.into_iter();
     let found = known.find(|known| label == *known || partition == Some(known));
-    found.map(|label| (filesystem, label))
+    Some((filesystem, found))
 }
 
 /// The filesystem and its label.
@@ -117,7 +120,8 @@ pub(super) mod tests {
             (Vec::new(), None, None),
             (ext4("INSTAR-BUNDLE")[..1100].to_vec(), None, None),
         ] {
-            let found = of_stick(&head, partition).map(|(filesystem, _)| filesystem);
+            let found = of_stick(&head, partition)
+                .and_then(|(filesystem, label)| label.map(|_| filesystem));
             assert_eq!(found, expected, "{partition:?}");
         }
     }

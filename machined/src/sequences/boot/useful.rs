@@ -1,5 +1,6 @@
 //! The second half of a boot: all that the config asks for, after the disk is there.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Boot, before, records};
+use crate::config::Kubernetes;
 use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
@@ -80,6 +82,10 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     }
     if let Err(error) = machine.pins.open(&records(&machine)) {
         tracing::error!("pins by callers are lost, and pinned names are resolved anew: {error:#}");
+    }
+    // Before the first image is removed: it names those that a node may go back to.
+    if let Err(error) = machine.node_record.open(Path::new(Kubernetes::HOME)) {
+        tracing::warn!("Kubernetes: the record of extensions begins anew: {error:#}");
     }
     Ok(())
 }

@@ -7,10 +7,11 @@ use crate::bundles::{Approval, Approvals, FoundImage, Origin, approve};
 use crate::intent;
 use crate::machine::Machine;
 use crate::oci::bundled::resolve;
+use crate::oci::manifest::VERSION_LABEL;
 use crate::oci::{ImageConfig, ResolvedImage, Verified};
 
 /// The labels that name an image's version: that of an installer, and that of the OCI's image specification.
-const VERSIONS: [&str; 2] = ["dev.instar.version", "org.opencontainers.image.version"];
+const VERSIONS: [&str; 2] = ["dev.instar.version", VERSION_LABEL];
 
 /// An image of the bundle that the rules allow.
 pub(super) type Allowed = Verified<ResolvedImage>;

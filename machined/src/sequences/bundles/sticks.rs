@@ -1,15 +1,16 @@
-//! Watches for sticks with bundles, from the end of the boot on.
+//! Watches for sticks with bundles, from the end of the boot on: those with the label, and filesystems that have the directory
+//! `instar-bundle`. Nothing is said about a filesystem with neither.
 //!
 //! Each stick is handled in a task of its own. One that was refused is looked at again when the config changes: an approval may have come.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use instar_bundle::{Files, OnMedium, find};
+use instar_bundle::{FOLDER, Files, OnMedium, find, folder};
 
 use super::medium::{Access, load_filesystems, mount};
 use super::support::{self, CollectSupport};
@@ -31,7 +32,43 @@ const UNREADABLE: &str = "The stick needs the filesystem FAT or ext4, and one bu
 /// A stick that is plugged in.
 struct Handled {
     stick: Stick,
-    report: Arc<Report>,
+    report: LateReport,
+}
+
+/// The report of a stick, which begins once it is known that the stick is for this machine.
+#[derive(Clone, Default)]
+struct LateReport {
+    /// `Some(None)`: the stick is gone, and there is nothing to report.
+    report: Arc<OnceLock<Option<Arc<Report>>>>,
+}
+
+impl LateReport {
+    /// Begins it, unless the stick is gone.
+    fn begin(&self, machine: &Machine, stick: &Stick) -> Option<Arc<Report>> {
+        let begin = || {
+            let place = match stick.label {
+                Some(label) => Place::Stick {
+                    label: label.to_owned(),
+                },
+                None => Place::Folder {
+                    directory: FOLDER.to_owned(),
+                },
+            };
+            Some(Arc::new(Report::begin(machine, &stick.name, place)))
+        };
+        self.report.get_or_init(begin).clone()
+    }
+
+    fn pulled_out(&self) {
+        if let Some(report) = self.report.get_or_init(|| None) {
+            report.tell(Event::PulledOut);
+        }
+    }
+
+    fn is_refused(&self) -> bool {
+        let report = self.report.get().and_then(Option::as_ref);
+        report.is_some_and(|report| matches!(report.phase(), Phase::Refused { .. }))
+    }
 }
 
 /// Handles sticks for as long as the machine runs. `collect` collects support data.
@@ -66,7 +103,7 @@ pub async fn watch_sticks(machine: Arc<Machine>, collect: CollectSupport) {
                 },
                 // The sender lives in the machine.
                 _ = config.changed() => {
-                    handled.retain(|_, it: &mut Handled| !matches!(it.report.phase(), Phase::Refused { .. }));
+                    handled.retain(|_, it: &mut Handled| !it.report.is_refused());
                     look(&machine, collect, &mut handled).await;
                 }
             }
@@ -116,7 +153,7 @@ async fn look(
     handled.retain(|name, it| {
         let stays = found.get(name) == Some(&it.stick);
         if !stays {
-            it.report.tell(Event::PulledOut);
+            it.report.pulled_out();
         }
         stays
     });
@@ -124,24 +161,29 @@ async fn look(
         if handled.contains_key(&name) {
             continue;
         }
-        let label = stick.label.to_owned();
-        let report = Report::begin(machine, &name, Place::Stick { label });
-        let report = Arc::new(report);
-        tokio::spawn(handle(
-            machine.clone(),
-            collect,
-            stick.clone(),
-            report.clone(),
-        ));
+        let report = LateReport::default();
+        let (machine, late) = (machine.clone(), report.clone());
+        if stick.label.is_some() {
+            late.begin(&machine, &stick);
+        }
+        tokio::spawn(handle(machine, collect, stick.clone(), late));
         handled.insert(name, Handled { stick, report });
     }
 }
 
 /// Does all that a stick is for: support data first, as an upgrade may end this generation; then its bundle. The stick is unmounted before
 /// its end is told. Then the upgrade begins, if the bundle is for one.
-async fn handle(machine: Arc<Machine>, collect: CollectSupport, stick: Stick, report: Arc<Report>) {
-    let asks = match asks_for_support(&machine, &stick).await {
-        Ok(asks) => asks,
+async fn handle(machine: Arc<Machine>, collect: CollectSupport, stick: Stick, late: LateReport) {
+    let signs = signs(&machine, &stick).await;
+    if stick.label.is_none() && !signs.as_ref().is_ok_and(|it| it.has_folder) {
+        return;
+    }
+    let Some(report) = late.begin(&machine, &stick) else {
+        return;
+    };
+    let asks = match signs {
+        // Whoever wants support data writes the label.
+        Ok(signs) => signs.asks_for_support && stick.label.is_some(),
         Err(error) => return report.tell(unreadable(&error)),
     };
     if asks {
@@ -173,23 +215,41 @@ async fn take(machine: &Arc<Machine>, mount: TransientMount, files: Files, repor
     }
 }
 
-async fn asks_for_support(machine: &Machine, stick: &Stick) -> anyhow::Result<bool> {
+/// The directories of a stick that say what it is for.
+struct Signs {
+    asks_for_support: bool,
+    has_folder: bool,
+}
+
+async fn signs(machine: &Machine, stick: &Stick) -> anyhow::Result<Signs> {
     load_filesystems(machine).await?;
     let stick = stick.clone();
     let looking = blocking_io::within(blocking_io::ANSWER, move || {
         let mount = mount(&stick, Access::Read)?;
-        anyhow::Ok(support::is_asked_for(mount.path()))
+        let medium = File::open(mount.path()).context("open the stick")?;
+        anyhow::Ok(Signs {
+            asks_for_support: support::is_asked_for(mount.path()),
+            has_folder: folder(&medium.into()).is_some(),
+        })
     });
     looking.await?
 }
 
-/// Mounts a stick, and finds the bundle on it. None if there is none.
+/// Mounts a stick, and finds the bundle on it: in its top directory if it has the label, else in the directory for bundles. None if there is
+/// none.
 async fn open(stick: &Stick) -> anyhow::Result<Option<(TransientMount, Files)>> {
     let stick = stick.clone();
     let opening = blocking_io::within(blocking_io::ANSWER, move || {
         let mount = mount(&stick, Access::Read)?;
-        let medium = File::open(mount.path()).context("open the stick")?;
-        match find(medium.into()).context("read the stick")? {
+        let medium = File::open(mount.path()).context("open the stick")?.into();
+        let place = match stick.label {
+            Some(_) => Some(medium),
+            None => folder(&medium),
+        };
+        let Some(place) = place else {
+            return Ok(None);
+        };
+        match find(place).context("read the stick")? {
             OnMedium::One(_, files) => Ok(Some((mount, files))),
             OnMedium::Nothing => Ok(None),
             OnMedium::Several(names) => {
