@@ -185,7 +185,7 @@ fn needed(machine: &Machine) -> BTreeSet<Digest> {
     let extensions = extensions.flat_map(|kubernetes| &kubernetes.extensions);
     needed.extend(extensions.filter_map(|extension| match &extension.source {
         ExtensionSource::File(file) => Some(file.sha256),
-        ExtensionSource::Image(_) => None,
+        ExtensionSource::Image(_) | ExtensionSource::Published(_) => None,
     }));
     needed
 }

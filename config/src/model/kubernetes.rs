@@ -1,11 +1,12 @@
 //! Kubernetes on the machine.
 
+use instar_extension::Pattern;
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use super::{
     AbsolutePath, Container, ContainerHealth, ContainerName, ContainerNetwork, DependsOn, Digest,
-    EndpointUrl, ImageReference, Mount, MountOption, MountSource, Secret, Security,
-    SecurityProfile, UpgradeStrategy,
+    EndpointUrl, ImageReference, Mount, MountOption, MountSource, PublicKey, Secret, Security,
+    SecurityProfile, UpgradeStrategy, Window,
 };
 
 /// A machine that is a node of a Kubernetes cluster.
@@ -113,6 +114,20 @@ pub enum ExtensionSource {
     Image(ImageReference),
     /// A squashfs with the files of the extension, as sysexts are published.
     File(ExtensionFile),
+    /// The newest of a publisher's files.
+    Published(PublishedExtension),
+}
+
+impl fmt::Display for ExtensionSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(image) => image.fmt(f),
+            Self::File(file) => file.url.fmt(f),
+            Self::Published(published) => {
+                write!(f, "{}/{}", published.folder, published.pattern)
+            }
+        }
+    }
 }
 
 /// The file of an extension at a server.
@@ -122,6 +137,21 @@ pub struct ExtensionFile {
     pub url: EndpointUrl,
     /// Its digest: what the server gives is believed by this alone.
     pub sha256: Digest,
+}
+
+/// The files of an extension at a publisher. The newest one that matches is taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedExtension {
+    /// The folder of the files and of their list, `SHA256SUMS`.
+    pub folder: EndpointUrl,
+    /// The names of files that are taken: `kubernetes-v1.36.@v-%a.raw`.
+    pub pattern: Pattern,
+    /// The key that signs the list, in `SHA256SUMS.sig`.
+    pub key: PublicKey,
+    /// The interval between two looks at the list.
+    pub interval: Duration,
+    /// When another file may take the place of one that runs; `None`: at any time.
+    pub window: Option<Window>,
 }
 
 /// A cluster as a node sees it.

@@ -11,13 +11,13 @@ use super::{
     super::{
         model::{
             Cidr, Cluster, Extension, ExtensionFile, ExtensionSource, ImageReference, Kubernetes,
-            NodeSettings, Taint,
+            NodeSettings, PublishedExtension, Taint,
         },
         section::{Scalar, Section},
     },
     Documents,
     containers::within,
-    trust,
+    trust, window,
 };
 
 /// The domain of a cluster's services, unless the config says otherwise.
@@ -27,6 +27,10 @@ const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
 /// The time for becoming ready with other extensions: by default, and the limits. containerd and kubelet start within some seconds.
 const READY_WITHIN: Duration = Duration::from_secs(300);
 const READY_LIMITS: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(3600);
+/// The interval between two looks at a publisher's list: by default, and the limits.
+const LIST_INTERVAL: Duration = Duration::from_secs(6 * 3600);
+const LIST_INTERVALS: RangeInclusive<Duration> =
+    Duration::from_secs(10)..=Duration::from_secs(7 * 24 * 3600);
 /// Limit on extensions: each is a layer of one overlay, and a service or two.
 const MAX_EXTENSIONS: usize = 16;
 
@@ -75,31 +79,52 @@ fn extensions(documents: &Documents<'_>) -> Vec<Extension> {
     extensions
 }
 
-/// Reads where an extension comes from: an image, or a file with its digest.
+/// Reads where an extension comes from: an image, a file with its digest, or the newest of a publisher's files.
 fn source(document: &Section<'_>) -> Option<ExtensionSource> {
-    match (document.text("image"), document.text("url")) {
-        (Some(_), None) => Some(ExtensionSource::Image(document.parsed("image")?)),
-        (None, Some(_)) => {
-            let digest = document.required::<String>("sha256")?;
-            let digest = digest.strip_prefix("sha256:").unwrap_or(&digest);
-            let Ok(sha256) = format!("sha256:{digest}").parse() else {
-                document.wrong_field(
-                    "sha256",
-                    "this must be the SHA-256 of the file, 64 hexadecimal digits in lower case",
-                );
-                return None;
-            };
-            Some(ExtensionSource::File(ExtensionFile {
-                url: document.parsed("url")?,
-                sha256,
-            }))
-        }
+    let has = |field| document.text(field).is_some();
+    let follows = has("match");
+    if !follows && (has("publicKey") || has("interval") || document.section("window").is_some()) {
+        document.wrong("`publicKey`, `interval` and `window` are for an extension with `match`");
+    }
+    match (has("image"), has("url"), has("sha256"), follows) {
+        (true, false, false, false) => Some(ExtensionSource::Image(document.parsed("image")?)),
+        (false, true, true, false) => file(document).map(ExtensionSource::File),
+        (false, true, false, true) => published(document).map(ExtensionSource::Published),
         _ => {
-            document
-                .wrong("an extension comes from an `image`, or from a file by `url` and `sha256`");
+            document.wrong(
+                "an extension comes from an `image`, from a file by `url` and `sha256`, or from a publisher by `url`, `match` and `publicKey`",
+            );
             None
         }
     }
+}
+
+fn file(document: &Section<'_>) -> Option<ExtensionFile> {
+    let digest = document.required::<String>("sha256")?;
+    let digest = digest.strip_prefix("sha256:").unwrap_or(&digest);
+    let Ok(sha256) = format!("sha256:{digest}").parse() else {
+        document.wrong_field(
+            "sha256",
+            "this must be the SHA-256 of the file, 64 hexadecimal digits in lower case",
+        );
+        return None;
+    };
+    Some(ExtensionFile {
+        url: document.required("url")?,
+        sha256,
+    })
+}
+
+fn published(document: &Section<'_>) -> Option<PublishedExtension> {
+    let (folder, key) = (document.required("url"), document.required("publicKey"));
+    let interval = within(document, "interval", LIST_INTERVALS, LIST_INTERVAL);
+    Some(PublishedExtension {
+        pattern: document.parsed("match")?,
+        window: window::of(document)?,
+        folder: folder?,
+        key: key?,
+        interval: interval?,
+    })
 }
 
 /// Reads the name of an extension, which is a part of file names.

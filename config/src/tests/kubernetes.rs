@@ -150,13 +150,51 @@ fn an_extension_is_an_image_or_a_file_with_its_digest() {
         assert_eq!(found.sha256.hex(), hex);
     }
     for (fields, problem) in [
-        (file.to_owned(), "sha256: this field must not be empty"),
+        (file.to_owned(), "comes from an `image`, from a file"),
         (format!("{file}sha256: abc\n"), "64 hexadecimal digits"),
         (
             format!("{file}image: r.io/x\n"),
-            "comes from an `image`, or from a file",
+            "comes from an `image`, from a file",
         ),
-        (String::new(), "comes from an `image`, or from a file"),
+        (String::new(), "comes from an `image`, from a file"),
+    ] {
+        let errors = with(&fields).unwrap_err().to_string();
+        assert!(errors.contains(problem), "{errors}");
+    }
+}
+
+#[test]
+fn an_extension_follows_a_publisher_by_a_pattern_and_a_key() {
+    let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    let with = |fields: &str| {
+        let (ours, _) = OURS.split_once("name: containerd").unwrap();
+        let folder = "url: https://example.com/extensions/\n";
+        parse(format!("{talos}{ours}name: containerd\n{folder}{fields}").as_bytes())
+    };
+    let key = "publicKey: |\n  -----BEGIN PUBLIC KEY-----\n  MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n  -----END PUBLIC KEY-----\n";
+    let pattern = "match: containerd-@v-%a.raw\n";
+    let window = "window: {start: '02:00', length: 2h}\n";
+    let parsed = with(&format!("{pattern}{key}{window}interval: 30m\n"));
+    let parsed = parsed.unwrap_or_else(|errors| panic!("{errors}"));
+    let kubernetes = parsed.config.kubernetes.unwrap();
+    let source = &kubernetes.extensions[0].source;
+    assert_eq!(
+        source.to_string(),
+        "https://example.com/extensions/containerd-@v-%a.raw"
+    );
+    let ExtensionSource::Published(published) = source else {
+        panic!("{source:?}");
+    };
+    assert!(published.window.is_some());
+    assert_eq!(published.interval.as_secs(), 1800);
+    for (fields, problem) in [
+        (pattern.to_owned(), "publicKey"),
+        (format!("match: '@v'\n{key}"), "no pattern"),
+        (format!("{pattern}{key}interval: 1s\n"), "interval"),
+        (
+            format!("sha256: {}\n{key}", "a".repeat(64)),
+            "are for an extension with `match`",
+        ),
     ] {
         let errors = with(&fields).unwrap_err().to_string();
         assert!(errors.contains(problem), "{errors}");

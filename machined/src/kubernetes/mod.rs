@@ -17,6 +17,7 @@ mod bootstrap;
 mod containerd;
 mod extensions;
 mod files;
+mod followed;
 mod kubelet;
 mod logs;
 mod node_metadata;
@@ -27,6 +28,7 @@ mod record;
 pub mod trial;
 
 pub use extensions::{ExtensionFact, ExtensionState, checked};
+pub use followed::{Followed, Offer};
 pub use logs::NodeLogs;
 pub use node_metadata::{Mode, NodeMetadata};
 pub use node_object::NodeObject;

@@ -44,10 +44,16 @@ impl NodeRecord {
         self.state.locked().record.clone()
     }
 
-    /// Returns the images that the node may go back to, which must not be removed.
+    /// Returns the images that must not be removed: those that the node may go back to, and those that it has taken from publishers.
     pub fn digests(&self) -> BTreeSet<Digest> {
-        let proven = self.get().proven.into_iter().flatten();
-        proven.map(|(_, chosen)| chosen.digest).collect()
+        let record = self.get();
+        let proven = record.proven.into_iter().flatten();
+        let followed = record.followed.into_values();
+        let followed = followed.flat_map(|it| [Some(it.in_force), it.next]);
+        proven
+            .map(|(_, chosen)| chosen.digest)
+            .chain(followed.flatten().map(|offer| offer.digest))
+            .collect()
     }
 
     /// Puts another record in its place.

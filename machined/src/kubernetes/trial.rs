@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Followed;
 use crate::values::{Digest, ImageReference};
 
 /// How long a node has to be ready before its extensions are proven: longer than a control plane takes to notice that a kubelet is silent
@@ -46,6 +47,9 @@ pub struct Record {
     /// Those that the node was ready with last.
     #[serde(default)]
     pub proven: Option<Images>,
+    /// The files of extensions that follow their publishers, by the names of the extensions.
+    #[serde(default)]
+    pub followed: BTreeMap<String, Followed>,
     /// Images that failed, and why; oldest first.
     #[serde(default)]
     pub failed: Vec<(Digest, String)>,

@@ -95,7 +95,7 @@ fn wanted(machine: &Machine) -> Vec<Wanted> {
     let extensions = extensions.filter_map(|it| match &it.source {
         ExtensionSource::Image(image) => Some((image, "extension", Terms::default())),
         // Its file is fetched otherwise (`sequences/kubernetes/extension_files.rs`).
-        ExtensionSource::File(_) => None,
+        ExtensionSource::File(_) | ExtensionSource::Published(_) => None,
     });
     machine.pins.wanted(pinned.chain(extensions))
 }
@@ -420,7 +420,10 @@ impl Keeper<'_> {
 }
 
 /// Returns for how long something may be done on one of these terms, and how fast; or why not now.
-fn permit_now(machine: &Machine, terms: &[Terms]) -> Result<(Duration, Option<Bandwidth>), Wait> {
+pub(super) fn permit_now(
+    machine: &Machine,
+    terms: &[Terms],
+) -> Result<(Duration, Option<Bandwidth>), Wait> {
     let clock = machine.store.get::<ClockFact>("node");
     let knows_time = clock.is_some_and(|clock| clock.synced || clock.sync_disabled);
     permit(terms, SystemTime::now(), knows_time)

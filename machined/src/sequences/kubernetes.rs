@@ -12,9 +12,11 @@
 //! (`sequences/image_pins.rs`): fetched once, kept for as long as the config names them, and here without a registry after that.
 
 mod admitted;
+mod chosen;
 mod extension_files;
 mod in_cluster;
 mod node_modules;
+mod published;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,22 +26,22 @@ use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
 use rustix::process::Signal;
 
 use self::admitted::Admitted;
+use self::chosen::Choice;
 use self::extension_files::Fetches;
 use self::in_cluster::InCluster;
+use self::published::Lists;
 use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
-use crate::config::{Extension, ExtensionSource, Kubernetes};
+use crate::config::{Extension, Kubernetes};
 use crate::containers::Runtime;
 use crate::kubernetes::trial::{Chosen, Images, Trial, choose};
 use crate::kubernetes::{
     self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService,
 };
 use crate::machine::{Configured, Machine};
-use crate::oci::name_of_file;
 use crate::operation_lock::Operation;
-use crate::pins::{PinFact, State};
 use crate::sequences::reboot_holding;
-use crate::values::{ContainerName, Digest, ImageReference};
+use crate::values::{ContainerName, Digest};
 
 /// The interval between two looks, so that the resource shows how the services go.
 const LOOK: Duration = Duration::from_secs(2);
@@ -93,6 +95,7 @@ struct Keeper {
     modules_of: Option<Digest>,
     admitted: Admitted,
     fetches: Fetches,
+    lists: Lists,
     trial: Option<Trial>,
     in_cluster: InCluster,
     /// What was carried out last, without a problem.
@@ -126,6 +129,7 @@ impl Keeper {
             modules_of: None,
             admitted: Admitted::default(),
             fetches: Fetches::default(),
+            lists: Lists::default(),
             trial: None,
             in_cluster: InCluster::new(),
             done: None,
@@ -231,16 +235,20 @@ impl Keeper {
         node: &str,
         problems: &mut Vec<String>,
     ) -> Option<Images> {
+        if let Err(error) = self.forget_publishers(kubernetes).await {
+            problems.push(format!("the record of extensions: {error:#}"));
+        }
         let mut wanted = Some(Images::new());
         for extension in &kubernetes.extensions {
-            let chosen = self.chosen(extension);
-            let planned = match &chosen {
-                Ok(Some(chosen)) => self.plan(configured, node, &extension.name, chosen).await,
-                Ok(None) => Ok(None),
-                Err(error) => Err(anyhow::anyhow!("{error:#}")),
+            let chosen = self.chosen((configured, node), extension, problems).await;
+            let (chosen, planned) = match chosen {
+                Ok(Some(choice)) => {
+                    let planned = self.planned_or_fetched(configured, node, extension, &choice);
+                    (Some(choice.chosen.clone()), planned.await)
+                }
+                Ok(None) => (None, Ok(None)),
+                Err(error) => (None, Err(error)),
             };
-            let chosen = chosen.unwrap_or_default();
-            let planned = self.fetched(configured, extension, &chosen, planned).await;
             let state = match &planned {
                 Ok(Some(_)) => ExtensionState::Planned,
                 Ok(None) => ExtensionState::Fetching,
@@ -260,46 +268,20 @@ impl Keeper {
         wanted
     }
 
-    /// Returns the image of an extension, as far as it is known which one it is.
-    fn chosen(&self, extension: &Extension) -> anyhow::Result<Option<Chosen>> {
-        match &extension.source {
-            ExtensionSource::Image(image) => Ok(self.pinned(image)),
-            ExtensionSource::File(file) => Ok(Some(Chosen {
-                image: name_of_file(&extension.name, file.sha256)?,
-                digest: file.sha256,
-            })),
-        }
-    }
-
-    /// Has a file fetched that is not here.
-    async fn fetched(
+    /// Checks an extension that was chosen; `None` if its image is not here: then its file is fetched, if it is made from one.
+    async fn planned_or_fetched(
         &mut self,
-        configured: &Configured,
+        configured: &Arc<Configured>,
+        node: &str,
         extension: &Extension,
-        chosen: &Option<Chosen>,
-        planned: anyhow::Result<Option<PlannedExtension>>,
+        choice: &Choice,
     ) -> anyhow::Result<Option<PlannedExtension>> {
-        if let (ExtensionSource::File(file), Some(chosen), Ok(None)) =
-            (&extension.source, chosen, &planned)
-        {
-            let (store, config) = (&self.machine.images, &configured.config);
-            self.fetches
-                .go_on(store, config, &chosen.image, file)
-                .await?;
+        let name = &extension.name;
+        let planned = self.plan(configured, node, name, &choice.chosen).await?;
+        if planned.is_none() {
+            self.fetch(configured, choice).await?;
         }
-        planned
-    }
-
-    /// Returns what the name of a pinned image means, if the image is here.
-    fn pinned(&self, image: &ImageReference) -> Option<Chosen> {
-        let fact = self.machine.store.get::<PinFact>(&image.to_string())?;
-        let State::Pinned { digest } = fact.state else {
-            return None;
-        };
-        Some(Chosen {
-            image: image.clone(),
-            digest,
-        })
+        Ok(planned)
     }
 
     /// Checks an extension; `None` if its image is not here.
@@ -470,10 +452,7 @@ fn show_extension(
     state: ExtensionState,
 ) {
     let fact = ExtensionFact {
-        image: match &extension.source {
-            ExtensionSource::Image(image) => image.to_string(),
-            ExtensionSource::File(file) => file.url.to_string(),
-        },
+        image: extension.source.to_string(),
         digest: chosen.map(|chosen| chosen.digest.to_string()),
         state,
     };

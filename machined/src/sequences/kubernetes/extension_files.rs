@@ -26,7 +26,7 @@ use crate::values::digest::{Digest, Hasher};
 /// Limit on a file, in bytes: the largest that is published, with Kubernetes, has some 100 MB.
 const LARGEST: u64 = 2 << 30;
 /// Limit on redirections: the files of a release are often elsewhere than its page.
-const REDIRECTIONS: usize = 5;
+pub(super) const REDIRECTIONS: usize = 5;
 /// Time limit for one fetch, beside the client's own limits for each step.
 const FETCH: Duration = Duration::from_secs(3600);
 /// Time limit for unpacking.
@@ -78,11 +78,7 @@ impl Fetches {
         }
         self.failed.remove(&digest);
         tracing::info!("Kubernetes: {} is fetched", file.url);
-        let client = Client::new(
-            intent::trusted_servers(config),
-            &Proxies::from_environment(|name| config.environment.get(name).map(String::as_str)),
-        );
-        let fetch = fetch(client, store.clone(), name.clone(), file.clone());
+        let fetch = fetch(client(config), store.clone(), name.clone(), file.clone());
         self.running.insert(digest, tokio::spawn(fetch));
         Ok(())
     }
@@ -94,6 +90,14 @@ impl Drop for Fetches {
             running.abort();
         }
     }
+}
+
+/// A client with the trust and the proxies of the config.
+pub(super) fn client(config: &MachineConfig) -> Client {
+    Client::new(
+        intent::trusted_servers(config),
+        &Proxies::from_environment(|name| config.environment.get(name).map(String::as_str)),
+    )
 }
 
 /// A file that is removed at the end.

@@ -1,0 +1,170 @@
+//! Which image an extension is: what a pinned name means, a file by its digest, or the newest file of a publisher that may start.
+
+use std::sync::Arc;
+
+use super::Keeper;
+use crate::config::{Extension, ExtensionFile, ExtensionSource, Kubernetes, PublishedExtension};
+use crate::kubernetes::trial::Chosen;
+use crate::kubernetes::{Followed, Offer};
+use crate::machine::Configured;
+use crate::oci::name_of_file;
+use crate::pins::{PinFact, State, Terms};
+use crate::sequences::image_pins::permit_now;
+use crate::values::{EndpointUrl, ImageReference};
+
+/// An image that was chosen.
+pub(super) struct Choice {
+    pub(super) chosen: Chosen,
+    /// The file that the image is made from, if it is one of a file.
+    file: Option<ExtensionFile>,
+}
+
+impl Choice {
+    fn of_file(name: &str, file: ExtensionFile) -> anyhow::Result<Self> {
+        Ok(Choice {
+            chosen: Chosen {
+                image: name_of_file(name, file.sha256)?,
+                digest: file.sha256,
+            },
+            file: Some(file),
+        })
+    }
+}
+
+impl Keeper {
+    /// Returns the image of an extension, as far as it is known which one it is.
+    pub(super) async fn chosen(
+        &mut self,
+        (configured, node): (&Arc<Configured>, &str),
+        extension: &Extension,
+        problems: &mut Vec<String>,
+    ) -> anyhow::Result<Option<Choice>> {
+        let name = &extension.name;
+        match &extension.source {
+            ExtensionSource::Image(image) => Ok(self.pinned(image)),
+            ExtensionSource::File(file) => Choice::of_file(name, file.clone()).map(Some),
+            ExtensionSource::Published(published) => {
+                self.followed((configured, node), name, published, problems)
+                    .await
+            }
+        }
+    }
+
+    /// Forgets the files of publishers that the config follows no more, so that their images can be removed.
+    pub(super) async fn forget_publishers(&self, kubernetes: &Kubernetes) -> anyhow::Result<()> {
+        let mut record = self.machine.node_record.get();
+        let before = record.followed.len();
+        record.followed.retain(|name, _| {
+            kubernetes.extensions.iter().any(|extension| {
+                extension.name == *name && matches!(extension.source, ExtensionSource::Published(_))
+            })
+        });
+        if record.followed.len() == before {
+            return Ok(());
+        }
+        self.machine.node_record.set(record).await
+    }
+
+    /// Has a file fetched that is not here.
+    pub(super) async fn fetch(
+        &mut self,
+        configured: &Configured,
+        choice: &Choice,
+    ) -> anyhow::Result<()> {
+        let Some(file) = &choice.file else {
+            return Ok(());
+        };
+        let (store, config) = (&self.machine.images, &configured.config);
+        let image = &choice.chosen.image;
+        self.fetches.go_on(store, config, image, file).await
+    }
+
+    /// Returns what the name of a pinned image means, if the image is here.
+    fn pinned(&self, image: &ImageReference) -> Option<Choice> {
+        let fact = self.machine.store.get::<PinFact>(&image.to_string())?;
+        let State::Pinned { digest } = fact.state else {
+            return None;
+        };
+        let image = image.clone();
+        Some(Choice {
+            chosen: Chosen { image, digest },
+            file: None,
+        })
+    }
+
+    /// Returns the file in force of a publisher. A newer one is fetched ahead, and takes its place in the window.
+    async fn followed(
+        &mut self,
+        (configured, node): (&Arc<Configured>, &str),
+        name: &str,
+        published: &PublishedExtension,
+        problems: &mut Vec<String>,
+    ) -> anyhow::Result<Option<Choice>> {
+        let mut record = self.machine.node_record.get();
+        let before = record.followed.get(name).cloned();
+        let heard = self.lists.newest(&configured.config, name, published);
+        let (newest, failure) = match heard.await {
+            Ok(newest) => (newest, None),
+            Err(error) => (None, Some(error)),
+        };
+        let followed = Followed::after(before.clone(), &published.pattern, newest);
+        let Some(mut followed) = followed else {
+            return failure.map_or(Ok(None), Err);
+        };
+        let moved = self
+            .switch_if_it_may((configured, node), name, published, &mut followed)
+            .await;
+        for error in failure.into_iter().chain(moved.err()) {
+            problems.push(format!("the extension {name}: {error:#}"));
+        }
+        let file = file_of(published, &followed.in_force);
+        if before.as_ref() != Some(&followed) {
+            record.followed.insert(name.to_owned(), followed);
+            self.machine.node_record.set(record).await?;
+        }
+        Choice::of_file(name, file).map(Some)
+    }
+
+    /// Has the next file fetched, or puts it in force if it is here and usable, and the window is open.
+    async fn switch_if_it_may(
+        &mut self,
+        (configured, node): (&Arc<Configured>, &str),
+        name: &str,
+        published: &PublishedExtension,
+        followed: &mut Followed,
+    ) -> anyhow::Result<()> {
+        let Some(next) = &followed.next else {
+            return Ok(());
+        };
+        let choice = Choice::of_file(name, file_of(published, next))?;
+        let planned = self.plan(configured, node, name, &choice.chosen).await?;
+        if planned.is_none() {
+            return self.fetch(configured, &choice).await;
+        }
+        let terms = Terms {
+            window: published.window.clone(),
+            bandwidth: None,
+        };
+        if permit_now(&self.machine, &[terms]).is_ok()
+            && let Some(taken) = followed.switch()
+        {
+            tracing::info!(
+                "Kubernetes: the extension {name} comes from {} now",
+                taken.file
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The file of an offer, beside the list that names it.
+fn file_of(published: &PublishedExtension, offer: &Offer) -> ExtensionFile {
+    let folder = published.folder.clone();
+    ExtensionFile {
+        url: EndpointUrl {
+            path: format!("{}/{}", folder.path, offer.file),
+            ..folder
+        },
+        sha256: offer.digest,
+    }
+}
