@@ -7,6 +7,7 @@
 
 mod cluster;
 mod control_plane;
+mod followed;
 mod kept;
 mod kured;
 mod manifests;
@@ -26,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 fn main() -> ExitCode {
     let areas = [
         control_plane::tests(),
+        followed::tests(),
         kured::tests(),
         node::tests(),
         restart::tests(),

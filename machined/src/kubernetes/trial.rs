@@ -289,7 +289,7 @@ mod tests {
     fn only_so_many_failures_are_remembered() {
         let mut record = Record {
             proven: Some(images(&[("k", "1")])),
-            failed: Vec::new(),
+            ..Record::default()
         };
         for number in 0..100 {
             record.fail(&images(&[("k", &format!("bad-{number}"))]), "x");

@@ -31,6 +31,15 @@ pub enum ExtensionSource {
         /// Its digest, in hexadecimal.
         sha256: String,
     },
+    /// The newest file of a publisher.
+    Published {
+        /// The address of the folder with the files and their list, in the guest.
+        url: String,
+        /// The names of the files.
+        pattern: String,
+        /// The key that signs the list, PEM.
+        key: String,
+    },
 }
 
 /// Returns the config of a worker of this cluster, with a disk at `/dev/vda`. As the tool's, it has no key of the machine's authority: clients
@@ -73,6 +82,10 @@ impl MachineConfig {
         let source = match source {
             ExtensionSource::Image(image) => format!("image: {image}\n"),
             ExtensionSource::File { url, sha256 } => format!("url: {url}\nsha256: {sha256}\n"),
+            ExtensionSource::Published { url, pattern, key } => format!(
+                "url: {url}\nmatch: {pattern}\npublicKey: |\n{}\ninterval: 10s\n",
+                indented(key)
+            ),
         };
         self.document(&format!(
             "apiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: {name}\n{source}"
