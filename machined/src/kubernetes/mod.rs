@@ -20,6 +20,7 @@ mod files;
 mod kubelet;
 mod logs;
 mod plan_file;
+mod pods_socket;
 mod readiness;
 mod record;
 pub mod trial;
@@ -27,6 +28,7 @@ pub mod trial;
 pub use extensions::{ExtensionFact, ExtensionState, checked};
 pub use logs::NodeLogs;
 pub use plan_file::PlanFile;
+pub use pods_socket::PodsSocket;
 pub use readiness::readiness;
 pub use record::NodeRecord;
 

@@ -14,6 +14,7 @@
 mod admitted;
 mod extension_files;
 mod node_modules;
+mod pods_socket;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -141,6 +142,9 @@ impl Keeper {
         let (services, asked, mut problems) = read_status().await;
         if asked {
             reboot_for_pod(&self.machine).await;
+        }
+        if let Err(error) = pods_socket::keep(&self.machine).await {
+            problems.push(format!("{error:#}"));
         }
         let wanted = self
             .wanted(configured, kubernetes, &node, &mut problems)
