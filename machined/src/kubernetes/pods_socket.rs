@@ -6,7 +6,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{
@@ -46,7 +45,11 @@ impl PodsSocket {
         container: u32,
         cgroup: &Cgroup,
     ) -> io::Result<Option<Self>> {
-        let root = open(CWD, Path::new(&format!("/proc/{container}/root")), false)?;
+        let root = open(
+            CWD,
+            &format!("/proc/{container}/root"),
+            ResolveFlags::empty(),
+        )?;
         // Another process may have got the number before its root was opened.
         if !cgroup.holds(container) {
             return Ok(None);
@@ -62,19 +65,29 @@ impl PodsSocket {
     }
 }
 
-/// Opens a directory. Below the root of a container no link and no mount is followed: a pod may have put it there.
-fn open(at: impl AsFd, path: &Path, is_in_container: bool) -> io::Result<OwnedFd> {
+/// Opens a directory.
+fn open(at: impl AsFd, path: &str, resolve: ResolveFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = match is_in_container {
-        true => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
-        false => ResolveFlags::empty(),
-    };
     Ok(openat2(at, path, flags, Mode::empty(), resolve)?)
 }
 
+/// Opens /run of a container. No link is followed: a pod may have put it there.
+fn open_run(root: &OwnedFd) -> io::Result<OwnedFd> {
+    open(
+        root,
+        "run",
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+    )
+}
+
+/// Opens the directory of the socket. It is no link, and no mount of a pod.
+fn open_directory(run: &OwnedFd) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    open(run, DIRECTORY, resolve)
+}
+
 fn is_there(root: &OwnedFd) -> bool {
-    let run = open(root, Path::new("run"), true);
-    let directory = run.and_then(|run| open(run, Path::new(DIRECTORY), true));
+    let directory = open_run(root).and_then(|run| open_directory(&run));
     directory.is_ok_and(|directory| {
         let found = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
@@ -83,12 +96,12 @@ fn is_there(root: &OwnedFd) -> bool {
 
 /// Makes the listening socket below /run of this root; one that is left of another generation is replaced.
 fn listen(root: &OwnedFd) -> io::Result<OwnedFd> {
-    let run = open(root, Path::new("run"), true)?;
+    let run = open_run(root)?;
     match mkdirat(&run, DIRECTORY, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let directory = open(&run, Path::new(DIRECTORY), true)?;
+    let directory = open_directory(&run)?;
     match unlinkat(&directory, NAME, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno.into()),
@@ -104,12 +117,17 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    fn root_of(path: &Path) -> OwnedFd {
+        open(CWD, path.to_str().unwrap(), ResolveFlags::empty()).unwrap()
+    }
 
     #[test]
     fn it_is_made_for_root_alone_and_made_anew() {
         let container = tempfile::tempdir().unwrap();
         fs::create_dir(container.path().join("run")).unwrap();
-        let root = open(CWD, container.path(), false).unwrap();
+        let root = root_of(container.path());
         assert!(!is_there(&root));
         let first = listen(&root).unwrap();
         assert!(is_there(&root));
@@ -130,7 +148,7 @@ mod tests {
         let run = container.path().join("run");
         fs::create_dir(&run).unwrap();
         symlink(elsewhere.path(), run.join("instar")).unwrap();
-        let root = open(CWD, container.path(), false).unwrap();
+        let root = root_of(container.path());
         listen(&root).unwrap_err();
         fs::remove_file(run.join("instar")).unwrap();
         fs::remove_dir(&run).unwrap();
