@@ -100,6 +100,18 @@ endef
 kubernetes-base: build tools ## Build the base images of Kubernetes of v0.1.0 and v0.2.0 in target/image: kubernetes-VERSION
 	@for version in $(VERSIONS); do $(call build-kubernetes-base,$$version,kubernetes-$$version,$(KERNEL)); done
 
+# A version, the folder in target/image: the client as a job of a cluster calls it, over the socket that a node makes for its pods.
+define build-upgrade-image
+    target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instarctl --entrypoint /instarctl --out target/image/$(2) \
+        --label org.opencontainers.image.version=$(1) --variable INSTAR_ENDPOINTS=unix:///host/run/instar/api.sock \
+        --variable INSTAR_FAILURE_FILE=/dev/termination-log
+endef
+
+.PHONY: upgrade-image
+upgrade-image: tools ## Build the image for jobs that upgrade their node: target/image/upgrade
+	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) -p instarctl
+	@$(call build-upgrade-image,$(VERSION),upgrade)
+
 .PHONY: packages
 packages: tools ## Renew image/packages, the exact Debian packages of the image, and say what has changed
 	target/debug/image packages $(if $(MIRROR),--mirror $(MIRROR)) $(if $(SECURITY_MIRROR),--security-mirror $(SECURITY_MIRROR))
@@ -112,6 +124,7 @@ release: build tools ## Write the folder that users download, target/dist/VERSIO
 	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) $(RELEASE_TARGETS:%=--target %) -p instarctl
 	@for kernel in cloud generic; do $(call build-image,$(VERSION),release-$$kernel,$$kernel); done
 	@$(call build-kubernetes-base,$(VERSION),kubernetes-$(VERSION),cloud generic)
+	@$(call build-upgrade-image,$(VERSION),upgrade)
 	@build/release $(VERSION) $(PROFILE) $(KEYS) $(RELEASE_KEY)
 
 .PHONY: try-release
@@ -149,7 +162,7 @@ e2e: image ## Run the tests in virtual machines
 
 # One test at a time: each has a control plane and a machine of its own, whose pods have to be ready in time.
 .PHONY: test-kubernetes
-test-kubernetes: image kubernetes-base ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
+test-kubernetes: image kubernetes-base upgrade-image ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
 	@build/kubernetes-peers
 	@build/kubernetes-extensions
 	cargo test --locked $(TOOLS) --test kubernetes -- --test-threads=1

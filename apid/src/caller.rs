@@ -1,5 +1,6 @@
 //! The caller of a connection, and how apid authenticates callers.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -21,13 +22,34 @@ pub enum Mode {
     Closed,
 }
 
+/// The word for the peer of a connection over the socket for pods, as machined gets it.
+pub const PODS: &str = "pods";
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// An address on the network.
+    Network(SocketAddr),
+    /// A pod of this node, over the socket for pods.
+    Pods,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Network(address) => address.fmt(f),
+            Peer::Pods => f.write_str(PODS),
+        }
+    }
+}
+
 /// The caller of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// The roles in the client certificate.
+    /// The roles in the client certificate, or those of the socket for pods.
     pub(super) roles: Vec<Role>,
-    /// The address that the connection comes from.
-    pub(super) peer: SocketAddr,
+    /// Where the connection comes from.
+    pub(super) peer: Peer,
     /// The certificates that the caller showed, its own first; none where no certificate is asked for.
     pub(super) certificates: Arc<[CertificateDer<'static>]>,
 }

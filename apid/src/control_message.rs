@@ -1,12 +1,20 @@
 //! The messages between machined and apid on their stream: orders to apid, and questions to machined on the other half. Each is four bytes
 //! of length, big endian, and JSON.
 
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::IpAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use anyhow::{Context as _, bail};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest};
+use tokio::net::UnixStream;
 
 use super::Identity;
 
@@ -23,6 +31,8 @@ pub enum ControlMessage {
     ForgetStart,
     /// Take this answer to a question.
     TakeAddresses(Answer),
+    /// Serve pods on a listening unix socket, which follows by itself ([`send_socket`]); no longer on the one of before.
+    ServePods,
     /// Drain: finish the calls in flight and exit. Another apid takes over.
     Drain,
 }
@@ -59,6 +69,36 @@ pub async fn send(
     Ok(())
 }
 
+/// Sends a socket, after the order that announces it.
+pub async fn send_socket(stream: &UnixStream, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let send = || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        let sockets = [socket];
+        beside.push(SendAncillaryMessage::ScmRights(&sockets));
+        let one = [IoSlice::new(&[0])];
+        Ok(sendmsg(stream, &one, &mut beside, SendFlags::NOSIGNAL)?)
+    };
+    stream.async_io(Interest::WRITABLE, send).await.map(drop)
+}
+
+/// Receives a socket of [`send_socket`].
+pub(super) async fn receive_socket(stream: &UnixStream) -> io::Result<OwnedFd> {
+    let receive = || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let mut one = [IoSliceMut::new(&mut byte)];
+        recvmsg(stream, &mut one, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+        let rights = beside.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        rights.ok_or_else(|| io::Error::other("no socket came with the order"))
+    };
+    stream.async_io(Interest::READABLE, receive).await
+}
+
 /// Receives the next order or question; `None` at the end of the stream.
 pub async fn receive<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
@@ -66,7 +106,7 @@ pub async fn receive<T: DeserializeOwned>(
     let length = match stream.read_u32().await {
         Ok(length) if length <= LARGEST => length,
         Ok(length) => bail!("a message of {length} bytes is too large"),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error).context("read the stream of orders"),
     };
     let mut json = vec![0; length as usize];
@@ -83,6 +123,7 @@ pub async fn receive<T: DeserializeOwned>(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::os::fd::AsFd as _;
 
     #[tokio::test]
     async fn orders_arrive_one_after_the_other() {
@@ -109,6 +150,30 @@ mod tests {
         assert!(matches!(second, Some(ControlMessage::ForgetStart)));
         let end: Option<ControlMessage> = receive(&mut stream).await.unwrap();
         assert!(end.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_socket_comes_between_two_orders() {
+        let (machined, apid) = UnixStream::pair().unwrap();
+        let (mut orders, _questions) = apid.into_split();
+        let (_answers, mut to_apid) = machined.into_split();
+        let (sent, kept) = std::os::unix::net::UnixStream::pair().unwrap();
+        send(&mut to_apid, &ControlMessage::ServePods)
+            .await
+            .unwrap();
+        let given = send_socket(to_apid.as_ref(), sent.as_fd()).await;
+        given.unwrap();
+        send(&mut to_apid, &ControlMessage::Drain).await.unwrap();
+        let first = receive(&mut orders).await.unwrap();
+        assert!(matches!(first, Some(ControlMessage::ServePods)));
+        let received = receive_socket(orders.as_ref()).await.unwrap();
+        io::Write::write_all(&mut &kept, b"x").unwrap();
+        let mut read = [0; 1];
+        let received = std::os::unix::net::UnixStream::from(received);
+        io::Read::read_exact(&mut &received, &mut read).unwrap();
+        assert_eq!(&read, b"x");
+        let next = receive(&mut orders).await.unwrap();
+        assert!(matches!(next, Some(ControlMessage::Drain)));
     }
 
     #[tokio::test]

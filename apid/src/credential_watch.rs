@@ -5,29 +5,25 @@
 
 use std::sync::Arc;
 
-use rustls_pki_types::CertificateDer;
 use tokio::sync::watch;
 
+use super::caller::Caller;
 use super::flag::Flag;
 use super::identity::Credentials;
 
 /// Watches whether the credentials of one connection's caller are still valid.
 pub(super) struct CredentialWatch {
     newest: watch::Receiver<Arc<Credentials>>,
-    /// The certificates that the caller showed, its own first; none where no certificate is asked for.
-    chain: Arc<[CertificateDer<'static>]>,
+    caller: Caller,
     is_lost: Flag,
 }
 
 impl CredentialWatch {
-    /// Watches a caller who showed these certificates; `newest` has seen the credentials that accepted them.
-    pub(super) fn of(
-        chain: Arc<[CertificateDer<'static>]>,
-        newest: watch::Receiver<Arc<Credentials>>,
-    ) -> Self {
+    /// Watches this caller; `newest` has seen the credentials that accepted it.
+    pub(super) fn of(caller: Caller, newest: watch::Receiver<Arc<Credentials>>) -> Self {
         CredentialWatch {
             newest,
-            chain,
+            caller,
             is_lost: Flag::default(),
         }
     }
@@ -45,7 +41,7 @@ impl CredentialWatch {
                 return std::future::pending().await;
             }
             let newest = self.newest.borrow_and_update().clone();
-            if !newest.lets_in(&self.chain) {
+            if !newest.still_lets_in(&self.caller) {
                 self.is_lost.set();
                 return;
             }

@@ -6,7 +6,7 @@ use http::{Request, Response};
 use http_body_util::Either;
 use hyper::body::Incoming;
 
-use super::caller::{Caller, Mode};
+use super::caller::{Caller, Mode, Peer};
 use super::counted::Counted;
 use super::exchange::{Body, NO_LONGER_ACCEPTED, refuse};
 use super::fan_out::{self, Ways};
@@ -23,6 +23,9 @@ use instar_base::quota::Rank;
 
 /// The answer to a caller who tries to change a node that has no config and holds data.
 const CLOSED: &str = "not authorized: this machine may hold data and cannot read its machine config, so nobody may change it (its status says why); boot it with the kernel argument instar.maintenance=open to let anybody bring a config";
+/// The answer to a pod that names another node.
+const THIS_NODE_ALONE: &str = "a call over the node's socket for pods is for this node alone";
+
 impl Proxy {
     /// Answers a call: by machined or by other nodes if the caller may make it, with an error status otherwise. The call is also refused if
     /// the caller's credentials become invalid before the whole request has come.
@@ -91,6 +94,9 @@ impl Proxy {
             Mode::Maintenance | Mode::Closed => Ok(Target::Here),
         };
         match target {
+            Ok(Target::Other(_) | Target::Several(_)) if caller.peer == Peer::Pods => {
+                refuse(Code::PermissionDenied, THIS_NODE_ALONE)
+            }
             Ok(Target::Here) => self.answer(request, &caller).await,
             Ok(Target::Other(other)) => {
                 let request = request.map(Either::Left);

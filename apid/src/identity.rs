@@ -15,7 +15,7 @@ use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsAcceptor;
 
-use super::caller::{Caller, Mode};
+use super::caller::{Caller, Mode, Peer};
 use super::node_ref::Other;
 use super::peers::Peers;
 use super::tls;
@@ -167,13 +167,30 @@ impl Credentials {
         };
         Ok(Caller {
             roles,
-            peer,
+            peer: Peer::Network(peer),
             certificates,
         })
     }
 
+    /// The caller at the other end of a connection over the socket for pods; none while the node has no config.
+    pub(super) fn pod(&self) -> Option<Caller> {
+        (self.mode == Mode::Normal).then(|| Caller {
+            roles: vec![Role::Upgrader],
+            peer: Peer::Pods,
+            certificates: Arc::default(),
+        })
+    }
+
+    /// Whether this caller would be accepted now.
+    pub(super) fn still_lets_in(&self, caller: &Caller) -> bool {
+        match caller.peer {
+            Peer::Network(_) => self.lets_in(&caller.certificates),
+            Peer::Pods => self.mode == Mode::Normal,
+        }
+    }
+
     /// Whether a caller with these certificates, its own first, would be accepted now.
-    pub(super) fn lets_in(&self, chain: &[CertificateDer<'static>]) -> bool {
+    fn lets_in(&self, chain: &[CertificateDer<'static>]) -> bool {
         let Some(verifier) = &self.verifier else {
             return true;
         };

@@ -33,6 +33,7 @@ mod node_ref;
 mod pace;
 mod peers;
 mod permissions;
+mod pods;
 mod proxy;
 mod revocable;
 mod sandbox;
@@ -42,9 +43,10 @@ mod tls;
 mod unauthenticated_limit;
 mod uploads;
 
-pub use caller::Mode;
+pub use caller::{Mode, PODS};
 pub use control_message::{
     Answer, ControlMessage, Found, Question, receive as receive_question, send as send_control,
+    send_socket,
 };
 pub use identity::Identity;
 pub use lookup::LOOKUPS;
@@ -62,7 +64,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, watch};
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
+use caller::Caller;
 use counted::Counted;
 use credential_watch::CredentialWatch;
 use exchange::{NO_LONGER_ACCEPTED, refuse};
@@ -70,10 +75,11 @@ use grpc_status::Code;
 use identity::Credentials;
 use in_flight::{FAREWELL, InFlight, LULL};
 use lookup::Lookups;
+use pods::PodsListener;
 use proxy::Proxy;
 use unauthenticated_limit::{Place, UnauthenticatedLimit};
 
-use instar_base::quota::{Quota, Rank};
+use instar_base::quota::{Permit, Quota, Rank};
 use instar_sys::text;
 
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
@@ -139,24 +145,47 @@ pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
     let (lookups, questions) = Lookups::new();
     let (drain, draining) = watch::channel(false);
+    let (pods, for_pods) = watch::channel(None);
+    let senders = Senders {
+        credentials: sender,
+        drain,
+        pods,
+    };
+    let listeners = Listeners {
+        network: listener,
+        pods: for_pods,
+    };
     tokio::select! {
-        ended = follow_orders(orders, sender, drain, lookups.clone()) => ended,
+        ended = follow_orders(orders, senders, lookups.clone()) => ended,
         ended = questions.ask(to_machined) => ended,
-        () = accept_until_drained(listener, credentials, lookups, draining) => Ok(()),
+        () = accept_until_drained(listeners, credentials, lookups, draining) => Ok(()),
     }
+}
+
+/// Where orders go.
+struct Senders {
+    credentials: watch::Sender<Arc<Credentials>>,
+    drain: watch::Sender<bool>,
+    pods: watch::Sender<Option<PodsListener>>,
+}
+
+/// The sockets that connections come from.
+struct Listeners {
+    network: TcpListener,
+    /// None until machined gives one, as on a machine without pods.
+    pods: watch::Receiver<Option<PodsListener>>,
 }
 
 async fn follow_orders(
     mut orders: OwnedReadHalf,
-    sender: watch::Sender<Arc<Credentials>>,
-    drain: watch::Sender<bool>,
+    senders: Senders,
     lookups: Lookups,
 ) -> anyhow::Result<()> {
     while let Some(order) = control_message::receive(&mut orders).await? {
         match order {
             ControlMessage::Identity(identity) => match Credentials::new(&identity) {
                 Ok(credentials) => {
-                    sender.send_replace(Arc::new(credentials));
+                    senders.credentials.send_replace(Arc::new(credentials));
                 }
                 Err(error) => {
                     eprintln!("apid: the new identity is unusable, the old one stays: {error:#}")
@@ -168,8 +197,13 @@ async fn follow_orders(
                 }
             }
             ControlMessage::TakeAddresses(answer) => lookups.answer(answer),
+            ControlMessage::ServePods => {
+                let socket = control_message::receive_socket(orders.as_ref()).await;
+                let listener = pods::listener(socket.context("receive the socket for pods")?)?;
+                senders.pods.send_replace(Some(listener));
+            }
             ControlMessage::Drain => {
-                drain.send_replace(true);
+                senders.drain.send_replace(true);
             }
         }
     }
@@ -179,22 +213,25 @@ async fn follow_orders(
 /// Accepts connections until an order to drain. It goes on to accept while connections wait for a good moment to end, so that no client
 /// waits for that; later clients wait in the listening socket, which init holds, for the next apid.
 async fn accept_until_drained(
-    listener: TcpListener,
+    listeners: Listeners,
     credentials: watch::Receiver<Arc<Credentials>>,
     lookups: Lookups,
     mut draining: watch::Receiver<bool>,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let proxy = Proxy::new(SOCKET, lookups);
-    let drained = draining.clone();
+    let ends = draining.clone();
     let lull = async {
         if draining.wait_for(|draining| *draining).await.is_err() {
             return std::future::pending().await;
         }
         tokio::time::sleep(LULL).await;
     };
+    let Listeners { network, pods } = listeners;
+    let (of_pods, for_pods) = (credentials.clone(), proxy.for_another());
     tokio::select! {
-        never = accept(listener, credentials, proxy, places.clone(), drained) => match never {},
+        never = accept(network, credentials, proxy, places.clone(), ends.clone()) => match never {},
+        never = pods::accept(pods, of_pods, for_pods, places.clone(), ends) => match never {},
         () = lull => {}
     }
     // Each connection has a place until its end.
@@ -234,8 +271,8 @@ async fn accept(
                 };
                 limit.admit(|unknown| {
                     let connection = async move {
-                        let served =
-                            serve_connection(stream, unknown, known, credentials, proxy, draining);
+                        let arrived = Arrived::Network(stream, unknown, known);
+                        let served = serve_connection(arrived, credentials, proxy, draining);
                         // The errors of an unknown client's connection are not logged, or anyone could fill the log.
                         let _ = served.await;
                         drop(place);
@@ -252,36 +289,77 @@ async fn accept(
     }
 }
 
+/// A connection of any kind: one type, so that the code that serves it is there once.
+type Stream = Either<TlsStream<TcpStream>, UnixStream>;
+
+/// A connection whose caller is not known yet.
+enum Arrived {
+    /// From the network, with its place among the unknown ones, and the places of those who are known.
+    Network(TcpStream, Place, Quota),
+    /// From a pod.
+    Pod(UnixStream),
+}
+
+/// A connection whose caller is known, with its place among others.
+struct Accepted {
+    caller: Caller,
+    stream: Stream,
+    _place: (Option<Place>, Option<Permit>),
+}
+
+impl Arrived {
+    /// Finds out who calls.
+    async fn accept(self, credentials: &Credentials) -> anyhow::Result<Accepted> {
+        let (stream, unknown, known) = match self {
+            Arrived::Network(stream, unknown, known) => (stream, unknown, known),
+            Arrived::Pod(stream) => {
+                return Ok(Accepted {
+                    caller: credentials.pod().context("the node has no config")?,
+                    stream: Either::Right(stream),
+                    _place: (None, None),
+                });
+            }
+        };
+        let peer = stream.peer_addr()?;
+        stream.set_nodelay(true)?;
+        let handshake = credentials.acceptor().accept(stream);
+        let tls = tokio::time::timeout(HANDSHAKE, handshake).await??;
+        let caller = credentials.caller(tls.get_ref().1, peer)?;
+        let place = match credentials.mode() {
+            Mode::Normal => {
+                drop(unknown);
+                let place = known.try_acquire(caller.rank());
+                (None, Some(place.context("too many connections")?))
+            }
+            Mode::Maintenance | Mode::Closed => (Some(unknown), None),
+        };
+        Ok(Accepted {
+            caller,
+            stream: Either::Left(tls),
+            _place: place,
+        })
+    }
+}
+
 async fn serve_connection(
-    stream: TcpStream,
-    unknown: Place,
-    known: Quota,
+    arrived: Arrived,
     mut newest: watch::Receiver<Arc<Credentials>>,
     proxy: Proxy,
     draining: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
-    let credentials = newest.borrow_and_update().clone();
-    let peer = stream.peer_addr()?;
-    stream.set_nodelay(true)?;
     // Each idle connection is a task of this future, so it is to be small: the handshake's part is boxed and freed, and the block ends the
     // variable that was lent (docs/promises.md, "Where the memory of idle connections goes").
-    let (caller, stream) = {
-        let handshake = credentials.acceptor().accept(stream);
-        let tls = Box::pin(tokio::time::timeout(HANDSHAKE, handshake)).await??;
-        let caller = credentials.caller(tls.get_ref().1, peer)?;
-        (caller, TokioIo::new(tls))
+    let Accepted {
+        caller,
+        stream,
+        _place,
+    } = {
+        let credentials = newest.borrow_and_update().clone();
+        Box::pin(arrived.accept(&credentials)).await?
     };
-    let rank = caller.rank();
-    let (_still_unknown, _known) = match credentials.mode() {
-        Mode::Normal => {
-            drop(unknown);
-            let place = known.try_acquire(rank);
-            (None, Some(place.context("too many connections")?))
-        }
-        Mode::Maintenance | Mode::Closed => (Some(unknown), None),
-    };
+    let (rank, stream) = (caller.rank(), TokioIo::new(stream));
     let current = newest.clone();
-    let mut standing = CredentialWatch::of(caller.certificates.clone(), newest);
+    let mut standing = CredentialWatch::of(caller.clone(), newest);
     let lost = standing.is_lost();
     let (calls, in_flight) = (proxy.clone(), InFlight::default());
     let asked = in_flight.clone();
@@ -345,8 +423,8 @@ fn http2_for(rank: Rank) -> hyper::server::conn::http2::Builder<TokioExecutor> {
 mod tests {
     use super::*;
 
-    /// The size of the future that a function of six arguments returns.
-    fn size_of_future<A, B, C, D, E, F, Fut: Future>(_: fn(A, B, C, D, E, F) -> Fut) -> usize {
+    /// The size of the future that a function of four arguments returns.
+    fn size_of_future<A, B, C, D, Fut: Future>(_: fn(A, B, C, D) -> Fut) -> usize {
         size_of::<Fut>()
     }
 

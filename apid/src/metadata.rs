@@ -51,6 +51,7 @@ pub(super) fn set_caller(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::caller::Peer;
     use super::*;
     use instar_pki::Role;
     use rustls_pki_types::CertificateDer;
@@ -59,7 +60,7 @@ mod tests {
     fn machined_is_told_who_calls_and_nothing_that_callers_claim() {
         let caller = Caller {
             roles: vec![Role::Reader],
-            peer: "192.0.2.1:7".parse().unwrap(),
+            peer: Peer::Network("192.0.2.1:7".parse().unwrap()),
             certificates: [[1].to_vec(), [2].to_vec()]
                 .map(CertificateDer::from)
                 .into(),

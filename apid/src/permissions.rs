@@ -7,7 +7,7 @@ use instar_pki::Role;
 use super::caller::Mode;
 
 /// Roles that may read.
-const READERS: &[Role] = &[Role::Admin, Role::Operator, Role::Reader];
+const READERS: &[Role] = &[Role::Admin, Role::Operator, Role::Reader, Role::Upgrader];
 /// Roles that may stop and start things.
 const OPERATORS: &[Role] = &[Role::Admin, Role::Operator];
 /// Roles that may read the list of etcd's members.
@@ -23,6 +23,8 @@ const IMAGE_VERIFIERS: &[Role] = &[
 ];
 /// Roles that may write the machine's META values.
 const META_WRITERS: &[Role] = &[Role::Admin, Role::MetaWriter];
+/// Roles that may have the node run another version.
+const UPGRADERS: &[Role] = &[Role::Admin, Role::Upgrader];
 /// The role for all other methods.
 const ADMINS: &[Role] = &[Role::Admin];
 
@@ -105,6 +107,14 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/machine.MachineService/MetaWrite",
         ],
     ),
+    (
+        UPGRADERS,
+        &[
+            "/machine.MachineService/Upgrade",
+            "/instar.UpgradeService/Plan",
+            "/instar.UpgradeService/Prepare",
+        ],
+    ),
 ];
 
 /// Methods that anybody may call on a node that has no config yet and holds no data, in addition to those of readers.
@@ -157,13 +167,14 @@ mod tests {
     use super::*;
 
     /// Every role that has permissions, with a letter for it.
-    const ROLES: [(char, Role); 7] = [
+    const ROLES: [(char, Role); 8] = [
         ('a', Role::Admin),
         ('o', Role::Operator),
         ('r', Role::Reader),
         ('e', Role::EtcdBackup),
         ('i', Role::ImageVerifier),
         ('m', Role::MetaWriter),
+        ('u', Role::Upgrader),
         ('p', Role::Impersonator),
     ];
 

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,9 +28,9 @@ mod unverified;
 /// Timeout for TCP and TLS together. A node that is between two generations lets a connection wait.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval of keepalive pings on a silent link.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout of a keepalive ping; then the link is given up.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The advice if the node does not accept the client's certificate.
 pub(crate) const REFUSED_CERTIFICATE: &str = "the node refused the client's certificate: it is not from its authority, has expired, or the clocks differ";
@@ -110,6 +111,14 @@ pub enum ConnectError {
         /// The cause.
         source: io::Error,
     },
+    /// The connection to the unix socket failed.
+    #[error("cannot connect to {}", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// TCP or TLS timed out.
     #[error("{endpoint} does not answer within {} s", CONNECT_TIMEOUT.as_secs())]
     Silent {
@@ -146,6 +155,10 @@ impl ConnectError {
     /// Advice for the user.
     pub(crate) fn advice(&self) -> String {
         match self {
+            Self::Socket { path, .. } => format!(
+                "check that {} is there: a node makes it for its pods, /run/instar/api.sock on the node; it is away for a moment while the node changes its version",
+                path.display()
+            ),
             Self::Tcp { endpoint, .. } | Self::Silent { endpoint } => format!(
                 "check that the node runs, that {endpoint} is its address, and for a virtual machine that port {} of the guest is forwarded there; -e names another endpoint",
                 instar_api::PORT

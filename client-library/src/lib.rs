@@ -5,7 +5,8 @@
 //! Target ──nodes()──► Node ──machine(), channel()──► calls ──explain()──► Failure { kind, message, advice, cause }
 //!   │                  │
 //!   │ configuration    └─ follow(): events ─► Tracker ─► Verdict; a broken link, a reboot, a rollback on the way
-//!   └ Endpoint ─ TLS ─ one connection for all nodes behind the endpoint
+//!   ├ Endpoint ─ TLS ─ one connection for all nodes behind the endpoint
+//!   └ a unix socket ─ the one node that made it
 //! ```
 //!
 //! - [`Target`]: the nodes to ask and the client's identity, from a client configuration and overrides.
@@ -37,6 +38,7 @@ mod failure;
 mod follow;
 mod lines;
 mod node;
+mod socket;
 mod target;
 mod tracker;
 

@@ -10,6 +10,7 @@ use crate::connection::{self, Trust};
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, FailureKind};
 use crate::node::Node;
+use crate::socket;
 
 /// The nodes to ask and the client's identity. The default is the client configuration.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +19,8 @@ pub struct Target {
     pub config_file: Option<PathBuf>,
     /// The context of the configuration; its default context if `None`.
     pub context: Option<String>,
-    /// Endpoints to connect to, instead of the context's if there are any.
+    /// Endpoints to connect to, instead of the context's if there are any. `unix:///path` alone is the socket of one node: no configuration
+    /// is read.
     pub endpoints: Vec<String>,
     /// The nodes that calls are for, instead of the context's if there are any.
     pub nodes: Vec<String>,
@@ -51,11 +53,30 @@ impl Target {
     /// # Errors
     /// The configuration cannot be used, or none of the endpoints can be reached.
     pub async fn nodes(&self) -> Result<Vec<Node>, Failure> {
-        if self.insecure {
+        if let Some(node) = self.at_socket()? {
+            Ok(vec![node])
+        } else if self.insecure {
             self.insecure_nodes().await
         } else {
             self.configured_nodes().await
         }
+    }
+
+    /// The node at a unix socket, if the endpoint is one.
+    fn at_socket(&self) -> Result<Option<Node>, Failure> {
+        let mut sockets = self.endpoints.iter().map(|text| socket::path_of(text));
+        let path = match (sockets.next().flatten(), sockets.next(), &self.nodes[..]) {
+            (None, ..) => return Ok(None),
+            (Some(path), None, []) => path,
+            (Some(_), ..) => {
+                return Err(Failure::new(
+                    FailureKind::Usage,
+                    "a unix socket leads to one node, its own: name no other endpoint and no node",
+                ));
+            }
+        };
+        let channel = socket::channel(&path);
+        Ok(Some(Node::connected(channel, path.display().to_string())))
     }
 
     /// In maintenance mode a node does not route: its address is the endpoint.
@@ -95,6 +116,9 @@ impl Target {
     /// # Errors
     /// As [`Self::nodes`].
     pub async fn behind_endpoint(&self) -> Result<Node, Failure> {
+        if let Some(node) = self.at_socket()? {
+            return Ok(node);
+        }
         let (node, _) = self.connect().await?;
         Ok(node)
     }

@@ -61,12 +61,13 @@ pub(crate) struct Global {
     /// Context of the client configuration
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) context: Option<String>,
-    /// Where to connect instead of the context's endpoints
+    /// Where to connect instead of the context's endpoints; unix:///PATH in a pod of the node
     #[arg(
         short,
         long,
         value_name = "HOST[:PORT]",
         value_delimiter = ',',
+        env = "INSTAR_ENDPOINTS",
         global = true
     )]
     pub(crate) endpoints: Vec<String>,
@@ -82,6 +83,9 @@ pub(crate) struct Global {
     /// Take only a node whose console shows this fingerprint, whoever signed its certificate
     #[arg(long, value_name = "BASE64", global = true)]
     pub(crate) cert_fingerprint: Vec<String>,
+    /// Write the reason of a failure to this file as well
+    #[arg(long, value_name = "FILE", env = "INSTAR_FAILURE_FILE", global = true)]
+    pub(crate) failure_file: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The end of the program when a command fails: a message on standard error, and an exit code for scripts.
 
 use std::error::Error as _;
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 use instar_client::{Failure, FailureKind};
@@ -22,9 +24,14 @@ Exit codes:
   7  timed out";
 
 /// Reports the failure and returns its exit code.
-pub(crate) fn end(failure: &Failure, output: Output) -> ExitCode {
+pub(crate) fn end(failure: &Failure, output: Output, file: Option<&Path>) -> ExitCode {
     if is_closed_output(failure) {
         return ExitCode::SUCCESS;
+    }
+    if let Some(file) = file
+        && let Err(error) = fs::write(file, failure.chain())
+    {
+        eprintln!("cannot write the reason to {}: {error}", file.display());
     }
     report(failure, output);
     code(failure.kind()).into()

@@ -32,6 +32,7 @@ use crate::cli::Cli;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let output = cli.global.output;
+    let failure_file = cli.global.failure_file.clone();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -44,6 +45,6 @@ fn main() -> ExitCode {
     };
     match runtime.block_on(commands::run(cli)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => exit::end(&failure, output),
+        Err(failure) => exit::end(&failure, output, failure_file.as_deref()),
     }
 }

@@ -231,6 +231,9 @@ struct Container {
     /// An argument for it; may be repeated.
     #[arg(long = "argument", allow_hyphen_values = true)]
     arguments: Vec<String>,
+    /// A variable for it, NAME=VALUE; may be repeated.
+    #[arg(long = "variable", value_parser = key_value)]
+    variables: Vec<(String, String)>,
     /// The folder to write.
     #[arg(long)]
     out: PathBuf,
@@ -360,8 +363,12 @@ fn main() -> Result<()> {
             let program = fs::read(&arguments.binary)
                 .with_context(|| format!("cannot read {}", arguments.binary.display()))?;
             let labels: BTreeMap<_, _> = arguments.labels.into_iter().collect();
-            let image =
+            let mut image =
                 container::around(&program, &arguments.entrypoint, arguments.arguments, labels)?;
+            let variables = arguments.variables.iter();
+            image
+                .environment
+                .extend(variables.map(|(name, value)| format!("{name}={value}")));
             println!("{}", oci::layout::write(&image, &arguments.out)?.digest);
         }
         Command::KubernetesBase(arguments) => build_kubernetes_base(arguments)?,

@@ -25,7 +25,7 @@ use crate::containers::{ImageUpdates, ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
-use crate::kubernetes::{NodeLogs, NodeRecord, PlanFile};
+use crate::kubernetes::{NodeLogs, NodeRecord, PlanFile, PodsSocket};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::oci::{ImageStore, Puller};
@@ -109,6 +109,8 @@ pub struct Machine {
     pub temporary_registry: TemporaryRegistry,
     /// The logs of the services of a Kubernetes node.
     pub node_logs: NodeLogs,
+    /// The socket by which pods of a Kubernetes node reach the API.
+    pub pods_socket: watch::Sender<Option<PodsSocket>>,
     /// The plan for the container of a Kubernetes node.
     pub node_plan: PlanFile,
     /// The extensions of a Kubernetes node that were proven, and those that failed.
@@ -214,6 +216,7 @@ impl Machine {
             pins: Pins::default(),
             temporary_registry: TemporaryRegistry::default(),
             node_logs: NodeLogs::default(),
+            pods_socket: watch::channel(None).0,
             node_plan: PlanFile::default(),
             node_record: NodeRecord::default(),
             own_log: parts.own_log,

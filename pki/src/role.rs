@@ -17,6 +17,8 @@ pub enum Role {
     ImageVerifier,
     /// Writes META keys.
     MetaWriter,
+    /// Upgrades the node, and reads as a reader does.
+    Upgrader,
     /// Acts under roles that it names itself.
     Impersonator,
     /// A name that is not known here. Grants nothing.
@@ -33,6 +35,7 @@ impl Role {
             Self::EtcdBackup => "os:etcd:backup",
             Self::ImageVerifier => "os:image:verifier",
             Self::MetaWriter => "os:meta:writer",
+            Self::Upgrader => "os:upgrader",
             Self::Impersonator => "os:impersonator",
             Self::Unknown(name) => name,
         }
@@ -48,6 +51,7 @@ impl From<&str> for Role {
             "os:etcd:backup" => Self::EtcdBackup,
             "os:image:verifier" => Self::ImageVerifier,
             "os:meta:writer" => Self::MetaWriter,
+            "os:upgrader" => Self::Upgrader,
             "os:impersonator" => Self::Impersonator,
             name => Self::Unknown(name.to_owned()),
         }
@@ -91,6 +95,7 @@ mod tests {
             "os:etcd:backup",
             "os:image:verifier",
             "os:meta:writer",
+            "os:upgrader",
             "os:impersonator",
         ] {
             let role = Role::from(name);

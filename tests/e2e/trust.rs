@@ -156,13 +156,14 @@ struct Bearer {
     roles: Vec<Role>,
 }
 
-const BEARERS: [(char, Role); 7] = [
+const BEARERS: [(char, Role); 8] = [
     ('a', Role::Admin),
     ('o', Role::Operator),
     ('r', Role::Reader),
     ('e', Role::EtcdBackup),
     ('i', Role::ImageVerifier),
     ('m', Role::MetaWriter),
+    ('u', Role::Upgrader),
     ('p', Role::Impersonator),
 ];
 

@@ -23,10 +23,15 @@ impl Kept {
         let pods = pods["items"].as_array().context("no list of pods")?;
         Ok(Self {
             boot: cluster.node()?["status"]["nodeInfo"]["bootID"].clone(),
-            containers: pods.iter().flat_map(containers).collect(),
+            containers: pods.iter().filter(lasts).flat_map(containers).collect(),
             server: Greeter::of(node)?.get("/since")?,
         })
     }
+}
+
+/// Whether a pod runs until somebody ends it, unlike those of jobs.
+fn lasts(pod: &&Value) -> bool {
+    pod["spec"]["restartPolicy"] == "Always"
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = [Value; 4]> {

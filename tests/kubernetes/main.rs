@@ -16,6 +16,7 @@ mod operator;
 mod publisher;
 mod restart;
 mod shown;
+mod system_upgrade_controller;
 mod watched_node;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         kured::tests(),
         node::tests(),
         restart::tests(),
+        system_upgrade_controller::tests(),
     ];
     instar_tests::run(areas.into_iter().flatten().collect())
 }

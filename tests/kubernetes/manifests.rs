@@ -1,5 +1,7 @@
 //! Objects that tests give to the cluster.
 
+use serde_json::{Value, json};
+
 /// The pods of a CNI.
 pub(crate) fn network(image: &str) -> String {
     with_image(include_str!("manifests/network.yaml"), image)
@@ -19,6 +21,52 @@ pub(crate) fn answerer(image: &str) -> String {
 pub(crate) fn kured(image: &str, port: u16) -> String {
     let manifest = with_image(include_str!("manifests/kured.yaml"), image);
     manifest.replace("${PORT}", &port.to_string())
+}
+
+/// system-upgrade-controller, for an API server at this port.
+pub(crate) fn system_upgrade_controller(image: &str, kubectl: &str, port: u16) -> String {
+    let manifest = include_str!("manifests/system-upgrade-controller.yaml");
+    let manifest = with_image(manifest, image).replace("${KUBECTL}", kubectl);
+    manifest.replace("${PORT}", &port.to_string())
+}
+
+/// A Plan for all nodes.
+pub(crate) struct Plan<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) version: &'a str,
+    /// What happens with the node's pods before the upgrade, as in `cordon: true`.
+    pub(crate) eviction: &'a str,
+    /// The image for jobs, without a tag.
+    pub(crate) upgrade: &'a str,
+    /// The installer, without a tag.
+    pub(crate) installer: &'a str,
+}
+
+impl Plan<'_> {
+    pub(crate) fn yaml(&self) -> String {
+        include_str!("manifests/plan.yaml")
+            .replace("${NAME}", self.name)
+            .replace("${VERSION}", self.version)
+            .replace("${EVICTION}", self.eviction)
+            .replace("${UPGRADE}", self.upgrade)
+            .replace("${INSTALLER}", self.installer)
+    }
+}
+
+/// A pod that makes these calls with `instarctl`, one in each container.
+pub(crate) fn caller(name: &str, image: &str, calls: &[&[&str]]) -> String {
+    let containers = calls.iter().enumerate().map(|(number, call)| {
+        json!({
+            "name": format!("call-{number}"),
+            "image": image,
+            "args": call,
+            "volumeMounts": [{"name": "host", "mountPath": "/host"}],
+        })
+    });
+    let containers: Vec<Value> = containers.collect();
+    include_str!("manifests/caller.yaml")
+        .replace("${NAME}", name)
+        .replace("${CONTAINERS}", &Value::from(containers).to_string())
 }
 
 fn with_image(manifest: &str, image: &str) -> String {

@@ -87,6 +87,12 @@ impl OciImage {
         self
     }
 
+    /// Adds variables for the program, as `NAME=VALUE`.
+    pub fn environment(mut self, variables: &[&str]) -> Self {
+        self.config["config"]["Env"] = variables.into();
+        self
+    }
+
     /// Adds a layer with these files, all of them executable.
     pub fn files(self, files: &[(&str, &[u8])]) -> Result<Self> {
         let mut archive = tar::Builder::new(Vec::new());

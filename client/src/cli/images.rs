@@ -8,7 +8,7 @@ use instar_values::{Bandwidth, Window};
 use super::durations::duration;
 
 /// When images may be fetched, and how fast.
-#[derive(Debug, Default, PartialEq, Eq, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct FetchTerms {
     /// Fetch only in these hours, such as "02:00-05:00" or "Sat,Sun 02:00-05:00 +01:00"
     #[arg(long, value_name = "HOURS")]

@@ -8,11 +8,22 @@ use super::durations::duration;
 use super::images::FetchTerms;
 
 /// Arguments of `upgrade`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Upgrade {
     /// Installer image
     #[arg(short, long, value_name = "REFERENCE")]
     pub(crate) image: String,
+    /// The image's tag, if its name has neither tag nor digest
+    #[arg(
+        long,
+        value_name = "TAG",
+        env = "SYSTEM_UPGRADE_PLAN_LATEST_VERSION",
+        hide_env_values = true
+    )]
+    pub(crate) tag: Option<String>,
+    /// Do nothing if this very image runs already. Before that, wait until the node is in no change of versions
+    #[arg(long, conflicts_with_all = ["stage", "no_reboot", "prepare", "dry_run", "no_wait", "force"])]
+    pub(crate) if_needed: bool,
     /// Only prepare the new version: the next boot of any kind starts it
     #[arg(long)]
     pub(crate) stage: bool,

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod dry_run;
+mod needed;
 mod prepare;
 
 use instar_api::machine::UpgradeRequest;
@@ -9,12 +10,17 @@ use instar_api::machine::upgrade_request::RebootMode;
 use instar_client::{Failure, FailureKind, Goal, Node, remembered_failure};
 use serde_json::json;
 
+use self::needed::Need;
 use crate::cli::{FetchTerms, Global, Upgrade, UpgradeMode};
 use crate::follow::follow;
 use crate::target;
 
 pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Failure> {
     refuse_idle_terms(arguments)?;
+    let arguments = &Upgrade {
+        image: with_tag(&arguments.image, arguments.tag.as_deref()),
+        ..arguments.clone()
+    };
     let node = target::one(global).await?;
     if arguments.prepare {
         return ahead::run(global, &node, arguments).await;
@@ -39,7 +45,7 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
         return dry_run::run(global, &node, request).await;
     }
     let ask = async |node: &Node| {
-        let reply = node.machine().upgrade(node.request(request)).await;
+        let reply = node.machine().upgrade(node.request(request.clone())).await;
         let reply = reply.map_err(|status| node.explain("did not take the upgrade", status))?;
         node.only(reply.into_inner().messages)
     };
@@ -50,6 +56,15 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
             || format!("{}: {}", node.name(), staged.ack),
             || json!({ "node": node.name(), "actor_id": staged.actor_id, "image": arguments.image, "staged": true }),
         );
+    }
+    if arguments.if_needed {
+        let need = needed::judge(&node, &request, arguments.wait.timeout).await?;
+        if let Need::Nothing { version } = need {
+            return global.output.show(
+                || format!("{}: {version} of this image runs already", node.name()),
+                || json!({ "node": node.name(), "image": arguments.image, "version_before": version, "version_after": version }),
+            );
+        }
     }
     let act = async |node: &Node| Ok(ask(node).await?.actor_id);
     if !arguments.wait.wanted() {
@@ -132,6 +147,15 @@ async fn check_version(
     }
 }
 
+/// The image with this tag, if it has neither a tag nor a digest.
+fn with_tag(image: &str, tag: Option<&str>) -> String {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    match tag {
+        Some(tag) if !last.contains([':', '@']) && !tag.is_empty() => format!("{image}:{tag}"),
+        _ => image.to_owned(),
+    }
+}
+
 /// The version in a reference's tag, if the tag looks like one.
 fn version_in_tag(image: &str) -> Option<&str> {
     let without_digest = image.split_once('@').map_or(image, |(name, _)| name);
@@ -146,6 +170,19 @@ fn version_in_tag(image: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tag_is_for_a_name_without_one() {
+        for (image, tag, expected) in [
+            ("r:5000/i", Some("v1"), "r:5000/i:v1"),
+            ("r:5000/i:v0", Some("v1"), "r:5000/i:v0"),
+            ("r/i@sha256:abc", Some("v1"), "r/i@sha256:abc"),
+            ("r/i", Some(""), "r/i"),
+            ("r/i", None, "r/i"),
+        ] {
+            assert_eq!(with_tag(image, tag), expected);
+        }
+    }
 
     #[test]
     fn only_a_version_in_the_tag_counts() {

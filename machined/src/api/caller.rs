@@ -9,7 +9,7 @@ use tonic::metadata::MetadataMap;
 use crate::base::quota::Rank;
 
 /// The metadata key of the caller's address; apid sets it, callers cannot.
-const PEER: &str = "instar-peer";
+pub(super) const PEER: &str = "instar-peer";
 
 /// The metadata key of the caller's roles; apid sets it, callers cannot.
 pub(super) const ROLES: &str = "instar-roles";

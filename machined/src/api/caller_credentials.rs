@@ -35,6 +35,8 @@ pub(super) struct CallerCredentials {
     machine: Arc<Machine>,
     /// None if the caller was not asked for a certificate.
     certificates: Option<HeaderValue>,
+    /// Whether the caller is a pod of this node, which has no certificate.
+    is_pod: bool,
 }
 
 impl CallerCredentials {
@@ -49,9 +51,22 @@ impl CallerCredentials {
             // Without a config every caller is admitted, and may do little.
             return Ok(());
         };
+        if self.is_pod {
+            return judge_pod(configured.config.kubernetes.is_some());
+        }
         let accepted = intent::accepted_authorities(&configured.config)
             .map_err(|error| Status::internal(format!("{error:#}")))?;
         judge(&accepted, self.certificates.as_ref())
+    }
+}
+
+/// Checks that a pod is admitted.
+fn judge_pod(has_pods: bool) -> Result<(), Status> {
+    match has_pods {
+        true => Ok(()),
+        false => Err(Status::permission_denied(
+            "the node's machine config has no KubernetesConfig any more",
+        )),
     }
 }
 
@@ -114,6 +129,10 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Rechecking<S> {
         let credentials = CallerCredentials {
             machine: self.machine.clone(),
             certificates: request.headers().get(CERTIFICATES).cloned(),
+            is_pod: request
+                .headers()
+                .get(super::caller::PEER)
+                .is_some_and(|peer| peer == apid::PODS),
         };
         request.extensions_mut().insert(credentials.clone());
         self.inner.call(request.map(|body| {

@@ -58,6 +58,7 @@ impl UpgradeService for UpgradePlanApi {
         &self,
         request: Request<wire::PrepareUpgradeRequest>,
     ) -> Result<Response<wire::PrepareUpgradeResponse>, Status> {
+        upgrade_request::check_force(request.metadata(), request.get_ref().force)?;
         let request = request.into_inner();
         let terms = image_pins::terms(request.terms)?;
         image_pins::has_place(&self.machine)?;

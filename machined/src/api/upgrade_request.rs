@@ -2,7 +2,11 @@
 
 use instar_api::machine as wire;
 use instar_api::machine::upgrade_request::RebootMode;
+use instar_pki::Role;
 use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use super::caller;
 
 use crate::base::error_chain::chain;
 use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
@@ -20,6 +24,14 @@ pub(super) fn wanted(request: &wire::UpgradeRequest) -> UpgradeRequest {
     }
 }
 
+/// Checks that the caller may override the rules between releases, if it wants to: whoever may only upgrade is bound by them.
+pub(super) fn check_force(metadata: &MetadataMap, force: bool) -> Result<(), Status> {
+    match !force || caller::roles(metadata).contains(&Role::Admin) {
+        true => Ok(()),
+        false => Err(Status::permission_denied("force needs the role os:admin")),
+    }
+}
+
 /// Converts the reason why the upgrade does not begin.
 pub(super) fn status(error: UpgradeError) -> Status {
     let text = chain(&error);
@@ -34,5 +46,23 @@ pub(super) fn status(error: UpgradeError) -> Status {
         UpgradeError::Interrupted(_) => Status::aborted(text),
         UpgradeError::Reference(_) => Status::invalid_argument(text),
         UpgradeError::NotStaged(_) | UpgradeError::Machine(_) => Status::internal(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn only_an_administrator_overrides_the_rules() {
+        let may = |roles: &str, force| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert(caller::ROLES, roles.parse().unwrap());
+            check_force(&metadata, force).is_ok()
+        };
+        assert!(may("os:admin", true) && may("os:upgrader,os:admin", true));
+        assert!(may("os:upgrader", false));
+        assert!(!may("os:upgrader", true) && !may("", true));
     }
 }

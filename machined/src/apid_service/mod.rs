@@ -16,9 +16,10 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
-use crate::apid::{Answer, ControlMessage, Identity, send_control};
+use crate::apid::{Answer, ControlMessage, Identity, send_control, send_socket};
 use crate::base::Exit;
 use crate::intent;
+use crate::kubernetes::PodsSocket;
 use crate::machine::Machine;
 use crate::services::{
     Adopted, Cgroup, Definition, HealthCheck, LogRing, OwnProcess, Probe, Running, Signal, Step,
@@ -43,13 +44,14 @@ pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<D
     let keys = intent::keep_identity(machine);
     Ok(Definition {
         id: NAME.to_owned(),
-        workload: Arc::new(Apid::new(
+        workload: Arc::new(Apid {
             listener,
             keys,
-            machine.watch_settled(),
-            Cgroup::beside_machined(NAME)?,
-            statistics::memory()?.memtotal << 10,
-        )),
+            settled: machine.watch_settled(),
+            pods_socket: machine.pods_socket.subscribe(),
+            cgroup: Cgroup::beside_machined(NAME)?
+                .with_memory_limit(memory_limit(statistics::memory()?.memtotal << 10)),
+        }),
         depends_on: Vec::new(),
         health: Some(HealthCheck {
             probe: Probe::Own,
@@ -69,28 +71,14 @@ pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<D
 struct Apid {
     listener: OwnedFd,
     keys: Keys,
+    /// Whether the boot is over.
     settled: watch::Receiver<bool>,
+    /// The listening socket for pods, if the machine has any.
+    pods_socket: watch::Receiver<Option<PodsSocket>>,
     cgroup: Cgroup,
 }
 
 impl Apid {
-    /// Creates it from the listening socket, the newest identity, whether the boot is over, apid's cgroup, and the machine's
-    /// memory in bytes.
-    fn new(
-        listener: OwnedFd,
-        keys: Keys,
-        settled: watch::Receiver<bool>,
-        cgroup: Cgroup,
-        memory: u64,
-    ) -> Self {
-        Apid {
-            listener,
-            keys,
-            settled,
-            cgroup: cgroup.with_memory_limit(memory_limit(memory)),
-        }
-    }
-
     async fn spawn(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
         let mut identity = self.keys.identity.clone();
         let first = identity
@@ -114,13 +102,16 @@ impl Apid {
             .await
             .context("send the identity")?;
         let settled = self.settled.clone();
+        let mut pods_socket = self.pods_socket.clone();
+        // This apid has not got the socket that is there already.
+        pods_socket.mark_changed();
         let (questions, orders) = ours.into_split();
         let (found, answers) = mpsc::channel(1);
         let (drain, to_drain) = watch::channel(false);
         let feeder = tokio::spawn(async move {
             // Both end when apid ends or machined does, so their results say nothing new.
             tokio::select! {
-                _ = give_orders(orders, identity, settled, answers, to_drain) => {}
+                _ = give_orders(orders, identity, settled, pods_socket, answers, to_drain) => {}
                 _ = lookup::answer(questions, found) => {}
             }
         });
@@ -133,16 +124,18 @@ impl Apid {
     }
 }
 
-/// Sends apid every new identity, every answer, and once each the orders to forget its start and to drain.
+/// Sends apid every new identity, every socket for pods, every answer, and once each the orders to forget its start and to drain.
 async fn give_orders(
     mut apid: OwnedWriteHalf,
     mut identity: watch::Receiver<Option<Identity>>,
     mut settled: watch::Receiver<bool>,
+    mut pods_socket: watch::Receiver<Option<PodsSocket>>,
     mut answers: mpsc::Receiver<Answer>,
     mut to_drain: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let mut forgotten = false;
     loop {
+        let mut socket = None;
         let order = tokio::select! {
             changed = identity.changed() => {
                 changed?;
@@ -153,12 +146,20 @@ async fn give_orders(
                 forgotten = true;
                 Some(ControlMessage::ForgetStart)
             }
+            changed = pods_socket.changed() => {
+                changed?;
+                socket = pods_socket.borrow_and_update().clone();
+                socket.is_some().then_some(ControlMessage::ServePods)
+            }
             Some(answer) = answers.recv() => Some(ControlMessage::TakeAddresses(answer)),
             // When the sender goes, the running apid has ended, and so does this task.
             Ok(()) = to_drain.changed() => Some(ControlMessage::Drain),
         };
         if let Some(order) = order {
             send_control(&mut apid, &order).await?;
+        }
+        if let Some(socket) = socket {
+            send_socket(apid.as_ref(), socket.as_fd()).await?;
         }
     }
 }

@@ -23,6 +23,7 @@ mod logs;
 mod node_metadata;
 mod node_object;
 mod plan_file;
+mod pods_socket;
 mod readiness;
 mod record;
 pub mod trial;
@@ -33,6 +34,7 @@ pub use logs::NodeLogs;
 pub use node_metadata::{Mode, NodeMetadata};
 pub use node_object::NodeObject;
 pub use plan_file::PlanFile;
+pub use pods_socket::PodsSocket;
 pub use readiness::readiness;
 pub use record::NodeRecord;
 

@@ -16,6 +16,7 @@ mod chosen;
 mod extension_files;
 mod in_cluster;
 mod node_modules;
+mod pods_socket;
 mod published;
 
 use std::sync::Arc;
@@ -146,6 +147,9 @@ impl Keeper {
         let (services, asked, mut problems) = read_status().await;
         if asked {
             reboot_for_pod(&self.machine).await;
+        }
+        if let Err(error) = pods_socket::keep(&self.machine).await {
+            problems.push(format!("{error:#}"));
         }
         let wanted = self
             .wanted(configured, kubernetes, &node, &mut problems)

@@ -9,6 +9,8 @@ use crate::workspace::{guest_program, target_directory};
 
 /// The repository of the image in which a node runs Kubernetes.
 pub const KUBERNETES_BASE: &str = "instar/kubernetes";
+/// The repository of the image with which jobs upgrade their node.
+const UPGRADE: &str = "instar/upgrade";
 /// The image that containerd gives each pod, as it names it by itself.
 pub const PAUSE: &str = "pause:3.10.2";
 
@@ -18,6 +20,15 @@ pub fn push_base(registry: &Registry, image: &ImageUnderTest) -> Result<String> 
     let layout = target_directory().join(format!("image/kubernetes-{version}"));
     registry.push_layout(&layout, KUBERNETES_BASE, version)?;
     Ok(registry.image_for_guest(&format!("{KUBERNETES_BASE}:{version}")))
+}
+
+/// Pushes the image with which jobs upgrade their node, with these tags; returns its name in a guest, without a tag.
+pub fn push_upgrade_image(registry: &Registry, tags: &[&str]) -> Result<String> {
+    let layout = target_directory().join("image/upgrade");
+    for tag in tags {
+        registry.push_layout(&layout, UPGRADE, tag)?;
+    }
+    Ok(registry.image_for_guest(UPGRADE))
 }
 
 /// Pushes the image of a process that only waits.

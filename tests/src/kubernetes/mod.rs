@@ -22,7 +22,7 @@ mod worker_config;
 
 pub use control_plane::ControlPlane;
 pub use extensions::{extension_file, push_extension, push_extension_with};
-pub use images::{KUBERNETES_BASE, PAUSE, push_base, push_pause};
+pub use images::{KUBERNETES_BASE, PAUSE, push_base, push_pause, push_upgrade_image};
 pub use kubectl::Kubectl;
-pub use peers::push_kured;
+pub use peers::{push_kubectl, push_kured, push_system_upgrade_controller};
 pub use worker_config::{ExtensionSource, worker_config};

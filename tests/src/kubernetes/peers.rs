@@ -4,25 +4,87 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+use super::programs::program;
+use crate::HOST_FOR_GUEST;
 use crate::oci_image::OciImage;
 use crate::registry::Registry;
 
-/// The variable that names the file of kured.
-const KURED: &str = "INSTAR_KURED";
+/// A program that no package registry has, and whose module does not build under another one.
+struct Peer {
+    name: &'static str,
+    /// The variable that names its file.
+    variable: &'static str,
+    source: &'static str,
+    /// The package to build, in the sources.
+    package: &'static str,
+}
 
-/// Pushes kured as an image of its one program; returns the image's name in a guest.
+const KURED: Peer = Peer {
+    name: "kured",
+    variable: "INSTAR_KURED",
+    source: "https://github.com/kubereboot/kured",
+    package: "./cmd/kured",
+};
+const SYSTEM_UPGRADE_CONTROLLER: Peer = Peer {
+    name: "system-upgrade-controller",
+    variable: "INSTAR_SUC",
+    source: "https://github.com/rancher/system-upgrade-controller",
+    package: ".",
+};
+
+impl Peer {
+    /// Pushes the program as an image of its own; returns the image's name in a guest.
+    fn push(&self, registry: &Registry) -> Result<String> {
+        let Peer {
+            name,
+            variable,
+            source,
+            package,
+        } = self;
+        let program = std::env::var_os(variable).map(PathBuf::from);
+        let program = program.with_context(|| {
+            format!(
+                "{variable} names no program: clone {source}, run `CGO_ENABLED=0 go build -trimpath {package}` in it, and set {variable} to \
+                 the path of the program"
+            )
+        })?;
+        let program = std::fs::read(&program)
+            .with_context(|| format!("cannot read {}, of {variable}", program.display()))?;
+        let path = format!("usr/bin/{name}");
+        let image = OciImage::starting(&[&format!("/{path}")]).files(&[(&path, &program)])?;
+        image.push(registry, name, "v1")?;
+        Ok(registry.image_for_guest(&format!("{name}:v1")))
+    }
+}
+
+/// Pushes kured; returns the image's name in a guest.
 pub fn push_kured(registry: &Registry) -> Result<String> {
-    let program = std::env::var_os(KURED).map(PathBuf::from);
-    // No package registry has it, and its module does not build under another one.
-    let program = program.with_context(|| {
-        format!(
-            "{KURED} names no program: clone https://github.com/kubereboot/kured, run `CGO_ENABLED=0 go build -trimpath ./cmd/kured` in it, \
-             and set {KURED} to the path of the program"
-        )
-    })?;
-    let program = std::fs::read(&program)
-        .with_context(|| format!("cannot read {}, of {KURED}", program.display()))?;
-    let image = OciImage::starting(&["/usr/bin/kured"]).files(&[("usr/bin/kured", &program)])?;
-    image.push(registry, "kured", "v1")?;
-    Ok(registry.image_for_guest("kured:v1"))
+    KURED.push(registry)
+}
+
+/// Pushes system-upgrade-controller; returns the image's name in a guest.
+pub fn push_system_upgrade_controller(registry: &Registry) -> Result<String> {
+    SYSTEM_UPGRADE_CONTROLLER.push(registry)
+}
+
+/// Pushes kubectl as an image for pods, which call an API server at this port of the host by their service account; returns the image's name in
+/// a guest.
+pub fn push_kubectl(registry: &Registry, port: u16) -> Result<String> {
+    // No pod reaches the address of the service here: there is no kube-proxy.
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let kubeconfig = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: own\n\
+         clusters:\n- name: own\n  cluster: {{server: \"https://{HOST_FOR_GUEST}:{port}\", certificate-authority: {account}/ca.crt}}\n\
+         users:\n- name: own\n  user: {{tokenFile: {account}/token}}\n\
+         contexts:\n- name: own\n  context: {{cluster: own, user: own}}\n"
+    );
+    let kubectl = std::fs::read(program("kubectl")?)?;
+    let files: [(&str, &[u8]); 2] = [
+        ("usr/bin/kubectl", &kubectl),
+        ("etc/kubeconfig", kubeconfig.as_bytes()),
+    ];
+    let image = OciImage::starting(&["/usr/bin/kubectl"]).files(&files)?;
+    let image = image.environment(&["KUBECONFIG=/etc/kubeconfig"]);
+    image.push(registry, "kubectl", "v1")?;
+    Ok(registry.image_for_guest("kubectl:v1"))
 }

@@ -17,6 +17,7 @@ pub(super) async fn upgrade(
     let metadata = caller::reply_metadata(request.metadata());
     let peer = caller::peer(&request).to_owned();
     let is_talosctl = caller::is_talosctl(&request);
+    upgrade_request::check_force(request.metadata(), request.get_ref().force)?;
     let request = request.into_inner();
     tracing::info!("upgrade to {} asked for by {peer}", request.image);
     // talosctl leaves `preserve` out unless its user sets it, and current Talos versions keep the data either way.

@@ -1,0 +1,159 @@
+//! The socket by which pods reach the node's API: made in the container of Kubernetes, served by apid.
+//!
+//! The decision: it lies in the container's own /run, in memory. Below /var it would hold the filesystem of the disk in use for as long as apid
+//! runs, and a mount of its own would make the container another one, whose pods end with the upgrade that brings it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::services::Cgroup;
+
+/// The directory of the socket, below /run of the container.
+const DIRECTORY: &str = "instar";
+/// The socket's name there. docs/kubernetes.md names both.
+const NAME: &str = "api.sock";
+
+/// A listening socket for pods; clones share it.
+#[derive(Debug, Clone)]
+pub struct PodsSocket {
+    listener: Arc<OwnedFd>,
+    /// The first process of the container that it was made in.
+    container: u32,
+}
+
+impl AsFd for PodsSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl PodsSocket {
+    /// Makes the socket in the container with this first process, which runs in this cgroup; `None` if the process has ended, or if the
+    /// socket of before is still there. Blocks.
+    ///
+    /// # Errors
+    /// The container's files cannot be reached, or are not as they should be.
+    pub fn renewed(
+        before: Option<&Self>,
+        container: u32,
+        cgroup: &Cgroup,
+    ) -> io::Result<Option<Self>> {
+        let root = open(
+            CWD,
+            &format!("/proc/{container}/root"),
+            ResolveFlags::empty(),
+        )?;
+        // Another process may have got the number before its root was opened.
+        if !cgroup.holds(container) {
+            return Ok(None);
+        }
+        if before.is_some_and(|before| before.container == container) && is_there(&root) {
+            return Ok(None);
+        }
+        let listener = listen(&root)?;
+        Ok(Some(PodsSocket {
+            listener: Arc::new(listener),
+            container,
+        }))
+    }
+}
+
+/// Opens a directory.
+fn open(at: impl AsFd, path: &str, resolve: ResolveFlags) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat2(at, path, flags, Mode::empty(), resolve)?)
+}
+
+/// Opens /run of a container. No link is followed: a pod may have put it there.
+fn open_run(root: &OwnedFd) -> io::Result<OwnedFd> {
+    open(
+        root,
+        "run",
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+    )
+}
+
+/// Opens the directory of the socket. It is no link, and no mount of a pod.
+fn open_directory(run: &OwnedFd) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    open(run, DIRECTORY, resolve)
+}
+
+fn is_there(root: &OwnedFd) -> bool {
+    let directory = open_run(root).and_then(|run| open_directory(&run));
+    directory.is_ok_and(|directory| {
+        let found = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
+    })
+}
+
+/// Makes the listening socket below /run of this root; one that is left of another generation is replaced.
+fn listen(root: &OwnedFd) -> io::Result<OwnedFd> {
+    let run = open_run(root)?;
+    match mkdirat(&run, DIRECTORY, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let directory = open_directory(&run)?;
+    match unlinkat(&directory, NAME, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let path = format!("/proc/self/fd/{}/{NAME}", directory.as_raw_fd());
+    Ok(UnixListener::bind(path)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    fn root_of(path: &Path) -> OwnedFd {
+        open(CWD, path.to_str().unwrap(), ResolveFlags::empty()).unwrap()
+    }
+
+    #[test]
+    fn it_is_made_for_root_alone_and_made_anew() {
+        let container = tempfile::tempdir().unwrap();
+        fs::create_dir(container.path().join("run")).unwrap();
+        let root = root_of(container.path());
+        assert!(!is_there(&root));
+        let first = listen(&root).unwrap();
+        assert!(is_there(&root));
+        let directory = container.path().join("run/instar");
+        let mode = fs::metadata(&directory).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let socket = directory.join("api.sock");
+        UnixStream::connect(&socket).unwrap();
+        drop(first);
+        UnixStream::connect(&socket).unwrap_err();
+        let _second = listen(&root).unwrap();
+        UnixStream::connect(&socket).unwrap();
+    }
+
+    #[test]
+    fn links_of_pods_lead_nowhere() {
+        let (container, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let run = container.path().join("run");
+        fs::create_dir(&run).unwrap();
+        symlink(elsewhere.path(), run.join("instar")).unwrap();
+        let root = root_of(container.path());
+        listen(&root).unwrap_err();
+        fs::remove_file(run.join("instar")).unwrap();
+        fs::remove_dir(&run).unwrap();
+        symlink(elsewhere.path(), &run).unwrap();
+        listen(&root).unwrap_err();
+        assert!(fs::read_dir(elsewhere.path()).unwrap().next().is_none());
+    }
+}
