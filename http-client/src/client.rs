@@ -32,15 +32,33 @@ const CONNECT: Duration = Duration::from_secs(10);
 const CONNECTION_BUFFER: usize = 64 * 1024;
 const AGENT: &str = concat!("instar/", env!("CARGO_PKG_VERSION"));
 
-/// One request: a GET, or a POST if there is a form.
+/// The body of a request, which decides about its method. Redirections of a request with a body are not followed.
+#[derive(Debug, Clone, Copy)]
+pub enum Body<'a> {
+    /// A POST of a form.
+    Form(&'a str),
+    /// A PATCH of an object of Kubernetes, as its server-side apply takes it.
+    Apply(&'a str),
+}
+
+impl<'a> Body<'a> {
+    fn parts(self) -> (Method, &'static str, &'a str) {
+        match self {
+            Self::Form(text) => (Method::POST, "application/x-www-form-urlencoded", text),
+            Self::Apply(text) => (Method::PATCH, "application/apply-patch+yaml", text),
+        }
+    }
+}
+
+/// One request: a GET, unless it has a body.
 #[derive(Debug, Clone, Copy)]
 pub struct Get<'a> {
     /// `http://…` or `https://…`.
     pub uri: &'a Uri,
     /// More headers. `Authorization` goes to the first host only.
     pub headers: &'a HeaderMap,
-    /// The body of a POST, form-encoded. Redirections of a POST are not followed.
-    pub form: Option<&'a str>,
+    /// The body, if there is one.
+    pub body: Option<Body<'a>>,
     /// The place of the server that named this address; `None` if the machine's config named it.
     pub origin: Option<Place>,
     /// Limit on the redirections followed. With 0, a redirection is the response.
@@ -86,7 +104,7 @@ impl Client {
         let mut followed = 0;
         loop {
             let authority = host_and_port(&uri);
-            let exchange = self.exchange(&uri, &authority, &headers, get.form, origin);
+            let exchange = self.exchange(&uri, &authority, &headers, get.body, origin);
             let (answer, place) =
                 timeout(SILENCE, exchange)
                     .await
@@ -95,7 +113,7 @@ impl Client {
                     })??;
             let first = *origin.get_or_insert(place);
             let Some(location) =
-                redirection_of(&answer).filter(|_| get.form.is_none() && get.redirections > 0)
+                redirection_of(&answer).filter(|_| get.body.is_none() && get.redirections > 0)
             else {
                 return Ok(Answer::new(answer, authority, first));
             };
@@ -134,7 +152,7 @@ impl Client {
         uri: &Uri,
         authority: &str,
         headers: &HeaderMap,
-        form: Option<&str>,
+        body: Option<Body<'_>>,
         origin: Option<Place>,
     ) -> Result<(Response<Incoming>, Place), HttpError> {
         let connection = self.connect(uri, authority, origin).await?;
@@ -144,23 +162,22 @@ impl Client {
             Some(_) => format!("http://{authority}{path}"),
             None => path.to_owned(),
         };
-        let method = if form.is_some() {
-            Method::POST
-        } else {
-            Method::GET
+        let (method, kind, content) = match body {
+            Some(body) => body.parts(),
+            None => (Method::GET, "", ""),
         };
         let mut request = Request::builder()
             .method(method)
             .uri(target)
             .header(HOST, authority)
             .header(USER_AGENT, AGENT);
-        if form.is_some() {
-            request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, kind);
         }
         if let Some(authorization) = connection.proxy.and_then(|proxy| proxy.authorization) {
             request = request.header(PROXY_AUTHORIZATION, authorization);
         }
-        let body = Full::new(Bytes::from(form.unwrap_or_default().to_owned()));
+        let body = Full::new(Bytes::from(content.to_owned()));
         let mut request = request.body(body).map_err(HttpError::Request)?;
         request.headers_mut().extend(headers.clone());
         let broken = |source| HttpError::Broken {

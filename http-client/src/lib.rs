@@ -18,7 +18,7 @@ mod proxies;
 mod tls;
 
 pub use answer::Answer;
-pub use client::{Client, Get};
+pub use client::{Body, Client, Get};
 pub use error::HttpError;
 pub use place::Place;
 pub use proxies::{BadProxy, Proxies};

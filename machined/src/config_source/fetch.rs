@@ -193,7 +193,7 @@ async fn once(client: &Client, url: &Uri, redirections: usize) -> Result<Vec<u8>
     let get = Get {
         uri: url,
         headers: &headers,
-        form: None,
+        body: None,
         origin: None,
         redirections,
     };

@@ -80,7 +80,7 @@ async fn ask(cluster: &Cluster, node: &str, identity: ClientIdentity) -> anyhow:
             .parse()
             .with_context(|| format!("{uri} is no address"))?,
         headers: &HeaderMap::new(),
-        form: None,
+        body: None,
         origin: None,
         redirections: 0,
     };

@@ -12,6 +12,7 @@
 //! (`sequences/image_pins.rs`): fetched once, kept for as long as the config names them, and here without a registry after that.
 
 mod admitted;
+mod control_plane;
 mod extension_files;
 mod node_modules;
 
@@ -23,6 +24,7 @@ use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
 use rustix::process::Signal;
 
 use self::admitted::Admitted;
+use self::control_plane::Plane;
 use self::extension_files::Fetches;
 use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
@@ -91,6 +93,7 @@ struct Keeper {
     modules_of: Option<Digest>,
     admitted: Admitted,
     fetches: Fetches,
+    plane: Plane,
     trial: Option<Trial>,
     /// Whether the node is ready, and when that was found out.
     readiness: (Readiness, Option<Instant>),
@@ -107,6 +110,7 @@ struct Done {
     node: String,
     extensions: Vec<PlannedExtension>,
     reboot_required: Option<String>,
+    plane: Option<control_plane::Facts>,
 }
 
 impl Done {
@@ -115,6 +119,7 @@ impl Done {
             && self.node == other.node
             && self.extensions == other.extensions
             && self.reboot_required == other.reboot_required
+            && self.plane == other.plane
     }
 }
 
@@ -125,6 +130,7 @@ impl Keeper {
             modules_of: None,
             admitted: Admitted::default(),
             fetches: Fetches::default(),
+            plane: Plane::default(),
             trial: None,
             readiness: (Readiness::Unknown("nobody has asked yet".to_owned()), None),
             done: None,
@@ -154,10 +160,14 @@ impl Keeper {
                     let next = Done {
                         configured: configured.clone(),
                         node: node.clone(),
+                        plane: control_plane::facts(&self.machine, kubernetes, &node),
                         extensions,
                         reboot_required: self.reboot_required(),
                     };
                     self.carry_out_if_new(kubernetes, next, &mut problems).await;
+                    self.plane
+                        .tend(configured, kubernetes, &node, &self.readiness.0, &mut problems)
+                        .await;
                 }
                 Err(error) => problems.push(format!("{error:#}")),
             }
@@ -360,6 +370,7 @@ impl Keeper {
             return Duration::ZERO;
         }
         let readiness = readiness(&kubernetes.cluster, node, services).await;
+        let readiness = control_plane::judged(kubernetes, readiness);
         self.readiness = (readiness, Some(Instant::now()));
         elapsed.unwrap_or_default()
     }
@@ -399,6 +410,9 @@ impl Keeper {
         let registries = &next.configured.config.registries;
         let (files, environment) = kubernetes::files(kubernetes, registries, &next.node);
         blocking_io::within(blocking_io::ANSWER, move || write(&files)).await??;
+        if let Some(facts) = &next.plane {
+            control_plane::write(kubernetes, facts, &next.extensions).await?;
+        }
         let plan = Plan {
             node: next.node.clone(),
             extensions: next.extensions.clone(),

@@ -93,7 +93,7 @@ async fn get(url: &HttpUrl) -> anyhow::Result<()> {
             .parse()
             .with_context(|| format!("{url} is no address"))?,
         headers: &HeaderMap::new(),
-        form: None,
+        body: None,
         origin: None,
         redirections: 0,
     };

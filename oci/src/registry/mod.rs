@@ -29,7 +29,7 @@ pub(super) use download::{Download, Upstream};
 use instar_base::back_off::BackOff;
 use instar_base::error_chain::chain;
 use instar_base::lock::Lock as _;
-use instar_http_client::{Answer, Client, Get, HttpError, Place};
+use instar_http_client::{Answer, Body, Client, Get, HttpError, Place};
 use instar_values::Digest;
 use instar_values::ImageReference;
 pub use pace::Pace;
@@ -591,7 +591,7 @@ impl RegistryClient {
         let get = Get {
             uri,
             headers,
-            form,
+            body: form.map(Body::Form),
             origin,
             redirections: MOST_REDIRECTIONS,
         };

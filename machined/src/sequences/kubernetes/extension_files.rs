@@ -135,7 +135,7 @@ async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow:
             .parse()
             .with_context(|| format!("{url} is no address"))?,
         headers: &HeaderMap::new(),
-        form: None,
+        body: None,
         origin: None,
         redirections: REDIRECTIONS,
     };
