@@ -29,7 +29,8 @@ impl Kept {
     }
 }
 
-fn containers(pod: &Value) -> impl Iterator<Item = [Value; 4]> {
+/// Returns the facts about a pod's containers.
+pub(crate) fn containers(pod: &Value) -> impl Iterator<Item = [Value; 4]> {
     let status = &pod["status"];
     let containers = status["containerStatuses"].as_array();
     containers.into_iter().flatten().map(|container| {

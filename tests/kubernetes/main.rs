@@ -15,6 +15,7 @@ mod operator;
 mod publisher;
 mod restart;
 mod shown;
+mod single_machine;
 mod watched_node;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         kured::tests(),
         node::tests(),
         restart::tests(),
+        single_machine::tests(),
     ];
     instar_tests::run(areas.into_iter().flatten().collect())
 }

@@ -178,7 +178,10 @@ pub async fn keep_snapshot(plane: &ControlPlane, name: &str) -> anyhow::Result<P
     fs::create_dir_all(&directory).await?;
     let path = directory.join(format!("{name}.db"));
     let new = directory.join("new");
-    let mut file = File::create(&new).await?;
+    let mut options = File::options();
+    // It holds all secrets of the cluster.
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&new).await?;
     let mut snapshot = Etcd::connect(plane).await?.snapshot().await?;
     while let Some(bytes) = snapshot.piece().await? {
         file.write_all(&bytes).await?;
