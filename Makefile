@@ -139,6 +139,16 @@ run: image ## Boot a node in QEMU, run a container on it, upgrade it without a r
 stop: ## End what make run left running
 	@[ ! -e target/debug/run-node ] || target/debug/run-node stop
 
+.PHONY: cluster
+cluster: image kubernetes-base ## Boot a machine that is a whole Kubernetes cluster, upgrade its OS and Kubernetes, leave it running
+	@build/kubernetes-peers
+	@build/kubernetes-extensions
+	@target/debug/run-node start-cluster
+
+.PHONY: cluster-stop
+cluster-stop: ## End what make cluster left running
+	@[ ! -e target/debug/run-node ] || target/debug/run-node stop-cluster
+
 .PHONY: lint
 lint: deps ## Check format, lints, dependencies, and that imports run down
 	@build/install-cargo-deny

@@ -9,6 +9,7 @@ mod files;
 mod generate;
 mod images;
 mod inspect;
+mod kubernetes;
 mod lifecycle;
 mod machine_config;
 mod meta;
@@ -29,6 +30,7 @@ pub(crate) use files::{FileType, List, Usage};
 pub(crate) use generate::{Gen, GenConfig, GenSecrets};
 pub(crate) use images::{FetchTerms, Image};
 pub(crate) use inspect::Inspect;
+pub(crate) use kubernetes::Etcd;
 pub(crate) use lifecycle::{RebootMode, Reset, Upgrade, UpgradeMode, Wait};
 pub(crate) use machine_config::{
     ApplyConfig, ApplyHow, ApplyMode, Edit, MachineMode, Patch, Validate, WhichConfig,

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod apply_config;
+mod bootstrap;
 mod bundle;
 mod completion;
 mod config_new;
@@ -11,6 +12,7 @@ mod diskfree;
 mod disks;
 mod dmesg;
 mod edit;
+mod etcd;
 mod events;
 mod gen_config;
 mod gen_secrets;
@@ -18,6 +20,7 @@ mod get;
 mod health;
 mod image;
 mod inspect;
+mod kubeconfig;
 mod list;
 mod logs;
 mod man;
@@ -44,7 +47,7 @@ mod wipe;
 
 use instar_client::Failure;
 
-use crate::cli::{Cli, Command, Config, Gen, Inspect};
+use crate::cli::{Cli, Command, Config, Etcd, Gen, Inspect};
 
 /// Runs the command.
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
@@ -72,6 +75,12 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Validate(arguments) => validate::run(&global, &arguments),
         Command::Edit(arguments) => edit::run(&global, &arguments).await,
         Command::Patch(arguments) => patch::run(&global, &arguments).await,
+        Command::Bootstrap => bootstrap::run(&global).await,
+        Command::Kubeconfig { file, force } => kubeconfig::run(&global, &file, force).await,
+        Command::Etcd(Etcd::Members) => etcd::members(&global).await,
+        Command::Etcd(Etcd::Snapshot { file, force }) => {
+            etcd::snapshot(&global, &file, force).await
+        }
         Command::List(arguments) => list::run(&global, &arguments).await,
         Command::Copy { path, target } => copy::run(&global, &path, &target).await,
         Command::Usage(arguments) => usage::run(&global, &arguments).await,

@@ -69,6 +69,8 @@ pub enum Body<'a> {
     Form(&'a str),
     /// Changes to a JSON document (RFC 7396): a PATCH.
     MergePatch(&'a str),
+    /// An object of Kubernetes, as its server-side apply takes it: a PATCH.
+    Apply(&'a str),
 }
 
 impl<'a> Body<'a> {
@@ -86,6 +88,7 @@ impl<'a> Body<'a> {
                 text,
             ),
             Body::MergePatch(text) => (Method::PATCH, Some("application/merge-patch+json"), text),
+            Body::Apply(text) => (Method::PATCH, Some("application/apply-patch+yaml"), text),
         }
     }
 }

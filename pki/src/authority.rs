@@ -238,21 +238,38 @@ impl CertificateAuthority {
         if names.is_empty() {
             return Err(AuthorityError::NoNames);
         }
-        for name in names {
-            match name {
-                SubjectName::Dns(name)
-                    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) =>
-                {
-                    return Err(AuthorityError::BadName(name.clone()));
-                }
-                _ => {}
-            }
-        }
+        check_names(names)?;
         let subject = certificate::subject(&[AUTHORITY_ORGANIZATION], Some("machine"));
         self.issue(
             key,
             Purpose::Server(names),
             &subject,
+            Validity::starting(now, lifetime)?,
+        )
+    }
+
+    /// Issues a certificate for a part of a Kubernetes cluster, with an ECDSA key on P-256: a client's, or with names that of a server which is a
+    /// client as well.
+    ///
+    /// # Errors
+    /// A name is invalid, the system has no random bytes, or the authority's key fails.
+    pub fn issue_for_cluster(
+        &self,
+        common_name: &str,
+        organizations: &[&str],
+        names: &[SubjectName],
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<IssuedCertificate, AuthorityError> {
+        check_names(names)?;
+        let purpose = match names {
+            [] => Purpose::Client,
+            names => Purpose::Peer(names),
+        };
+        self.issue(
+            PrivateKey::generate_p256()?,
+            purpose,
+            &certificate::subject(organizations, Some(common_name)),
             Validity::starting(now, lifetime)?,
         )
     }
@@ -276,4 +293,18 @@ impl CertificateAuthority {
         .sign(&self.key)?;
         Ok(IssuedCertificate { certificate, key })
     }
+}
+
+fn check_names(names: &[SubjectName]) -> Result<(), AuthorityError> {
+    for name in names {
+        match name {
+            SubjectName::Dns(name)
+                if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) =>
+            {
+                return Err(AuthorityError::BadName(name.clone()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }

@@ -79,6 +79,8 @@ pub(crate) enum Purpose<'a> {
     Authority,
     Server(&'a [SubjectName]),
     Client,
+    /// A server that is also a client of others of its kind.
+    Peer(&'a [SubjectName]),
 }
 
 /// The signed content of a certificate.
@@ -116,7 +118,9 @@ impl Template<'_> {
 
     fn extensions(&self) -> Vec<Vec<u8>> {
         let usages: &[&[u8]] = match self.purpose {
-            Purpose::Authority => &[der::oid::SERVER_AUTH, der::oid::CLIENT_AUTH],
+            Purpose::Authority | Purpose::Peer(_) => {
+                &[der::oid::SERVER_AUTH, der::oid::CLIENT_AUTH]
+            }
             Purpose::Server(_) => &[der::oid::SERVER_AUTH],
             Purpose::Client => &[der::oid::CLIENT_AUTH],
         };
@@ -147,7 +151,7 @@ impl Template<'_> {
             let id = der::sequence(&[&der::implicit(0, id)]);
             extensions.push(extension(der::oid::AUTHORITY_KEY_ID, false, &id));
         }
-        if let Purpose::Server(names) = self.purpose {
+        if let Purpose::Server(names) | Purpose::Peer(names) = self.purpose {
             let names: Vec<u8> = names.iter().flat_map(general_name).collect();
             extensions.push(extension(
                 der::oid::SUBJECT_ALT_NAME,

@@ -34,7 +34,8 @@ fn lasts(pod: &&Value) -> bool {
     pod["spec"]["restartPolicy"] == "Always"
 }
 
-fn containers(pod: &Value) -> impl Iterator<Item = [Value; 4]> {
+/// Returns the facts about a pod's containers.
+pub(crate) fn containers(pod: &Value) -> impl Iterator<Item = [Value; 4]> {
     let status = &pod["status"];
     let containers = status["containerStatuses"].as_array();
     containers.into_iter().flatten().map(|container| {

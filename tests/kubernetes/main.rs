@@ -16,6 +16,7 @@ mod operator;
 mod publisher;
 mod restart;
 mod shown;
+mod single_machine;
 mod system_upgrade_controller;
 mod watched_node;
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         kured::tests(),
         node::tests(),
         restart::tests(),
+        single_machine::tests(),
         system_upgrade_controller::tests(),
     ];
     instar_tests::run(areas.into_iter().flatten().collect())

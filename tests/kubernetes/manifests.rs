@@ -12,6 +12,11 @@ pub(crate) fn server(image: &str) -> String {
     with_image(include_str!("manifests/server.yaml"), image)
 }
 
+/// The Deployments `answerer`, at the port 8080 of its node, and `beat`, at 8081.
+pub(crate) fn own_cluster(image: &str) -> String {
+    with_image(include_str!("manifests/own_cluster.yaml"), image)
+}
+
 /// The Deployment `answerer`, whose pod answers at the port 8080 of its node and sees the node's /var/run at /sentinel.
 pub(crate) fn answerer(image: &str) -> String {
     with_image(include_str!("manifests/answerer.yaml"), image)

@@ -1,11 +1,12 @@
 //! `make run` and `make stop`: a node of one's own, from nothing to its first upgrade, with the times measured on the
-//! way.
+//! way. `make cluster` and `make cluster-stop`: the same with a machine that is a Kubernetes cluster (`cluster`).
 //!
 //! Everything happens by the programs that users have: `instarctl`, `image push`, `instar-qemu`. The node and the
 //! registry run on afterwards; `make stop` ends both, and so does another `make run`, which begins anew.
 
 mod api;
 mod background;
+mod cluster;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -33,11 +34,18 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
-    let place = Place::new();
-    let done = match std::env::args().nth(1).as_deref() {
-        Some("start") => start(&place),
-        Some("stop") => stop(&place),
-        _ => Err(anyhow::anyhow!("write `run-node start` or `run-node stop`")),
+    let word = std::env::args().nth(1).unwrap_or_default();
+    let place = Place::new(match word.contains("cluster") {
+        true => "cluster",
+        false => "run",
+    });
+    let done = match word.as_str() {
+        "start" => start(demonstrate(&place)),
+        "start-cluster" => start(cluster::demonstrate(&place)),
+        "stop" | "stop-cluster" => stop(&place),
+        _ => Err(anyhow::anyhow!(
+            "write `run-node start`, `stop`, `start-cluster` or `stop-cluster`"
+        )),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,17 +57,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder of the run: `target/run`.
+/// The folder of the run: `target/run` or `target/cluster`.
 struct Place {
     target: PathBuf,
     folder: PathBuf,
 }
 
 impl Place {
-    fn new() -> Self {
+    fn new(name: &str) -> Self {
         let target = target_directory();
         Self {
-            folder: target.join("run"),
+            folder: target.join(name),
             target,
         }
     }
@@ -95,16 +103,19 @@ fn stop(place: &Place) -> Result<()> {
     let registry = Registry::stop(&place.folder)?;
     match (runs, registry) {
         (false, false) => println!("nothing runs"),
-        _ => println!("node and registry are stopped; their files stay in target/run"),
+        _ => println!(
+            "node and registry are stopped; their files stay in {}",
+            place.folder.display()
+        ),
     }
     Ok(())
 }
 
-fn start(place: &Place) -> Result<()> {
+fn start(demonstration: impl Future<Output = Result<()>>) -> Result<()> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?
-        .block_on(demonstrate(place))
+        .block_on(demonstration)
 }
 
 async fn demonstrate(place: &Place) -> Result<()> {

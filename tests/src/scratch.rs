@@ -24,7 +24,8 @@ impl Scratch {
         Self::at(&target_directory().join("e2e").join(test.replace("::", ".")))
     }
 
-    fn at(path: &Path) -> Result<Self> {
+    /// Makes a scratch directory of this path, empty.
+    pub fn at(path: &Path) -> Result<Self> {
         if path.exists() {
             remove_tree(path).with_context(|| format!("cannot clear {}", path.display()))?;
         }

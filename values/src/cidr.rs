@@ -48,6 +48,15 @@ impl Cidr {
         Self(self.0.trunc())
     }
 
+    /// The first address after that of the network itself.
+    #[must_use]
+    pub fn first(self) -> IpAddr {
+        match self.network().address() {
+            IpAddr::V4(address) => IpAddr::V4(u32::from(address).saturating_add(1).into()),
+            IpAddr::V6(address) => IpAddr::V6(u128::from(address).saturating_add(1).into()),
+        }
+    }
+
     /// Whether `address` lies in the network.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {

@@ -53,6 +53,19 @@ pub struct EndpointUrl {
 #[error("{0:?} is not the URL of a registry: http://HOST[:PORT][/PATH] or https://… is expected")]
 pub struct EndpointUrlError(String);
 
+impl EndpointUrl {
+    /// The host without its port, and an IPv6 address without its brackets.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        let host = match self.authority.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+            _ => &self.authority,
+        };
+        let host = host.trim_matches(['[', ']']);
+        (!host.is_empty()).then_some(host)
+    }
+}
+
 impl FromStr for EndpointUrl {
     type Err = EndpointUrlError;
 

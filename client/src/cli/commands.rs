@@ -14,6 +14,7 @@ use super::files::{List, Usage};
 use super::generate::Gen;
 use super::images::Image;
 use super::inspect::Inspect;
+use super::kubernetes::Etcd;
 use super::lifecycle::{RebootMode, Reset, Upgrade, Wait};
 use super::machine_config::{ApplyConfig, Edit, Patch, Validate};
 use super::meta::Meta;
@@ -124,6 +125,20 @@ pub(crate) enum Command {
     /// the map that contains it. Documents are matched by kind and name. A patch may also be a JSON patch (RFC 6902) in JSON or YAML, which
     /// applies to the only document, or to the document without a kind. All other text, comments included, stays as it is.
     Patch(Patch),
+    /// Begin the cluster whose control plane is on the node, once
+    Bootstrap,
+    /// Write a kubeconfig for the administrator of the cluster on the node
+    Kubeconfig {
+        /// File to write, or - for standard output
+        #[arg(default_value = "kubeconfig")]
+        file: PathBuf,
+        /// Replace an existing file
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Look after the data of the cluster on the node
+    #[command(subcommand)]
+    Etcd(Etcd),
     /// List files of the node
     #[command(visible_alias = "ls")]
     List(List),

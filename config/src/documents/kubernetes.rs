@@ -1,4 +1,4 @@
-//! Kubernetes and etcd: known, so that the output of `talosctl gen config` loads; not served yet.
+//! Kubernetes and etcd: known, so that the output of `talosctl gen config` loads. Which fields are served, and where, is in `settings`.
 
 use super::super::shape::{Field, Kind, Shape, Shape::*, TEXTS, kind, opt, req};
 

@@ -4,9 +4,9 @@ use instar_extension::Pattern;
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use super::{
-    AbsolutePath, Container, ContainerHealth, ContainerName, ContainerNetwork, DependsOn, Digest,
-    EndpointUrl, ImageReference, Mount, MountOption, MountSource, PublicKey, Secret, Security,
-    SecurityProfile, UpgradeStrategy, Window,
+    AbsolutePath, Cidr, ClientIdentity, Container, ContainerHealth, ContainerName,
+    ContainerNetwork, DependsOn, Digest, EndpointUrl, ImageReference, Mount, MountOption,
+    MountSource, PublicKey, Secret, Security, SecurityProfile, UpgradeStrategy, Window,
 };
 
 /// A machine that is a node of a Kubernetes cluster.
@@ -22,6 +22,8 @@ pub struct Kubernetes {
     pub cluster: Cluster,
     /// The node's own settings.
     pub node: NodeSettings,
+    /// The control plane of the cluster, if it runs on this machine.
+    pub control_plane: Option<Box<ControlPlane>>,
 }
 
 impl Kubernetes {
@@ -157,7 +159,7 @@ pub struct PublishedExtension {
 /// A cluster as a node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
-    /// The API of its control plane.
+    /// The API of its control plane, as this node reaches it: on the machine of the control plane at its own loopback.
     pub endpoint: EndpointUrl,
     /// The certificates of its authorities, PEM.
     pub authorities: String,
@@ -167,6 +169,65 @@ pub struct Cluster {
     pub domain: String,
     /// The servers of that domain.
     pub dns: Vec<IpAddr>,
+}
+
+/// The control plane of a cluster of which it is the only one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ControlPlane {
+    /// The cluster's name in kubeconfigs.
+    pub cluster_name: String,
+    /// The API, as users and other nodes reach it.
+    pub endpoint: EndpointUrl,
+    /// The port that the API server listens at.
+    pub port: u16,
+    /// The keys from which all certificates of the cluster are made.
+    pub keys: ClusterKeys,
+    /// The address that tokens of service accounts name as their issuer.
+    pub token_issuer: String,
+    /// The subnets of pods.
+    pub pod_subnets: Vec<Cidr>,
+    /// The subnets of services.
+    pub service_subnets: Vec<Cidr>,
+    /// How the API server encrypts what etcd stores (an `EncryptionConfiguration`).
+    pub encryption: Option<Secret>,
+    /// The API server.
+    pub api_server: Component,
+    /// More addresses and names for the certificate of the API server.
+    pub names: Vec<String>,
+    /// Configurations of admission plugins, by the names of the plugins.
+    pub admission: BTreeMap<String, serde_json::Value>,
+    /// What the API server writes to its audit log (a `Policy`).
+    pub audit_policy: Option<serde_json::Value>,
+    /// The controller manager.
+    pub controller_manager: Component,
+    /// The scheduler.
+    pub scheduler: Component,
+    /// etcd.
+    pub etcd: Component,
+    /// kube-proxy; `None` if the config turns it off.
+    pub proxy: Option<Component>,
+}
+
+/// The keys of a cluster. They are the config's own: a machine that is installed anew is the same cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterKeys {
+    /// The authority of the API, its clients and the nodes.
+    pub cluster: ClientIdentity,
+    /// The authority of etcd and its clients.
+    pub etcd: ClientIdentity,
+    /// The authority by which extensions of the API recognize the API server.
+    pub aggregator: ClientIdentity,
+    /// The key that signs tokens of service accounts, PEM.
+    pub service_accounts: Secret,
+}
+
+/// A program of the control plane.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Component {
+    /// The image that the config names.
+    pub image: Option<ImageReference>,
+    /// Options of its command line, without the dashes, over the machine's own.
+    pub arguments: BTreeMap<String, Vec<String>>,
 }
 
 /// Settings of a node.

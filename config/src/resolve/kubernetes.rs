@@ -10,13 +10,14 @@ use std::{
 use super::{
     super::{
         model::{
-            Cidr, Cluster, Extension, ExtensionFile, ExtensionSource, ImageReference, Kubernetes,
-            NodeSettings, PublishedExtension, Taint,
+            Cidr, Cluster, ControlPlane, EndpointUrl, Extension, ExtensionFile, ExtensionSource,
+            ImageReference, Kubernetes, NodeSettings, PublishedExtension, Taint, TaintEffect,
         },
         section::{Scalar, Section},
     },
     Documents,
     containers::within,
+    control_plane::{control_plane, is_control_plane},
     trust, window,
 };
 
@@ -31,6 +32,8 @@ const READY_LIMITS: RangeInclusive<Duration> = Duration::from_secs(30)..=Duratio
 const LIST_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 const LIST_INTERVALS: RangeInclusive<Duration> =
     Duration::from_secs(10)..=Duration::from_secs(7 * 24 * 3600);
+/// The label and the taint of nodes with a control plane.
+const ROLE: &str = "node-role.kubernetes.io/control-plane";
 /// Limit on extensions: each is a layer of one overlay, and a service or two.
 const MAX_EXTENSIONS: usize = 16;
 
@@ -51,15 +54,52 @@ pub(super) fn kubernetes(documents: &Documents<'_>) -> Option<Kubernetes> {
             "kubelet and containerd come with extensions: add an `ExtensionConfig` for each",
         );
     }
-    let cluster = cluster(documents, &document);
+    let mut cluster = cluster(documents, &document);
     let ready_within = within(&document, "readyWithin", READY_LIMITS, READY_WITHIN);
+    let mut node = node(documents);
+    let mut plane = None;
+    if is_control_plane(documents) {
+        let endpoint = cluster.as_ref().map(|cluster| cluster.endpoint.clone());
+        plane = Some(Box::new(control_plane(documents, &document, endpoint?)?));
+        note_role(documents, &mut node);
+    }
+    if let (Some(cluster), Some(plane)) = (&mut cluster, &plane) {
+        cluster.endpoint = own_endpoint(plane);
+    }
     Some(Kubernetes {
-        node: node(documents),
+        node,
+        control_plane: plane,
         extensions,
         cluster: cluster?,
         ready_within: ready_within?,
         image: image?,
     })
+}
+
+/// The API server by the machine's loopback: no link and no name has to work for the node that it runs on.
+fn own_endpoint(plane: &ControlPlane) -> EndpointUrl {
+    EndpointUrl {
+        https: true,
+        authority: format!("127.0.0.1:{}", plane.port),
+        path: String::new(),
+    }
+}
+
+/// Gives the node of a control plane its role. In the newer shape of a config, the role is written out in `KubeNodeConfig`.
+fn note_role(documents: &Documents<'_>, node: &mut NodeSettings) {
+    if documents.one("KubeNodeConfig").is_some() {
+        return;
+    }
+    node.labels.insert(ROLE.to_owned(), String::new());
+    let cluster = documents.cluster.as_ref();
+    let allows = |field| cluster.and_then(|cluster| cluster.flag(field)) == Some(true);
+    if !allows("allowSchedulingOnControlPlanes") && !allows("allowSchedulingOnMasters") {
+        let taint = Taint {
+            value: String::new(),
+            effect: TaintEffect::NoSchedule,
+        };
+        node.taints.insert(ROLE.to_owned(), taint);
+    }
 }
 
 fn extensions(documents: &Documents<'_>) -> Vec<Extension> {
@@ -205,7 +245,7 @@ fn authorities(documents: &Documents<'_>) -> String {
 }
 
 /// Returns the section of the cluster's network.
-fn network<'a>(documents: &Documents<'a>) -> Option<Section<'a>> {
+pub(super) fn network<'a>(documents: &Documents<'a>) -> Option<Section<'a>> {
     let of_cluster = documents.cluster.as_ref()?.section("network");
     of_cluster.or_else(|| documents.one("KubeNetworkConfig"))
 }
@@ -270,8 +310,8 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
 }
 
 /// Reads options, each with one value or several.
-fn arguments(kubelet: &Section<'_>) -> BTreeMap<String, Vec<String>> {
-    let given = kubelet.json("extraArgs").unwrap_or_default();
+pub(super) fn arguments(section: &Section<'_>) -> BTreeMap<String, Vec<String>> {
+    let given = section.json("extraArgs").unwrap_or_default();
     let text = |value: serde_json::Value| match value {
         serde_json::Value::String(text) => Some(text),
         serde_json::Value::Bool(_) | serde_json::Value::Number(_) => Some(value.to_string()),
@@ -290,7 +330,7 @@ fn arguments(kubelet: &Section<'_>) -> BTreeMap<String, Vec<String>> {
         };
         match values.filter(is_usable) {
             Some(values) => drop(arguments.insert(name, values)),
-            None => kubelet.wrong_field(
+            None => section.wrong_field(
                 "extraArgs",
                 format_args!("`{name}` needs a text without white space, or a list of those"),
             ),

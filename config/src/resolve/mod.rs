@@ -3,6 +3,7 @@
 //! [`super::conflicts`] has made sure that no setting is in both shapes, so the first one found is taken.
 
 mod containers;
+mod control_plane;
 mod image_pins;
 mod image_rules;
 mod install;

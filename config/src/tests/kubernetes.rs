@@ -60,6 +60,63 @@ fn a_worker_of_talosctl_joins_its_cluster() {
 }
 
 #[test]
+fn a_control_plane_of_talosctl_is_a_cluster() {
+    for release in ["1.13", "1.14"] {
+        let talos = std::fs::read_to_string(data(&format!("{release}/controlplane.yaml"))).unwrap();
+        let parsed = parse(format!("{talos}{OURS}").as_bytes());
+        let parsed = parsed.unwrap_or_else(|errors| panic!("{errors}"));
+        let kubernetes = parsed.config.kubernetes.unwrap();
+        let plane = kubernetes.control_plane.unwrap();
+        // The node reaches its own API by the loopback, and users as the config says.
+        let own = kubernetes.cluster.endpoint.to_string();
+        assert_eq!(own, "https://127.0.0.1:6443");
+        assert_eq!(plane.endpoint.to_string(), "https://10.0.2.15:6443");
+        assert_eq!((plane.cluster_name.as_str(), plane.port), ("demo", 6443));
+        let subnets = [plane.pod_subnets[0], plane.service_subnets[0]];
+        let subnets = subnets.map(|subnet| subnet.to_string());
+        assert_eq!(subnets, ["10.244.0.0/16", "10.96.0.0/12"]);
+        let image = plane.api_server.image.unwrap();
+        assert_eq!(image.repository(), "kube-apiserver");
+        assert_eq!(plane.names, ["127.0.0.1"]);
+        assert!(plane.admission.contains_key("PodSecurity"));
+        assert!(plane.audit_policy.is_some() && plane.proxy.is_some());
+        let encryption = plane.encryption.unwrap();
+        assert!(encryption.expose().contains(r#""name":"key2""#));
+        let key = plane.keys.service_accounts;
+        assert!(key.expose().contains("RSA PRIVATE KEY"));
+        let role = "node-role.kubernetes.io/control-plane";
+        assert!(kubernetes.node.labels.contains_key(role));
+        assert_eq!(
+            kubernetes.node.taints[role].effect,
+            TaintEffect::NoSchedule,
+            "{release}"
+        );
+    }
+}
+
+#[test]
+fn a_control_plane_needs_its_keys_and_may_run_pods() {
+    let talos = std::fs::read_to_string(data("1.13/controlplane.yaml")).unwrap();
+    let allowing = talos.replace(
+        "    clusterName: demo\n",
+        "    clusterName: demo\n    allowSchedulingOnControlPlanes: true\n",
+    );
+    let parsed = parse(format!("{allowing}{OURS}").as_bytes()).unwrap();
+    assert!(parsed.config.kubernetes.unwrap().node.taints.is_empty());
+    let worker = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    let without = worker.replace("type: worker", "type: controlplane");
+    let errors = parse(format!("{without}{OURS}").as_bytes()).unwrap_err();
+    for lack in [
+        "`cluster.ca` with its key",
+        "`cluster.aggregatorCA` with its key",
+        "`cluster.etcd.ca` with its key",
+        "`cluster.serviceAccount.key`",
+    ] {
+        assert!(errors.to_string().contains(lack), "{errors}");
+    }
+}
+
+#[test]
 fn settings_of_a_node() {
     let certificate = fixture_certificate();
     let main = format!(

@@ -24,7 +24,6 @@ use tonic::{Request, Response, Status};
 use crate::disk::STATE;
 use crate::machine::Machine;
 use crate::meta::Meta;
-use kubernetes::no_kubernetes;
 
 /// A method's result.
 type Reply<Message> = Result<Response<Message>, Status>;
@@ -249,19 +248,29 @@ impl MachineService for MachineApi {
         configuration::generate_client_configuration(self, request)
     }
 
-    async fn bootstrap(&self, _request: Request<()>) -> Reply<()> {
-        no_kubernetes("there is no etcd to bootstrap")
+    async fn bootstrap(
+        &self,
+        request: Request<wire::BootstrapRequest>,
+    ) -> Reply<wire::BootstrapResponse> {
+        kubernetes::bootstrap(self, request).await
     }
 
     async fn etcd_member_list(
         &self,
-        _request: Request<wire::EtcdMemberListRequest>,
+        request: Request<wire::EtcdMemberListRequest>,
     ) -> Reply<wire::EtcdMemberListResponse> {
-        no_kubernetes("there is no etcd")
+        kubernetes::etcd_member_list(self, request).await
     }
 
-    async fn kubeconfig(&self, _request: Request<()>) -> Reply<BoxStream<Data>> {
-        no_kubernetes("there is no kubeconfig")
+    async fn etcd_snapshot(
+        &self,
+        request: Request<wire::EtcdSnapshotRequest>,
+    ) -> Reply<BoxStream<Data>> {
+        kubernetes::etcd_snapshot(self, request).await
+    }
+
+    async fn kubeconfig(&self, request: Request<()>) -> Reply<BoxStream<Data>> {
+        kubernetes::kubeconfig(self, request)
     }
 
     async fn restart(

@@ -33,5 +33,6 @@ pub(super) fn kubernetes() -> Kubernetes {
             kubelet_arguments: [("v".to_owned(), vec!["2".to_owned()])].into(),
             ..NodeSettings::default()
         },
+        control_plane: None,
     }
 }

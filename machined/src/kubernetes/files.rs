@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::{bootstrap, containerd, control, etc, kubelet, var};
+use super::{bootstrap, containerd, control, digest, etc, kubelet, var};
 use crate::base::whole_file;
 use crate::config::{Kubernetes, Registries};
 
@@ -91,7 +91,12 @@ pub fn files(
             ]),
         ),
     ];
-    for label in kubelet::refused_labels(&kubernetes.node) {
+    // A control plane gives them to its node by itself.
+    let labels = match kubernetes.control_plane.is_some() {
+        true => Vec::new(),
+        false => kubelet::refused_labels(&kubernetes.node),
+    };
+    for label in labels {
         tracing::warn!("a node may not give itself the label {label}; set it by the cluster's API");
     }
     (files, environment.into())
@@ -100,15 +105,6 @@ pub fn files(
 /// The variables of services, by the names of the services.
 pub type Environment =
     std::collections::BTreeMap<String, std::collections::BTreeMap<String, String>>;
-
-fn digest(parts: &[&str]) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for part in parts {
-        hasher.update(&part.len().to_le_bytes());
-        hasher.update(part.as_bytes());
-    }
-    hasher.finalize().to_hex()[..16].to_owned()
-}
 
 /// Writes the files that differ.
 ///

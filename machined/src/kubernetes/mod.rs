@@ -5,6 +5,7 @@
 //!                bootstrap     the cluster's address, authority and token, as a kubeconfig
 //!                containerd    containerd's configuration; the machine's registries, as hosts.toml
 //!                files         all of them with their places; what has changed is written
+//!                control_plane the static pods of a machine that has the cluster itself
 //!                extensions    each unpacked extension is checked as kubernetes-init will check it ──► the plan
 //! ```
 //!
@@ -15,6 +16,7 @@
 mod a_node;
 mod bootstrap;
 mod containerd;
+pub mod control_plane;
 mod extensions;
 mod files;
 mod followed;
@@ -27,6 +29,7 @@ mod pods_socket;
 mod readiness;
 mod record;
 pub mod trial;
+pub mod version_file;
 
 pub use extensions::{ExtensionFact, ExtensionState, checked};
 pub use followed::{Followed, Offer};
@@ -51,19 +54,24 @@ use crate::base::whole_file;
 use crate::config::Kubernetes;
 use crate::store::Resource;
 
+/// The directory of all that Kubernetes has on the machine.
+fn home() -> PathBuf {
+    Path::new(Kubernetes::HOME).to_owned()
+}
+
 /// The directory that the container has as /var.
 fn var() -> PathBuf {
-    Path::new(Kubernetes::HOME).join("var")
+    home().join("var")
 }
 
 /// The directory that the container has as /etc/kubernetes.
 fn etc() -> PathBuf {
-    Path::new(Kubernetes::HOME).join("etc")
+    home().join("etc")
 }
 
 /// The directory by which machined and kubernetes-init exchange files.
 pub fn control() -> PathBuf {
-    Path::new(Kubernetes::HOME).join("control")
+    home().join("control")
 }
 
 /// The directory in which kubernetes-init keeps the logs of services.
@@ -105,6 +113,16 @@ pub fn prepare(is_running: bool) -> io::Result<()> {
 fn new_machine_id() -> io::Result<String> {
     let random = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     Ok(random.replace('-', ""))
+}
+
+/// Returns a short digest of texts.
+fn digest(parts: &[&str]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&part.len().to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
 }
 
 /// Removes a file; a missing one is fine.

@@ -13,6 +13,7 @@
 
 mod admitted;
 mod chosen;
+mod control_plane;
 mod extension_files;
 mod in_cluster;
 mod node_modules;
@@ -28,6 +29,7 @@ use rustix::process::Signal;
 
 use self::admitted::Admitted;
 use self::chosen::Choice;
+use self::control_plane::Plane;
 use self::extension_files::Fetches;
 use self::in_cluster::InCluster;
 use self::published::Lists;
@@ -97,6 +99,7 @@ struct Keeper {
     admitted: Admitted,
     fetches: Fetches,
     lists: Lists,
+    plane: Plane,
     trial: Option<Trial>,
     in_cluster: InCluster,
     /// What was carried out last, without a problem.
@@ -112,6 +115,7 @@ struct Done {
     node: String,
     extensions: Vec<PlannedExtension>,
     reboot_required: Option<String>,
+    plane: Option<control_plane::Facts>,
 }
 
 impl Done {
@@ -120,6 +124,7 @@ impl Done {
             && self.node == other.node
             && self.extensions == other.extensions
             && self.reboot_required == other.reboot_required
+            && self.plane == other.plane
     }
 }
 
@@ -131,6 +136,7 @@ impl Keeper {
             admitted: Admitted::default(),
             fetches: Fetches::default(),
             lists: Lists::default(),
+            plane: Plane::default(),
             trial: None,
             in_cluster: InCluster::new(),
             done: None,
@@ -168,10 +174,20 @@ impl Keeper {
                     let next = Done {
                         configured: configured.clone(),
                         node: node.clone(),
+                        plane: control_plane::facts(&self.machine, kubernetes, &node),
                         extensions,
                         reboot_required: self.reboot_required(),
                     };
                     self.carry_out_if_new(kubernetes, next, &mut problems).await;
+                    self.plane
+                        .tend(
+                            configured,
+                            kubernetes,
+                            &node,
+                            &self.in_cluster.readiness,
+                            &mut problems,
+                        )
+                        .await;
                 }
                 Err(error) => problems.push(format!("{error:#}")),
             }
@@ -377,6 +393,9 @@ impl Keeper {
         let registries = &next.configured.config.registries;
         let (files, environment) = kubernetes::files(kubernetes, registries, &next.node);
         blocking_io::within(blocking_io::ANSWER, move || write(&files)).await??;
+        if let Some(facts) = &next.plane {
+            control_plane::write(kubernetes, facts, &next.extensions).await?;
+        }
         let plan = Plan {
             node: next.node.clone(),
             extensions: next.extensions.clone(),

@@ -48,6 +48,7 @@ const CHANGE_NOTHING: &[&str] = &[
     "machine.MachineService/DiskUsage",
     "machine.MachineService/Dmesg",
     "machine.MachineService/EtcdMemberList",
+    "machine.MachineService/EtcdSnapshot",
     "machine.MachineService/Events",
     "machine.MachineService/GenerateClientConfiguration",
     "machine.MachineService/Hostname",

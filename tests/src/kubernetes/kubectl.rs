@@ -21,7 +21,7 @@ pub struct Kubectl {
 
 impl Kubectl {
     /// Returns the program for this kubeconfig; it writes its files into the folder.
-    pub(super) fn of(kubeconfig: &std::path::Path, folder: Scratch) -> Result<Self> {
+    pub fn of(kubeconfig: &std::path::Path, folder: Scratch) -> Result<Self> {
         Ok(Self {
             program: program("kubectl")?,
             options: vec![
@@ -30,6 +30,12 @@ impl Kubectl {
             ],
             folder,
         })
+    }
+
+    /// Returns the program for the same cluster at another address.
+    pub fn at(mut self, server: &str) -> Self {
+        self.options.push(format!("--server={server}"));
+        self
     }
 
     /// Returns the program for the bearer of a token alone, at this server.

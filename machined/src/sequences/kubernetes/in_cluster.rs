@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::control_plane;
 use crate::config::Kubernetes;
 use crate::kubernetes::trial::Readiness;
 use crate::kubernetes::{Mode, NodeMetadata, NodeObject, NodeService, readiness};
@@ -74,7 +75,8 @@ impl InCluster {
         self.problem = changed
             .err()
             .map(|error| format!("the node's labels and annotations: {error:#}"));
-        self.readiness = readiness(services, object.as_ref().map(Option::as_ref));
+        let readiness = readiness(services, object.as_ref().map(Option::as_ref));
+        self.readiness = control_plane::judged(kubernetes, readiness);
     }
 }
 

@@ -1,0 +1,30 @@
+//! The control plane of a cluster on this machine: etcd, API server, controller manager and scheduler as static pods of kubelet.
+//!
+//! ```text
+//! the config's keys ──► certificates   those of each program, issued again in time    /etc/kubernetes/pki
+//!                       kubeconfigs    of the programs and of the administrator       /etc/kubernetes/*.conf
+//! version, settings ──► manifests      the static pods                                /etc/kubernetes/manifests
+//!                       write          all of them with their places; what has changed is written
+//! a running API     ──► objects        those that let nodes join, and the node's role
+//! a running etcd    ──► etcd           members, snapshots, by its API
+//! ```
+//!
+//! The decision: machined computes every file from the config and the version of the extension, as the files of a node. kubeadm, which the
+//! extension brings as well, was the other choice: its phases leave files that only a next phase changes, so that each power cut between two
+//! of them, each other config and each way back would be a case of its own. Here another config or version is another set of files.
+//!
+//! The version is that of the extension `kubernetes`, whatever tags the config names: kubelet and control plane change, and go back, together.
+//! All programs reach each other by the loopback, which no lease and no link takes away.
+
+mod certificates;
+pub mod etcd;
+mod kubeconfigs;
+mod manifests;
+mod objects;
+mod place;
+mod write;
+
+pub use kubeconfigs::administrator;
+pub use objects::apply;
+pub use place::Place;
+pub use write::{begin, has_begun, version_of, write};

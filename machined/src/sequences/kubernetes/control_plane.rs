@@ -1,0 +1,153 @@
+//! The control plane of a machine that is a cluster: its files in the version of the extension that runs, with a snapshot before another
+//! version, and its objects once its API answers.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use instar_kubernetes_plan::PlannedExtension;
+
+use crate::base::blocking_io;
+use crate::config::{ControlPlane, Kubernetes};
+use crate::kubernetes::control_plane::{self, Place, apply, etcd, has_begun, version_of};
+use crate::kubernetes::trial::Readiness;
+use crate::kubernetes::version_file::VersionFile;
+use crate::machine::{Configured, Machine};
+
+/// The pause between two tries to apply the objects.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Certificates are looked at when a day is over.
+const DAY: u64 = 24 * 3600;
+
+/// All that the files of a control plane are made from, besides the config and the extensions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Facts {
+    place: Place,
+    has_begun: bool,
+    day: u64,
+}
+
+/// Returns the facts; `None` if the control plane is elsewhere.
+pub(super) fn facts(machine: &Machine, kubernetes: &Kubernetes, node: &str) -> Option<Facts> {
+    let plane = kubernetes.control_plane.as_ref()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    Some(Facts {
+        place: Place {
+            node: node.to_owned(),
+            domain: kubernetes.cluster.domain.clone(),
+            addresses: addresses(machine, plane),
+        },
+        has_begun: has_begun(),
+        day: now.map_or(0, |now| now.as_secs() / DAY),
+    })
+}
+
+/// Returns the machine's own addresses: those of links, and not those that networks of pods have added.
+fn addresses(machine: &Machine, plane: &ControlPlane) -> Vec<IpAddr> {
+    let status = machine.network.status();
+    let status = status.borrow();
+    let all = status.addresses.iter().map(|it| it.address.address());
+    let of_cluster = |address: &IpAddr| {
+        let mut subnets = plane.pod_subnets.iter().chain(&plane.service_subnets);
+        subnets.any(|subnet| subnet.contains(*address))
+    };
+    all.filter(|address| !of_cluster(address)).collect()
+}
+
+/// Judges a node whose cluster is on the same machine: if the API does not answer, that is the node's own fault.
+pub(super) fn judged(kubernetes: &Kubernetes, readiness: Readiness) -> Readiness {
+    match readiness {
+        Readiness::Unknown(why) if kubernetes.control_plane.is_some() => {
+            Readiness::NotReady(format!("the control plane of this machine: {why}"))
+        }
+        readiness => readiness,
+    }
+}
+
+/// Writes the control plane's files. Before those of another version, etcd's data are kept in a snapshot.
+pub(super) async fn write(
+    kubernetes: &Kubernetes,
+    facts: &Facts,
+    extensions: &[PlannedExtension],
+) -> anyhow::Result<()> {
+    let Some(plane) = &kubernetes.control_plane else {
+        return Ok(());
+    };
+    let version = version_of(extensions)?;
+    let before = VersionFile::read().await;
+    if let Some(before) = before.filter(|before| *before != version && facts.has_begun) {
+        keep_data(plane, &before, &version).await;
+    }
+    let (kubernetes, facts) = (kubernetes.clone(), facts.clone());
+    let of = version.clone();
+    let write = move || match &kubernetes.control_plane {
+        Some(plane) => control_plane::write(&kubernetes, plane, &facts.place, &of),
+        None => Ok(()),
+    };
+    let written = blocking_io::within(blocking_io::ANSWER, write).await?;
+    written.context("write the files of the control plane")?;
+    VersionFile::write(&version).await
+}
+
+/// Keeps etcd's data before a change of versions. A cluster that is broken is changed without: that may be what mends it.
+async fn keep_data(plane: &ControlPlane, before: &str, version: &str) {
+    match etcd::keep_snapshot(plane, &format!("{before}-before-{version}")).await {
+        Ok(path) => tracing::info!(
+            "Kubernetes: {before} becomes {version}; etcd's data of before are in {}",
+            path.display()
+        ),
+        Err(error) => tracing::warn!(
+            "Kubernetes: {before} becomes {version} without a snapshot of etcd: {error:#}"
+        ),
+    }
+}
+
+/// What has been done to a running control plane.
+#[derive(Default)]
+pub(super) struct Plane {
+    /// The config whose objects were applied.
+    applied: Option<Arc<Configured>>,
+    tried: Option<Instant>,
+}
+
+impl Plane {
+    /// Applies the objects of the cluster, once for each config, and says what is missing.
+    pub(super) async fn tend(
+        &mut self,
+        configured: &Arc<Configured>,
+        kubernetes: &Kubernetes,
+        node: &str,
+        readiness: &Readiness,
+        problems: &mut Vec<String>,
+    ) {
+        let Some(plane) = &kubernetes.control_plane else {
+            return;
+        };
+        if !has_begun() {
+            problems.push(NOT_BEGUN.to_owned());
+            return;
+        }
+        let is_done = |applied: &Arc<Configured>| Arc::ptr_eq(applied, configured);
+        let waits = |tried: Instant| tried.elapsed() < PAUSE;
+        if self.applied.as_ref().is_some_and(is_done) || self.tried.is_some_and(waits) {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        match apply(kubernetes, plane, node).await {
+            Ok(()) => {
+                tracing::info!("Kubernetes: nodes can join this machine's cluster");
+                self.applied = Some(configured.clone());
+            }
+            // A control plane that starts does not answer: the readiness tells that.
+            Err(error) if *readiness == Readiness::Ready => {
+                problems.push(format!("the cluster's own objects: {error:#}"));
+            }
+            Err(error) => tracing::debug!("the cluster's own objects wait: {error:#}"),
+        }
+    }
+}
+
+/// The problem of a control plane without a cluster.
+const NOT_BEGUN: &str = "the cluster has not begun: `instarctl bootstrap` begins a new one, once; \
+     after the loss of its data, put a snapshot of etcd in place first";
