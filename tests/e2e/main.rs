@@ -45,6 +45,7 @@ mod logs;
 mod lost_config;
 mod machine_config;
 mod medium;
+mod mirrors;
 mod no_call_fails;
 mod odd_images;
 mod one_at_a_time;
@@ -63,6 +64,7 @@ mod secure_boot;
 mod small_machine;
 mod soak;
 mod staged;
+mod stick_approvals;
 mod sticks;
 mod talosctl_commands;
 mod talosctl_upgrades;
@@ -110,7 +112,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 39] = [
+const OF_LONG_RUNS: [Area; 41] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -132,7 +134,9 @@ const OF_LONG_RUNS: [Area; 39] = [
     bundles::tests,
     black_out::tests,
     sticks::tests,
+    stick_approvals::tests,
     pins::tests,
+    mirrors::tests,
     hostile_clients::tests,
     dead_neighbours::tests,
     full_var::tests,

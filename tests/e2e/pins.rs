@@ -1,13 +1,17 @@
 //! Images that are fetched ahead and kept: by the config, by a call, and for an upgrade that is prepared ahead; then the registry is silent.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use instar_tests::{
     GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node,
-    Outcome, Registry, Said, Scratch, Test, chapters, greeter_image, http, push_greeter_edition,
-    sha256_digest, tests,
+    OciImage, Outcome, Registry, Said, Scratch, Test, chapters, greeter_image, http,
+    push_greeter_edition, sha256_digest, tests,
 };
 use serde_json::Value;
 
@@ -24,6 +28,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         pinned_images_need_no_registry,
         an_upgrade_that_was_prepared_needs_no_registry,
+        a_machine_without_a_disk_has_its_pinned_images_in_memory,
     ]
 }
 
@@ -32,15 +37,19 @@ struct Story {
     node: Node,
     client: Instarctl,
     registry: Registry,
+    /// Another registry, which answers to the end.
+    other: Registry,
     scratch: Scratch,
 }
 
 async fn pinned_images_need_no_registry(scratch: Scratch) -> Outcome {
     let story = Story::begin(&scratch).await?;
     with_its_registry(&story).await?;
+    let layer = a_layer_is_half_here(&story).await?;
     let story = story.after_a_power_cut().await?;
     chapters![
         the_pins_are_as_they_were(&story),
+        the_layer_goes_on_where_the_power_was_cut(&story, &layer),
         an_upgrade_without_its_registry_releases_its_image(&story),
     ]
     .await
@@ -66,31 +75,40 @@ impl Story {
         let registry = Registry::with_both_installers_without_kernel(scratch)?;
         push_greeter_edition(&registry, "one")?;
         greeter_image("two")?.push(&registry, GREETER, "v2")?;
+        let other = Registry::start(&scratch.below("other")?)?;
         let (host, pins) = (registry.host_for_guest(), closed(&registry)?);
+        let second = other.host_for_guest();
         let node = Node::plan(scratch, &ImageUnderTest::first()?)
             .blank_disk()?
             .forward(GREETER_PORT)
             .forward(SERVED_PORT)
             .configure(move |config| {
                 let config = config.install_disk("/dev/vda").registry(&host);
-                config.greeter(&host).document(CLOCK).document(&pins)
+                let config = config.registry(&second).greeter(&host);
+                config.document(CLOCK).document(&pins)
             });
-        Self::of(node.boot().await?, registry, scratch).await
+        Self::of(node.boot().await?, registry, other, scratch).await
     }
 
-    async fn of(node: Node, registry: Registry, scratch: &Scratch) -> Result<Self> {
+    async fn of(
+        node: Node,
+        registry: Registry,
+        other: Registry,
+        scratch: &Scratch,
+    ) -> Result<Self> {
         node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
             registry,
+            other,
             scratch: scratch.clone(),
         })
     }
 
     async fn after_a_power_cut(self) -> Result<Self> {
         let node = self.node.power_cycle().await?;
-        Self::of(node, self.registry, &self.scratch).await
+        Self::of(node, self.registry, self.other, &self.scratch).await
     }
 
     async fn run(&self, words: &[&str]) -> Result<Said> {
@@ -326,6 +344,41 @@ async fn the_pins_are_as_they_were(story: &Story) -> Outcome {
     story.runs("one").await
 }
 
+/// Bytes of the layer of the image that the power cut meets.
+const LAYER: usize = 12 << 20;
+/// Bytes that have come by then, which takes longer than the time after which the node syncs them.
+const CUT_AT: u64 = 8 << 20;
+
+/// Pins an image of one layer at a MiB a second, and returns the layer's file once two thirds are there.
+async fn a_layer_is_half_here(story: &Story) -> Result<PathBuf> {
+    let mut content = vec![0; LAYER];
+    File::open("/dev/urandom")?.read_exact(&mut content)?;
+    let image = OciImage::starting(&["/big"]).files(&[("big", &content)])?;
+    let pushed = image.push(&story.other, "big", "v1")?;
+    let name = story.other.image_for_guest("big:v1");
+    story
+        .run(&["image", "pin", &name, "--bandwidth", "1MiB/s"])
+        .await?;
+    let fetched = async || {
+        let pin = story.pin(&name).await?;
+        ensure!(pin["bytes"].as_u64() >= Some(CUT_AT), "{pin:#}");
+        Ok(())
+    };
+    let what = "two thirds of the layer are here";
+    story.node.wait_until(what, PATIENCE, fetched).await?;
+    story
+        .other
+        .blob_file(pushed.layers.first().context("no layer")?)
+}
+
+/// The registry's first bytes are others now: whoever asked for them would have another layer.
+async fn the_layer_goes_on_where_the_power_was_cut(story: &Story, layer: &Path) -> Outcome {
+    let file = File::options().write(true).open(layer)?;
+    file.write_all_at(&[0; 4096], 1000)?;
+    let name = story.other.image_for_guest("big:v1");
+    story.becomes(&name, "pinned", "").await
+}
+
 async fn an_upgrade_without_its_registry_releases_its_image(story: &Story) -> Outcome {
     let image = story.image(&format!("{INSTALLER}:v0.2.0"));
     story.run(&["upgrade", "--image", &image, "--wait"]).await?;
@@ -343,10 +396,12 @@ async fn an_upgrade_without_its_registry_releases_its_image(story: &Story) -> Ou
 async fn an_upgrade_that_was_prepared_needs_no_registry(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let node = install_with(&scratch, &registry, |config| config.document(CLOCK)).await?;
-    let story = Story::of(node, registry, &scratch).await?;
+    let other = Registry::start(&scratch.below("other")?)?;
+    let story = Story::of(node, registry, other, &scratch).await?;
     chapters![
         a_dry_run_tells_the_images_and_the_room(&story),
         what_cannot_be_is_refused_at_once(&story),
+        an_upgrade_waits_for_its_window(&story),
         it_is_prepared_and_nothing_is_disturbed(&story),
         a_reboot_starts_it_without_a_registry(&story),
     ]
@@ -393,6 +448,31 @@ async fn what_cannot_be_is_refused_at_once(story: &Story) -> Outcome {
     Ok(())
 }
 
+/// What is prepared after that takes its place.
+async fn an_upgrade_waits_for_its_window(story: &Story) -> Outcome {
+    let window = in_two_hours()?;
+    story.prepare(&["--window", &window]).await?;
+    let waits = async || {
+        let next = story.next_upgrade().await?;
+        ensure!(next.contains("preparing"), "{next}");
+        let pins = story.run(&["get", "pins"]).await?;
+        ensure!(pins.output.contains("its window is closed"), "{pins:?}");
+        Ok(())
+    };
+    let what = "the upgrade waits for its window";
+    story.node.wait_until(what, PATIENCE, waits).await
+}
+
+/// A window of an hour that opens in two.
+fn in_two_hours() -> Result<String> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let at = |hours: u64| {
+        let minutes = (now.as_secs() / 60 + hours * 60) % 1440;
+        format!("{:02}:{:02}", minutes / 60, minutes % 60)
+    };
+    Ok(format!("{}-{}", at(2), at(3)))
+}
+
 async fn it_is_prepared_and_nothing_is_disturbed(story: &Story) -> Outcome {
     let before = story.node.boot_id().await?;
     story.prepare(&["--bandwidth", "16MiB/s"]).await?;
@@ -420,4 +500,45 @@ async fn a_reboot_starts_it_without_a_registry(story: &Story) -> Outcome {
     };
     let what = "the commit releases its images";
     story.node.wait_until(what, PATIENCE, released).await
+}
+
+async fn a_machine_without_a_disk_has_its_pinned_images_in_memory(scratch: Scratch) -> Outcome {
+    let story = Story::without_disk(&scratch).await?;
+    chapters![
+        a_pinned_image_is_in_memory(&story),
+        it_is_prepared_and_nothing_is_disturbed(&story),
+        a_container_changes_without_its_registry(&story),
+        without_blobs_nothing_can_be_served(&story),
+    ]
+    .await
+}
+
+impl Story {
+    async fn without_disk(scratch: &Scratch) -> Result<Self> {
+        let registry = Registry::with_both_installers_without_kernel(scratch)?;
+        push_greeter_edition(&registry, "one")?;
+        greeter_image("two")?.push(&registry, GREETER, "v2")?;
+        let host = registry.host_for_guest();
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .forward(GREETER_PORT)
+            .configure(move |config| config.registry(&host).greeter(&host).document(CLOCK));
+        let other = Registry::start(&scratch.below("other")?)?;
+        Self::of(node.boot().await?, registry, other, scratch).await
+    }
+}
+
+async fn a_pinned_image_is_in_memory(story: &Story) -> Outcome {
+    let image = story.image("greeter:v2");
+    story.run(&["image", "pin", &image]).await?;
+    story.becomes(&image, "pinned", "").await?;
+    story.refuses(&["image", "rm", &image], "is pinned").await
+}
+
+async fn without_blobs_nothing_can_be_served(story: &Story) -> Outcome {
+    let said = story.serve(&[]).await?;
+    ensure!(
+        said.complaint.contains("keeps its images in memory"),
+        "{said:?}"
+    );
+    Ok(())
 }

@@ -27,27 +27,46 @@ pub async fn bundle(
     name: &str,
     images: &[&str],
 ) -> Result<PathBuf> {
+    let file = scratch.join(name);
+    create(registry, scratch, &file.to_string_lossy(), images).await?;
+    Ok(file)
+}
+
+/// Makes a bundle as a directory of this name.
+pub async fn bundle_directory(
+    registry: &Registry,
+    scratch: &Scratch,
+    name: &str,
+    images: &[&str],
+) -> Result<PathBuf> {
+    let directory = scratch.join(name);
+    let place = format!("{}/", directory.display());
+    create(registry, scratch, &place, images).await?;
+    Ok(directory)
+}
+
+async fn create(registry: &Registry, scratch: &Scratch, to: &str, images: &[&str]) -> Result<()> {
     let host = registry.host_for_guest();
     let way = format!(
         "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: {host}\nendpoints:\n  - url: http://{}\nskipFallback: true\n",
         registry.address()
     );
     let way = scratch.write("registries.yaml", way)?;
-    let file = scratch.join(name);
     let mut words = vec!["bundle".to_owned(), "create".to_owned()];
     for image in images {
         words.extend(["--image".to_owned(), registry.image_for_guest(image)]);
     }
-    let paths = [("--registries", &way), ("--to", &file)];
+    let way = way.to_string_lossy();
+    let paths = [("--registries", &*way), ("--to", to)];
     words.extend(
         paths
             .into_iter()
-            .flat_map(|(option, path)| [option.to_owned(), path.to_string_lossy().into_owned()]),
+            .flat_map(|(option, path)| [option.to_owned(), path.to_owned()]),
     );
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let said = Instarctl::alone(scratch)?.run(&words).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    Ok(file)
+    Ok(())
 }
 
 /// Writes a filesystem of ext4 with a label and this file on it.
@@ -69,6 +88,22 @@ pub fn fat_stick(scratch: &Scratch, name: &str, label: &str, directory: &str) ->
     run(Command::new("mkfs.vfat").args(["-n", label]).arg(&stick))?;
     let place = format!("::{directory}");
     run(Command::new("mmd").arg("-i").arg(&stick).arg(place))?;
+    Ok(stick)
+}
+
+/// Writes a filesystem of FAT with a label and a directory of the host on it.
+pub fn fat_stick_with(
+    scratch: &Scratch,
+    name: &str,
+    label: &str,
+    directory: &Path,
+) -> Result<PathBuf> {
+    let stick = scratch.join(name);
+    File::create(&stick)?.set_len(FAT_STICK)?;
+    run(Command::new("mkfs.vfat").args(["-n", label]).arg(&stick))?;
+    let mut copy = Command::new("mcopy");
+    copy.arg("-s").arg("-i").arg(&stick);
+    run(copy.arg(directory).arg("::"))?;
     Ok(stick)
 }
 

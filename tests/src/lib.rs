@@ -80,8 +80,8 @@ mod wrong_time_server;
 pub use bad_line::{BadLine, Impairment};
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use bundle::{
-    bundle, copy_from_fat, fat_stick, place_for_sticks, place_for_usb_sticks, plug_in,
-    plug_into_usb, pull_out, stick,
+    bundle, bundle_directory, copy_from_fat, fat_stick, fat_stick_with, place_for_sticks,
+    place_for_usb_sticks, plug_in, plug_into_usb, pull_out, stick,
 };
 pub use calls::{Answer, Calls};
 pub use code_lines::code_lines_below;

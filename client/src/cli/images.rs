@@ -58,8 +58,11 @@ pub(crate) enum Image {
         /// The images, instead of all that are pinned or came by a bundle
         #[arg(long, value_delimiter = ',')]
         images: Vec<String>,
+        /// With TLS, by the certificate of the node's API; clients trust the authority of its machine config
+        #[arg(long)]
+        tls: bool,
         /// Stop serving
-        #[arg(long, conflicts_with_all = ["listen", "time", "images"])]
+        #[arg(long, conflicts_with_all = ["listen", "time", "images", "tls"])]
         stop: bool,
     },
     /// Approve the image that waits behind the name that a container follows; "get updates" shows it

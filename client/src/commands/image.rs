@@ -37,8 +37,9 @@ pub(super) async fn run(global: &Global, image: &Image) -> Result<(), Failure> {
                 listen,
                 time,
                 images,
+                tls,
                 ..
-            } => serve::serve(global, &node, listen, *time, images).await?,
+            } => serve::serve(global, &node, listen, *time, images, *tls).await?,
             Image::Approve { container, digest } => {
                 approve(global, &node, container, digest).await?
             }

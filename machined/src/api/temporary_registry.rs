@@ -46,7 +46,7 @@ impl TemporaryRegistryService for TemporaryRegistryApi {
         let images = images.collect::<Result<Vec<_>, _>>()?;
         let machine = self.machine.clone();
         let serving = async move {
-            let served = serve_images(&machine, images, address, time).await;
+            let served = serve_images(&machine, images, address, time, request.tls).await;
             let (address, images) = served.map_err(|error| status(&error))?;
             Ok(wire::ServeImagesResponse {
                 listen: address.to_string(),

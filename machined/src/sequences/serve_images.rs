@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ServerConfig;
+
 use crate::base::blocking_io::{self, ANSWER, NoAnswer};
 use crate::machine::Machine;
 use crate::oci::PulledImage;
@@ -28,12 +30,21 @@ pub enum ServeError {
     /// The registry cannot begin.
     #[error(transparent)]
     CannotServe(#[from] CannotServe),
+    /// No authority signs for this machine.
+    #[error(
+        "there is no certificate for TLS that others could check: the machine config has no authority with its key"
+    )]
+    NoCertificate,
+    /// The certificate cannot be used.
+    #[error("{0:#}")]
+    Certificate(anyhow::Error),
     /// The disk does not answer.
     #[error("the images were not read")]
     NoAnswer(#[from] NoAnswer),
 }
 
-/// Serves these images, or all that are pinned or came by a bundle; returns the address, and the images.
+/// Serves these images, or all that are pinned or came by a bundle, with the API's certificate or without TLS; returns the address, and the
+/// images.
 ///
 /// # Errors
 /// Nothing is served.
@@ -42,14 +53,26 @@ pub async fn serve_images(
     images: Vec<ImageReference>,
     address: SocketAddr,
     time: Duration,
+    with_tls: bool,
 ) -> Result<(SocketAddr, Vec<String>), ServeError> {
+    let tls = match with_tls {
+        true => Some(tls(machine)?),
+        false => None,
+    };
     let chooser = machine.clone();
     let choosing = blocking_io::within(ANSWER, move || offer(&chooser, images));
     let offer = choosing.await??;
     let names = offer.names();
     let registry = &machine.temporary_registry;
-    let address = registry.serve(&machine.store, offer, address, time)?;
+    let address = registry.serve(&machine.store, offer, address, time, tls)?;
     Ok((address, names))
+}
+
+/// The settings of TLS, with the certificate that the API has now.
+fn tls(machine: &Machine) -> Result<ServerConfig, ServeError> {
+    let own = machine.own_certificates.borrow().clone();
+    let own = own.ok_or(ServeError::NoCertificate)?;
+    own.server_config().map_err(ServeError::Certificate)
 }
 
 /// Reads the documents of the images.

@@ -4,8 +4,9 @@
 //! (`request.rs`), a blob is compared with its digest while it is sent (`blob.rs`), and the server is hyper's (`server.rs`). It ends with its
 //! time, by a call, or with the generation.
 //!
-//! The decision: HTTP without TLS and without credentials, on loopback unless another address is chosen. Clients compare digests, and a
-//! certificate that nobody knows would be switched off by all of them.
+//! The decision: HTTP without credentials, on loopback unless another address is chosen; clients compare digests. With TLS on request, by the
+//! certificate of the node's API, which its authority has issued: other machines of the site know that authority already. A certificate that
+//! is made for the moment, which nobody knows, would be switched off by all clients.
 
 mod blob;
 mod offer;
@@ -20,10 +21,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use rustls::ServerConfig;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
 
 use crate::base::lock::Lock as _;
 use crate::store::{Resource, Store};
@@ -44,6 +47,8 @@ pub struct TemporaryRegistryFact {
     pub requests: u64,
     /// Bytes of blobs that were sent.
     pub bytes: u64,
+    /// Whether it has TLS.
+    pub tls: bool,
 }
 
 impl Resource for TemporaryRegistryFact {
@@ -93,7 +98,7 @@ impl Drop for Shown {
 }
 
 impl TemporaryRegistry {
-    /// Serves images at this address for so long; returns the address, whose port the kernel has chosen if it was 0.
+    /// Serves images at this address for so long, with these settings of TLS or without TLS; returns the address, whose port the kernel has chosen if it was 0.
     ///
     /// # Errors
     /// There is one already, or the address cannot be listened on.
@@ -103,6 +108,7 @@ impl TemporaryRegistry {
         offer: Offer,
         address: SocketAddr,
         time: Duration,
+        tls: Option<ServerConfig>,
     ) -> Result<SocketAddr, CannotServe> {
         let mut running = self.running.locked();
         if let Some(running) = running.as_ref().filter(|it| !it.task.is_finished()) {
@@ -121,7 +127,7 @@ impl TemporaryRegistry {
             "{} images are served at {address} for {time:?}",
             offer.len()
         );
-        let task = tokio::spawn(run(listener, offer, shown, time)).abort_handle();
+        let task = tokio::spawn(run(listener, tls, offer, shown, time)).abort_handle();
         *running = Some(Running { address, task });
         Ok(address)
     }
@@ -135,15 +141,24 @@ impl TemporaryRegistry {
     }
 }
 
-async fn run(listener: TcpListener, offer: Offer, shown: Shown, time: Duration) {
+async fn run(
+    listener: TcpListener,
+    tls: Option<ServerConfig>,
+    offer: Offer,
+    shown: Shown,
+    time: Duration,
+) {
     let (figures, offer) = (Arc::new(Figures::default()), Arc::new(offer));
     let fact = TemporaryRegistryFact {
         until: SystemTime::now() + time,
         images: offer.names(),
         requests: 0,
         bytes: 0,
+        tls: tls.is_some(),
     };
-    let serving = server::serve(listener, offer, figures.clone(), Instant::now() + time);
+    let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
+    let until = Instant::now() + time;
+    let serving = server::serve(listener, tls, offer, figures.clone(), until);
     tokio::select! {
         () = serving => {}
         () = show(&shown, fact, &figures) => {}

@@ -1,11 +1,11 @@
-//! The server: HTTP/1.1 without TLS, `GET` and `HEAD` of documents and blobs, and nothing else.
+//! The server: HTTP/1.1 with or without TLS, `GET` and `HEAD` of documents and blobs, and nothing else.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -15,9 +15,11 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use super::blob::{self, Body};
 use super::offer::Offer;
@@ -28,7 +30,7 @@ use crate::values::Digest;
 
 /// Limit on connections: each takes up to 256 KiB. Others wait in the kernel.
 const MOST_CONNECTIONS: usize = 16;
-/// Time for a request to be complete, and between two requests of a connection.
+/// Time for a handshake of TLS, for a request to be complete, and between two requests of a connection.
 const REQUEST: Duration = Duration::from_secs(15);
 /// Bytes of a connection's buffer.
 const BUFFER: usize = 16 << 10;
@@ -49,6 +51,7 @@ pub(super) struct Figures {
 /// Serves until this time. Connections end with the future.
 pub(super) async fn serve(
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     offer: Arc<Offer>,
     figures: Arc<Figures>,
     until: Instant,
@@ -61,7 +64,16 @@ pub(super) async fn serve(
             _ = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept(), if !is_full => match accepted {
                 Ok((connection, from)) => {
-                    connections.spawn(one(connection, from, offer.clone(), figures.clone()));
+                    let (tls, offer, figures) = (tls.clone(), offer.clone(), figures.clone());
+                    connections.spawn(async move {
+                        let served = match tls {
+                            None => one(connection, offer, figures).await,
+                            Some(tls) => over_tls(connection, &tls, offer, figures).await,
+                        };
+                        if let Err(error) = served {
+                            tracing::debug!("the connection from {from} broke off: {error:#}");
+                        }
+                    });
                 }
                 Err(error) => {
                     tracing::debug!("no connection can be taken: {error}");
@@ -72,8 +84,22 @@ pub(super) async fn serve(
     }
 }
 
+async fn over_tls(
+    connection: TcpStream,
+    tls: &TlsAcceptor,
+    offer: Arc<Offer>,
+    figures: Arc<Figures>,
+) -> anyhow::Result<()> {
+    let secured = timeout(REQUEST, tls.accept(connection)).await;
+    one(secured.context("no handshake in time")??, offer, figures).await
+}
+
 /// Serves one connection.
-async fn one(connection: TcpStream, from: SocketAddr, offer: Arc<Offer>, figures: Arc<Figures>) {
+async fn one(
+    connection: impl AsyncRead + AsyncWrite + Unpin,
+    offer: Arc<Offer>,
+    figures: Arc<Figures>,
+) -> anyhow::Result<()> {
     let service = service_fn(move |request: Request<Incoming>| {
         let (offer, figures) = (offer.clone(), figures.clone());
         async move {
@@ -81,15 +107,13 @@ async fn one(connection: TcpStream, from: SocketAddr, offer: Arc<Offer>, figures
             Ok::<_, Infallible>(answer(&request, &offer, &figures).await)
         }
     });
-    let served = hyper::server::conn::http1::Builder::new()
+    hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST)
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(connection), service)
-        .await;
-    if let Err(error) = served {
-        tracing::debug!("the connection from {from} broke off: {error}");
-    }
+        .await?;
+    Ok(())
 }
 
 async fn answer(

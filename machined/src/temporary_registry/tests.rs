@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::oci::{ImageStore, Keeps, Limits, Policy, Puller, Receiving, import, local_image};
+use crate::trust::OwnCertificates;
 use crate::values::{Digest, ImageReference};
 
 /// A store with one image, whose layer has some pieces.
@@ -124,7 +125,7 @@ async fn documents_and_blobs_are_served_and_nothing_else() {
     let subject = Subject::new().await;
     let (registry, store) = (TemporaryRegistry::default(), Store::default());
     let at = registry
-        .serve(&store, subject.offer(), anywhere(), AN_HOUR)
+        .serve(&store, subject.offer(), anywhere(), AN_HOUR, None)
         .unwrap();
     assert!(ask(at, "GET", "/v2/", "").await.head.contains("200 ok"));
     let by_tag = ask(at, "GET", "/v2/site/web/manifests/v1?ns=r.io", "").await;
@@ -177,7 +178,9 @@ async fn a_damaged_blob_is_not_served_to_its_end() {
     // In the first piece: by then most of it could have been sent.
     file.write_all_at(b"!", 600).unwrap();
     let (registry, store) = (TemporaryRegistry::default(), Store::default());
-    let at = registry.serve(&store, offer, anywhere(), AN_HOUR).unwrap();
+    let at = registry
+        .serve(&store, offer, anywhere(), AN_HOUR, None)
+        .unwrap();
     let path = format!("/v2/site/web/blobs/{}", subject.layer);
     for range in ["", "Range: bytes=0-4\r\n", "Range: bytes=900000-\r\n"] {
         let answer = ask(at, "GET", &path, range).await;
@@ -194,9 +197,9 @@ async fn it_ends_with_its_time_or_by_a_call_and_there_is_one() {
     let shown = || store.list::<TemporaryRegistryFact>();
     let soon = Duration::from_millis(300);
     let at = registry
-        .serve(&store, subject.offer(), anywhere(), soon)
+        .serve(&store, subject.offer(), anywhere(), soon, None)
         .unwrap();
-    let busy = registry.serve(&store, subject.offer(), anywhere(), AN_HOUR);
+    let busy = registry.serve(&store, subject.offer(), anywhere(), AN_HOUR, None);
     assert!(matches!(busy, Err(CannotServe::Busy(address)) if address == at));
     tokio::time::sleep(soon / 3).await;
     assert_eq!(shown()[0].1.images, ["site/web:v1"]);
@@ -205,13 +208,66 @@ async fn it_ends_with_its_time_or_by_a_call_and_there_is_one() {
     assert!(TcpStream::connect(at).is_err());
 
     let at = registry
-        .serve(&store, subject.offer(), anywhere(), AN_HOUR)
+        .serve(&store, subject.offer(), anywhere(), AN_HOUR, None)
         .unwrap();
     assert_eq!(registry.stop(), Some(at));
     tokio::time::sleep(soon / 3).await;
     assert!(shown().is_empty() && TcpStream::connect(at).is_err());
     let taken = std::net::TcpListener::bind(anywhere()).unwrap();
     let taken = taken.local_addr().unwrap();
-    let refused = registry.serve(&store, subject.offer(), taken, AN_HOUR);
+    let refused = registry.serve(&store, subject.offer(), taken, AN_HOUR, None);
     assert!(matches!(refused, Err(CannotServe::Listen { .. })));
+}
+
+/// The body of an answer over TLS, for a client that trusts this authority.
+fn ask_over_tls(at: SocketAddr, authority: &[u8], path: &str) -> io::Result<Vec<u8>> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority.to_vec().into()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "node-1".try_into().unwrap();
+    let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = rustls::StreamOwned::new(client, TcpStream::connect(at)?);
+    let request = format!("GET {path} HTTP/1.1\r\nHost: r\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut all = Vec::new();
+    // The server may close the connection without an end of TLS.
+    let _ = stream.read_to_end(&mut all);
+    let end = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    Ok(all.split_off(end + 4))
+}
+
+#[tokio::test]
+async fn with_tls_it_shows_the_certificate_of_the_nodes_api() {
+    let subject = Subject::new().await;
+    let (own, other) = (OwnCertificates::for_tests(), OwnCertificates::for_tests());
+    let (registry, store) = (TemporaryRegistry::default(), Store::default());
+    let tls = Some(own.server_config().unwrap());
+    let at = registry
+        .serve(&store, subject.offer(), anywhere(), AN_HOUR, tls)
+        .unwrap();
+    let path = format!("/v2/site/web/blobs/{}", subject.layer);
+    let (known, unknown, asked) = tokio::task::spawn_blocking(move || {
+        let known = ask_over_tls(at, own.authority(), &path).unwrap();
+        let unknown = ask_over_tls(at, other.authority(), &path);
+        (known, unknown, TcpStream::connect(at))
+    })
+    .await
+    .unwrap();
+    assert!(known == subject.content);
+    let unknown = unknown.unwrap_err().to_string();
+    assert!(unknown.contains("certificate"), "{unknown}");
+    let mut plain = asked.unwrap();
+    plain.write_all(b"GET /v2/ HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let reading = tokio::task::spawn_blocking(move || {
+        let _ = plain.read_to_end(&mut answer);
+        answer
+    });
+    let answer = reading.await.unwrap();
+    assert!(!answer.starts_with(b"HTTP"), "it answers without TLS");
 }

@@ -5,12 +5,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use instar_pki::{
     CertificateAuthority, IssuedCertificate, KeptError, PeerError, Role, SubjectName,
 };
+use rustls::ServerConfig;
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Lifetime of a certificate.
@@ -124,8 +127,31 @@ impl OwnCertificates {
     }
 }
 
+impl OwnCertificates {
+    /// The settings of a server that shows the API's certificate, for HTTP/1.1 and clients without a certificate.
+    pub fn server_config(&self) -> anyhow::Result<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .context("choose the versions of TLS")?;
+        let certificate = CertificateDer::from(self.server.certificate.clone());
+        let key = PrivatePkcs8KeyDer::from(self.server.key.clone());
+        let mut config = builder
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key.into())
+            .context("use the API's certificate")?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
 #[cfg(test)]
 impl OwnCertificates {
+    /// The authority that issued them, DER.
+    pub(crate) fn authority(&self) -> &[u8] {
+        &self.authority
+    }
+
     /// Certificates of an authority of its own.
     pub(crate) fn for_tests() -> Self {
         let now = SystemTime::now();

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
 
@@ -14,6 +15,9 @@ use super::{Blobs, is_name_of};
 use crate::store_error::{StoreError, failed};
 use instar_values::Digest;
 use instar_values::digest::Hasher;
+
+/// Time after which what has arrived is synced: a power cut takes no more than this from a slow transfer. A quick one ends before.
+const SYNC: Duration = Duration::from_secs(5);
 
 /// The beginning of a reception.
 #[derive(Debug)]
@@ -37,6 +41,7 @@ pub(crate) struct Writer {
     blob: PartialBlob,
     size: u64,
     length: u64,
+    synced_at: Instant,
     growth: Arc<Growth>,
     _turn: OwnedMutexGuard<()>,
 }
@@ -84,6 +89,7 @@ impl IncomingBlob {
                 blob,
                 size,
                 length,
+                synced_at: Instant::now(),
                 growth: Arc::new(Growth::from(length)),
                 _turn: turn,
             },
@@ -175,6 +181,11 @@ impl Writer {
         let path = self.blobs.partial_path(digest);
         let written = self.blob.file.write_all_at(bytes, self.length);
         written.map_err(failed("writing", &path))?;
+        if self.synced_at.elapsed() >= SYNC {
+            let synced = self.blob.file.sync_data();
+            synced.map_err(failed("syncing", &path))?;
+            self.synced_at = Instant::now();
+        }
         self.length = length;
         self.growth.grow(length);
         Ok(())

@@ -15,11 +15,13 @@ pub(super) async fn serve(
     listen: &str,
     time: Duration,
     images: &[String],
+    tls: bool,
 ) -> Result<(), Failure> {
     let request = ServeImagesRequest {
         listen: listen.to_owned(),
         time: time.try_into().ok(),
         images: images.to_vec(),
+        tls,
     };
     let mut client = TemporaryRegistryServiceClient::new(node.channel());
     let reply = client.serve(node.request(request)).await;
@@ -28,9 +30,12 @@ pub(super) async fn serve(
     global.output.show(
         || {
             let mut text = format!(
-                "{}: serves at http://{} for {time:?}, without TLS:",
+                "{}: serves at {} for {time:?}:",
                 node.name(),
-                served.listen
+                match tls {
+                    true => format!("https://{}", served.listen),
+                    false => format!("http://{}, without TLS,", served.listen),
+                }
             );
             for image in &served.images {
                 text.push_str(&format!("\n  {image}"));

@@ -236,6 +236,7 @@ fn registry((metadata, fact): (Metadata, TemporaryRegistryFact)) -> Item {
         .with("until", 2, Value::Time(fact.until))
         .with("images", 3, fact.images.into_iter().collect::<Value>())
         .with("requests", 4, fact.requests)
-        .with("bytes", 5, fact.bytes);
+        .with("bytes", 5, fact.bytes)
+        .with("tls", 6, fact.tls);
     Item::stored(metadata, spec)
 }

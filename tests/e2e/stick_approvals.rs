@@ -1,0 +1,227 @@
+//! Who approves a stick: a person at the serial console, a digest in the config, a signature; and a version from a stick that fails.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use instar_qemu::{PortLease, VmSpec, lease_port};
+use instar_tests::{
+    Cosign, GREETER, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
+    Registry, Scratch, Test, bundle, bundle_directory, chapters, fat_stick_with, greeter_image,
+    place_for_sticks, plug_in, pull_out, push_greeter_edition, stick, tests,
+};
+
+use crate::PATIENCE;
+use crate::console::{screen, with_screen};
+
+/// The version on the signed stick, which gives itself up.
+const BAD: &str = "v0.3.4";
+/// Why it does.
+const REASON: &str = "the moon is full";
+/// What the config lets a stick do.
+const ALLOWED: &str =
+    "apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\naskAt: [serial]\nupgrade: true\n";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![a_stick_is_approved_in_three_ways_and_its_bad_version_is_gone_back_from]
+}
+
+/// The sticks, made while there was a registry.
+struct Sticks {
+    /// A greeter that nobody has signed.
+    unsigned: PathBuf,
+    /// Another one, whose bundle has a digest that the config is to name.
+    named: PathBuf,
+    named_digest: String,
+    /// The bad version, signed, in a directory of a stick without a label.
+    signed: PathBuf,
+}
+
+/// A machine with a screen and a second serial console, at which a person sits.
+struct Story {
+    node: Node,
+    client: Instarctl,
+    person: PortLease,
+    sticks: Sticks,
+}
+
+async fn a_stick_is_approved_in_three_ways_and_its_bad_version_is_gone_back_from(
+    scratch: Scratch,
+) -> Outcome {
+    let story = Story::begin(&scratch).await?;
+    chapters![
+        a_person_at_the_serial_console_approves(&story),
+        a_digest_in_the_config_approves(&story),
+        a_signed_version_begins_and_gives_itself_up(&story),
+        the_stick_is_not_tried_again_and_the_screen_says_so(&story),
+    ]
+    .await
+}
+
+impl Story {
+    async fn begin(scratch: &Scratch) -> Result<Self> {
+        let (registry, owner) = (Registry::start(scratch)?, Cosign::new(scratch, "owner")?);
+        let sticks = Sticks::make(scratch, &registry, &owner).await?;
+        let rules = rules(&registry.host_for_guest(), &owner)?;
+        drop(registry);
+        let person = lease_port()?;
+        let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+        let plan = with_screen(with_places(plan, &person), "console=ttyS1 console=ttyS0");
+        let plan = plan.configure(move |config| {
+            let config = config.install_disk("/dev/vda");
+            config.document(ALLOWED).document(&rules)
+        });
+        let node = plan.boot().await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            node,
+            person,
+            sticks,
+        })
+    }
+
+    /// Waits until the resource of a bundle has all these words.
+    async fn bundle_is(&self, words: &[&str]) -> Outcome {
+        let shown = async || {
+            let said = self.client.run(&["get", "bundles", "-o", "yaml"]).await?;
+            let said = said.output;
+            ensure!(words.iter().all(|word| said.contains(word)), "{said}");
+            Ok(())
+        };
+        let what = format!("the bundle is {words:?}");
+        self.node.wait_until(&what, PATIENCE, shown).await
+    }
+
+    /// Returns the digits that the serial consoles ask for.
+    async fn digits(&self) -> Result<String> {
+        let asked = async || {
+            let console = self.node.vm().console();
+            let mut lines = console.lines().rev().map(str::trim);
+            lines.find_map(crate::sticks::digits).context("no digits")
+        };
+        let what = "the serial console asks for digits";
+        self.node.wait_until(what, PATIENCE, asked).await
+    }
+}
+
+fn with_places(plan: instar_tests::NodePlan, person: &PortLease) -> instar_tests::NodePlan {
+    let serial = format!(
+        "socket,id=person,host=127.0.0.1,port={},server=on,wait=off",
+        person.port()
+    );
+    plan.spec(move |spec| {
+        let words = place_for_sticks().into_iter();
+        let spec = words.fold(spec, VmSpec::extra_argument);
+        let words = ["-chardev", &serial, "-serial", "chardev:person"];
+        words.into_iter().fold(spec, VmSpec::extra_argument)
+    })
+}
+
+/// A rule that wants the owner's signature for installers alone.
+fn rules(host: &str, owner: &Cosign) -> Result<String> {
+    let key = owner.public_key()?.replace('\n', "\n        ");
+    Ok(format!(
+        "apiVersion: v1alpha1\nkind: ImageVerificationConfig\nrules:\n  - image: \"{host}/{INSTALLER}\"\n    publicKey:\n      certificate: |\n        {}\n",
+        key.trim_end()
+    ))
+}
+
+impl Sticks {
+    async fn make(scratch: &Scratch, registry: &Registry, owner: &Cosign) -> Result<Self> {
+        push_greeter_edition(registry, "one")?;
+        greeter_image("two")?.push(registry, GREETER, "v2")?;
+        let unsigned = bundle(registry, scratch, "unsigned.bundle", &["greeter:v1"]).await?;
+        let named = bundle(registry, scratch, "named.bundle", &["greeter:v2"]).await?;
+        Ok(Self {
+            unsigned: stick(scratch, "unsigned.img", "INSTAR-BUNDLE", &unsigned)?,
+            named_digest: digest(scratch, &named).await?,
+            named: stick(scratch, "named.img", "INSTAR-BUNDLE", &named)?,
+            signed: stick_without_label(scratch, registry, owner).await?,
+        })
+    }
+}
+
+async fn digest(scratch: &Scratch, file: &Path) -> Result<String> {
+    let file = file.to_string_lossy();
+    let client = Instarctl::alone(scratch)?;
+    let said = client.run(&["bundle", "show", &file, "-o", "json"]).await?;
+    let shown: serde_json::Value = serde_json::from_str(&said.output)?;
+    let digest = shown["summary"]["digest"].as_str();
+    Ok(digest.context("no digest")?.to_owned())
+}
+
+async fn stick_without_label(
+    scratch: &Scratch,
+    registry: &Registry,
+    owner: &Cosign,
+) -> Result<PathBuf> {
+    let installer = OciImage::read(&ImageUnderTest::second()?.installer())?.first_layer_alone();
+    let installer = installer.giving_up(scratch, BAD, REASON)?;
+    installer.push(registry, INSTALLER, BAD)?;
+    let name = format!("{INSTALLER}:{BAD}");
+    owner.sign(registry, &name)?;
+    let directory = bundle_directory(registry, scratch, "instar-bundle", &[&name]).await?;
+    fat_stick_with(scratch, "signed.img", "HOLIDAY", &directory)
+}
+
+async fn a_person_at_the_serial_console_approves(story: &Story) -> Outcome {
+    plug_in(story.node.vm(), "unsigned", &story.sticks.unsigned)?;
+    let digits = story.digits().await?;
+    story.bundle_is(&["asking", "greeter:v1"]).await?;
+    let mut console = TcpStream::connect(("127.0.0.1", story.person.port()))?;
+    console.write_all(digits.as_bytes())?;
+    let words = ["taken", "approved by a person at this machine"];
+    story.bundle_is(&words).await?;
+    let line = "The stick can be pulled out";
+    story.node.wait_for_line(line, PATIENCE)?;
+    pull_out(story.node.vm(), "unsigned")?;
+    Ok(())
+}
+
+async fn a_digest_in_the_config_approves(story: &Story) -> Outcome {
+    let approved = format!("{ALLOWED}approved: [\"{}\"]\n", story.sticks.named_digest);
+    let config = story.node.config().replace(ALLOWED, &approved);
+    let config = MachineConfig::from_yaml(&config).to_yaml();
+    story.node.apply_as(story.node.identity(), config).await?;
+    plug_in(story.node.vm(), "named", &story.sticks.named)?;
+    let words = ["taken", "approved by this machine's config", "greeter:v2"];
+    story.bundle_is(&words).await?;
+    pull_out(story.node.vm(), "named")?;
+    Ok(())
+}
+
+async fn a_signed_version_begins_and_gives_itself_up(story: &Story) -> Outcome {
+    plug_in(story.node.vm(), "signed", &story.sticks.signed)?;
+    let vm = story.node.vm();
+    for line in [
+        "A stick with the directory instar-bundle is plugged in",
+        "signed by the key of the rule for",
+        "The upgrade to v0.3.4 has begun",
+        REASON,
+    ] {
+        vm.wait_for_line(line, PATIENCE)?;
+    }
+    story.node.wait_until_ready(PATIENCE).await?;
+    ensure!(story.node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
+
+/// It is still plugged in.
+async fn the_stick_is_not_tried_again_and_the_screen_says_so(story: &Story) -> Outcome {
+    let told = format!("No upgrade to {BAD}: it was tried here before, and failed: ");
+    let shown = async || {
+        let screen = screen(&story.node)?;
+        let words: Vec<&str> = screen.split_whitespace().collect();
+        let words = words.join(" ");
+        ensure!(words.contains(&told) && words.contains(REASON), "{screen}");
+        ensure!(words.contains("The stick can be pulled out."), "{screen}");
+        Ok(())
+    };
+    let what = "the screen says that the version was tried";
+    story.node.wait_until(what, PATIENCE, shown).await?;
+    println!("{}", screen(&story.node)?);
+    ensure!(story.node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
