@@ -12,11 +12,12 @@
 //! ```
 //!
 //! Every action but those of the drivers has a budget, and a driver's round that changes nothing is no action, so the graph has no
-//! circles: "everything ends" says that a state in which nothing more can happen is an end.
+//! circles, which is checked as well. So "everything ends" can say that a state in which nothing more can happen is an end.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroU32;
 use std::time::Instant;
 
@@ -526,8 +527,38 @@ const BUDGETS: Budgets = Budgets {
     resumes: 1,
 };
 
+/// Fails if some steps lead back to where they began: then "nothing more can happen" would not be the only way never to end.
+fn assert_no_circle(fleet: &Fleet) {
+    let print = |state: &State| {
+        let mut hasher = DefaultHasher::new();
+        state.hash(&mut hasher);
+        hasher.finish()
+    };
+    let first = fleet.init_states().remove(0);
+    // Whether a state that was seen is on the path to the present one.
+    let mut on_path = HashMap::from([(print(&first), true)]);
+    let mut path = vec![(print(&first), fleet.next_states(&first))];
+    while let Some((at, left)) = path.last_mut() {
+        let Some(next) = left.pop() else {
+            on_path.insert(*at, false);
+            path.pop();
+            continue;
+        };
+        let at = print(&next);
+        match on_path.get(&at) {
+            Some(true) => panic!("a circle through {next:#?}"),
+            Some(false) => {}
+            None => {
+                on_path.insert(at, true);
+                path.push((at, fleet.next_states(&next)));
+            }
+        }
+    }
+}
+
 fn explore(what: &str, fleet: Fleet) {
     let began = Instant::now();
+    assert_no_circle(&fleet);
     let (machines, budgets) = (fleet.machines, fleet.budgets);
     let checker = fleet.checker().threads(2).spawn_bfs().join();
     println!(
@@ -570,6 +601,7 @@ fn two_at_once_and_a_halt() {
             lease: false,
             budgets: Budgets {
                 ticks: 0,
+                outages: 0,
                 failures: 2,
                 ..BUDGETS
             },
