@@ -15,7 +15,7 @@ use crate::cli::Global;
 use crate::target;
 
 /// Timeout of one look at a node, a new connection included.
-const LOOK: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Connections to the nodes, made when they are needed.
 pub(super) struct Nodes<'a> {
@@ -53,7 +53,8 @@ impl<'a> Nodes<'a> {
                 let look = async {
                     let node = match known {
                         Some(node) => node,
-                        None => target.node().await?,
+                        None if way.node.is_some() => target.node().await?,
+                        None => target.behind_endpoint().await?,
                     };
                     let standing = Standing::of(&node).await?;
                     Ok::<_, Failure>((node, standing))
