@@ -13,6 +13,9 @@
 //! - [`Endpoint`], [`Trust`], [`connect`]: one authenticated connection. It reconnects by itself.
 //! - [`Node`]: addresses calls to one node and explains its refusals.
 //! - [`follow()`] and [`Tracker`]: follow a reboot, an upgrade or a shutdown to its end.
+//! - [`upgrade()`] and [`roll_back()`]: a change of versions, from the request to a version that has proved itself. Every program upgrades
+//!   by this function.
+//! - [`Standing`]: the version that a node runs, whether it is ready, and how its upgrades ended.
 //! - [`event_history()`]: the events that a node remembers, all of them.
 //! - [`ask_again()`]: continues a stream whose node changed to another version without a reboot.
 //! - [`Failure`]: the error and advice. Programs decide by its [`FailureKind`].
@@ -23,7 +26,7 @@
 //! ([`Node::request`]) and the meaning of an error ([`Node::explain`]), and nothing else. The other choice, a method of this crate for each
 //! of the API's hundred methods, would give shorter calls. It lost because each of those methods is a second place that has to know the
 //! message's fields: new fields of the API could not be sent before they are added here too. Only the requests of every program have a
-//! method: the version, the boot id, a file.
+//! method: the version, the boot id, a file, an upgrade.
 //!
 //! The crate prints nothing and reads nothing but the client configuration. Progress goes to a [`Progress`] of the program.
 
@@ -39,8 +42,10 @@ mod follow;
 mod lines;
 mod node;
 mod socket;
+mod standing;
 mod target;
 mod tracker;
+mod upgrade;
 
 pub use ask_again::ask_again;
 pub use connection::{ConnectError, Trust, connect};
@@ -50,5 +55,9 @@ pub use failure::{Failure, FailureKind};
 pub use follow::{Done, Progress, follow, remembered_failure};
 pub use lines::Lines;
 pub use node::Node;
+pub use standing::Standing;
 pub use target::Target;
 pub use tracker::{Goal, Tracker, Update, Verdict, service_state};
+pub use upgrade::{
+    Upgraded, ask_for_rollback, ask_for_upgrade, is_busy, roll_back, upgrade, version_in_tag,
+};

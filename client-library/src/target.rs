@@ -123,6 +123,26 @@ impl Target {
         Ok(node)
     }
 
+    /// The client configuration that is read, or the first place where one would be.
+    pub fn config_path(&self) -> Option<PathBuf> {
+        let lookup = ConfigLookup::by_environment(self.config_file.clone());
+        let found = lookup.find(|place| place.exists());
+        found.or_else(|| lookup.places().into_iter().next())
+    }
+
+    /// The nodes and the endpoints that the context names.
+    ///
+    /// # Errors
+    /// The configuration cannot be used.
+    pub fn of_context(&self) -> Result<(Vec<String>, Vec<String>), Failure> {
+        let (path, config) = self.load()?;
+        let context = config.context(self.context.as_deref()).map_err(|error| {
+            Failure::new(FailureKind::Usage, format!("cannot use {}", path.display()))
+                .because(error)
+        })?;
+        Ok((context.nodes.clone(), context.endpoints()))
+    }
+
     /// Connects to the first endpoint that can be reached; returns the node behind it, and the names of the nodes that calls are for.
     async fn connect(&self) -> Result<(Node, Vec<String>), Failure> {
         let (path, config) = self.load()?;

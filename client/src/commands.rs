@@ -14,6 +14,7 @@ mod dmesg;
 mod edit;
 mod etcd;
 mod events;
+mod fleet;
 mod gen_config;
 mod gen_secrets;
 mod get;
@@ -66,6 +67,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Dmesg { follow, tail } => dmesg::run(&global, follow, tail).await,
         Command::Events { tail, actor_id } => events::run(&global, tail, actor_id).await,
         Command::Upgrade(arguments) => upgrade::run(&global, &arguments).await,
+        Command::Fleet(fleet) => fleet::run(&global, &fleet).await,
         Command::Reboot { mode, wait } => reboot::run(&global, mode, wait).await,
         Command::Shutdown { force, wait } => shutdown::run(&global, force, wait).await,
         Command::Read { path } => read::run(&global, &path).await,

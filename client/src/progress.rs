@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use instar_client::{Progress, Update};
 
 /// The progress display of one action.
@@ -17,8 +17,17 @@ pub(crate) struct ProgressDisplay {
 
 impl ProgressDisplay {
     pub(crate) fn new(node: &str) -> Self {
+        Self::with(node, ProgressBar::new_spinner)
+    }
+
+    /// The display of one of several actions that run side by side.
+    pub(crate) fn beside(others: &MultiProgress, node: &str) -> Self {
+        Self::with(node, || others.add(ProgressBar::new_spinner()))
+    }
+
+    fn with(node: &str, spinner: impl FnOnce() -> ProgressBar) -> Self {
         let bar = stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner();
+            let bar = spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}: {msg} ({elapsed})")
             {
                 bar.set_style(style);

@@ -1,5 +1,7 @@
 //! The nodes to ask and the client's identity, from the command line.
 
+use std::path::PathBuf;
+
 use instar_client::{Failure, Node, Target};
 
 use crate::cli::Global;
@@ -21,6 +23,26 @@ pub(crate) async fn at(global: &Global, address: &str) -> Result<Node, Failure> 
         ..target(global)
     };
     target.behind_endpoint().await
+}
+
+/// The target of one node of a fleet: by endpoints of its own, and by the name under which they pass calls on to it.
+pub(crate) fn by_way(global: &Global, endpoints: &[String], node: Option<&str>) -> Target {
+    let mut target = target(global);
+    if !endpoints.is_empty() {
+        target.endpoints = endpoints.to_vec();
+    }
+    target.nodes = node.map(str::to_owned).into_iter().collect();
+    target
+}
+
+/// The nodes and the endpoints of the context.
+pub(crate) fn context(global: &Global) -> Result<(Vec<String>, Vec<String>), Failure> {
+    target(global).of_context()
+}
+
+/// The client configuration, or the place where it would be.
+pub(crate) fn config_path(global: &Global) -> Option<PathBuf> {
+    target(global).config_path()
 }
 
 fn target(global: &Global) -> Target {

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use tonic::Status;
 
 mod fake_node;
+mod fleet;
 mod validate;
 
 use fake_node::{ACTOR, FakeNode};

@@ -23,6 +23,7 @@ mod dhcp;
 mod disk;
 mod drain;
 mod edits;
+mod fleet;
 mod forwarding;
 mod full_var;
 mod hang_ups;
@@ -112,13 +113,14 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 41] = [
+const OF_LONG_RUNS: [Area; 42] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
     hang_ups::tests,
     one_at_a_time::tests,
     staged::tests,
+    fleet::tests,
     hangs::tests,
     installed::tests,
     release_rules::tests,

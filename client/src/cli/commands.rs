@@ -11,6 +11,7 @@ use super::client_config::Config;
 use super::disks::Wipe;
 use super::durations::duration;
 use super::files::{List, Usage};
+use super::fleet::Fleet;
 use super::generate::Gen;
 use super::images::Image;
 use super::inspect::Inspect;
@@ -71,6 +72,9 @@ pub(crate) enum Command {
     },
     /// Upgrade the node
     Upgrade(Upgrade),
+    /// Upgrade many nodes in waves, without a server
+    #[command(subcommand)]
+    Fleet(Fleet),
     /// Reboot the node
     Reboot {
         /// Kind of reboot

@@ -113,6 +113,22 @@ async fn pull(global: &Global, node: &Node, image: &str) -> Result<(), Failure> 
 
 /// Has the node pull an image, and shows the progress; returns the name with the digest, which always means this very image.
 pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<String, Failure> {
+    let bar = byte_bar(global.output, image.to_owned());
+    let pulled = bring_with(node, image, |total, offset| {
+        bar.set_length(total);
+        bar.set_position(offset);
+    });
+    let pulled = pulled.await;
+    bar.finish_and_clear();
+    pulled
+}
+
+/// Has the node pull an image, and tells how many of how many bytes have come.
+pub(super) async fn bring_with(
+    node: &Node,
+    image: &str,
+    tell: impl Fn(u64, u64),
+) -> Result<String, Failure> {
     let doing = format!("cannot pull {image}");
     let explain = |status| node.explain(&doing, status);
     let request = ImageServicePullRequest {
@@ -121,20 +137,18 @@ pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<S
     };
     let reply = client(node).pull(node.request(request)).await;
     let mut stream = reply.map_err(explain)?.into_inner();
-    let bar = byte_bar(global.output, image.to_owned());
     let mut pulled = None;
     while let Some(message) = stream.message().await.map_err(explain)? {
         match message.response {
             Some(Response::Name(name)) => pulled = Some(name),
             Some(Response::PullProgress(progress)) => {
                 let layer = progress.progress.unwrap_or_default();
-                bar.set_length(u64::try_from(layer.total).unwrap_or(0));
-                bar.set_position(u64::try_from(layer.offset).unwrap_or(0));
+                let bytes = |number| u64::try_from(number).unwrap_or(0);
+                tell(bytes(layer.total), bytes(layer.offset));
             }
             None => {}
         }
     }
-    bar.finish_and_clear();
     pulled.ok_or_else(|| {
         Failure::new(
             FailureKind::Failed,

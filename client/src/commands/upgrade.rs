@@ -7,12 +7,12 @@ mod prepare;
 
 use instar_api::machine::UpgradeRequest;
 use instar_api::machine::upgrade_request::RebootMode;
-use instar_client::{Failure, FailureKind, Goal, Node, remembered_failure};
+use instar_client::{Failure, FailureKind, Upgraded, ask_for_upgrade, upgrade};
 use serde_json::json;
 
 use self::needed::Need;
 use crate::cli::{FetchTerms, Global, Upgrade, UpgradeMode};
-use crate::follow::follow;
+use crate::progress::ProgressDisplay;
 use crate::target;
 
 pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Failure> {
@@ -44,14 +44,9 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
     if arguments.dry_run {
         return dry_run::run(global, &node, request).await;
     }
-    let ask = async |node: &Node| {
-        let reply = node.machine().upgrade(node.request(request.clone())).await;
-        let reply = reply.map_err(|status| node.explain("did not take the upgrade", status))?;
-        node.only(reply.into_inner().messages)
-    };
     if arguments.stage {
         // The reply comes when the upgrade is staged; the result of the next boot is not waited for.
-        let staged = ask(&node).await?;
+        let staged = ask_for_upgrade(&node, request).await?;
         return global.output.show(
             || format!("{}: {}", node.name(), staged.ack),
             || json!({ "node": node.name(), "actor_id": staged.actor_id, "image": arguments.image, "staged": true }),
@@ -66,18 +61,21 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
             );
         }
     }
-    let act = async |node: &Node| Ok(ask(node).await?.actor_id);
     if !arguments.wait.wanted() {
-        let actor = act(&node).await?;
+        let actor = ask_for_upgrade(&node, request).await?.actor_id;
         return global.output.show(
             || format!("{}: accepted, actor {actor}", node.name()),
             || json!({ "node": node.name(), "actor_id": actor }),
         );
     }
-    let before = node.tag().await?;
-    let done = follow(&node, Goal::NewBoot, arguments.wait.timeout, act).await?;
-    let after = node.tag().await?;
-    check_version(&node, &arguments.image, &before, &after, &done.actor).await?;
+    let mut display = ProgressDisplay::new(node.name());
+    let upgraded = upgrade(&node, request, arguments.wait.timeout, &mut display).await;
+    display.finish();
+    let Upgraded {
+        before,
+        after,
+        done,
+    } = upgraded?;
     let (boot_before, boot_after) = done.boot_ids.unzip();
     global.output.show(
         || {
@@ -118,35 +116,6 @@ fn refuse_idle_terms(arguments: &Upgrade) -> Result<(), Failure> {
     }
 }
 
-/// Checks the running version: if it is the one of before, the upgrade was rolled back, unless the image holds that very version.
-async fn check_version(
-    node: &Node,
-    image: &str,
-    before: &str,
-    after: &str,
-    actor: &str,
-) -> Result<(), Failure> {
-    if before != after {
-        return Ok(());
-    }
-    let rolled_back = |why: &str| {
-        Failure::new(
-            FailureKind::RolledBack,
-            format!("{}: rolled back to {after}: {why}", node.name()),
-        )
-        .advise("`instarctl dmesg` and `instarctl logs` on the node tell more")
-    };
-    if let Some(why) = remembered_failure(node, actor).await {
-        return Err(rolled_back(&why));
-    }
-    match version_in_tag(image) {
-        Some(wanted) if wanted != after => Err(rolled_back(&format!(
-            "it came up again, but not with {wanted}, and did not tell why"
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// The image with this tag, if it has neither a tag nor a digest.
 fn with_tag(image: &str, tag: Option<&str>) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
@@ -154,17 +123,6 @@ fn with_tag(image: &str, tag: Option<&str>) -> String {
         Some(tag) if !last.contains([':', '@']) && !tag.is_empty() => format!("{image}:{tag}"),
         _ => image.to_owned(),
     }
-}
-
-/// The version in a reference's tag, if the tag looks like one.
-fn version_in_tag(image: &str) -> Option<&str> {
-    let without_digest = image.split_once('@').map_or(image, |(name, _)| name);
-    let last = without_digest.rsplit('/').next()?;
-    let (_, tag) = last.split_once(':')?;
-    let digits = tag.strip_prefix('v')?;
-    let numbers: Vec<&str> = digits.splitn(3, '.').collect();
-    let is_number = |text: &&str| text.starts_with(|letter: char| letter.is_ascii_digit());
-    (numbers.len() == 3 && numbers.iter().all(is_number)).then_some(tag)
 }
 
 #[cfg(test)]
@@ -181,22 +139,6 @@ mod tests {
             ("r/i", None, "r/i"),
         ] {
             assert_eq!(with_tag(image, tag), expected);
-        }
-    }
-
-    #[test]
-    fn only_a_version_in_the_tag_counts() {
-        for (image, expected) in [
-            ("10.0.2.2:5000/instar/installer:v0.2.0", Some("v0.2.0")),
-            ("r/i:v0.2.0-rc.1", Some("v0.2.0-rc.1")),
-            ("r/i:v0.2.0@sha256:abc", Some("v0.2.0")),
-            ("localhost:5000/i", None),
-            ("r/i:latest", None),
-            ("r/i:v2", None),
-            ("r/i@sha256:abc", None),
-            ("", None),
-        ] {
-            assert_eq!(version_in_tag(image), expected, "{image}");
         }
     }
 }

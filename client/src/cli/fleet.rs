@@ -1,0 +1,154 @@
+//! Rollouts over a fleet.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use instar_rollout::{Percent, Rate, Seconds};
+use instar_values::Window;
+
+/// Rollouts over many nodes, without a server.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Fleet {
+    /// Show what a rollout would do, with a reason for each node; nothing changes
+    Plan(FleetRoll),
+    /// Upgrade all nodes in waves, or go on where a rollout was interrupted
+    ///
+    /// The nodes are those of --fleet, else those of -n, else those behind the endpoints. The state of the rollout is written before each
+    /// step, so the command may be killed at any moment: the same command goes on where it was.
+    Roll(FleetRoll),
+    /// Show how far the rollout is
+    Status(FleetState),
+    /// Let no other node begin; nodes that are under way come to their end
+    Pause {
+        /// Why, for others to read
+        #[arg(long, default_value = "by hand")]
+        reason: String,
+        #[command(flatten)]
+        state: FleetState,
+    },
+    /// Go on after a pause, or after the rollout has stopped by itself
+    Resume(FleetState),
+    /// End the rollout; nodes keep the version that they run
+    Abort(FleetState),
+    /// Have all nodes that run the new version go back to the one before
+    Rollback {
+        /// Why, for others to read
+        #[arg(long, default_value = "by hand")]
+        reason: String,
+        #[command(flatten)]
+        state: FleetState,
+    },
+    /// Approve the next wave
+    Approve(FleetState),
+    /// Leave a node alone, whatever the rollout does
+    Hold {
+        /// The node's name in the rollout
+        node: String,
+        /// Why, for others to read
+        #[arg(long, default_value = "by hand")]
+        reason: String,
+        #[command(flatten)]
+        state: FleetState,
+    },
+    /// Take a hold back
+    Release {
+        /// The node's name in the rollout
+        node: String,
+        #[command(flatten)]
+        state: FleetState,
+    },
+}
+
+/// Where the state of the rollout is kept.
+#[derive(Args, Debug)]
+pub(crate) struct FleetState {
+    /// Folder with the state of the rollout [default: `fleet` beside the client configuration]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// Arguments of `fleet plan` and `fleet roll`.
+#[derive(Args, Debug)]
+pub(crate) struct FleetRoll {
+    /// Installer image
+    #[arg(short, long, value_name = "REFERENCE")]
+    pub(crate) image: String,
+    /// File with the nodes and policies of the fleet
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fleet: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limits: FleetLimits,
+    #[command(flatten)]
+    pub(crate) state: FleetState,
+}
+
+/// Limits on a rollout. Policies of the fleet's file hold too: the smallest number counts.
+#[derive(Args, Debug)]
+pub(crate) struct FleetLimits {
+    /// Number of nodes that may be out of service at once
+    #[arg(long, value_name = "COUNT", default_value_t = NonZeroU32::MIN)]
+    pub(crate) at_once: NonZeroU32,
+    /// The same as a share of all nodes, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub(crate) share: Option<Percent>,
+    /// Number of nodes that go first; the others begin when all of them have proved themselves
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) canary: Option<NonZeroU32>,
+    /// How long the canaries must have run the version before the others begin (90s, 30m, 1h, 2d)
+    #[arg(long, value_name = "TIME", default_value = "0s", requires = "canary")]
+    pub(crate) soak: Seconds,
+    /// Number of nodes that may begin in a time, such as 2/1h
+    #[arg(long, value_name = "COUNT/TIME", value_parser = rate)]
+    pub(crate) rate: Option<Rate>,
+    /// Begin only in these hours, such as "02:00-05:00" or "Sat,Sun 02:00-05:00 +01:00"; may be given several times
+    #[arg(long, value_name = "HOURS")]
+    pub(crate) window: Vec<Window>,
+    /// Have all nodes fetch the image before the first one begins
+    #[arg(long)]
+    pub(crate) prepare_first: bool,
+    /// Wait for `fleet approve` before each wave
+    #[arg(long)]
+    pub(crate) approve_waves: bool,
+    /// Number of failures at which the rollout stops
+    #[arg(long, value_name = "COUNT", default_value_t = NonZeroU32::MIN)]
+    pub(crate) max_failures: NonZeroU32,
+    /// Have nodes that run the new version go back when the rollout stops
+    #[arg(long)]
+    pub(crate) roll_back: bool,
+    /// The time that one node has for its upgrade (90s, 30m, 1h)
+    #[arg(long, value_name = "TIME", default_value = "30m")]
+    pub(crate) patience: Seconds,
+}
+
+fn percent(text: &str) -> Result<Percent, String> {
+    let number: u8 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Percent::try_from(number).map_err(str::to_owned)
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let expected = || "expected something like 2/1h".to_owned();
+    let (machines, per) = text.split_once('/').ok_or_else(expected)?;
+    Ok(Rate {
+        machines: machines.parse().map_err(|_| expected())?,
+        per: per.parse().map_err(|_| expected())?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn numbers_have_their_units() {
+        assert_eq!(u8::from(percent("25").unwrap()), 25);
+        assert_eq!(rate("2/1h").unwrap().per, Seconds(3600));
+        for bad in ["", "0", "101", "-1", "x"] {
+            assert!(percent(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["", "2", "0/1h", "2/h", "2/1"] {
+            assert!(rate(bad).is_err(), "{bad:?}");
+        }
+    }
+}

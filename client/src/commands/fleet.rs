@@ -1,0 +1,103 @@
+//! `fleet`: rollouts over many nodes, without a server. The rules are in the crate `instar-rollout`; this is one of its drivers.
+//!
+//! ```text
+//!  roll ── members, plan ─► store ◄── pause, resume, abort, rollback, approve, hold
+//!                            │ ▲
+//!                            ▼ │  one lock for each change, one for as long as a driver runs
+//!                          drive: look ─ observe ─ decide ─ intend ─ save ─ act
+//! ```
+//!
+//! The decision: commands of people change the record in the folder, and the driver reads it again before each step. A socket of the driver
+//! was the other choice. It would work only while a driver runs, and a pause has to count for the next driver as well.
+
+mod act;
+mod drive;
+mod look;
+mod members;
+mod plan;
+mod show;
+mod store;
+
+use instar_client::{Failure, FailureKind};
+use instar_rollout::{Command, MachineName};
+
+use self::store::Folder;
+use crate::cli::{Fleet, FleetRoll, FleetState, Global};
+
+pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
+    match fleet {
+        Fleet::Plan(arguments) => plan::run(global, arguments).await,
+        Fleet::Roll(arguments) => roll(global, arguments).await,
+        Fleet::Status(state) => status(global, state),
+        Fleet::Pause { reason, state } => {
+            let command = Command::Pause(reason.clone());
+            tell(global, state, command)
+        }
+        Fleet::Resume(state) => tell_and_drive(global, state, Command::Resume).await,
+        Fleet::Abort(state) => tell(global, state, Command::Abort),
+        Fleet::Rollback { reason, state } => {
+            let command = Command::Rollback(reason.clone());
+            tell_and_drive(global, state, command).await
+        }
+        Fleet::Approve(state) => tell(global, state, Command::Approve),
+        Fleet::Hold {
+            node,
+            reason,
+            state,
+        } => {
+            let command = Command::Hold(MachineName::from(node), reason.clone());
+            tell(global, state, command)
+        }
+        Fleet::Release { node, state } => {
+            tell(global, state, Command::Release(MachineName::from(node)))
+        }
+    }
+}
+
+/// Begins a rollout, or goes on with the one in the folder.
+async fn roll(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
+    let folder = Folder::of(global, &arguments.state)?;
+    let lock = folder.lock_driver()?.ok_or_else(|| folder.is_driven())?;
+    match folder.read()? {
+        Some(rollout) if !rollout.record.has_ended() => {
+            if rollout.image != arguments.image {
+                return Err(Failure::new(
+                    FailureKind::Refused,
+                    format!("the rollout of {} has not ended", rollout.image),
+                )
+                .advise("end it with `instarctl fleet abort` or `instarctl fleet rollback`"));
+            }
+            show::note(&format!("goes on with the rollout of {}", rollout.image));
+        }
+        _ => folder.begin(&plan::rollout(global, arguments).await?)?,
+    }
+    drive::run(global, &folder, lock).await
+}
+
+fn status(global: &Global, state: &FleetState) -> Result<(), Failure> {
+    let rollout = Folder::of(global, state)?.existing()?;
+    show::status(global.output, &rollout)
+}
+
+/// Changes the record; a driver that runs takes it in with its next step.
+fn tell(global: &Global, state: &FleetState, command: Command) -> Result<(), Failure> {
+    let folder = Folder::of(global, state)?;
+    let rollout = folder.change(|rollout| rollout.record.command(command))?;
+    let refused = |error| Failure::new(FailureKind::Refused, "nothing has changed").because(error);
+    rollout.0.map_err(refused)?;
+    show::status(global.output, &rollout.1)
+}
+
+/// The same, and drives the rollout to its end unless another driver does.
+async fn tell_and_drive(
+    global: &Global,
+    state: &FleetState,
+    command: Command,
+) -> Result<(), Failure> {
+    tell(global, state, command)?;
+    let folder = Folder::of(global, state)?;
+    match folder.lock_driver()? {
+        Some(lock) => drive::run(global, &folder, lock).await,
+        None => Ok(()),
+    }
+}

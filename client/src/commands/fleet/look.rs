@@ -1,0 +1,129 @@
+//! Looks at the nodes: connections, and the facts that the engine decides by.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use instar_api::definitions::instar::Outcome;
+use instar_api::definitions::runtime::MachineStage;
+use instar_client::{Failure, Node, Standing};
+use instar_rollout::{Condition, Fact, Facts, MachineName, NotedFailure, Release};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::members::Way;
+use crate::cli::Global;
+use crate::target;
+
+/// Timeout of one look at a node, a new connection included.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Connections to the nodes, made when they are needed.
+pub(super) struct Nodes<'a> {
+    global: &'a Global,
+    ways: BTreeMap<MachineName, Way>,
+    connected: BTreeMap<MachineName, Node>,
+}
+
+impl<'a> Nodes<'a> {
+    pub(super) fn new(global: &'a Global, ways: BTreeMap<MachineName, Way>) -> Self {
+        Self {
+            global,
+            ways,
+            connected: BTreeMap::new(),
+        }
+    }
+
+    /// The connection to a node, if there is one.
+    pub(super) fn connected(&self, name: &MachineName) -> Option<Node> {
+        self.connected.get(name).cloned()
+    }
+
+    /// Looks at all nodes side by side, but not at those that this driver has just asked to change: they are busy.
+    pub(super) async fn look(&mut self, busy: &BTreeSet<MachineName>) -> Facts {
+        let mut looks = JoinSet::new();
+        let mut facts = Facts::new();
+        for (name, way) in &self.ways {
+            if busy.contains(name) {
+                facts.insert(name.clone(), busy_fact());
+                continue;
+            }
+            let (name, way, known) = (name.clone(), way.clone(), self.connected(name));
+            let target = target::by_way(self.global, &way.endpoints, way.node.as_deref());
+            looks.spawn_local(async move {
+                let look = async {
+                    let node = match known {
+                        Some(node) => node,
+                        None if way.node.is_some() => target.node().await?,
+                        None => target.behind_endpoint().await?,
+                    };
+                    let standing = Standing::of(&node).await?;
+                    Ok::<_, Failure>((node, standing))
+                };
+                (name, timeout(LOOK, look).await)
+            });
+        }
+        while let Some(looked) = looks.join_next().await {
+            let Ok((name, looked)) = looked else {
+                continue;
+            };
+            let fact = match looked {
+                Ok(Ok((node, standing))) => {
+                    self.connected.insert(name.clone(), node);
+                    fact(&standing)
+                }
+                Ok(Err(failure)) => Fact::away(failure.chain()),
+                Err(_) => Fact::away(format!("no answer within {} s", LOOK.as_secs())),
+            };
+            facts.insert(name, fact);
+        }
+        facts
+    }
+}
+
+fn busy_fact() -> Fact {
+    Fact {
+        condition: Condition::Busy,
+        ..Fact::away("")
+    }
+}
+
+/// The engine's view of a node's standing.
+fn fact(standing: &Standing) -> Fact {
+    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let release = standing.release.clone().unwrap_or_default();
+    Fact {
+        condition: condition(standing),
+        running: Some(Release {
+            version: standing.version.clone(),
+            digest: release.digest.parse().ok(),
+            image: given(&release.image),
+        }),
+        history: standing.history.last().map_or(0, |(number, _)| *number),
+        failure: standing
+            .newest(Outcome::Failed)
+            .map(|(number, record)| NotedFailure {
+                number: *number,
+                why: record.reason.clone(),
+            }),
+        hold: None,
+    }
+}
+
+fn condition(standing: &Standing) -> Condition {
+    let status = standing.status.clone().unwrap_or_default();
+    let inner = status.status.clone().unwrap_or_default();
+    match standing.stage() {
+        // A node that does not tell is taken at its version.
+        None => Condition::Ready,
+        Some(MachineStage::Running) if inner.ready => Condition::Ready,
+        Some(MachineStage::Running) => {
+            let unmet = inner.unmet_conditions.iter();
+            let unmet = unmet.map(|unmet| format!("{}: {}", unmet.name, unmet.reason));
+            Condition::NotReady(unmet.collect::<Vec<_>>().join("; "))
+        }
+        Some(MachineStage::Maintenance) => {
+            Condition::NotReady("it has no machine config".to_owned())
+        }
+        Some(_) => Condition::Busy,
+    }
+}

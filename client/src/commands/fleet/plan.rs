@@ -1,0 +1,181 @@
+//! `fleet plan`, and the plan that a rollout begins with: each node says what it would do.
+
+use instar_api::instar::UpgradePlanRequest;
+use instar_api::instar::UpgradePlanResponse;
+use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
+use instar_api::machine::UpgradeRequest;
+use instar_client::{Failure, FailureKind, Node, is_busy, version_in_tag};
+use instar_rollout::{Facts, MachineName, Record, Release, decide};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::look::Nodes;
+use super::members;
+use super::store::Rollout;
+use super::{drive, show};
+use crate::cli::{FleetRoll, Global};
+use crate::output::table;
+
+/// What the nodes say about the image.
+struct Survey {
+    facts: Facts,
+    answers: BTreeMap<MachineName, Result<Option<UpgradePlanResponse>, Failure>>,
+}
+
+/// Shows what a rollout would do.
+pub(super) async fn run(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
+    let local = tokio::task::LocalSet::new();
+    local.run_until(show_plan(global, arguments)).await
+}
+
+async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
+    let fleet = members::fleet(global, arguments)?;
+    let survey = survey(global, arguments, &fleet).await;
+    let target = survey.target(&arguments.image)?;
+    let mut record = record(&target, &fleet)?;
+    let now = drive::now();
+    record.observe(&survey.facts, now);
+    let decision = decide(&record, &survey.facts, now);
+    let reason = |name: &MachineName| match survey.answers.get(name) {
+        Some(Err(refused)) => format!("would refuse: {}", refused.chain()),
+        _ => decision
+            .reasons
+            .get(name)
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+    };
+    global.output.show(
+        || {
+            let rows = record.machines.iter().map(|(name, entry)| {
+                let runs = show::version(survey.facts.get(name));
+                vec![name.to_string(), entry.pool.clone(), runs, reason(name)]
+            });
+            let rows: Vec<_> = rows.collect();
+            let table = table(&["NODE", "POOL", "RUNS", "REASON"], &rows);
+            format!("would roll {target} out; nothing has changed\n{table}")
+        },
+        || {
+            let nodes = record.machines.keys().map(|name| {
+                json!({
+                    "node": name.as_str(),
+                    "runs": show::version(survey.facts.get(name)),
+                    "reason": reason(name),
+                })
+            });
+            json!({
+                "dry_run": true,
+                "version": target.version,
+                "digest": target.digest.map(|digest| digest.to_string()),
+                "nodes": nodes.collect::<Vec<_>>(),
+            })
+        },
+    )
+}
+
+/// Plans a new rollout. It is refused if a node would refuse the image.
+pub(super) async fn rollout(global: &Global, arguments: &FleetRoll) -> Result<Rollout, Failure> {
+    let local = tokio::task::LocalSet::new();
+    local.run_until(planned(global, arguments)).await
+}
+
+async fn planned(global: &Global, arguments: &FleetRoll) -> Result<Rollout, Failure> {
+    let fleet = members::fleet(global, arguments)?;
+    let survey = survey(global, arguments, &fleet).await;
+    let target = survey.target(&arguments.image)?;
+    let mut refusals = survey
+        .answers
+        .iter()
+        .filter_map(|(_, answer)| answer.as_ref().err());
+    if let Some(refusal) = refusals.next() {
+        return Err(Failure::new(
+            FailureKind::Refused,
+            format!("nothing was begun: {}", refusal.chain()),
+        )
+        .advise("`instarctl fleet plan` shows each node's answer"));
+    }
+    Ok(Rollout {
+        image: arguments.image.clone(),
+        record: record(&target, &fleet)?,
+        ways: fleet.ways,
+    })
+}
+
+fn record(target: &Release, fleet: &members::Fleet) -> Result<Record, Failure> {
+    let record = Record::begin(
+        target.clone(),
+        fleet.policies.clone(),
+        fleet.members.clone(),
+    );
+    record.map_err(|error| Failure::new(FailureKind::Usage, "no rollout").because(error))
+}
+
+/// Asks every node that answers for its plan.
+async fn survey(global: &Global, arguments: &FleetRoll, fleet: &members::Fleet) -> Survey {
+    let mut nodes = Nodes::new(global, fleet.ways.clone());
+    let facts = nodes.look(&BTreeSet::new()).await;
+    let mut answers = BTreeMap::new();
+    for name in fleet.ways.keys() {
+        if let Some(node) = nodes.connected(name) {
+            answers.insert(name.clone(), ask(&node, &arguments.image).await);
+        }
+    }
+    Survey { facts, answers }
+}
+
+/// A node's own plan; none if it makes none, or is busy now.
+async fn ask(node: &Node, image: &str) -> Result<Option<UpgradePlanResponse>, Failure> {
+    let upgrade = UpgradeRequest {
+        image: image.to_owned(),
+        preserve: true,
+        ..UpgradeRequest::default()
+    };
+    let request = node.request(UpgradePlanRequest {
+        upgrade: Some(upgrade),
+    });
+    let reply = UpgradeServiceClient::new(node.channel())
+        .plan(request)
+        .await;
+    match reply {
+        Ok(plan) => Ok(Some(plan.into_inner())),
+        Err(status) if status.code() == tonic::Code::Unimplemented => Ok(None),
+        Err(status) => match node.explain("would not take the upgrade", status) {
+            busy if is_busy(&busy) => Ok(None),
+            refused => Err(refused),
+        },
+    }
+}
+
+impl Survey {
+    /// The version behind the image's name. All nodes get the image that the first one has found there.
+    fn target(&self, image: &str) -> Result<Release, Failure> {
+        let mut plans = self
+            .answers
+            .values()
+            .filter_map(|answer| answer.as_ref().ok()?.as_ref());
+        if let Some(plan) = plans.next() {
+            return Ok(Release {
+                version: plan.version.clone(),
+                digest: plan.digest.parse().ok(),
+                image: Some(image.to_owned()),
+            });
+        }
+        if let Some(refused) = self
+            .answers
+            .values()
+            .find_map(|answer| answer.as_ref().err())
+        {
+            return Err(Failure::new(refused.kind(), refused.chain()));
+        }
+        match version_in_tag(image) {
+            Some(version) if !self.answers.is_empty() => Ok(Release {
+                version: version.to_owned(),
+                digest: None,
+                image: Some(image.to_owned()),
+            }),
+            _ => Err(Failure::new(
+                FailureKind::Unreachable,
+                "no node could say which version the image has",
+            )),
+        }
+    }
+}

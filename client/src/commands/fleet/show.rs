@@ -1,0 +1,140 @@
+//! What is shown of a rollout: its status, and each change while it is driven.
+
+use std::collections::BTreeMap;
+
+use instar_client::Failure;
+use instar_rollout::{Decision, Fact, MachineName, Phase, Reason, Record, Step};
+use serde_json::{Value, json};
+
+use super::store::Rollout;
+use crate::output::{Output, table};
+
+/// A message about the driver itself, on standard error.
+pub(super) fn note(text: &str) {
+    eprintln!("{text}");
+}
+
+/// The version that a node was seen with.
+pub(super) fn version(fact: Option<&Fact>) -> String {
+    let running = fact.and_then(|fact| fact.running.as_ref());
+    running.map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
+/// Shows the rollout as it is stored.
+pub(super) fn status(output: Output, rollout: &Rollout) -> Result<(), Failure> {
+    let record = &rollout.record;
+    output.show(
+        || {
+            let rows = record.machines.iter().map(|(name, entry)| {
+                let before = entry.before.as_ref().map(ToString::to_string);
+                vec![
+                    name.to_string(),
+                    entry.pool.clone(),
+                    before.unwrap_or_else(|| "-".to_owned()),
+                    step(&entry.step).to_owned(),
+                    why(&entry.step, entry.hold.as_deref()),
+                ]
+            });
+            let rows: Vec<_> = rows.collect();
+            let table = table(&["NODE", "POOL", "BEFORE", "STEP", "REASON"], &rows);
+            format!("{}: {}\n{table}", rollout.image, phase(record))
+        },
+        || {
+            let nodes = record.machines.iter().map(|(name, entry)| {
+                json!({
+                    "node": name.as_str(),
+                    "pool": entry.pool,
+                    "before": entry.before.as_ref().map(|before| before.version.clone()),
+                    "step": step(&entry.step),
+                    "reason": why(&entry.step, entry.hold.as_deref()),
+                    "hold": entry.hold,
+                })
+            });
+            json!({
+                "image": rollout.image,
+                "version": record.target.version,
+                "digest": record.target.digest.map(|digest| digest.to_string()),
+                "phase": phase(record),
+                "ended": record.has_ended(),
+                "nodes": nodes.collect::<Vec<Value>>(),
+            })
+        },
+    )
+}
+
+/// The rollout's phase in words.
+fn phase(record: &Record) -> String {
+    let phase = match &record.phase {
+        Phase::Rolling => "rolling".to_owned(),
+        Phase::Halted { why } => format!("stopped: {why}"),
+        Phase::GoingBack { why } => format!("going back: {why}"),
+        Phase::Aborted => "aborted".to_owned(),
+        Phase::Done => "done".to_owned(),
+        Phase::WentBack { why } => format!("went back: {why}"),
+    };
+    match &record.paused {
+        Some(why) => format!("{phase}, paused: {why}"),
+        None => phase,
+    }
+}
+
+fn step(step: &Step) -> &'static str {
+    match step {
+        Step::Waiting => "waiting",
+        Step::Preparing { .. } => "preparing",
+        Step::Prepared => "prepared",
+        Step::Switching { .. } => "upgrading",
+        Step::Updated { .. } => "updated",
+        Step::Failed { .. } => "failed",
+        Step::Returning { .. } => "going back",
+        Step::Returned { .. } => "went back",
+        Step::Stuck { .. } => "stuck",
+        Step::Left { .. } => "left",
+    }
+}
+
+fn why(step: &Step, hold: Option<&str>) -> String {
+    match step {
+        Step::Failed { why, .. } | Step::Stuck { why } | Step::Left { why } => why.clone(),
+        _ => hold.map(|why| format!("held: {why}")).unwrap_or_default(),
+    }
+}
+
+/// Shows what changes: a line for each node whose reason is another one than before, and one for the rollout.
+pub(super) struct Changes {
+    output: Output,
+    reasons: BTreeMap<MachineName, Reason>,
+    phase: String,
+}
+
+impl Changes {
+    pub(super) fn new(output: Output) -> Self {
+        Self {
+            output,
+            reasons: BTreeMap::new(),
+            phase: String::new(),
+        }
+    }
+
+    pub(super) fn show(&mut self, record: &Record, decision: &Decision) -> Result<(), Failure> {
+        for (name, reason) in &decision.reasons {
+            let before = self.reasons.insert(name.clone(), reason.clone());
+            if before.as_ref().map(ToString::to_string) == Some(reason.to_string()) {
+                continue;
+            }
+            self.output.show(
+                || format!("{name}: {reason}"),
+                || json!({ "node": name.as_str(), "reason": reason.to_string() }),
+            )?;
+        }
+        let phase = phase(record);
+        if phase != self.phase {
+            self.output.show(
+                || format!("rollout: {phase}"),
+                || json!({ "rollout": phase, "ended": record.has_ended() }),
+            )?;
+            self.phase = phase;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Tests of `fleet` with three nodes in this process.
+
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use instar_api::machine::machine_status_event::MachineStage;
+use instar_api::machine::sequence_event::Action;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::fake_node::FakeNode;
+use super::{Duration, Run, authority, become_version, generate, leave, pause, run};
+
+/// Nodes `n0`, `n1` and `n2`, and the directory with the file of their fleet.
+struct Fleet {
+    directory: TempDir,
+    nodes: Vec<Arc<FakeNode>>,
+}
+
+impl Fleet {
+    /// Nodes that follow this script, which gets the number of its node.
+    fn new(script: impl Fn(usize, &Arc<FakeNode>) + Clone + Send + Sync + 'static) -> Self {
+        let directory = generate("127.0.0.1:1");
+        let authority = authority(directory.path());
+        let mut file = String::from("nodes:\n");
+        let mut nodes = Vec::new();
+        for number in 0..3 {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            file.push_str(&format!(
+                "  - {{name: n{number}, address: \"{address}\"}}\n"
+            ));
+            let script = script.clone();
+            let script = Box::new(move |node: &Arc<FakeNode>| script(number, node));
+            nodes.push(FakeNode::start(listener, &authority, script));
+        }
+        std::fs::write(directory.path().join("fleet.yaml"), file).unwrap();
+        Self { directory, nodes }
+    }
+
+    fn roll<'a>(options: &[&'a str]) -> Vec<&'a str> {
+        let roll = [
+            "fleet",
+            "roll",
+            "--image",
+            "r/i:v0.2.0",
+            "--fleet",
+            "fleet.yaml",
+        ];
+        [&roll[..], &["-o", "json", "--canary", "1"], options].concat()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        run(self.directory.path(), arguments)
+    }
+
+    fn steps(&self) -> Vec<String> {
+        let status = self.run(&["fleet", "status", "-o", "json"]);
+        let nodes = status.exits(0).json()["nodes"].clone();
+        let step = |node: &Value| node["step"].as_str().unwrap().to_owned();
+        nodes.as_array().unwrap().iter().map(step).collect()
+    }
+
+    fn tags(&self) -> Vec<String> {
+        self.nodes
+            .iter()
+            .map(|node| node.state().tag.clone())
+            .collect()
+    }
+}
+
+fn upgrade(node: &Arc<FakeNode>) {
+    leave(node);
+    pause(300);
+    become_version(node, "v0.2.0");
+    node.status(MachineStage::Running, true);
+}
+
+#[test]
+fn a_fleet_is_rolled_with_the_canary_first() {
+    let fleet = Fleet::new(|_, node| upgrade(node));
+    let run = fleet.run(&Fleet::roll(&["--at-once", "2"]));
+    let told = run.exits(0).out();
+    assert_eq!(fleet.steps(), ["updated"; 3]);
+    let place = |text: &str| {
+        told.find(text)
+            .unwrap_or_else(|| panic!("no {text} in {told}"))
+    };
+    let canary = place(r#"{"node":"n0","reason":"runs the version"}"#);
+    assert!(
+        canary < place(r#"{"node":"n1","reason":"begins now"}"#),
+        "{told}"
+    );
+    assert!(
+        place(r#"{"node":"n2","reason":"begins now"}"#) > canary,
+        "{told}"
+    );
+}
+
+#[test]
+fn a_failure_stops_before_the_next_node_and_a_person_goes_on() {
+    let fleet = Fleet::new(|number, node| match number {
+        0 => {
+            leave(node);
+            node.sequence("upgrade", Action::Noop, Some("the moon is full"));
+        }
+        _ => upgrade(node),
+    });
+    let run = fleet.run(&Fleet::roll(&[]));
+    run.exits(1).tells("the moon is full");
+    assert_eq!(fleet.steps(), ["failed", "waiting", "waiting"]);
+    assert!(fleet.nodes[1].state().upgrade.is_none());
+    fleet.run(&["fleet", "resume"]).exits(0);
+    assert_eq!(fleet.steps(), ["failed", "updated", "updated"]);
+    assert_eq!(fleet.tags(), ["v0.1.0", "v0.2.0", "v0.2.0"]);
+}
+
+#[test]
+fn a_rollout_that_is_killed_goes_on_where_it_was() {
+    let fleet = Fleet::new(|_, node| {
+        pause(1500);
+        upgrade(node);
+    });
+    let mut killed = Command::new(env!("CARGO_BIN_EXE_instarctl"))
+        .args(Fleet::roll(&[]))
+        .current_dir(fleet.directory.path())
+        .env_clear()
+        .env("TALOSCONFIG", fleet.directory.path().join("talosconfig"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while fleet.nodes[0].state().upgrade.is_none() {
+        assert!(Instant::now() < until, "it does not begin");
+        pause(20);
+    }
+    // A second driver is refused meanwhile; people are not.
+    let second = fleet.run(&Fleet::roll(&[]));
+    second.exits(5).tells("another command drives the rollout");
+    fleet
+        .run(&["fleet", "hold", "n2", "--reason", "mine"])
+        .exits(0);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(fleet.steps(), ["upgrading", "waiting", "waiting"]);
+    let run = fleet.run(&Fleet::roll(&[]));
+    run.exits(0).tells("goes on with the rollout of r/i:v0.2.0");
+    assert_eq!(fleet.steps(), ["updated", "updated", "left"]);
+    assert_eq!(fleet.tags(), ["v0.2.0", "v0.2.0", "v0.1.0"]);
+}
+
+#[test]
+fn a_plan_shows_who_would_wait_for_whom() {
+    let fleet = Fleet::new(|_, _| {});
+    let mut arguments = Fleet::roll(&[]);
+    arguments[1] = "plan";
+    let plan = fleet.run(&arguments).exits(0).json();
+    let reason = |number: usize| plan["nodes"][number]["reason"].as_str().unwrap().to_owned();
+    assert_eq!(reason(0), "begins now");
+    assert_eq!(reason(2), "waits for n0, which is in a wave before");
+    assert_eq!(fleet.tags(), ["v0.1.0"; 3]);
+    fleet
+        .run(&["fleet", "status"])
+        .exits(5)
+        .tells("there is no rollout");
+}

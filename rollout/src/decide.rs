@@ -1,0 +1,202 @@
+//! The decision: from a record, facts and the time to the next actions, with a reason for each machine. A pure function.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::limits::Candidate;
+use crate::machine::{Condition, Facts, MachineName};
+use crate::reason::Reason;
+use crate::record::{Phase, Record, Step};
+use crate::seconds::Moment;
+
+/// Something to ask of a machine. Asking twice does no harm: a machine that does it already refuses, or has nothing to do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Action {
+    /// Fetch the image.
+    Prepare(MachineName),
+    /// Upgrade.
+    Switch(MachineName),
+    /// Go back to the version before.
+    Return(MachineName),
+}
+
+impl Action {
+    /// The machine.
+    pub fn machine(&self) -> &MachineName {
+        match self {
+            Action::Prepare(name) | Action::Switch(name) | Action::Return(name) => name,
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Actions to take, each after [`Record::intend`] was saved.
+    pub actions: Vec<Action>,
+    /// The reason of each machine.
+    pub reasons: BTreeMap<MachineName, Reason>,
+    is_under_way: bool,
+}
+
+impl Decision {
+    /// The actions without those of machines that this driver is asking already.
+    #[must_use]
+    pub fn without(mut self, asked: &BTreeSet<MachineName>) -> Self {
+        self.actions
+            .retain(|action| !asked.contains(action.machine()));
+        self
+    }
+
+    /// Why nothing can go on before a machine gets well by itself; none if something can.
+    pub(crate) fn stall(&self) -> Option<String> {
+        if !self.actions.is_empty()
+            || self.is_under_way
+            || self.reasons.values().any(Reason::ends_otherwise)
+        {
+            return None;
+        }
+        let mut unwell = self.reasons.iter();
+        let (name, reason) = unwell.find(|(_, reason)| reason.is_a_machine_that_is_not_well())?;
+        Some(format!("nothing can go on: {name} {reason}"))
+    }
+}
+
+/// Decides what to do next. Call [`Record::observe`] with the same facts first.
+pub fn decide(record: &Record, facts: &Facts, now: Moment) -> Decision {
+    let mut deciding = Deciding {
+        // Each action that is decided on counts for the machines after it.
+        ahead: record.clone(),
+        facts,
+        now,
+        decision: Decision::default(),
+    };
+    for name in record.machines.keys() {
+        let reason = deciding.reason(name);
+        deciding.decision.reasons.insert(name.clone(), reason);
+    }
+    let mut entries = record.machines.values();
+    deciding.decision.is_under_way = entries
+        .any(|entry| entry.step.is_under_way() || matches!(entry.step, Step::Preparing { .. }));
+    deciding.decision
+}
+
+struct Deciding<'a> {
+    ahead: Record,
+    facts: &'a Facts,
+    now: Moment,
+    decision: Decision,
+}
+
+impl Deciding<'_> {
+    fn reason(&mut self, name: &MachineName) -> Reason {
+        let Some(entry) = self.ahead.machines.get(name) else {
+            return Reason::Stopped;
+        };
+        match &entry.step {
+            Step::Waiting | Step::Preparing { .. } | Step::Prepared => self.before(name),
+            Step::Switching { .. } => {
+                // After a stop nothing is begun, not even what was to begin before it: the version may have failed elsewhere meanwhile.
+                let goes_on = self.ahead.phase == Phase::Rolling && self.ahead.paused.is_none();
+                if goes_on && self.shows_no_sign(name, false) {
+                    self.act(Action::Switch(name.clone()));
+                }
+                Reason::Upgrades
+            }
+            Step::Returning { .. } => {
+                if self.shows_no_sign(name, true) {
+                    self.act(Action::Return(name.clone()));
+                }
+                Reason::GoesBack
+            }
+            Step::Updated { .. } => self.back(name, Reason::RunsIt),
+            Step::Failed { why, .. } => {
+                let failed = Reason::Failed(why.clone());
+                self.back(name, failed)
+            }
+            Step::Returned { .. } => Reason::WentBack,
+            Step::Stuck { why } => Reason::Stuck(why.clone()),
+            Step::Left { why } => Reason::Left(why.clone()),
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        self.ahead.intend(&action, self.facts, self.now);
+        self.decision.actions.push(action);
+    }
+
+    /// Whether a machine that was to change is as if nobody had asked it.
+    fn shows_no_sign(&self, name: &MachineName, runs_target: bool) -> bool {
+        let is_ready = |fact: &&crate::machine::Fact| fact.condition == Condition::Ready;
+        let fact = self.facts.get(name).filter(is_ready);
+        fact.is_some_and(|fact| fact.runs(&self.ahead.target) == runs_target)
+    }
+
+    /// A machine that has not begun.
+    fn before(&mut self, name: &MachineName) -> Reason {
+        let Some(candidate) = self.candidate(name) else {
+            return Reason::Stopped;
+        };
+        if self.ahead.phase != Phase::Rolling {
+            return Reason::Stopped;
+        }
+        if let Some(why) = &self.ahead.paused {
+            return Reason::Paused(why.clone());
+        }
+        if let Some(held) = candidate.is_held() {
+            return held;
+        }
+        let step = &candidate.entry.step;
+        let is_first = |policy: &&crate::policy::Policy| {
+            policy.prepare_first && policy.is_for(candidate.entry)
+        };
+        let must_prepare = self.ahead.policies.iter().any(|policy| is_first(&policy));
+        if matches!(step, Step::Preparing { .. }) || must_prepare && *step == Step::Waiting {
+            if let Some(unwell) = candidate.is_not_well() {
+                return unwell;
+            }
+            self.act(Action::Prepare(name.clone()));
+            return Reason::Fetches;
+        }
+        if let Some(obstacle) = candidate.obstacle() {
+            return obstacle;
+        }
+        self.act(Action::Switch(name.clone()));
+        Reason::Begins
+    }
+
+    /// A machine that may have to go back.
+    fn back(&mut self, name: &MachineName, reason: Reason) -> Reason {
+        let Some(candidate) = self.candidate(name) else {
+            return reason;
+        };
+        let goes_back = matches!(self.ahead.phase, Phase::GoingBack { .. });
+        if !goes_back || !self.ahead.has_to_go_back(name, candidate.entry, self.facts) {
+            return reason;
+        }
+        if let Some(why) = &self.ahead.paused {
+            return Reason::Paused(why.clone());
+        }
+        if let Some(full) = candidate.too_many_under_way() {
+            return full;
+        }
+        // It may be unwell because of the version; only one that cannot be asked is not asked.
+        if let Some(away @ (Reason::Away(_) | Reason::Busy)) = candidate.is_not_well() {
+            return away;
+        }
+        self.act(Action::Return(name.clone()));
+        Reason::GoesBack
+    }
+
+    fn candidate<'b>(&'b self, name: &'b MachineName) -> Option<Candidate<'b>> {
+        Some(Candidate {
+            record: &self.ahead,
+            facts: self.facts,
+            now: self.now,
+            name,
+            entry: self.ahead.machines.get(name)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::machine::{Fact, Release};
+use crate::policy::{Approval, Percent, Policy, PoolOrder, Rate, Select, Wave};
+use crate::record::{Member, Report};
+use crate::seconds::Seconds;
+
+/// Thursday, 2026-11-26 12:00 UTC.
+const NOW: Moment = Moment(1_795_694_400);
+
+fn release(version: &str) -> Release {
+    Release {
+        version: version.to_owned(),
+        digest: None,
+        image: None,
+    }
+}
+
+/// A fleet in a test: machines a, b, c ... in the pools of the text, such as `"one one two"`.
+struct Fleet {
+    record: Record,
+    facts: Facts,
+    now: Moment,
+}
+
+impl Fleet {
+    fn new(pools: &str, policy: Policy) -> Self {
+        let names = ["a", "b", "c", "d", "e"];
+        let members = pools.split(' ').zip(names).map(|(pool, name)| {
+            let member = Member {
+                pool: pool.to_owned(),
+                labels: [format!("name={name}")].into(),
+            };
+            (MachineName::from(name), member)
+        });
+        let members: BTreeMap<_, _> = members.collect();
+        let ready = Fact {
+            condition: Condition::Ready,
+            running: Some(release("v1")),
+            history: 0,
+            failure: None,
+            hold: None,
+        };
+        let facts = members.keys().map(|name| (name.clone(), ready.clone()));
+        Self {
+            facts: facts.collect(),
+            record: Record::begin(release("v2"), vec![policy], members).unwrap(),
+            now: NOW,
+        }
+    }
+
+    fn fact(&mut self, name: &str) -> &mut Fact {
+        self.facts.get_mut(&MachineName::from(name)).unwrap()
+    }
+
+    /// Who begins in this round.
+    fn round(&mut self) -> String {
+        self.record.observe(&self.facts, self.now);
+        let decision = decide(&self.record, &self.facts, self.now);
+        for action in &decision.actions {
+            self.record.intend(action, &self.facts, self.now);
+        }
+        let begins = decision.actions.iter().map(|action| match action {
+            Action::Prepare(name) => format!("+{name}"),
+            Action::Switch(name) => name.to_string(),
+            Action::Return(name) => format!("-{name}"),
+        });
+        begins.collect::<Vec<_>>().join(" ")
+    }
+
+    fn reason(&self, name: &str) -> String {
+        let decision = decide(&self.record, &self.facts, self.now);
+        decision.reasons[&MachineName::from(name)].to_string()
+    }
+
+    fn updated(&mut self, name: &str) {
+        self.fact(name).running = Some(release("v2"));
+    }
+
+    fn failed(&mut self, name: &str) {
+        let action = Action::Switch(MachineName::from(name));
+        let report = Report::Failed("the moon is full".to_owned());
+        self.record.report(&action, report, self.now);
+    }
+}
+
+fn at_once(number: u32) -> Policy {
+    Policy {
+        at_once: NonZeroU32::new(number),
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn one_after_the_other() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    assert_eq!(fleet.round(), "a");
+    assert_eq!(fleet.reason("b"), "1 at once, and as many are under way");
+    fleet.updated("a");
+    assert_eq!(fleet.round(), "b");
+    fleet.updated("b");
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.record.phase, Phase::Done);
+}
+
+#[test]
+fn a_machine_that_is_away_counts() {
+    let mut fleet = Fleet::new("x x x", at_once(1));
+    fleet.fact("c").condition = Condition::Away("no route".to_owned());
+    assert_eq!(fleet.round(), "");
+    assert_eq!(
+        fleet.reason("a"),
+        "1 may be out of service at once, and as many are: c by itself"
+    );
+    fleet.now = fleet.now.after(Seconds(1800));
+    fleet.round();
+    let Phase::Halted { why } = &fleet.record.phase else {
+        panic!("{:?}", fleet.record.phase);
+    };
+    assert!(why.starts_with("nothing can go on: a 1 may be"), "{why}");
+}
+
+#[test]
+fn a_share_and_a_number_both_hold() {
+    let policy = Policy {
+        share: Some(Percent::try_from(60).unwrap()),
+        ..at_once(2)
+    };
+    assert_eq!(Fleet::new("x x x x x", policy.clone()).round(), "a b");
+    let mut small = Fleet::new("x x x", policy);
+    assert_eq!(small.round(), "a");
+    small.record.policies.push(at_once(5));
+    assert_eq!(small.round(), "a", "asked again, nothing new");
+}
+
+#[test]
+fn canaries_go_first_and_soak() {
+    let wave = Wave {
+        select: Select::Label("name=b".to_owned()),
+        soak: Seconds(600),
+    };
+    let policy = Policy {
+        waves: vec![wave],
+        ..at_once(5)
+    };
+    let mut fleet = Fleet::new("x x x", policy);
+    assert_eq!(fleet.round(), "b");
+    assert_eq!(fleet.reason("a"), "waits for b, which is in a wave before");
+    fleet.updated("b");
+    assert_eq!(fleet.round(), "");
+    fleet.now = fleet.now.after(Seconds(600));
+    fleet.fact("b").condition = Condition::NotReady("disk".to_owned());
+    assert_eq!(fleet.round(), "");
+    assert_eq!(
+        fleet.reason("a"),
+        "waits for b, which has the version and is not ready"
+    );
+    fleet.fact("b").condition = Condition::Ready;
+    assert_eq!(fleet.round(), "a c");
+}
+
+#[test]
+fn waves_are_approved_one_by_one() {
+    let wave = Wave {
+        select: Select::Count(NonZeroU32::MIN),
+        soak: Seconds(0),
+    };
+    let policy = Policy {
+        waves: vec![wave],
+        approval: Approval::Waves,
+        ..at_once(5)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.reason("a"), "wave 1 has to be approved");
+    fleet.record.command(crate::Command::Approve).unwrap();
+    assert_eq!(fleet.round(), "a");
+    fleet.updated("a");
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.reason("b"), "wave 2 has to be approved");
+    fleet.record.command(crate::Command::Approve).unwrap();
+    assert_eq!(fleet.round(), "b");
+}
+
+#[test]
+fn windows_open_and_close() {
+    let policy = Policy {
+        windows: vec!["14:00-15:00 +01:00".parse().unwrap()],
+        ..at_once(1)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.reason("a"), "its window opens in 1h");
+    fleet.now = fleet.now.after(Seconds(3600));
+    assert_eq!(fleet.round(), "a");
+    fleet.updated("a");
+    fleet.now = fleet.now.after(Seconds(3600));
+    assert_eq!(fleet.round(), "", "closed again before the second one");
+}
+
+#[test]
+fn a_rate_is_a_number_in_a_time() {
+    let policy = Policy {
+        rate: Some(Rate {
+            machines: NonZeroU32::new(2).unwrap(),
+            per: Seconds(3600),
+        }),
+        ..at_once(5)
+    };
+    let mut fleet = Fleet::new("x x x", policy);
+    assert_eq!(fleet.round(), "a b");
+    fleet.updated("a");
+    fleet.updated("b");
+    fleet.now = fleet.now.after(Seconds(3599));
+    assert_eq!(fleet.round(), "");
+    fleet.now = fleet.now.after(Seconds(1));
+    assert_eq!(fleet.round(), "c");
+}
+
+#[test]
+fn pools_wait_for_each_other() {
+    let order = PoolOrder {
+        pool: "one".to_owned(),
+        after: vec!["two".to_owned()],
+    };
+    let policy = Policy {
+        order: vec![order],
+        ..at_once(5)
+    };
+    let mut fleet = Fleet::new("one two", policy);
+    assert_eq!(fleet.round(), "b");
+    assert_eq!(fleet.reason("a"), "waits for the pool two");
+    fleet.updated("b");
+    assert_eq!(fleet.round(), "a");
+}
+
+#[test]
+fn all_fetch_before_one_begins() {
+    let policy = Policy {
+        prepare_first: true,
+        ..at_once(1)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    assert_eq!(fleet.round(), "+a +b");
+    let done = |fleet: &mut Fleet, name: &str| {
+        let action = Action::Prepare(MachineName::from(name));
+        fleet.record.report(&action, Report::Done, NOW);
+    };
+    done(&mut fleet, "a");
+    assert_eq!(fleet.round(), "+b");
+    assert_eq!(fleet.reason("a"), "waits until b has the image");
+    done(&mut fleet, "b");
+    assert_eq!(fleet.round(), "a");
+}
+
+#[test]
+fn a_failure_stops_the_next_one_and_a_person_goes_on() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    assert_eq!(fleet.round(), "a");
+    fleet.failed("a");
+    assert_eq!(fleet.round(), "");
+    let why = "a: the moon is full".to_owned();
+    assert_eq!(fleet.record.phase, Phase::Halted { why });
+    assert!(fleet.record.has_ended());
+    fleet.record.command(crate::Command::Resume).unwrap();
+    assert_eq!(fleet.round(), "b", "the failed one is not tried again");
+}
+
+#[test]
+fn a_failure_sends_the_others_back_one_by_one() {
+    let policy = Policy {
+        on_failure: crate::OnFailure::Rollback,
+        ..at_once(1)
+    };
+    let mut fleet = Fleet::new("x x x", policy);
+    for name in ["a", "b"] {
+        assert_eq!(fleet.round(), name);
+        fleet.updated(name);
+    }
+    assert_eq!(fleet.round(), "c");
+    fleet.failed("c");
+    assert_eq!(fleet.round(), "-a");
+    fleet.fact("a").running = Some(release("v1"));
+    assert_eq!(fleet.round(), "-b");
+    fleet.fact("b").running = Some(release("v1"));
+    assert_eq!(fleet.round(), "");
+    assert!(matches!(fleet.record.phase, Phase::WentBack { .. }));
+}
+
+#[test]
+fn who_is_held_is_left_alone_on_both_ways() {
+    let mut fleet = Fleet::new("x x x", at_once(5));
+    fleet.fact("b").hold = Some("cordoned".to_owned());
+    let hold = crate::Command::Hold("c".into(), "mine".to_owned());
+    fleet.record.command(hold).unwrap();
+    assert_eq!(fleet.round(), "a");
+    fleet.updated("a");
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.record.phase, Phase::Done);
+    assert_eq!(fleet.reason("c"), "left as it was; held: mine");
+    fleet.fact("a").hold = Some("cordoned".to_owned());
+    let back = crate::Command::Rollback("no".to_owned());
+    fleet.record.command(back).unwrap();
+    assert_eq!(fleet.round(), "");
+    assert!(matches!(fleet.record.phase, Phase::WentBack { .. }));
+}
+
+#[test]
+fn a_driver_that_takes_over_asks_again_only_where_nothing_is_to_be_seen() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    assert_eq!(fleet.round(), "a");
+    assert_eq!(fleet.round(), "a", "it shows no sign of it");
+    fleet.fact("a").condition = Condition::Busy;
+    assert_eq!(fleet.round(), "");
+    fleet.fact("a").condition = Condition::Ready;
+    fleet.fact("a").failure = Some(crate::NotedFailure {
+        number: 1,
+        why: "no room".to_owned(),
+    });
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.reason("a"), "failed: no room");
+}
+
+#[test]
+fn nothing_is_begun_after_a_stop() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    assert_eq!(fleet.round(), "a");
+    fleet.record.command(crate::Command::Abort).unwrap();
+    assert_eq!(fleet.round(), "", "a was to begin, and nobody has asked it");
+    assert!(!fleet.record.has_ended());
+    fleet.now = fleet.now.after(Seconds(1800));
+    assert_eq!(fleet.round(), "");
+    assert!(fleet.record.has_ended());
+}

@@ -1,0 +1,210 @@
+//! The limits: each is a function that returns the reason why a machine may not begin, if there is one. They are asked before each machine,
+//! not once per rollout.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use instar_values::Openness;
+
+use crate::machine::{Condition, Fact, Facts, MachineName};
+use crate::policy::{Approval, Policy};
+use crate::reason::Reason;
+use crate::record::{Entry, Record, Step, hold};
+use crate::seconds::{Moment, Seconds};
+
+/// A machine that would begin, and all that its limits are computed from.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) record: &'a Record,
+    pub(crate) facts: &'a Facts,
+    pub(crate) now: Moment,
+    pub(crate) name: &'a MachineName,
+    pub(crate) entry: &'a Entry,
+}
+
+impl<'a> Candidate<'a> {
+    /// The first reason why it may not begin.
+    pub(crate) fn obstacle(self) -> Option<Reason> {
+        self.is_held()
+            .or_else(|| self.is_not_well())
+            .or_else(|| self.pool_before())
+            .or_else(|| self.policies().find_map(|policy| self.forbidden_by(policy)))
+    }
+
+    pub(crate) fn is_held(self) -> Option<Reason> {
+        hold(self.name, self.entry, self.facts).map(Reason::Held)
+    }
+
+    pub(crate) fn is_not_well(self) -> Option<Reason> {
+        match self.facts.get(self.name).map(|fact| &fact.condition) {
+            Some(Condition::Ready) => None,
+            Some(Condition::NotReady(why)) => Some(Reason::NotReady(why.clone())),
+            Some(Condition::Busy) => Some(Reason::Busy),
+            Some(Condition::Away(why)) => Some(Reason::Away(why.clone())),
+            None => Some(Reason::Away("it was not asked".to_owned())),
+        }
+    }
+
+    /// On the way back only the number at once is a limit: windows and waves are for what can wait. Machines that are unwell do not count,
+    /// for the version may be the cause.
+    pub(crate) fn too_many_under_way(self) -> Option<Reason> {
+        let most = self.policies().map(|policy| {
+            let machines = self.record.machines.values();
+            let machines: Vec<_> = machines.filter(|entry| policy.is_for(entry)).collect();
+            let under_way = machines.iter().filter(|entry| entry.step.is_under_way());
+            (policy.most_at_once(machines.len()), under_way.count())
+        });
+        let full = most.into_iter().find(|(most, under_way)| under_way >= most);
+        full.map(|(most, _)| Reason::Full {
+            most,
+            by_itself: None,
+        })
+    }
+
+    fn policies(self) -> impl Iterator<Item = &'a Policy> {
+        let policies = self.record.policies.iter();
+        policies.filter(move |policy| policy.is_for(self.entry))
+    }
+
+    fn forbidden_by(self, policy: &Policy) -> Option<Reason> {
+        let machines = self.record.machines.iter();
+        let machines: Vec<_> = machines.filter(|(_, entry)| policy.is_for(entry)).collect();
+        wave_before(self, policy, &machines)
+            .or_else(|| unprepared(self, policy, &machines))
+            .or_else(|| closed(policy, self.now))
+            .or_else(|| too_fast(policy, &machines, self.now))
+            .or_else(|| full(policy, &machines, self.facts))
+    }
+
+    /// A pool that has to be done first.
+    fn pool_before(self) -> Option<Reason> {
+        let is_done = |pool: &&str| {
+            let mut entries = self.record.machines.iter();
+            entries.all(|(name, entry)| entry.pool != **pool || self.has_ended(name, entry))
+        };
+        let mut before = self.record.pools_before(&self.entry.pool).into_iter();
+        let open = before.find(|pool| !is_done(pool));
+        open.map(|pool| Reason::Pool(pool.to_owned()))
+    }
+
+    /// Whether others need not wait for a machine. Who is held is not waited for.
+    fn has_ended(self, name: &MachineName, entry: &Entry) -> bool {
+        match entry.step {
+            Step::Waiting | Step::Preparing { .. } | Step::Prepared => {
+                hold(name, entry, self.facts).is_some()
+            }
+            Step::Switching { .. } | Step::Returning { .. } => false,
+            _ => true,
+        }
+    }
+}
+
+/// Machines that a policy is for.
+type Machines<'a> = [(&'a MachineName, &'a Entry)];
+
+fn wave_before(
+    candidate: Candidate<'_>,
+    policy: &Policy,
+    machines: &Machines<'_>,
+) -> Option<Reason> {
+    let waves = policy.waves_of(machines);
+    let of = |name| {
+        waves
+            .iter()
+            .find(|(other, _)| *other == name)
+            .map(|(_, wave)| *wave)
+    };
+    let own = of(candidate.name)?;
+    for (name, entry) in machines {
+        let Some(wave) = of(*name).filter(|wave| *wave < own) else {
+            continue;
+        };
+        if !candidate.has_ended(name, entry) {
+            return Some(Reason::Wave((*name).clone()));
+        }
+        let Step::Updated { at } = entry.step else {
+            continue;
+        };
+        // It has to be well when the next wave begins, not only once.
+        let is_well = Candidate {
+            name,
+            entry,
+            ..candidate
+        }
+        .is_not_well()
+        .is_none();
+        if !is_well {
+            return Some(Reason::WaveUnwell((*name).clone()));
+        }
+        let until = at.after(policy.waves.get(wave).map_or(Seconds(0), |wave| wave.soak));
+        if candidate.now < until {
+            return Some(Reason::Soaks(until));
+        }
+    }
+    let is_approved = policy.approval == Approval::None || own < candidate.record.approved;
+    (!is_approved).then_some(Reason::Approval(own + 1))
+}
+
+/// The first machine without the image, if all must have it.
+fn unprepared(
+    candidate: Candidate<'_>,
+    policy: &Policy,
+    machines: &Machines<'_>,
+) -> Option<Reason> {
+    let is_needed = |(name, entry): &&(&MachineName, &Entry)| {
+        let is_without = matches!(entry.step, Step::Waiting | Step::Preparing { .. });
+        is_without && hold(name, entry, candidate.facts).is_none()
+    };
+    let first = policy
+        .prepare_first
+        .then(|| machines.iter().find(is_needed))??;
+    Some(Reason::Unprepared(first.0.clone()))
+}
+
+fn closed(policy: &Policy, now: Moment) -> Option<Reason> {
+    let now = UNIX_EPOCH + Duration::from_secs(now.0);
+    let mut soonest = None;
+    for window in &policy.windows {
+        match window.at(now) {
+            Openness::Open(_) => return None,
+            Openness::Opens(time) => {
+                soonest = Some(soonest.map_or(time, |other: Duration| other.min(time)))
+            }
+        }
+    }
+    soonest.map(|time| Reason::Window(Seconds(time.as_secs())))
+}
+
+fn too_fast(policy: &Policy, machines: &Machines<'_>, now: Moment) -> Option<Reason> {
+    let rate = policy.rate?;
+    let mut began: Vec<Moment> = machines
+        .iter()
+        .filter_map(|(_, entry)| entry.began)
+        .collect();
+    began.sort_unstable();
+    // The one that has to be old enough for another one to begin.
+    let place = began.len().checked_sub(rate.machines.get() as usize)?;
+    let until = began.get(place)?.after(rate.per);
+    (now < until).then_some(Reason::Rate(until))
+}
+
+/// Machines out of service count, whether by the rollout's hand or by themselves.
+fn full(policy: &Policy, machines: &Machines<'_>, facts: &Facts) -> Option<Reason> {
+    let most = policy.most_at_once(machines.len());
+    let is_well = |name| {
+        facts
+            .get(name)
+            .is_some_and(|fact: &Fact| fact.condition == Condition::Ready)
+    };
+    let by_itself = machines
+        .iter()
+        .filter(|(name, entry)| !entry.step.is_under_way() && !is_well(*name));
+    let by_itself: Vec<&MachineName> = by_itself.map(|(name, _)| *name).collect();
+    let under_way = machines
+        .iter()
+        .filter(|(_, entry)| entry.step.is_under_way())
+        .count();
+    (under_way + by_itself.len() >= most).then(|| Reason::Full {
+        most,
+        by_itself: by_itself.first().map(|name| (*name).clone()),
+    })
+}

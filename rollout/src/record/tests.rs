@@ -1,0 +1,189 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::policy::PoolOrder;
+
+fn target() -> Release {
+    Release {
+        version: "v2".to_owned(),
+        digest: None,
+        image: None,
+    }
+}
+
+fn begin(policy: Policy, pools: &[&str]) -> Result<Record, BadRollout> {
+    let members = pools.iter().enumerate().map(|(number, pool)| {
+        let member = Member {
+            pool: (*pool).to_owned(),
+            labels: BTreeSet::new(),
+        };
+        (MachineName::from(format!("m{number}")), member)
+    });
+    Record::begin(target(), vec![policy], members.collect())
+}
+
+fn order(pairs: &[(&str, &str)]) -> Policy {
+    let orders = pairs.iter().map(|(pool, after)| PoolOrder {
+        pool: (*pool).to_owned(),
+        after: vec![(*after).to_owned()],
+    });
+    Policy {
+        order: orders.collect(),
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn a_rollout_that_could_never_end_is_refused() {
+    let missing = |pool: &str| Err(BadRollout::NoPool(pool.to_owned()));
+    let circle = |pool: &str| Err(BadRollout::Circle(pool.to_owned()));
+    for (policy, pools, expected) in [
+        (order(&[]), vec![], Err(BadRollout::NoMachine)),
+        (order(&[("a", "b")]), vec!["a"], missing("b")),
+        (order(&[("a", "a")]), vec!["a"], circle("a")),
+        (
+            order(&[("a", "b"), ("b", "a")]),
+            vec!["a", "b"],
+            circle("a"),
+        ),
+        (
+            order(&[("a", "b"), ("b", "c")]),
+            vec!["a", "b", "c"],
+            Ok(()),
+        ),
+    ] {
+        assert_eq!(begin(policy, &pools).map(|_| ()), expected);
+    }
+}
+
+/// The step of a machine, what is seen of it, and the next step.
+#[test]
+fn facts_lead_to_the_next_step() {
+    const NOW: Moment = Moment(1000);
+    let fact = |condition: Condition, version: &str, failure: Option<u64>| Fact {
+        condition,
+        running: Some(Release {
+            version: version.to_owned(),
+            ..target()
+        }),
+        history: failure.unwrap_or(0),
+        failure: failure.map(|number| crate::NotedFailure {
+            number,
+            why: "bad".to_owned(),
+        }),
+        hold: None,
+    };
+    let since = |seconds: u64| Moment(1000 - seconds);
+    let switching = |seconds| Step::Switching {
+        since: since(seconds),
+        mark: 4,
+    };
+    let returning = |seconds| Step::Returning {
+        since: since(seconds),
+        mark: 4,
+    };
+    use Condition::{Busy, Ready};
+    let table: Vec<(Step, Fact, &str)> = vec![
+        (Step::Waiting, fact(Ready, "v1", None), "="),
+        (Step::Waiting, fact(Ready, "v2", None), "updated"),
+        (Step::Prepared, fact(Ready, "v2", None), "updated"),
+        (
+            Step::Preparing { since: since(59) },
+            fact(Ready, "v1", None),
+            "=",
+        ),
+        (
+            Step::Preparing { since: since(60) },
+            fact(Ready, "v1", None),
+            "failed",
+        ),
+        (switching(0), fact(Ready, "v2", None), "updated"),
+        (switching(0), fact(Busy, "v2", None), "="),
+        // A failure from before does not count.
+        (switching(0), fact(Ready, "v1", Some(4)), "="),
+        (switching(0), fact(Ready, "v1", Some(5)), "failed"),
+        (switching(0), fact(Busy, "v1", Some(5)), "="),
+        (switching(60), fact(Busy, "v1", None), "failed"),
+        (switching(60), Fact::away("off"), "failed"),
+        (switching(60), fact(Ready, "v2", None), "updated"),
+        (Step::Updated { at: since(1) }, fact(Ready, "v2", None), "="),
+        (Step::Updated { at: since(1) }, Fact::away("off"), "="),
+        (
+            Step::Updated { at: since(1) },
+            fact(Ready, "v1", None),
+            "failed",
+        ),
+        (returning(0), fact(Ready, "v2", None), "="),
+        (returning(0), fact(Ready, "v1", None), "returned"),
+        (returning(60), fact(Ready, "v2", None), "stuck"),
+    ];
+    for (step, fact, expected) in table {
+        let entry = Entry {
+            pool: String::new(),
+            labels: BTreeSet::new(),
+            before: None,
+            began: None,
+            hold: None,
+            step: step.clone(),
+        };
+        let next = match observed(&entry, &fact, &target(), Seconds(60), NOW) {
+            None => "=",
+            Some(Step::Updated { .. }) => "updated",
+            Some(Step::Failed { .. }) => "failed",
+            Some(Step::Returned { .. }) => "returned",
+            Some(Step::Stuck { .. }) => "stuck",
+            Some(other) => panic!("{other:?}"),
+        };
+        assert_eq!(next, expected, "{step:?} with {fact:?}");
+    }
+}
+
+#[test]
+fn commands_make_sense_or_are_refused() {
+    let command = |phase: Phase, command: Command| {
+        let mut record = begin(Policy::default(), &["x"]).unwrap();
+        record.phase = phase;
+        let result = record.command(command);
+        result.map(|()| record.phase)
+    };
+    let why = || "no".to_owned();
+    let back = || Command::Rollback(why());
+    let halted = || Phase::Halted { why: why() };
+    let going_back = || Phase::GoingBack { why: why() };
+    let went_back = || Phase::WentBack { why: why() };
+    for (phase, given, expected) in [
+        (Phase::Rolling, back(), Ok(going_back())),
+        (halted(), back(), Ok(going_back())),
+        (Phase::Done, back(), Ok(going_back())),
+        (Phase::Aborted, back(), Ok(going_back())),
+        (going_back(), back(), Err(Refused::GoesBack)),
+        (went_back(), back(), Err(Refused::Ended)),
+        (halted(), Command::Resume, Ok(Phase::Rolling)),
+        (Phase::Rolling, Command::Abort, Ok(Phase::Aborted)),
+        (going_back(), Command::Abort, Ok(Phase::Aborted)),
+        (Phase::Done, Command::Pause(why()), Err(Refused::Ended)),
+        (
+            Phase::Rolling,
+            Command::Release("y".into()),
+            Err(Refused::NoMachine("y".into())),
+        ),
+    ] {
+        let told = command(phase.clone(), given.clone());
+        assert_eq!(told, expected, "{phase:?}, {given:?}");
+    }
+}
+
+#[test]
+fn a_record_comes_back_from_its_file() {
+    let policy = Policy {
+        windows: vec!["Sat,Sun 02:00-05:00 +01:00".parse().unwrap()],
+        ..Policy::default()
+    };
+    let mut record = begin(policy, &["x", "x"]).unwrap();
+    let action = Action::Switch("m0".into());
+    record.intend(&action, &Facts::new(), Moment(7));
+    let text = serde_json::to_string(&record).unwrap();
+    let read: Record = serde_json::from_str(&text).unwrap();
+    assert_eq!(read, record);
+    assert_eq!((read.revision, read.check()), (1, Ok(())));
+}

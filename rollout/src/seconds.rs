@@ -1,0 +1,95 @@
+//! Durations and moments of a rollout, in whole seconds.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A duration. Its text is a number with s, m, h or d.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seconds(pub u64);
+
+/// A text that is no duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a duration: expected a number with s, m, h or d, such as 30m")]
+pub struct NotSeconds(String);
+
+/// The units, the largest first.
+const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
+
+impl FromStr for Seconds {
+    type Err = NotSeconds;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = || {
+            let (unit, factor) = UNITS.into_iter().find(|(unit, _)| text.ends_with(*unit))?;
+            let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+            number.checked_mul(factor).map(Seconds)
+        };
+        read().ok_or_else(|| NotSeconds(text.chars().take(40).collect()))
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |(_, factor): &(char, u64)| self.0 > 0 && self.0.is_multiple_of(*factor);
+        let (unit, factor) = UNITS.into_iter().find(fits).unwrap_or(('s', 1));
+        write!(f, "{}{unit}", self.0 / factor)
+    }
+}
+
+impl Serialize for Seconds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Seconds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A moment by the driver's clock, in seconds since 1970.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// The moment this much later.
+    #[must_use]
+    pub fn after(self, time: Seconds) -> Self {
+        Self(self.0.saturating_add(time.0))
+    }
+
+    /// The time since an earlier moment; none if the clock was set back meanwhile.
+    pub fn since(self, earlier: Moment) -> Seconds {
+        Seconds(self.0.saturating_sub(earlier.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_duration_is_its_text() {
+        for (text, seconds) in [
+            ("90s", 90),
+            ("30m", 1800),
+            ("1h", 3600),
+            ("2d", 172_800),
+            ("0s", 0),
+        ] {
+            let read: Seconds = text.parse().unwrap();
+            assert_eq!((read, read.to_string().as_str()), (Seconds(seconds), text));
+        }
+        for bad in ["", "s", "30", "-1s", "1.5h", "99999999999999999999d", "3é"] {
+            assert!(bad.parse::<Seconds>().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Rollouts over three machines with `instarctl fleet`, without a server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use instar_pki::Role;
+use instar_tests::{
+    HttpServer, INSTALLER, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Registry, Said, Scratch, Test, chapters, tests,
+};
+use serde_json::Value;
+
+use crate::PATIENCE;
+
+/// The memory of a machine.
+const MEMORY_MIB: u32 = 384;
+const NAMES: [&str; 3] = ["lamp-1", "lamp-2", "lamp-3"];
+/// A version that gives itself up, and why.
+const BAD: (&str, &str) = ("v0.3.1", "the moon is full");
+/// A second build of the good version, which the last machine's gate does not let pass.
+const UNLUCKY: &str = "unlucky";
+/// Limit on the test: machines boot side by side, and upgrade eight times.
+const LIFETIME: Duration = Duration::from_secs(1500);
+/// `instarctl`'s exit code.
+const ROLLED_BACK: i32 = 6;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![a_fleet_is_upgraded_in_waves]
+}
+
+/// The machines, and the command with its folder.
+struct Fleet {
+    nodes: Vec<Node>,
+    client: Instarctl,
+    registry: Registry,
+    /// The last machine's gate asks here.
+    gate: HttpServer,
+    file: String,
+    state: String,
+}
+
+async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
+    let fleet = Fleet::boot(&scratch).await?;
+    chapters![
+        a_plan_changes_nothing(&fleet),
+        a_rollout_that_is_killed_goes_on(&fleet),
+        a_bad_version_stops_after_the_first(&fleet),
+        a_version_that_fails_later_sends_all_back(&fleet),
+    ]
+    .await
+}
+
+impl Fleet {
+    async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
+        let registry = registry(scratch)?;
+        let gate = HttpServer::start()?;
+        gate.serve("/healthz", "well");
+        let authority = Identity::administrator()?;
+        let mut nodes = Vec::new();
+        for name in NAMES {
+            nodes.push(machine(scratch, name, &authority, &registry, &gate)?);
+        }
+        for node in &nodes {
+            node.wait_until_ready(PATIENCE * 3).await?;
+        }
+        let first = nodes.first().context("no machine")?;
+        Ok(Self {
+            client: Instarctl::of(first, scratch)?,
+            file: fleet_file(scratch, &nodes)?.display().to_string(),
+            state: scratch.join("fleet").display().to_string(),
+            nodes,
+            registry,
+            gate,
+        })
+    }
+
+    /// The arguments of a rollout of the image with this tag.
+    fn arguments<'a>(&'a self, verb: &'a str, image: &'a str) -> Vec<&'a str> {
+        let what = ["fleet", verb, "--image", image, "--fleet", &self.file];
+        let how = ["--state", &self.state, "--canary", "1", "--at-once", "2"];
+        [&what[..], &how, &["--roll-back", "-o", "json"]].concat()
+    }
+
+    async fn roll(&self, tag: &str) -> anyhow::Result<Said> {
+        let image = self.registry.installer_for_guest(tag);
+        let said = self.client.run(&self.arguments("roll", &image)).await?;
+        println!("{}{}", said.output, said.complaint);
+        Ok(said)
+    }
+
+    async fn status(&self) -> anyhow::Result<Value> {
+        let status = ["fleet", "status", "--state", &self.state, "-o", "json"];
+        let said = self.client.run(&status).await?;
+        Ok(serde_json::from_str(&said.output)?)
+    }
+
+    /// The steps of the machines, in their order.
+    async fn steps(&self) -> anyhow::Result<Vec<String>> {
+        let status = self.status().await?;
+        let nodes = status["nodes"].as_array().context("no nodes")?.iter();
+        let steps = nodes.map(|node| node["step"].as_str().unwrap_or_default().to_owned());
+        Ok(steps.collect())
+    }
+
+    async fn all_run(&self, version: &str) -> Outcome {
+        for node in &self.nodes {
+            let runs = node.version().await?.tag;
+            ensure!(runs == version, "{runs} instead of {version}");
+        }
+        Ok(())
+    }
+
+    /// The images that the running versions came from.
+    async fn digests(&self) -> anyhow::Result<Vec<String>> {
+        let mut digests = Vec::new();
+        for node in &self.nodes {
+            let reply = node.machine().await?.version(()).await?.into_inner();
+            let release = reply.messages.into_iter().next().context("empty")?.release;
+            digests.push(release.unwrap_or_default().digest);
+        }
+        Ok(digests)
+    }
+}
+
+fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
+    let registry = Registry::start(scratch)?;
+    registry.push_installer(&ImageUnderTest::second()?)?;
+    let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let bad = good.clone().giving_up(scratch, BAD.0, BAD.1)?;
+    bad.push(&registry, INSTALLER, BAD.0)?;
+    let unlucky = good.label("dev.instar.test", UNLUCKY);
+    unlucky.push(&registry, INSTALLER, UNLUCKY)?;
+    Ok(registry)
+}
+
+fn machine(
+    scratch: &Scratch,
+    name: &str,
+    authority: &Identity,
+    registry: &Registry,
+    gate: &HttpServer,
+) -> anyhow::Result<Node> {
+    let mut config = MachineConfig::new(authority)
+        .hostname(name)
+        .registry(&registry.host_for_guest());
+    if Some(&name) == NAMES.last() {
+        config = config.document(&gate_config(&gate.url_for_guest("/healthz")));
+    }
+    Node::plan(scratch, &ImageUnderTest::first()?)
+        .name(name)
+        .memory_mib(MEMORY_MIB)
+        .config(config.to_yaml(), authority.with_role(Role::Admin)?)
+        .spec(|spec| spec.deadline(LIFETIME))
+        .start()
+}
+
+fn gate_config(url: &str) -> String {
+    format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 30s\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n"
+    )
+}
+
+fn fleet_file(scratch: &Scratch, nodes: &[Node]) -> anyhow::Result<PathBuf> {
+    let mut text = String::from("nodes:\n");
+    for (name, node) in NAMES.iter().zip(nodes) {
+        let address = node.endpoint()?;
+        text.push_str(&format!("  - {{name: {name}, address: \"{address}\"}}\n"));
+    }
+    scratch.write("fleet.yaml", text)
+}
+
+async fn a_plan_changes_nothing(fleet: &Fleet) -> Outcome {
+    let image = fleet.registry.installer_for_guest("v0.2.0");
+    let said = fleet.client.run(&fleet.arguments("plan", &image)).await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    let plan: Value = serde_json::from_str(&said.output)?;
+    let reason = |number: usize| plan["nodes"][number]["reason"].clone();
+    ensure!(reason(0) == "begins now", "{plan:#}");
+    ensure!(
+        reason(2) == "waits for lamp-1, which is in a wave before",
+        "{plan:#}"
+    );
+    fleet.all_run("v0.1.0").await
+}
+
+async fn a_rollout_that_is_killed_goes_on(fleet: &Fleet) -> Outcome {
+    let image = fleet.registry.installer_for_guest("v0.2.0");
+    let arguments = fleet.arguments("roll", &image);
+    for (node, doing) in [("lamp-1", "begins now"), ("lamp-2", "begins now")] {
+        let mut roll = fleet.client.follow(&arguments)?;
+        let is_meant = |line: &str| line.contains(node) && line.contains(doing);
+        roll.wait_for("the machine's turn", PATIENCE * 3, is_meant)?;
+        // Dropped: killed, while the machine upgrades.
+    }
+    let said = fleet.roll("v0.2.0").await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    ensure!(
+        said.complaint.contains("goes on with the rollout"),
+        "{said:#?}"
+    );
+    ensure!(fleet.steps().await? == ["updated"; 3]);
+    fleet.all_run("v0.2.0").await
+}
+
+async fn a_bad_version_stops_after_the_first(fleet: &Fleet) -> Outcome {
+    let said = fleet.roll(BAD.0).await?;
+    ensure!(said.code == Some(ROLLED_BACK), "{said:#?}");
+    ensure!(said.complaint.contains(BAD.1), "{said:#?}");
+    let steps = fleet.steps().await?;
+    ensure!(steps == ["failed", "waiting", "waiting"], "{steps:?}");
+    fleet.all_run("v0.2.0").await
+}
+
+/// The last machine refuses what the others have taken.
+async fn a_version_that_fails_later_sends_all_back(fleet: &Fleet) -> Outcome {
+    let before = fleet.digests().await?;
+    fleet.gate.take_away("/healthz");
+    let said = fleet.roll(UNLUCKY).await?;
+    ensure!(said.code == Some(ROLLED_BACK), "{said:#?}");
+    let steps = fleet.steps().await?;
+    ensure!(steps == ["went back", "went back", "failed"], "{steps:?}");
+    ensure!(said.complaint.contains("the web"), "{said:#?}");
+    let after = fleet.digests().await?;
+    ensure!(after == before, "{before:?} and {after:?}");
+    Ok(())
+}
