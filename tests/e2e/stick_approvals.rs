@@ -69,14 +69,7 @@ impl Story {
         let rules = rules(&registry.host_for_guest(), &owner)?;
         drop(registry);
         let person = lease_port()?;
-        let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
-        let plan = with_screen(with_places(plan, &person), "console=ttyS1 console=ttyS0");
-        let plan = plan.configure(move |config| {
-            let config = config.install_disk("/dev/vda");
-            config.document(ALLOWED).document(&rules)
-        });
-        let node = plan.boot().await?;
-        node.wait_until_ready(PATIENCE).await?;
+        let node = boot(scratch, &person, rules).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
@@ -107,6 +100,18 @@ impl Story {
         let what = "the serial console asks for digits";
         self.node.wait_until(what, PATIENCE, asked).await
     }
+}
+
+async fn boot(scratch: &Scratch, person: &PortLease, rules: String) -> Result<Node> {
+    let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+    let plan = with_screen(with_places(plan, person), "console=ttyS1 console=ttyS0");
+    let plan = plan.configure(move |config| {
+        let config = config.install_disk("/dev/vda");
+        config.document(ALLOWED).document(&rules)
+    });
+    let node = plan.boot().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Ok(node)
 }
 
 fn with_places(plan: instar_tests::NodePlan, person: &PortLease) -> instar_tests::NodePlan {
