@@ -72,9 +72,7 @@ async fn with_its_registry(story: &Story) -> Outcome {
 
 impl Story {
     async fn begin(scratch: &Scratch) -> Result<Self> {
-        let registry = Registry::with_both_installers_without_kernel(scratch)?;
-        push_greeter_edition(&registry, "one")?;
-        greeter_image("two")?.push(&registry, GREETER, "v2")?;
+        let registry = registry_with_images(scratch)?;
         let other = Registry::start(&scratch.below("other")?)?;
         let (host, pins) = (registry.host_for_guest(), closed(&registry)?);
         let second = other.host_for_guest();
@@ -159,6 +157,14 @@ impl Story {
         let apply = self.node.apply_as(self.node.identity(), config.to_yaml());
         apply.await
     }
+}
+
+/// A registry with both installers, and two editions of the greeter.
+fn registry_with_images(scratch: &Scratch) -> Result<Registry> {
+    let registry = Registry::with_both_installers_without_kernel(scratch)?;
+    push_greeter_edition(&registry, "one")?;
+    greeter_image("two")?.push(&registry, GREETER, "v2")?;
+    Ok(registry)
 }
 
 /// Both editions of the greeter, in a window that opens in two hours. The first one is here by then: it runs.
@@ -351,14 +357,10 @@ const CUT_AT: u64 = 8 << 20;
 
 /// Pins an image of one layer at a MiB a second, and returns the layer's file once two thirds are there.
 async fn a_layer_is_half_here(story: &Story) -> Result<PathBuf> {
-    let mut content = vec![0; LAYER];
-    File::open("/dev/urandom")?.read_exact(&mut content)?;
-    let image = OciImage::starting(&["/big"]).files(&[("big", &content)])?;
-    let pushed = image.push(&story.other, "big", "v1")?;
+    let layer = push_a_large_layer(&story.other)?;
     let name = story.other.image_for_guest("big:v1");
-    story
-        .run(&["image", "pin", &name, "--bandwidth", "1MiB/s"])
-        .await?;
+    let words = ["image", "pin", &name, "--bandwidth", "1MiB/s"];
+    story.run(&words).await?;
     let fetched = async || {
         let pin = story.pin(&name).await?;
         ensure!(pin["bytes"].as_u64() >= Some(CUT_AT), "{pin:#}");
@@ -366,9 +368,16 @@ async fn a_layer_is_half_here(story: &Story) -> Result<PathBuf> {
     };
     let what = "two thirds of the layer are here";
     story.node.wait_until(what, PATIENCE, fetched).await?;
-    story
-        .other
-        .blob_file(pushed.layers.first().context("no layer")?)
+    Ok(layer)
+}
+
+/// Pushes an image that cannot be packed; returns the file of its layer.
+fn push_a_large_layer(registry: &Registry) -> Result<PathBuf> {
+    let mut content = vec![0; LAYER];
+    File::open("/dev/urandom")?.read_exact(&mut content)?;
+    let image = OciImage::starting(&["/big"]).files(&[("big", &content)])?;
+    let pushed = image.push(registry, "big", "v1")?;
+    registry.blob_file(pushed.layers.first().context("no layer")?)
 }
 
 /// The registry's first bytes are others now: whoever asked for them would have another layer.
@@ -515,9 +524,7 @@ async fn a_machine_without_a_disk_has_its_pinned_images_in_memory(scratch: Scrat
 
 impl Story {
     async fn without_disk(scratch: &Scratch) -> Result<Self> {
-        let registry = Registry::with_both_installers_without_kernel(scratch)?;
-        push_greeter_edition(&registry, "one")?;
-        greeter_image("two")?.push(&registry, GREETER, "v2")?;
+        let registry = registry_with_images(scratch)?;
         let host = registry.host_for_guest();
         let node = Node::plan(scratch, &ImageUnderTest::first()?)
             .forward(GREETER_PORT)

@@ -34,7 +34,9 @@ struct Sticks {
     /// Another one, whose bundle has a digest that the config is to name.
     named: PathBuf,
     named_digest: String,
-    /// The bad version, signed, in a directory of a stick without a label.
+    /// The same bundle as a directory of a stick without the label.
+    folder: PathBuf,
+    /// The bad version, signed.
     signed: PathBuf,
 }
 
@@ -55,6 +57,7 @@ async fn a_stick_is_approved_in_three_ways_and_its_bad_version_is_gone_back_from
         a_digest_in_the_config_approves(&story),
         a_signed_version_begins_and_gives_itself_up(&story),
         the_stick_is_not_tried_again_and_the_screen_says_so(&story),
+        a_medium_without_the_label_is_taken_by_its_directory(&story),
     ]
     .await
 }
@@ -66,14 +69,7 @@ impl Story {
         let rules = rules(&registry.host_for_guest(), &owner)?;
         drop(registry);
         let person = lease_port()?;
-        let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
-        let plan = with_screen(with_places(plan, &person), "console=ttyS1 console=ttyS0");
-        let plan = plan.configure(move |config| {
-            let config = config.install_disk("/dev/vda");
-            config.document(ALLOWED).document(&rules)
-        });
-        let node = plan.boot().await?;
-        node.wait_until_ready(PATIENCE).await?;
+        let node = boot(scratch, &person, rules).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
@@ -106,6 +102,18 @@ impl Story {
     }
 }
 
+async fn boot(scratch: &Scratch, person: &PortLease, rules: String) -> Result<Node> {
+    let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+    let plan = with_screen(with_places(plan, person), "console=ttyS1 console=ttyS0");
+    let plan = plan.configure(move |config| {
+        let config = config.install_disk("/dev/vda");
+        config.document(ALLOWED).document(&rules)
+    });
+    let node = plan.boot().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Ok(node)
+}
+
 fn with_places(plan: instar_tests::NodePlan, person: &PortLease) -> instar_tests::NodePlan {
     let serial = format!(
         "socket,id=person,host=127.0.0.1,port={},server=on,wait=off",
@@ -134,11 +142,14 @@ impl Sticks {
         greeter_image("two")?.push(registry, GREETER, "v2")?;
         let unsigned = bundle(registry, scratch, "unsigned.bundle", &["greeter:v1"]).await?;
         let named = bundle(registry, scratch, "named.bundle", &["greeter:v2"]).await?;
+        let images = ["greeter:v2"];
+        let folder = bundle_directory(registry, scratch, "instar-bundle", &images).await?;
         Ok(Self {
             unsigned: stick(scratch, "unsigned.img", "INSTAR-BUNDLE", &unsigned)?,
             named_digest: digest(scratch, &named).await?,
             named: stick(scratch, "named.img", "INSTAR-BUNDLE", &named)?,
-            signed: stick_without_label(scratch, registry, owner).await?,
+            folder: fat_stick_with(scratch, "folder.img", "HOLIDAY", &folder)?,
+            signed: stick_with_bad_version(scratch, registry, owner).await?,
         })
     }
 }
@@ -152,7 +163,7 @@ async fn digest(scratch: &Scratch, file: &Path) -> Result<String> {
     Ok(digest.context("no digest")?.to_owned())
 }
 
-async fn stick_without_label(
+async fn stick_with_bad_version(
     scratch: &Scratch,
     registry: &Registry,
     owner: &Cosign,
@@ -162,8 +173,8 @@ async fn stick_without_label(
     installer.push(registry, INSTALLER, BAD)?;
     let name = format!("{INSTALLER}:{BAD}");
     owner.sign(registry, &name)?;
-    let directory = bundle_directory(registry, scratch, "instar-bundle", &[&name]).await?;
-    fat_stick_with(scratch, "signed.img", "HOLIDAY", &directory)
+    let file = bundle(registry, scratch, "signed.bundle", &[&name]).await?;
+    stick(scratch, "signed.img", "INSTAR-BUNDLE", &file)
 }
 
 async fn a_person_at_the_serial_console_approves(story: &Story) -> Outcome {
@@ -196,7 +207,6 @@ async fn a_signed_version_begins_and_gives_itself_up(story: &Story) -> Outcome {
     plug_in(story.node.vm(), "signed", &story.sticks.signed)?;
     let vm = story.node.vm();
     for line in [
-        "A stick with the directory instar-bundle is plugged in",
         "signed by the key of the rule for",
         "The upgrade to v0.3.4 has begun",
         REASON,
@@ -224,4 +234,14 @@ async fn the_stick_is_not_tried_again_and_the_screen_says_so(story: &Story) -> O
     println!("{}", screen(&story.node)?);
     ensure!(story.node.version().await?.tag == "v0.1.0");
     Ok(())
+}
+
+/// The config approves its digest as before.
+async fn a_medium_without_the_label_is_taken_by_its_directory(story: &Story) -> Outcome {
+    pull_out(story.node.vm(), "signed")?;
+    plug_in(story.node.vm(), "folder", &story.sticks.folder)?;
+    let line = "A stick with the directory instar-bundle is plugged in";
+    story.node.wait_for_line(line, PATIENCE)?;
+    let words = ["taken", "approved by this machine's config", "directory"];
+    story.bundle_is(&words).await
 }
