@@ -181,7 +181,7 @@ impl Deciding<'_> {
         }
         // It may be unwell because of the version; only one that cannot be asked is not asked.
         if let Some(away @ (Reason::Away(_) | Reason::Busy)) = candidate.is_not_well() {
-            return away;
+            return Reason::CannotBeAsked(away.to_string());
         }
         self.act(Action::Return(name.clone()));
         Reason::GoesBack

@@ -20,6 +20,8 @@ pub enum Reason {
     Failed(String),
     /// It goes back.
     GoesBack,
+    /// It may have to go back, and cannot be asked, for this reason.
+    CannotBeAsked(String),
     /// It went back.
     WentBack,
     /// It could not go back, for this reason.
@@ -36,7 +38,7 @@ pub enum Reason {
     Away(String),
     /// It is not ready, for this reason.
     NotReady(String),
-    /// It is busy with an upgrade that is not the rollout's.
+    /// It is busy with an upgrade.
     Busy,
     /// A person has to approve the wave with this number, from 1.
     Approval(usize),
@@ -71,6 +73,7 @@ impl Reason {
             Reason::Away(_)
                 | Reason::NotReady(_)
                 | Reason::Busy
+                | Reason::CannotBeAsked(_)
                 | Reason::WaveUnwell(_)
                 | Reason::Full {
                     by_itself: Some(_),
@@ -101,6 +104,9 @@ impl fmt::Display for Reason {
             Reason::RunsIt => f.write_str("runs the version"),
             Reason::Failed(why) => write!(f, "failed: {why}"),
             Reason::GoesBack => f.write_str("goes back"),
+            Reason::CannotBeAsked(why) => {
+                write!(f, "may have to go back, and cannot be asked: it {why}")
+            }
             Reason::WentBack => f.write_str("runs the version of before again"),
             Reason::Stuck(why) => write!(f, "could not go back: {why}"),
             Reason::Left(why) => write!(f, "left as it was; {why}"),
@@ -109,7 +115,7 @@ impl fmt::Display for Reason {
             Reason::Held(why) => write!(f, "held: {why}"),
             Reason::Away(why) => write!(f, "does not answer: {why}"),
             Reason::NotReady(why) => write!(f, "is not ready: {why}"),
-            Reason::Busy => f.write_str("is busy with an upgrade that is not of this rollout"),
+            Reason::Busy => f.write_str("is busy with an upgrade"),
             Reason::Approval(wave) => write!(f, "wave {wave} has to be approved"),
             Reason::Unprepared(name) => write!(f, "waits until {name} has the image"),
             Reason::Wave(name) => write!(f, "waits for {name}, which is in a wave before"),

@@ -527,8 +527,9 @@ const BUDGETS: Budgets = Budgets {
     resumes: 1,
 };
 
-/// Fails if some steps lead back to where they began: then "nothing more can happen" would not be the only way never to end.
-fn assert_no_circle(fleet: &Fleet) {
+/// Fails if some steps lead back to where they began: then "nothing more can happen" would not be the only way never to end. Returns the
+/// number of states.
+fn assert_no_circle(fleet: &Fleet) -> usize {
     let print = |state: &State| {
         let mut hasher = DefaultHasher::new();
         state.hash(&mut hasher);
@@ -554,11 +555,12 @@ fn assert_no_circle(fleet: &Fleet) {
             }
         }
     }
+    on_path.len()
 }
 
 fn explore(what: &str, fleet: Fleet) {
     let began = Instant::now();
-    assert_no_circle(&fleet);
+    let states = assert_no_circle(&fleet);
     let (machines, budgets) = (fleet.machines, fleet.budgets);
     let checker = fleet.checker().threads(2).spawn_bfs().join();
     println!(
@@ -567,6 +569,7 @@ fn explore(what: &str, fleet: Fleet) {
         began.elapsed().as_secs_f64()
     );
     checker.assert_properties();
+    assert_eq!(checker.unique_state_count(), states, "explored whole");
 }
 
 /// A canary, then one machine after the other; a failure sends all back.
@@ -590,6 +593,23 @@ fn one_at_a_time_and_the_way_back() {
     );
 }
 
+/// The same with a machine more, and without the time.
+#[test]
+fn three_one_at_a_time() {
+    explore(
+        "one at a time of three, all go back",
+        Fleet {
+            machines: 3,
+            policy: policy(1, OnFailure::Rollback),
+            lease: false,
+            budgets: Budgets {
+                ticks: 0,
+                ..BUDGETS
+            },
+        },
+    );
+}
+
 /// Two of three at once; a failure stops the rollout, and a person may resume it.
 #[test]
 fn two_at_once_and_a_halt() {
@@ -601,7 +621,6 @@ fn two_at_once_and_a_halt() {
             lease: false,
             budgets: Budgets {
                 ticks: 0,
-                outages: 0,
                 failures: 2,
                 ..BUDGETS
             },

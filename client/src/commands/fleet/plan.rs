@@ -1,13 +1,13 @@
 //! `fleet plan`, and the plan that a rollout begins with: each node says what it would do.
 
-use instar_api::instar::UpgradePlanRequest;
-use instar_api::instar::UpgradePlanResponse;
+use std::collections::{BTreeMap, BTreeSet};
+
 use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
+use instar_api::instar::{UpgradePlanRequest, UpgradePlanResponse};
 use instar_api::machine::UpgradeRequest;
 use instar_client::{Failure, FailureKind, Node, is_busy, version_in_tag};
 use instar_rollout::{Facts, MachineName, Record, Release, decide};
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
 
 use super::look::Nodes;
 use super::members;
@@ -84,8 +84,8 @@ async fn planned(global: &Global, arguments: &FleetRoll) -> Result<Rollout, Fail
     let target = survey.target(&arguments.image)?;
     let mut refusals = survey
         .answers
-        .iter()
-        .filter_map(|(_, answer)| answer.as_ref().err());
+        .values()
+        .filter_map(|answer| answer.as_ref().err());
     if let Some(refusal) = refusals.next() {
         return Err(Failure::new(
             FailureKind::Refused,
