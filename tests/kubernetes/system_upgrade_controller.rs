@@ -193,7 +193,7 @@ async fn another_controller_finds_nothing_to_do(node: &Node, cluster: &Cluster) 
         "-n",
         NAMESPACE,
         "-l",
-        "upgrade.cattle.io/controller=system-upgrade-controller",
+        "app=system-upgrade-controller",
     ];
     kubectl.run(&[&["delete", "--wait=true", "--timeout=15s"], &which[..]].concat())?;
     node.wait_until("another controller runs", PATIENCE, async || {
@@ -275,9 +275,7 @@ fn reasons(cluster: &Cluster, plan: &str) -> anyhow::Result<Vec<String>> {
 
 async fn it_failed_once(node: &Node, scratch: &Scratch) -> Outcome {
     let operator = Operator::of(node, scratch)?;
-    let said = operator
-        .run(&["get", "upgraderecords", "-o", "json"])
-        .await?;
+    let said = operator.run(&["get", "upgrades", "-o", "json"]).await?;
     let failures = said.output.matches("\"failed\"").count();
     ensure!(failures == 1, "{said:?}");
     Ok(())
