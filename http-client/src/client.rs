@@ -39,6 +39,8 @@ pub enum Body<'a> {
     Form(&'a str),
     /// A PATCH of an object of Kubernetes, as its server-side apply takes it.
     Apply(&'a str),
+    /// A PATCH of an object that is there (RFC 7396).
+    Merge(&'a str),
 }
 
 impl<'a> Body<'a> {
@@ -46,6 +48,7 @@ impl<'a> Body<'a> {
         match self {
             Self::Form(text) => (Method::POST, "application/x-www-form-urlencoded", text),
             Self::Apply(text) => (Method::PATCH, "application/apply-patch+yaml", text),
+            Self::Merge(text) => (Method::PATCH, "application/merge-patch+json", text),
         }
     }
 }

@@ -202,7 +202,10 @@ async fn it_has_the_role_of_a_control_plane(own: &Own, node: &Node) -> Outcome {
     node.wait_until("the node has its role", PATIENCE, async || {
         let shown = own.node()?;
         let labels = &shown["metadata"]["labels"];
-        ensure!(labels["node-role.kubernetes.io/control-plane"] == "", "{labels}");
+        ensure!(
+            labels["node-role.kubernetes.io/control-plane"] == "",
+            "{labels}"
+        );
         Ok(())
     })
     .await
@@ -219,10 +222,14 @@ async fn a_deployment_answers(own: &Own, node: &Node, host: &Host) -> Outcome {
     let pods = manifests::own_cluster(&host.greeter());
     own.kubectl()?.apply("pods", &pods)?;
     let greets = async || Greeter::of(node)?.greets();
-    node.wait_until("the Deployment answers", PATIENCE, greets).await?;
+    node.wait_until("the Deployment answers", PATIENCE, greets)
+        .await?;
     node.wait_until("all containers run", PATIENCE, async || {
         let all = own.containers()?;
-        ensure!(all.len() == 7 && all.iter().all(|it| it[2] != ""), "{all:?}");
+        ensure!(
+            all.len() == 7 && all.iter().all(|it| it[2] != ""),
+            "{all:?}"
+        );
         Ok(())
     })
     .await?;
@@ -258,7 +265,10 @@ async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Hos
     println!("{held:?}");
     ensure!(held.lost == 0 && held.answers > 0, "{held:?}");
     let states = states.end()?;
-    ensure!(states.iter().all(|it| it.starts_with("True ")), "{states:#?}");
+    ensure!(
+        states.iter().all(|it| it.starts_with("True ")),
+        "{states:#?}"
+    );
     let after = own.containers()?;
     ensure!(before == after, "{before:#?} became {after:#?}");
     Ok(())

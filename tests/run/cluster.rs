@@ -74,7 +74,9 @@ struct Cluster<'a> {
 pub(crate) async fn demonstrate(place: &Place) -> Result<()> {
     let begun = Instant::now();
     clear(place)?;
-    let registry = step("images, in a registry of this host", || fill_registry(place))?;
+    let registry = step("images, in a registry of this host", || {
+        fill_registry(place)
+    })?;
     let cluster = Cluster {
         place,
         registry,
@@ -85,6 +87,7 @@ pub(crate) async fn demonstrate(place: &Place) -> Result<()> {
     step("boot", || cluster.boot())?;
     let kubectl = cluster.begin()?;
     let ready = cluster.give_it_pods(&kubectl).await?;
+    cluster.wait("the node has proven its extensions", || cluster.proven(1))?;
     let os = cluster.upgrade_os(&kubectl)?;
     let kubernetes = cluster.upgrade_kubernetes(&kubectl)?;
     let broken = cluster.break_kubernetes(&kubectl)?;
@@ -143,7 +146,9 @@ impl Cluster<'_> {
 
     fn instarctl(&self) -> Result<Command> {
         let mut command = Command::new(self.place.program("instarctl")?);
-        command.arg("--talosconfig").arg(self.place.file("talosconfig"));
+        command
+            .arg("--talosconfig")
+            .arg(self.place.file("talosconfig"));
         Ok(command)
     }
 
@@ -151,7 +156,9 @@ impl Cluster<'_> {
     fn make_config(&self) -> Result<()> {
         let secrets = self.place.file("secrets.yaml");
         let mut generate = Command::new(self.place.program("instarctl")?);
-        generate.args(["gen", "secrets", "--output-file"]).arg(&secrets);
+        generate
+            .args(["gen", "secrets", "--output-file"])
+            .arg(&secrets);
         quiet(&mut generate)?;
         let mut generate = Command::new(self.place.program("instarctl")?);
         generate.args(["gen", "config", NAME, &Ports::address(&self.ports.api)]);
@@ -178,7 +185,9 @@ impl Cluster<'_> {
             )
         };
         let extension = |name: &str, tag: &str| {
-            let image = self.registry.name_for_guest(&format!("extensions/{name}:{tag}"));
+            let image = self
+                .registry
+                .name_for_guest(&format!("extensions/{name}:{tag}"));
             format!(
                 "---\napiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: {name}\nimage: {image}\n"
             )
@@ -203,7 +212,12 @@ impl Cluster<'_> {
     fn boot(&self) -> Result<()> {
         let qemu = self.place.program("instar-qemu")?;
         let disk = self.place.file("disk.img");
-        quiet(Command::new(&qemu).arg("blank").arg(&disk).args(["--size", "6G"]))?;
+        quiet(
+            Command::new(&qemu)
+                .arg("blank")
+                .arg(&disk)
+                .args(["--size", "6G"]),
+        )?;
         let image = self.place.image(crate::VERSION_BEFORE);
         let mut start = Command::new(&qemu);
         start.arg("start").arg("--dir").arg(self.place.node());
@@ -220,7 +234,9 @@ impl Cluster<'_> {
             (ANSWERER_PORT, &self.ports.answerer),
             (BEAT_PORT, &self.ports.beat),
         ] {
-            start.arg("--forward").arg(format!("{guest}:{}", host.port()));
+            start
+                .arg("--forward")
+                .arg(format!("{guest}:{}", host.port()));
         }
         if Accel::detect()? == Accel::Tcg {
             start.arg("--counted");
@@ -251,12 +267,16 @@ impl Cluster<'_> {
     /// Begins the cluster; returns its administrator's kubectl.
     fn begin(&self) -> Result<Kubectl> {
         println!("instarctl bootstrap, instarctl kubeconfig");
-        self.wait("the cluster begins", || quiet(self.instarctl()?.arg("bootstrap")))?;
+        self.wait("the cluster begins", || {
+            quiet(self.instarctl()?.arg("bootstrap"))
+        })?;
         let file = self.kubeconfig();
         quiet(self.instarctl()?.arg("kubeconfig").arg(&file))?;
         let scratch = Scratch::at(&self.place.file("kubectl"))?;
         let kubectl = Kubectl::of(&file, scratch)?;
-        self.wait("the API server knows its node", || kubectl.get(&["node", NAME]))?;
+        self.wait("the API server knows its node", || {
+            kubectl.get(&["node", NAME])
+        })?;
         Ok(kubectl)
     }
 
@@ -266,7 +286,9 @@ impl Cluster<'_> {
         let image = self.registry.name_for_guest("greeter:v1");
         for (name, manifest) in [("network", NETWORK), ("pods", PODS)] {
             let manifest = manifest.replace("${IMAGE}", &image);
-            self.wait(&format!("{name} applied"), || kubectl.apply(name, &manifest))?;
+            self.wait(&format!("{name} applied"), || {
+                kubectl.apply(name, &manifest)
+            })?;
         }
         self.wait("the node is ready", || node_is_ready(kubectl))?;
         self.wait("the Deployments are available", || {
@@ -293,13 +315,20 @@ impl Cluster<'_> {
             ensure!(os.contains(VERSION_AFTER), "{os}");
             Ok(())
         })?;
-        let Held { pause, lost, answers } = held.close()?;
+        let Held {
+            pause,
+            lost,
+            answers,
+        } = held.close()?;
         let restarted = restarts(kubectl)?.saturating_sub(before);
         self.say(&format!(
             "{answers} answers over one connection, {lost} lost, the pod paused for {} ms at most; {restarted} containers restarted",
             pause.as_millis()
         ));
-        ensure!(lost == 0 && restarted == 0, "the cluster noticed the upgrade");
+        ensure!(
+            lost == 0 && restarted == 0,
+            "the cluster noticed the upgrade"
+        );
         Ok(json!({
             "to": VERSION_AFTER,
             "answers": answers,
@@ -328,16 +357,16 @@ impl Cluster<'_> {
             node_is_ready(kubectl)
         })?;
         let seconds = begun.elapsed().as_secs();
-        self.wait("the node has proven the new version", || self.proven())?;
+        self.wait("the node has proven the new version", || self.proven(2))?;
         Ok(json!({"from": from, "to": NEXT, "seconds": seconds, "same_programs": true}))
     }
 
-    /// Fails until the machine says that its extensions are kept.
-    fn proven(&self) -> Result<()> {
+    /// Fails until the machine has said this often that its extensions are kept.
+    fn proven(&self, often: usize) -> Result<()> {
         let console = std::fs::read(self.place.console())?;
         let console = String::from_utf8_lossy(&console);
         let times = console.matches("extensions, which are kept").count();
-        ensure!(times >= 2, "it is on trial");
+        ensure!(times >= often, "it is on trial");
         Ok(())
     }
 
@@ -350,7 +379,9 @@ impl Cluster<'_> {
             let mut get = self.instarctl()?;
             let output = get.args(["get", "kubernetes", "-o", "yaml"]).output()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let line = text.lines().find(|line| line.contains("is back with the one before"));
+            let line = text
+                .lines()
+                .find(|line| line.contains("is back with the one before"));
             Ok(line.context("not yet")?.trim().to_owned())
         })?;
         self.wait("the node is ready", || node_is_ready(kubectl))?;
@@ -394,5 +425,7 @@ fn restarts(kubectl: &Kubectl) -> Result<u64> {
         .iter()
         .filter_map(|pod| pod["status"]["containerStatuses"].as_array())
         .flatten();
-    Ok(containers.filter_map(|it| it["restartCount"].as_u64()).sum())
+    Ok(containers
+        .filter_map(|it| it["restartCount"].as_u64())
+        .sum())
 }

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration}
 
 use super::{
     AbsolutePath, Cidr, ClientIdentity, Container, ContainerHealth, ContainerName,
-    ContainerNetwork, DependsOn, Digest, EndpointUrl, ImageReference, Mount, MountOption, MountSource, Secret, Security,
-    SecurityProfile, UpgradeStrategy,
+    ContainerNetwork, DependsOn, Digest, EndpointUrl, ImageReference, Mount, MountOption,
+    MountSource, Secret, Security, SecurityProfile, UpgradeStrategy,
 };
 
 /// A machine that is a node of a Kubernetes cluster.

@@ -6,9 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        model::{
-            Cidr, ClientIdentity, ClusterKeys, Component, ControlPlane, EndpointUrl, Secret,
-        },
+        model::{Cidr, ClientIdentity, ClusterKeys, Component, ControlPlane, EndpointUrl, Secret},
         section::Section,
     },
     Documents,
@@ -48,7 +46,10 @@ pub(super) fn control_plane(
             false => given,
         }
     };
-    let named = documents.cluster.as_ref().and_then(|it| it.owned("clusterName"));
+    let named = documents
+        .cluster
+        .as_ref()
+        .and_then(|it| it.owned("clusterName"));
     let own = documents.one("KubeClusterConfig");
     Some(ControlPlane {
         cluster_name: named
@@ -188,7 +189,11 @@ fn admission(
 
 fn audit_policy(documents: &Documents<'_>, api_server: Option<&Section<'_>>) -> Option<Value> {
     let of_cluster = api_server.and_then(|section| section.json("auditPolicy"));
-    let own = || documents.one("KubeAuditPolicyConfig")?.json("configuration");
+    let own = || {
+        documents
+            .one("KubeAuditPolicyConfig")?
+            .json("configuration")
+    };
     of_cluster.or_else(own).map(Value::Object)
 }
 

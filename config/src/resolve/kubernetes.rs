@@ -10,8 +10,8 @@ use std::{
 use super::{
     super::{
         model::{
-            Cidr, Cluster, Extension, ExtensionFile, ExtensionSource, ImageReference, Kubernetes,
-            ControlPlane, EndpointUrl, NodeSettings, Taint, TaintEffect,
+            Cidr, Cluster, ControlPlane, EndpointUrl, Extension, ExtensionFile, ExtensionSource,
+            ImageReference, Kubernetes, NodeSettings, Taint, TaintEffect,
         },
         section::Section,
     },

@@ -166,7 +166,13 @@ impl Keeper {
                     };
                     self.carry_out_if_new(kubernetes, next, &mut problems).await;
                     self.plane
-                        .tend(configured, kubernetes, &node, &self.readiness.0, &mut problems)
+                        .tend(
+                            configured,
+                            kubernetes,
+                            &node,
+                            &self.readiness.0,
+                            &mut problems,
+                        )
                         .await;
                 }
                 Err(error) => problems.push(format!("{error:#}")),

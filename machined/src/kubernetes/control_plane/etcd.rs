@@ -17,8 +17,8 @@ use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::certificates::issue;
 use super::super::home;
+use super::certificates::issue;
 use crate::config::ControlPlane;
 
 /// etcd's address for its clients.
@@ -113,7 +113,9 @@ impl Etcd {
         self.ready().await?;
         let path = PathAndQuery::from_static("/etcdserverpb.Cluster/MemberList");
         let codec = ProstCodec::<MemberListRequest, MemberListResponse>::default();
-        let asked = self.calls.unary(Request::new(MemberListRequest {}), path, codec);
+        let asked = self
+            .calls
+            .unary(Request::new(MemberListRequest {}), path, codec);
         let answer = timeout(ANSWER, asked).await.map_err(|_| late())??;
         Ok(answer.into_inner().members)
     }

@@ -33,7 +33,13 @@ pub(super) fn of(
 pub(super) fn of_node(kubernetes: &Kubernetes, certificate: &str) -> String {
     let cluster = &kubernetes.cluster;
     let user = json!({"client-certificate": certificate, "client-key": certificate});
-    kubeconfig("cluster", &cluster.endpoint, &cluster.authorities, "node", user)
+    kubeconfig(
+        "cluster",
+        &cluster.endpoint,
+        &cluster.authorities,
+        "node",
+        user,
+    )
 }
 
 fn kubeconfig(

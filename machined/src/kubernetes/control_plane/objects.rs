@@ -1,6 +1,7 @@
 //! Objects that the cluster needs of its control plane: those that let nodes join by the token, and the role of the node.
 //!
-//! They are applied by the API server itself (server-side apply), which creates what is missing and leaves the fields of others alone.
+//! They are applied by the API server itself (server-side apply), which creates what is missing and leaves the fields of others alone. The node is
+//! kubelet's to create, with its taints: it is only changed.
 
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ const REQUESTS: &str = "system:certificates.k8s.io:certificatesigningrequests";
 #[derive(Debug, PartialEq)]
 struct Object {
     path: String,
+    /// Whether it is made if it is not there.
+    is_made: bool,
     content: Value,
 }
 
@@ -44,7 +47,13 @@ pub async fn apply(
 ) -> anyhow::Result<()> {
     let cluster = &kubernetes.cluster;
     let administrator = &[ADMINISTRATORS];
-    let identity = issue(&plane.keys.cluster, "machined", administrator, &[], LIFETIME)?;
+    let identity = issue(
+        &plane.keys.cluster,
+        "machined",
+        administrator,
+        &[],
+        LIFETIME,
+    )?;
     let tls = HostTls {
         ca: Some(cluster.authorities.clone()),
         client_identity: Some(identity),
@@ -65,15 +74,16 @@ pub async fn apply(
 }
 
 async fn apply_one(client: &Client, cluster: &Cluster, object: &Object) -> anyhow::Result<()> {
-    let uri = format!(
-        "{}{}?fieldManager=instar&force=true",
-        cluster.endpoint, object.path
-    );
     let content = object.content.to_string();
+    let (body, query) = match object.is_made {
+        true => (Body::Apply(&content), "fieldManager=instar&force=true"),
+        false => (Body::Merge(&content), "fieldManager=instar"),
+    };
+    let uri = format!("{}{}?{query}", cluster.endpoint, object.path);
     let get = Get {
         uri: &uri.parse()?,
         headers: &HeaderMap::new(),
-        body: Some(Body::Apply(&content)),
+        body: Some(body),
         origin: None,
         redirections: 0,
     };
@@ -96,9 +106,21 @@ fn message(answer: &[u8]) -> String {
 
 fn objects(cluster: &Cluster, settings: &NodeSettings, node: &str) -> Vec<Object> {
     let mut objects = vec![
-        binding("instar:nodes-may-join", "system:node-bootstrapper", BOOTSTRAPPERS),
-        binding("instar:joining-is-approved", &format!("{REQUESTS}:nodeclient"), BOOTSTRAPPERS),
-        binding("instar:renewal-is-approved", &format!("{REQUESTS}:selfnodeclient"), NODES),
+        binding(
+            "instar:nodes-may-join",
+            "system:node-bootstrapper",
+            BOOTSTRAPPERS,
+        ),
+        binding(
+            "instar:joining-is-approved",
+            &format!("{REQUESTS}:nodeclient"),
+            BOOTSTRAPPERS,
+        ),
+        binding(
+            "instar:renewal-is-approved",
+            &format!("{REQUESTS}:selfnodeclient"),
+            NODES,
+        ),
     ];
     objects.extend(token(cluster.token.expose()));
     objects.extend(role(settings, node));
@@ -108,6 +130,7 @@ fn objects(cluster: &Cluster, settings: &NodeSettings, node: &str) -> Vec<Object
 fn binding(name: &str, role: &str, group: &str) -> Object {
     Object {
         path: format!("/apis/{RBAC}/v1/clusterrolebindings/{name}"),
+        is_made: true,
         content: json!({
             "apiVersion": format!("{RBAC}/v1"),
             "kind": "ClusterRoleBinding",
@@ -124,6 +147,7 @@ fn token(token: &str) -> Option<Object> {
     let name = format!("bootstrap-token-{id}");
     Some(Object {
         path: format!("/api/v1/namespaces/kube-system/secrets/{name}"),
+        is_made: true,
         content: json!({
             "apiVersion": "v1",
             "kind": "Secret",
@@ -146,11 +170,8 @@ fn role(settings: &NodeSettings, node: &str) -> Option<Object> {
         .collect();
     (!labels.is_empty()).then(|| Object {
         path: format!("/api/v1/nodes/{node}"),
-        content: json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": node, "labels": labels},
-        }),
+        is_made: false,
+        content: json!({"metadata": {"labels": labels}}),
     })
 }
 
@@ -166,7 +187,10 @@ mod tests {
         let objects = objects(&kubernetes.cluster, &kubernetes.node, "cp-1");
         let found = |path: &str| objects.iter().find(|it| it.path == path).unwrap();
         let secret = found("/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef");
-        assert_eq!(secret.content["stringData"]["token-secret"], "0123456789abcdef");
+        assert_eq!(
+            secret.content["stringData"]["token-secret"],
+            "0123456789abcdef"
+        );
         let labels = &found("/api/v1/nodes/cp-1").content["metadata"]["labels"];
         assert_eq!(labels, &json!({"node-role.kubernetes.io/worker": ""}));
         assert_eq!(objects.len(), 5);

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::super::{etc, var};
 use super::certificates::{self, Issued, LIFETIME, issue, lasts};
-use super::manifests::{self, ADMISSION, AUDIT_POLICY, ENCRYPTION};
 use super::kubeconfigs;
+use super::manifests::{self, ADMISSION, AUDIT_POLICY, ENCRYPTION};
 use super::place::Place;
 use crate::base::whole_file;
 use crate::config::{ControlPlane, Kubernetes};
@@ -104,7 +104,10 @@ pub fn write(
 fn join_itself(kubernetes: &Kubernetes, plane: &ControlPlane, place: &Place) -> anyhow::Result<()> {
     let pki = var().join(KUBELET_PKI);
     let seen = format!("/var/{KUBELET_PKI}/{CURRENT}");
-    put(&etc().join("kubelet.conf"), &kubeconfigs::of_node(kubernetes, &seen))?;
+    put(
+        &etc().join("kubelet.conf"),
+        &kubeconfigs::of_node(kubernetes, &seen),
+    )?;
     let current = pki.join(CURRENT);
     if node_certificate_lasts(&pki) {
         return Ok(());
@@ -182,10 +185,12 @@ fn digests(files: &Files) -> BTreeMap<&'static str, String> {
     let read_by = |name: &str| -> Vec<&str> {
         let is_read = |path: &&String| match name {
             "kube-apiserver" => path.starts_with("apiserver/") || *path == "pki/sa.key",
-            "kube-controller-manager" => {
-                ["controller-manager.conf", "pki/sa.key", "pki/cluster-ca.crt"]
-                    .contains(&path.as_str())
-            }
+            "kube-controller-manager" => [
+                "controller-manager.conf",
+                "pki/sa.key",
+                "pki/cluster-ca.crt",
+            ]
+            .contains(&path.as_str()),
             "kube-scheduler" => *path == "scheduler.conf",
             "kube-proxy" => *path == "kube-proxy.conf",
             _ => false,
