@@ -274,7 +274,7 @@ mod tests {
             assert!(names(&second).contains(&SubjectName::from(name)), "{name}");
         }
         // One that is damaged is made anew.
-        std::fs::write(directory.path().join("etcd.crt"), "no certificate").unwrap();
+        fs::write(directory.path().join("etcd.crt"), "no certificate").unwrap();
         assert_ne!(all(&place)["etcd"], second["etcd"]);
     }
 }
