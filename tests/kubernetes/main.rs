@@ -13,6 +13,7 @@ mod kured;
 mod manifests;
 mod node;
 mod operator;
+mod own_cluster;
 mod publisher;
 mod restart;
 mod shown;

@@ -55,9 +55,9 @@ pub(super) fn certificate(section: &Section<'_>, field: &str) -> Option<String> 
 
 /// A list of PEM certificates, joined.
 pub(super) fn certificates(section: &Section<'_>, field: &str) -> Option<String> {
-    let given = section.list(field).unwrap_or_default();
+    let given = section.list(field).filter(|given| !given.is_empty())?;
     let all = given.join("\n");
-    check_certificates(section, field, &all).filter(|()| !given.is_empty())?;
+    check_certificates(section, field, &all)?;
     Some(all)
 }
 

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::config::{Cluster, Extension, ExtensionSource, Kubernetes, NodeSettings, Secret};
+use crate::config::{
+    ClientIdentity, Cluster, ClusterKeys, Component, ControlPlane, Extension, ExtensionSource,
+    Kubernetes, NodeSettings, Secret,
+};
 
 /// A node of a cluster.
 pub(super) fn kubernetes() -> Kubernetes {
@@ -34,5 +37,36 @@ pub(super) fn kubernetes() -> Kubernetes {
             ..NodeSettings::default()
         },
         control_plane: None,
+    }
+}
+
+/// The control plane of that cluster, with an authority of etcd that can sign.
+pub(super) fn plane() -> ControlPlane {
+    let authority = ClientIdentity {
+        certificate: include_str!("../../../pki/tests/data/etcd-ca-1.14.crt").to_owned(),
+        key: Secret::new(include_str!("../../../pki/tests/data/etcd-ca-1.14.key")),
+    };
+    ControlPlane {
+        cluster_name: "demo".to_owned(),
+        endpoint: "https://cluster.example.com:443".parse().unwrap(),
+        port: 6443,
+        keys: ClusterKeys {
+            cluster: authority.clone(),
+            etcd: authority.clone(),
+            aggregator: authority,
+            service_accounts: Secret::new("PEM"),
+        },
+        token_issuer: "https://cluster.example.com:443".to_owned(),
+        pod_subnets: vec!["10.244.0.0/16".parse().unwrap()],
+        service_subnets: vec!["10.96.0.0/12".parse().unwrap()],
+        encryption: None,
+        api_server: Component::default(),
+        names: vec!["api.example.com".to_owned()],
+        admission: Default::default(),
+        audit_policy: None,
+        controller_manager: Component::default(),
+        scheduler: Component::default(),
+        etcd: Component::default(),
+        proxy: None,
     }
 }

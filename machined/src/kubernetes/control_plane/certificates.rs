@@ -14,7 +14,7 @@ use instar_pki::{
 use super::super::control;
 use super::place::Place;
 use crate::base::whole_file;
-use crate::config::{ClientIdentity, ControlPlane};
+use crate::config::{ClientIdentity, ControlPlane, Secret};
 
 /// The lifetime of a certificate: a year, as elsewhere in Kubernetes.
 pub(super) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -131,9 +131,17 @@ pub(super) fn have_all(
     place: &Place,
     directory: &Path,
 ) -> anyhow::Result<Issued> {
-    let record = control().join(RECORD);
+    have_all_by(plane, place, directory, &control().join(RECORD))
+}
+
+fn have_all_by(
+    plane: &ControlPlane,
+    place: &Place,
+    directory: &Path,
+    record: &Path,
+) -> anyhow::Result<Issued> {
     // A record that cannot be read is that of no certificate: all are issued again.
-    let mut made_from: BTreeMap<String, String> = whole_file::read_json(&record)
+    let mut made_from: BTreeMap<String, String> = whole_file::read_json(record)
         .unwrap_or_default()
         .unwrap_or_default();
     let mut issued = Issued::new();
@@ -153,7 +161,7 @@ pub(super) fn have_all(
                 write("crt", &identity.certificate)?;
                 write("key", identity.key.expose())?;
                 made_from.insert(file.to_owned(), origin);
-                whole_file::replace_json(&record, 0o600, &made_from)?;
+                whole_file::replace_json(record, 0o600, &made_from)?;
                 identity
             }
         };
@@ -168,20 +176,16 @@ fn read(directory: &Path, file: &str) -> Option<ClientIdentity> {
     let key = fs::read_to_string(directory.join(format!("{file}.key"))).ok()?;
     lasts(&certificate, RENEWED_BEFORE_END).then(|| ClientIdentity {
         certificate,
-        key: crate::config::Secret::new(key),
+        key: Secret::new(key),
     })
 }
 
 /// Whether a certificate is valid now, and will be for this time.
 pub(super) fn lasts(certificate: &str, time: Duration) -> bool {
     let now = SystemTime::now();
-    let validity = certificate_from_pem(certificate).ok();
-    let validity = validity.and_then(|certificate| validity_of(&certificate));
+    let certificate = certificate_from_pem(certificate).ok();
+    let validity = certificate.and_then(|certificate| validity(&certificate).ok());
     validity.is_some_and(|(from, until)| from <= now && now + time < until)
-}
-
-fn validity_of(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
-    validity(certificate).ok()
 }
 
 impl Wanted<'_> {
@@ -229,6 +233,48 @@ pub(super) fn issue(
         .with_context(|| format!("issue the certificate of {common_name}"))?;
     Ok(ClientIdentity {
         certificate: issued.pem(),
-        key: crate::config::Secret::new(issued.key_pem()),
+        key: Secret::new(issued.key_pem()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::super::a_node::plane;
+    use super::*;
+
+    #[test]
+    fn a_certificate_stays_until_it_is_to_be_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = directory.path().join("record");
+        let mut place = Place {
+            node: "cp-1".to_owned(),
+            domain: "cluster.local".to_owned(),
+            addresses: vec!["10.0.2.15".parse().unwrap()],
+        };
+        let all = |place: &Place| have_all_by(&plane(), place, directory.path(), &record).unwrap();
+        let first = all(&place);
+        assert_eq!(all(&place), first);
+        // Another address is another name of the API server alone.
+        place.addresses.push("10.0.2.16".parse().unwrap());
+        let second = all(&place);
+        let changed = first.iter().filter(|(file, it)| second[*file] != **it);
+        let changed: Vec<_> = changed.map(|(file, _)| *file).collect();
+        assert_eq!(changed, ["apiserver"]);
+        let names = |issued: &Issued| {
+            let certificate = certificate_from_pem(&issued["apiserver"].certificate).unwrap();
+            instar_pki::server_names(&certificate).unwrap()
+        };
+        for name in [
+            "10.0.2.16",
+            "10.96.0.1",
+            "cluster.example.com",
+            "api.example.com",
+        ] {
+            assert!(names(&second).contains(&SubjectName::from(name)), "{name}");
+        }
+        // One that is damaged is made anew.
+        fs::write(directory.path().join("etcd.crt"), "no certificate").unwrap();
+        assert_ne!(all(&place)["etcd"], second["etcd"]);
+    }
 }

@@ -345,10 +345,83 @@ impl Pod<'_> {
             "spec": {
                 "hostNetwork": true,
                 "priorityClassName": "system-node-critical",
+                "priority": 2_000_001_000,
                 "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [container],
                 "volumes": volumes,
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::super::a_node::plane;
+    use super::*;
+
+    fn pods(plane: &ControlPlane) -> BTreeMap<&'static str, Value> {
+        let place = Place {
+            node: "cp-1".to_owned(),
+            domain: "cluster.local".to_owned(),
+            addresses: vec!["10.0.2.15".parse().unwrap()],
+        };
+        let files = [("kube-scheduler", "1a2b".to_owned())].into();
+        let manifests = manifests(plane, &place, "v1.36.3", &files);
+        let parsed = manifests.into_iter();
+        parsed
+            .map(|(name, text)| (name, serde_json::from_str(&text).unwrap()))
+            .collect()
+    }
+
+    fn command(pod: &Value) -> Vec<&str> {
+        let command = pod["spec"]["containers"][0]["command"].as_array().unwrap();
+        command.iter().filter_map(Value::as_str).collect()
+    }
+
+    #[test]
+    fn images_are_in_the_version_of_the_extension() {
+        let mut plane = plane();
+        plane.scheduler.image = Some("r.example.com/k8s/scheduler:v1.30.0".parse().unwrap());
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let whole = format!("r.example.com/kcm@{digest}");
+        plane.controller_manager.image = Some(whole.parse().unwrap());
+        plane.etcd.image = Some("r.example.com/etcd:v3.7.3".parse().unwrap());
+        let pods = pods(&plane);
+        let image = |name: &str| pods[name]["spec"]["containers"][0]["image"].clone();
+        assert_eq!(
+            image("kube-apiserver"),
+            "registry.k8s.io/kube-apiserver:v1.36.3"
+        );
+        assert_eq!(
+            image("kube-scheduler"),
+            "r.example.com/k8s/scheduler:v1.36.3"
+        );
+        assert_eq!(image("kube-controller-manager"), whole.as_str());
+        assert_eq!(image("etcd"), "r.example.com/etcd:v3.7.3");
+        assert!(!pods.contains_key("kube-proxy"));
+        let files = &pods["kube-scheduler"]["metadata"]["annotations"]["instar.dev/files"];
+        assert_eq!(files, "1a2b");
+    }
+
+    #[test]
+    fn options_of_the_config_take_precedence() {
+        let mut plane = plane();
+        let given = ["profiling", "v"].map(|name| (name.to_owned(), vec!["2".to_owned()]));
+        plane.api_server.arguments = given.into();
+        plane.audit_policy = Some(json!({"kind": "Policy"}));
+        let pods = pods(&plane);
+        let options = command(&pods["kube-apiserver"]);
+        assert_eq!(options[0], "kube-apiserver");
+        for expected in [
+            "--profiling=2",
+            "--v=2",
+            "--advertise-address=10.0.2.15",
+            "--service-account-issuer=https://cluster.example.com:443",
+            "--audit-policy-file=/etc/kubernetes/apiserver/audit-policy.json",
+        ] {
+            assert!(options.contains(&expected), "{options:?}");
+        }
+        assert!(!options.contains(&"--profiling=false"));
     }
 }

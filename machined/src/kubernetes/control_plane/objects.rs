@@ -1,6 +1,7 @@
 //! Objects that the cluster needs of its control plane: those that let nodes join by the token, and the role of the node.
 //!
-//! They are applied by the API server itself (server-side apply), which creates what is missing and leaves the fields of others alone.
+//! They are applied by the API server itself (server-side apply), which creates what is missing and leaves the fields of others alone. The node is
+//! kubelet's to create, with its taints: it is only changed.
 
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ const REQUESTS: &str = "system:certificates.k8s.io:certificatesigningrequests";
 #[derive(Debug, PartialEq)]
 struct Object {
     path: String,
+    /// Whether it is made if it is not there.
+    is_made: bool,
     content: Value,
 }
 
@@ -71,14 +74,15 @@ pub async fn apply(
 }
 
 async fn apply_one(client: &Client, cluster: &Cluster, object: &Object) -> anyhow::Result<()> {
-    let uri = format!(
-        "{}{}?fieldManager=instar&force=true",
-        cluster.endpoint, object.path
-    );
     let content = object.content.to_string();
+    let (body, query) = match object.is_made {
+        true => (Body::Apply(&content), "fieldManager=instar&force=true"),
+        false => (Body::MergePatch(&content), "fieldManager=instar"),
+    };
+    let uri = format!("{}{}?{query}", cluster.endpoint, object.path);
     let (uri, headers) = (uri.parse()?, HeaderMap::new());
     let request = Request {
-        body: Body::Apply(&content),
+        body,
         ..Request::get(&uri, &headers)
     };
     let mut answer = client.send(request).await?;
@@ -124,6 +128,7 @@ fn objects(cluster: &Cluster, settings: &NodeSettings, node: &str) -> Vec<Object
 fn binding(name: &str, role: &str, group: &str) -> Object {
     Object {
         path: format!("/apis/{RBAC}/v1/clusterrolebindings/{name}"),
+        is_made: true,
         content: json!({
             "apiVersion": format!("{RBAC}/v1"),
             "kind": "ClusterRoleBinding",
@@ -140,6 +145,7 @@ fn token(token: &str) -> Option<Object> {
     let name = format!("bootstrap-token-{id}");
     Some(Object {
         path: format!("/api/v1/namespaces/kube-system/secrets/{name}"),
+        is_made: true,
         content: json!({
             "apiVersion": "v1",
             "kind": "Secret",
@@ -162,11 +168,8 @@ fn role(settings: &NodeSettings, node: &str) -> Option<Object> {
         .collect();
     (!labels.is_empty()).then(|| Object {
         path: format!("/api/v1/nodes/{node}"),
-        content: json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": node, "labels": labels},
-        }),
+        is_made: false,
+        content: json!({"metadata": {"labels": labels}}),
     })
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use instar_kubernetes_plan::PlannedExtension;
 
 use crate::base::blocking_io;
@@ -74,6 +74,10 @@ pub(super) async fn write(
     let Some(plane) = &kubernetes.control_plane else {
         return Ok(());
     };
+    ensure!(
+        !facts.place.addresses.is_empty(),
+        "the control plane waits for an address of the machine"
+    );
     let version = version_of(extensions)?;
     let before = VersionFile::read().await;
     if let Some(before) = before.filter(|before| *before != version && facts.has_begun) {
