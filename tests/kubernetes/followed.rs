@@ -61,7 +61,7 @@ async fn the_newest_file_that_matches_runs(
     give_it_a_network(node, cluster).await?;
     let kubectl = cluster.plane.kubectl();
     kubectl.apply("server", &manifests::server(&cluster.greeter()))?;
-    wait_for_pods(node, cluster, &["server"]).await?;
+    wait_for_pods(node, cluster, &["server", "beat"]).await?;
     it_is_told(node, scratch, "extensions", &sha256_digest(first)).await
 }
 
