@@ -277,7 +277,7 @@ async fn accept(
                         let _ = served.await;
                         drop(place);
                     };
-                    tokio::spawn(connection).abort_handle()
+                    instar_base::task::spawn(connection).abort_handle()
                 });
             }
             Err(error) => {

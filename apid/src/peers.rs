@@ -130,7 +130,7 @@ impl Peers {
                 .handshake(TokioIo::new(stream))
                 .await
                 .with_context(|| format!("the node {node} speaks no HTTP/2"))?;
-        tokio::spawn(async move {
+        instar_base::task::spawn(async move {
             // The call itself reports how the connection ended.
             let _ = connection.await;
             drop(place);

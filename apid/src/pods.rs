@@ -69,7 +69,7 @@ pub(super) async fn accept(
         };
         let (credentials, proxy) = (credentials.clone(), proxy.for_another());
         let draining = draining.clone();
-        tokio::spawn(async move {
+        instar_base::task::spawn(async move {
             let served = serve_connection(Arrived::Pod(stream), credentials, proxy, draining);
             // A pod ends its connection as it likes, and could fill the log.
             let _ = served.await;

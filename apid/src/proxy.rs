@@ -185,7 +185,7 @@ impl Proxy {
                 .initial_connection_window_size(of_all);
         }
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
+        instar_base::task::spawn(connection);
         *current = Some(sender.clone());
         Ok(sender)
     }

@@ -61,7 +61,7 @@ impl SelfCheck {
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
                 .await
                 .context("HTTP/2")?;
-        let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+        let _connection = AbortOnDropHandle::new(instar_base::task::spawn(connection));
         let uri = format!("https://127.0.0.1:{}{METHOD}", instar_api::PORT);
         let request = Request::post(uri)
             .header(header::CONTENT_TYPE, "application/grpc")

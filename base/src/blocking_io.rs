@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::task;
+
 /// Timeout after which a silent disk counts as dead. Unmounting writes all unwritten data: minutes on the slowest stick.
 pub const ANSWER: Duration = Duration::from_secs(300);
 
@@ -31,7 +33,7 @@ pub async fn within<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NoAnswer> {
     // Does not use `to_its_end`: its future depends on the work's type, and a timeout around each of these made machined 20 KB larger.
-    let work = tokio::task::spawn_blocking(work);
+    let work = task::spawn_blocking(work);
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done.map_err(|_| NoAnswer::Interrupted),
         Err(_) => Err(NoAnswer::Late(limit)),
@@ -45,7 +47,7 @@ pub async fn within<T: Send + 'static>(
 pub async fn to_its_end<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NoAnswer> {
-    let work = tokio::task::spawn_blocking(work);
+    let work = task::spawn_blocking(work);
     work.await.map_err(|_| NoAnswer::Interrupted)
 }
 

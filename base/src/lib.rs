@@ -13,6 +13,7 @@ pub mod lock;
 mod process_exit;
 pub mod quota;
 pub mod sealed_json;
+pub mod task;
 pub mod whole_file;
 
 pub use process_exit::Exit;

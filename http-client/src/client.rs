@@ -215,7 +215,7 @@ impl Client {
             .await
             .map_err(broken)?;
         // The connection ends with the response, or when the response is dropped.
-        tokio::spawn(driver);
+        instar_base::task::spawn(driver);
         let answer = sender.send_request(request).await.map_err(broken)?;
         Ok((answer, connection.place))
     }
@@ -328,7 +328,7 @@ async fn tunnel(
     let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(tcp))
         .await
         .map_err(broken)?;
-    tokio::spawn(driver.with_upgrades());
+    instar_base::task::spawn(driver.with_upgrades());
     let answer = sender.send_request(request).await.map_err(broken)?;
     if answer.status() != StatusCode::OK {
         return Err(HttpError::Proxy {

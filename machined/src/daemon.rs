@@ -134,7 +134,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     }
     machine.services.add_machined(machine.own_log.clone());
     start_followers(&machine);
-    let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
+    let api = crate::base::task::spawn(api::serve(api::bind()?, machine.clone()));
     let arguments = BootArguments {
         start: welcome.start,
         rollback: rollback(&welcome),
@@ -142,7 +142,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         handover: left,
         system_services: system_services::list(listener),
     };
-    tokio::spawn(boot(machine, arguments));
+    crate::base::task::spawn(boot(machine, arguments));
     api.await.context("the API's task")?
 }
 
@@ -186,14 +186,14 @@ fn start_network(
 fn start_followers(machine: &Arc<Machine>) {
     status::follow_network(machine);
     status::follow_clock(machine);
-    tokio::spawn(history(machine).keep());
-    tokio::spawn(image_collection::keep(machine.clone()));
-    tokio::spawn(image_updates::keep(machine.clone()));
-    tokio::spawn(image_pins::keep(machine.clone()));
-    tokio::spawn(kubernetes::keep(machine.clone()));
-    tokio::spawn(intent::remember_trust(machine.clone()));
-    tokio::spawn(note_time(machine.clone()));
-    tokio::spawn(watch_sticks(machine.clone(), api::collect_support));
+    crate::base::task::spawn(history(machine).keep());
+    crate::base::task::spawn(image_collection::keep(machine.clone()));
+    crate::base::task::spawn(image_updates::keep(machine.clone()));
+    crate::base::task::spawn(image_pins::keep(machine.clone()));
+    crate::base::task::spawn(kubernetes::keep(machine.clone()));
+    crate::base::task::spawn(intent::remember_trust(machine.clone()));
+    crate::base::task::spawn(note_time(machine.clone()));
+    crate::base::task::spawn(watch_sticks(machine.clone(), api::collect_support));
 }
 
 /// Returns the version that init gave up for this generation.

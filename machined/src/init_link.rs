@@ -75,7 +75,7 @@ impl InitLink {
         let link = InitLink {
             shared: shared.clone(),
         };
-        tokio::spawn(async move {
+        crate::base::task::spawn(async move {
             let error = shared.receive_for_ever().await;
             // Without init machined cannot go on; init starts a new one.
             tracing::error!("the link to init is broken: {error:#}");

@@ -87,7 +87,7 @@ pub fn note_problem(machine: &Machine, about: &str, reason: &str) {
 /// Publishes the network's state for as long as it is watched.
 pub fn follow_network(machine: &Arc<Machine>) {
     let (store, mut status) = (machine.store.clone(), machine.network.status());
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         loop {
             let fact = network_fact(&status.borrow_and_update());
             store.put("status", fact);
@@ -110,7 +110,7 @@ fn network_fact(status: &NetworkStatus) -> NetworkFact {
 /// Publishes the clock's state for as long as it is watched.
 pub fn follow_clock(machine: &Arc<Machine>) {
     let (store, mut status) = (machine.store.clone(), machine.clock.status());
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         loop {
             let fact = {
                 let status = status.borrow_and_update();

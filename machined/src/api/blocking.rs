@@ -40,7 +40,7 @@ pub(super) fn stream<T: Send + 'static>(
     batch: usize,
 ) -> ReceiverStream<Result<T, Status>> {
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         let mut source = source;
         while !sender.is_closed() {
             let place = PLACES.wait(&holder).await;

@@ -46,7 +46,7 @@ pub(super) async fn export(
     let bundle = made.map_err(|error| refused(&error))?;
     let (sender, receiver) = mpsc::channel::<Message>(AHEAD);
     let runtime = Handle::current();
-    tokio::spawn(blocking_io::to_its_end(move || {
+    crate::base::task::spawn(blocking_io::to_its_end(move || {
         let _turn = turn;
         let sink = Sink {
             runtime,

@@ -178,7 +178,7 @@ impl BundleService for BundleApi {
             .await?;
         let (sender, receiver) = mpsc::channel(16);
         let machine = self.machine.clone();
-        tokio::spawn(async move {
+        crate::base::task::spawn(async move {
             let report = Arc::new(Report::begin(&machine, UPLOAD, Place::Upload));
             let mut phases = report.watch();
             let importing = import(&machine, digest, Files::archive(file), &report);

@@ -17,11 +17,13 @@ const MOMENT: Duration = Duration::from_secs(5);
 pub(super) async fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
-    tokio::spawn(work).await.unwrap_or_else(|error| {
-        Err(Status::internal(format!(
-            "the call did not come to its end: {error}"
-        )))
-    })
+    crate::base::task::spawn(work)
+        .await
+        .unwrap_or_else(|error| {
+            Err(Status::internal(format!(
+                "the call did not come to its end: {error}"
+            )))
+        })
 }
 
 /// Like [`to_its_end`], with the operation lock held. Checks the caller's credentials again, because they may have been revoked

@@ -105,7 +105,7 @@ impl ClusterService for ClusterApi {
             .min(LONGEST);
         let (sender, receiver) = mpsc::channel(4);
         let until = Instant::now() + patience;
-        tokio::spawn(check(self.machine.clone(), until, sender, metadata));
+        crate::base::task::spawn(check(self.machine.clone(), until, sender, metadata));
         Ok(streamed(ReceiverStream::new(receiver)))
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn stream(
     let mut readiness =
         (start == Start::Now).then(|| Readiness::new(machine.operations.watch(), &machine.events));
     let (sender, receiver) = mpsc::channel(AHEAD);
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         // Clients drop the first message, whatever it is, and do nothing until it arrives.
         let hello = WireEvent {
             metadata: metadata.clone(),

@@ -149,7 +149,7 @@ impl ImageService for ImageApi {
         let name = request.into_inner().image_ref;
         let machine = self.machine.clone();
         let (sender, receiver) = mpsc::channel(16);
-        tokio::spawn(async move {
+        crate::base::task::spawn(async move {
             let told = std::sync::atomic::AtomicU64::new(0);
             let progress = |progress: Progress| {
                 let before = told.load(std::sync::atomic::Ordering::Relaxed);

@@ -131,7 +131,7 @@ impl LifecycleService for LifecycleApi {
             }
         };
         let (sender, receiver) = mpsc::channel(16);
-        tokio::spawn(narrate(work, sender, |progress| {
+        crate::base::task::spawn(narrate(work, sender, |progress| {
             wire::LifecycleServiceInstallResponse { progress }
         }));
         Ok(streamed(ReceiverStream::new(receiver)))
@@ -160,7 +160,7 @@ impl LifecycleService for LifecycleApi {
         let work =
             async move |progress: &ProgressSink| prepare(machine, lock, wanted, progress).await;
         let (sender, receiver) = mpsc::channel(16);
-        tokio::spawn(narrate(work, sender, |progress| {
+        crate::base::task::spawn(narrate(work, sender, |progress| {
             wire::LifecycleServiceUpgradeResponse { progress }
         }));
         Ok(streamed(ReceiverStream::new(receiver)))

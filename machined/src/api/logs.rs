@@ -37,7 +37,7 @@ pub(super) fn service(
     let mut reader = log.read(tail);
     let (follow, name) = (request.follow, request.id.clone());
     let (sender, receiver) = mpsc::channel(AHEAD);
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         if let Some(older) = reader.older() {
             let sent = match disk.older(&name, older).await {
                 Ok(Some(lines)) => send_old(lines, holder, &sender, &metadata).await,
@@ -101,7 +101,7 @@ pub(super) fn kernel(
         KernelLog::open(request.tail).map_err(|error| Status::internal(format!("{error:#}")))?;
     let follow = request.follow;
     let (sender, receiver) = mpsc::channel(AHEAD);
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         loop {
             let next = match log.next_kept() {
                 Ok(None) if follow => tokio::select! {

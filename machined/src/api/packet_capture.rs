@@ -47,7 +47,7 @@ pub(super) fn stream(
         })
     };
     let (sender, receiver) = mpsc::channel(AHEAD);
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         let end = tokio::select! {
             end = pass_on(&mut capture, &sender, &chunk) => end,
             () = over(lasts) => Status::deadline_exceeded("the time for the capture is over"),

@@ -395,7 +395,7 @@ impl State for StateApi {
             _place: place,
         };
         let (sender, receiver) = mpsc::channel(AHEAD);
-        tokio::spawn(watch.run(sender));
+        crate::base::task::spawn(watch.run(sender));
         Ok(streamed(ReceiverStream::new(receiver)))
     }
 

@@ -31,7 +31,7 @@ pub(super) async fn answer(
         };
         let Question { number, name } = question;
         let answers = answers.clone();
-        tokio::spawn(async move {
+        crate::base::task::spawn(async move {
             // The resolver has its own timeout: some seconds for each domain that it searches.
             let looked_up = blocking_io::to_its_end(move || addresses(&name)).await;
             let found = looked_up.unwrap_or_else(|error| Err(error.to_string()));

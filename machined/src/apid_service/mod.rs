@@ -108,7 +108,7 @@ impl Apid {
         let (questions, orders) = ours.into_split();
         let (found, answers) = mpsc::channel(1);
         let (drain, to_drain) = watch::channel(false);
-        let feeder = tokio::spawn(async move {
+        let feeder = crate::base::task::spawn(async move {
             // Both end when apid ends or machined does, so their results say nothing new.
             tokio::select! {
                 _ = give_orders(orders, identity, settled, pods_socket, answers, to_drain) => {}

@@ -46,7 +46,7 @@ impl Dashboard {
         let process = OwnProcess::start(&mut command, &self.cgroup, oom_score::USUAL, log)?;
         drop(passing);
         let machine = self.machine.clone();
-        let server = tokio::spawn(async move {
+        let server = crate::base::task::spawn(async move {
             // The connection ends with the dashboard, and the service notices that by itself.
             let _ = api::serve_reader(ours, machine).await;
         });

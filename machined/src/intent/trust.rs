@@ -22,7 +22,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     let (self_check_sender, self_check) = watch::channel(None);
 
     let (mut config, mut maintenance) = (machine.watch_config(), machine.maintenance());
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         loop {
             let configured = config.borrow_and_update().clone();
             let without = maintenance.borrow_and_update().clone();
@@ -46,7 +46,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
         }
     });
     let mut network = machine.network.status();
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         while network.changed().await.is_ok() {
             let next = Some(self::names(&network.borrow_and_update()));
             names_sender.send_if_modified(|old| {
@@ -56,7 +56,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             });
         }
     });
-    tokio::spawn(
+    crate::base::task::spawn(
         KeepIdentity {
             trust,
             names,

@@ -237,7 +237,7 @@ impl Actor {
                 name,
                 Client {
                     port,
-                    task: tokio::spawn(client),
+                    task: crate::base::task::spawn(client),
                 },
             );
         }

@@ -87,7 +87,7 @@ impl Kernel {
             .map_err(NetlinkError::Open)?;
         // The end of a list is a message of its own: without it, a list that breaks off looks like a short one.
         connection.set_forward_done(true);
-        let driver = tokio::spawn(connection);
+        let driver = crate::base::task::spawn(connection);
         Ok((Self { handle, driver }, messages.map(|_| ())))
     }
 

@@ -107,7 +107,7 @@ impl Network {
             status,
             leases,
             ours,
-            task: tokio::spawn(actor),
+            task: crate::base::task::spawn(actor),
         })
     }
 

@@ -372,7 +372,7 @@ async fn take_over(
 /// Starts a trial: the config that is applied next is only tried.
 fn begin_trial(machine: &Arc<Machine>, time: Duration) {
     machine.begin_trial(|number| {
-        tokio::spawn(take_back(machine.clone(), number, time)).abort_handle()
+        crate::base::task::spawn(take_back(machine.clone(), number, time)).abort_handle()
     });
 }
 

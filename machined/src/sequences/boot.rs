@@ -120,7 +120,7 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
     verdict::carry_out(&boot, next, is_healthy).await;
     drop(boot);
     drop(lock);
-    tokio::spawn(release_memory::after_boot(machine.clone()));
+    crate::base::task::spawn(release_memory::after_boot(machine.clone()));
     status::follow(machine).await;
 }
 

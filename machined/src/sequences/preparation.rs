@@ -48,7 +48,7 @@ pub(super) async fn write(machine: &Arc<Machine>, preparation: Preparation) -> O
     // In a task of its own: it comes to its end, whatever changes meanwhile.
     let staging = {
         let (machine, preparation) = (machine.clone(), preparation.clone());
-        tokio::spawn(async move { stage_prepared(&machine, &preparation).await })
+        crate::base::task::spawn(async move { stage_prepared(&machine, &preparation).await })
     };
     let failure = match staging.await {
         Ok(Ok(staged)) => {

@@ -42,7 +42,7 @@ pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, R
     let lock = machine.operations.seize(Operation::Reset)?;
     let actor = ActorId::new();
     let (machine, as_actor) = (machine.clone(), actor.clone());
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(MachineStage::Resetting);
         let end = if request.reboot {

@@ -67,7 +67,7 @@ pub(super) fn start(
 ) -> ActorId {
     let actor = ActorId::new();
     let (machine, as_actor) = (machine.clone(), actor.clone());
-    tokio::spawn(async move {
+    crate::base::task::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
         let up = machine.services.up();

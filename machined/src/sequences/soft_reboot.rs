@@ -30,7 +30,7 @@ pub fn reboot_holding(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
     };
     let actor = ActorId::new();
     let lock = lock.hand_over(Operation::Reboot);
-    tokio::spawn(switch(machine.clone(), lock, prepared, actor.clone()));
+    crate::base::task::spawn(switch(machine.clone(), lock, prepared, actor.clone()));
     actor
 }
 

@@ -68,7 +68,7 @@ pub async fn upgrade(
     let checked = lock.interruptible(check_first(&machine, &request, &actor, &silent));
     let checked = checked.await??;
     machine.pins.forget_preparation().await;
-    tokio::spawn(go_on(machine, lock, checked, actor.clone()));
+    crate::base::task::spawn(go_on(machine, lock, checked, actor.clone()));
     Ok(actor)
 }
 

@@ -327,7 +327,7 @@ fn follow(output: OwnedFd, log: LogRing) -> anyhow::Result<Output> {
     let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(output)
         .context("watch the output's pipe")?;
     let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
-    let reading = tokio::spawn(async move {
+    let reading = crate::base::task::spawn(async move {
         let mut chunk = [0; 4096];
         loop {
             let read = tokio::select! {

@@ -83,7 +83,7 @@ impl LogDisk {
             bucket: Bucket::new(self.rate, Instant::now()),
             writing: self.writing.clone(),
         };
-        tokio::spawn(copier.live());
+        crate::base::task::spawn(copier.live());
     }
 
     /// Starts writing to the disk: the lines that are in memory, and all later ones.

@@ -44,7 +44,7 @@ impl OwnProcess {
             .stderr
             .take()
             .with_context(|| format!("{program} has no standard error"))?;
-        let output = tokio::spawn(async move {
+        let output = crate::base::task::spawn(async move {
             let mut chunk = [0; 1024];
             while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
                 log.write(&chunk[..length]);

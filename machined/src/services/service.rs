@@ -105,7 +105,7 @@ impl Service {
             surroundings,
             attended: None,
         };
-        tokio::spawn(actor.live(service.desired.subscribe(), None));
+        crate::base::task::spawn(actor.live(service.desired.subscribe(), None));
         service
     }
 
@@ -125,7 +125,7 @@ impl Service {
             attended: Some(attended),
         };
         let shown = actor.show();
-        tokio::spawn(actor.live(service.desired.subscribe(), shown));
+        crate::base::task::spawn(actor.live(service.desired.subscribe(), shown));
         service
     }
 

@@ -37,7 +37,7 @@ pub(super) fn body(
     count: impl Fn(u64) + Send + Sync + 'static,
 ) -> Body {
     let (sender, pieces) = mpsc::channel(1);
-    tokio::spawn(send(blob, part, sender));
+    crate::base::task::spawn(send(blob, part, sender));
     let frames = ReceiverStream::new(pieces).map(move |piece: io::Result<Bytes>| {
         let piece = piece?;
         count(piece.len() as u64);

@@ -127,7 +127,7 @@ impl TemporaryRegistry {
             "{} images are served at {address} for {time:?}",
             offer.len()
         );
-        let task = tokio::spawn(run(listener, tls, offer, shown, time)).abort_handle();
+        let task = crate::base::task::spawn(run(listener, tls, offer, shown, time)).abort_handle();
         *running = Some(Running { address, task });
         Ok(address)
     }

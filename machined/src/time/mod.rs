@@ -147,7 +147,7 @@ impl TimeSync {
         let has_no_clock = before == Beforehand::Nothing;
         let (before, known) = watch::channel(before);
         let (status_sender, status) = watch::channel(TimeStatus::default());
-        let task = tokio::spawn(sync(specs, known, status_sender, floor));
+        let task = crate::base::task::spawn(sync(specs, known, status_sender, floor));
         Self {
             spec,
             has_no_clock,

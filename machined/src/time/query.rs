@@ -74,7 +74,7 @@ async fn resolve(server: &str, held: impl Send + 'static) -> Result<Vec<SocketAd
     } else {
         format!("{server}:{PORT}")
     };
-    let looked_up = tokio::spawn(async move {
+    let looked_up = crate::base::task::spawn(async move {
         let found = tokio::net::lookup_host(named).await;
         drop(held);
         found.map(Iterator::collect)

@@ -104,7 +104,7 @@ pub async fn run(
     }
     let (output, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .context("make the output's pipe")?;
-    let said = tokio::spawn(collect(output, progress.clone()));
+    let said = crate::base::task::spawn(collect(output, progress.clone()));
     let streams = Streams {
         stdout: write.try_clone()?,
         stderr: write,

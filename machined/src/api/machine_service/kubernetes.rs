@@ -134,7 +134,7 @@ pub(super) async fn etcd_snapshot(
     let metadata = caller::reply_metadata(request.metadata());
     let snapshot = etcd(&api.machine).await?.snapshot().await?;
     let (sender, receiver) = mpsc::channel(AHEAD);
-    tokio::spawn(pass_on(snapshot, sender, metadata));
+    crate::base::task::spawn(pass_on(snapshot, sender, metadata));
     Ok(streamed(ReceiverStream::new(receiver)))
 }
 

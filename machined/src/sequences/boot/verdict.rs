@@ -118,7 +118,7 @@ async fn keep(boot: &Boot, commit: Commit) {
     }
     // A boot that has waited for its config has started this task already.
     boot.handover_kept.call_once(|| {
-        tokio::spawn(current_handover::keep(machine.clone()));
+        crate::base::task::spawn(current_handover::keep(machine.clone()));
     });
     let finished = trial_record::finish(machine, commit.bless, commit.upgrade.as_ref()).await;
     if let Err(error) = finished {

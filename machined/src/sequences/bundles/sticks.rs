@@ -166,7 +166,7 @@ async fn look(
         if stick.label.is_some() {
             late.begin(&machine, &stick);
         }
-        tokio::spawn(handle(machine, collect, stick.clone(), late));
+        crate::base::task::spawn(handle(machine, collect, stick.clone(), late));
         handled.insert(name, Handled { stick, report });
     }
 }

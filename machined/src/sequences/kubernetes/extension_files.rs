@@ -79,7 +79,7 @@ impl Fetches {
         self.failed.remove(&digest);
         tracing::info!("Kubernetes: {} is fetched", file.url);
         let fetch = fetch(client(config), store.clone(), name.clone(), file.clone());
-        self.running.insert(digest, tokio::spawn(fetch));
+        self.running.insert(digest, crate::base::task::spawn(fetch));
         Ok(())
     }
 }

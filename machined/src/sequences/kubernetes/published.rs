@@ -75,7 +75,7 @@ impl List {
             }
         } else if self.is_due() {
             let asking = ask(client(config), self.of.clone());
-            self.asking = Some(tokio::spawn(asking));
+            self.asking = Some(crate::base::task::spawn(asking));
         }
     }
 

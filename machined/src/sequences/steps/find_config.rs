@@ -81,7 +81,7 @@ pub(in crate::sequences) fn has_server() -> bool {
 /// meanwhile. Ends when the handle is dropped.
 pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHandle<()> {
     let machine = machine.clone();
-    AbortOnDropHandle::new(tokio::spawn(async move {
+    AbortOnDropHandle::new(crate::base::task::spawn(async move {
         let Ok(cmdline) = command_line::read() else {
             return;
         };

@@ -31,7 +31,7 @@ pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &
         return;
     }
     let machine = machine.clone();
-    tokio::spawn(async move { until_blessed(&machine, bless).await });
+    crate::base::task::spawn(async move { until_blessed(&machine, bless).await });
 }
 
 async fn until_blessed(machine: &Machine, bless: Bless) {
