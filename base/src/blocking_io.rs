@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::task;
+use tokio::sync::oneshot;
 
 /// Timeout after which a silent disk counts as dead. Unmounting writes all unwritten data: minutes on the slowest stick.
 pub const ANSWER: Duration = Duration::from_secs(300);
@@ -33,7 +33,7 @@ pub async fn within<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NoAnswer> {
     // Does not use `to_its_end`: its future depends on the work's type, and a timeout around each of these made machined 20 KB larger.
-    let work = task::spawn_blocking(work);
+    let work = start(work);
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done.map_err(|_| NoAnswer::Interrupted),
         Err(_) => Err(NoAnswer::Late(limit)),
@@ -47,13 +47,36 @@ pub async fn within<T: Send + 'static>(
 pub async fn to_its_end<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NoAnswer> {
-    let work = task::spawn_blocking(work);
+    let work = start(work);
     work.await.map_err(|_| NoAnswer::Interrupted)
+}
+
+/// Starts the work on a thread. Its result comes by the receiver; an error there says that the runtime ended before the work did.
+fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+    let (done, result) = oneshot::channel();
+    // Of one type, as tokio makes its functions anew for each one that it is given.
+    let work: Box<dyn FnOnce() + Send> = Box::new(move || {
+        // Its caller may have stopped waiting.
+        drop(done.send(work()));
+    });
+    drop(tokio::task::spawn_blocking(work));
+    result
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn work_that_is_never_begun_is_told() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.build().unwrap();
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _inside = handle.enter();
+        assert!(start(|| 8).blocking_recv().is_err());
+    }
 
     #[tokio::test]
     async fn whoever_asks_a_silent_device_goes_on() {

@@ -51,19 +51,29 @@ async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
     .await
 }
 
+/// Boots the machines side by side.
+async fn machines(
+    scratch: &Scratch,
+    registry: &Registry,
+    gate: &HttpServer,
+) -> anyhow::Result<Vec<Node>> {
+    let authority = Identity::administrator()?;
+    let mut nodes = Vec::new();
+    for name in NAMES {
+        nodes.push(machine(scratch, name, &authority, registry, gate)?);
+    }
+    for node in &nodes {
+        node.wait_until_ready(PATIENCE * 3).await?;
+    }
+    Ok(nodes)
+}
+
 impl Fleet {
     async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
         let registry = registry(scratch)?;
         let gate = HttpServer::start()?;
         gate.serve("/healthz", "well");
-        let authority = Identity::administrator()?;
-        let mut nodes = Vec::new();
-        for name in NAMES {
-            nodes.push(machine(scratch, name, &authority, &registry, &gate)?);
-        }
-        for node in &nodes {
-            node.wait_until_ready(PATIENCE * 3).await?;
-        }
+        let nodes = machines(scratch, &registry, &gate).await?;
         let first = nodes.first().context("no machine")?;
         Ok(Self {
             client: Instarctl::of(first, scratch)?,

@@ -30,24 +30,29 @@ async fn follows_a_publisher_by_a_signed_list(scratch: Scratch) -> Outcome {
     let cluster = Cluster::start(&scratch)?;
     let publisher = Publisher::start()?;
     let first = extension_file("kubernetes")?;
-    // A squashfs with some bytes behind it is the same tree, and another file.
-    let second = [&first[..], &[0; 4096]].concat();
-    publisher.publish_list(&[
-        (FIRST, &first),
-        (OTHERS[0], b"another series"),
-        (OTHERS[1], b"another architecture"),
-    ])?;
-    let followed = publisher.followed("kubernetes", PATTERN);
-    let node = cluster
-        .plan_node_with(&scratch, &[followed])?
-        .boot()
-        .await?;
+    let second = another_file(&first);
+    publish_first(&publisher, &first)?;
+    let followed = [publisher.followed("kubernetes", PATTERN)];
+    let node = cluster.plan_node_with(&scratch, &followed)?.boot().await?;
     chapters![
         the_newest_file_that_matches_runs(&node, &cluster, &scratch, &first),
         another_keys_list_changes_nothing(&node, &cluster, &publisher, &scratch),
         a_newer_file_takes_its_place(&node, &cluster, &publisher, &scratch, &second),
     ]
     .await
+}
+
+/// A squashfs with some bytes behind it is the same tree, and another file.
+fn another_file(file: &[u8]) -> Vec<u8> {
+    [file, &[0; 4096]].concat()
+}
+
+fn publish_first(publisher: &Publisher, first: &[u8]) -> Outcome {
+    publisher.publish_list(&[
+        (FIRST, first),
+        (OTHERS[0], b"another series"),
+        (OTHERS[1], b"another architecture"),
+    ])
 }
 
 async fn the_newest_file_that_matches_runs(

@@ -30,8 +30,7 @@ async fn joins_runs_pods_and_is_replaced_under_them(scratch: Scratch) -> Outcome
     chapters![
         it_appears_in_the_cluster(&node, &cluster),
         its_certificate_was_approved(&cluster),
-        it_has_the_labels_and_taints_of_its_config(&cluster),
-        it_tells_its_mode_and_version(&node, &cluster),
+        it_has_labels_and_taints(&node, &cluster),
         it_is_ready_once_pods_have_a_network(&node, &cluster),
         pods_run_and_answer(&node, &cluster),
         kubelet_says_what_it_does(&node, &scratch),
@@ -77,6 +76,12 @@ async fn it_has_the_labels_and_taints_of_its_config(cluster: &Cluster) -> Outcom
     });
     ensure!(slow, "{shown:#}");
     Ok(())
+}
+
+/// Those of its config, and what it says about itself.
+async fn it_has_labels_and_taints(node: &Node, cluster: &Cluster) -> Outcome {
+    it_has_the_labels_and_taints_of_its_config(cluster).await?;
+    it_tells_its_mode_and_version(node, cluster).await
 }
 
 async fn it_tells_its_mode_and_version(node: &Node, cluster: &Cluster) -> Outcome {

@@ -129,6 +129,7 @@ impl Own {
             return Ok(kubectl);
         }
         let kubectl = Kubectl::of(&self.kubeconfig, self.scratch.clone())?;
+        // None is there, as the lines above say.
         let _ = self.kubectl.set(kubectl.at(&self.server));
         self.kubectl.get().context("no kubectl")
     }

@@ -168,10 +168,8 @@ async fn a_plan_is_carried_out_under_the_pods(
 
 async fn is_complete(node: &Node, cluster: &Cluster, plan: &str, wanted: &str) -> Outcome {
     node.wait_until("the plan is carried out", 2 * PATIENCE, async || {
-        let shown = cluster
-            .plane
-            .kubectl()
-            .get(&["plan", plan, "-n", NAMESPACE])?;
+        let kubectl = cluster.plane.kubectl();
+        let shown = kubectl.get(&["plan", plan, "-n", NAMESPACE])?;
         let conditions = shown["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
         let complete = conditions.find(|it| it["type"] == "Complete");
@@ -179,36 +177,39 @@ async fn is_complete(node: &Node, cluster: &Cluster, plan: &str, wanted: &str) -
         let reason = complete["reason"].as_str().unwrap_or_default();
         let is_meant = complete["status"] == wanted && ["Complete", "JobFailed"].contains(&reason);
         ensure!(is_meant, "{complete}");
-        println!("{complete}");
         Ok(())
     })
     .await
 }
 
 async fn another_controller_finds_nothing_to_do(node: &Node, cluster: &Cluster) -> Outcome {
-    let kubectl = cluster.plane.kubectl();
     let before = jobs(cluster)?;
-    let which = [
-        "pod",
-        "-n",
-        NAMESPACE,
-        "-l",
-        "app=system-upgrade-controller",
-    ];
-    kubectl.run(&[&["delete", "--wait=true", "--timeout=15s"], &which[..]].concat())?;
-    node.wait_until("another controller runs", PATIENCE, async || {
+    end_the_controller(cluster)?;
+    wait_for_the_controller(node, cluster).await?;
+    is_complete(node, cluster, "os", "True").await?;
+    let after = jobs(cluster)?;
+    ensure!(before == after, "{before:?} became {after:?}");
+    ensure!(after.len() == 1, "{after:?}");
+    Ok(())
+}
+
+/// Ends the controller's pod; its Deployment makes another one.
+fn end_the_controller(cluster: &Cluster) -> Outcome {
+    let delete = ["delete", "--wait=true", "--timeout=15s", "pod"];
+    let which = ["-n", NAMESPACE, "-l", "app=system-upgrade-controller"];
+    let kubectl = cluster.plane.kubectl();
+    kubectl.run(&[&delete[..], &which[..]].concat())?;
+    Ok(())
+}
+
+async fn wait_for_the_controller(node: &Node, cluster: &Cluster) -> Outcome {
+    let kubectl = cluster.plane.kubectl();
+    node.wait_until("a controller runs", PATIENCE, async || {
         let shown = kubectl.get(&["deployment", "-n", NAMESPACE, "system-upgrade-controller"])?;
         ensure!(shown["status"]["readyReplicas"] == 1, "{}", shown["status"]);
         Ok(())
     })
-    .await?;
-    is_complete(node, cluster, "os", "True").await?;
-    let after = jobs(cluster)?;
-    ensure!(
-        before == after && after.len() == 1,
-        "{before:?} became {after:?}"
-    );
-    Ok(())
+    .await
 }
 
 /// The ids of all jobs.

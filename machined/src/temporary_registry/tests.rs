@@ -265,6 +265,7 @@ async fn with_tls_it_shows_the_certificate_of_the_nodes_api() {
     plain.write_all(b"GET /v2/ HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let reading = tokio::task::spawn_blocking(move || {
+        // What came before the connection was ended is read.
         let _ = plain.read_to_end(&mut answer);
         answer
     });

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use instar_api::common::{Data, Metadata};
 use instar_api::machine as wire;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
@@ -22,6 +24,8 @@ use crate::machine::{Configured, Machine};
 
 /// Limit on the pieces of a snapshot that wait for the caller.
 const AHEAD: usize = 1;
+/// Time limit for the caller to take a piece.
+const TAKING: Duration = Duration::from_secs(60);
 
 /// The control plane of a config.
 struct Here(Arc<Configured>);
@@ -146,7 +150,7 @@ async fn etcd(machine: &Machine) -> Result<Etcd, Status> {
     connected.map_err(|error| Status::unavailable(format!("{error:#}")))
 }
 
-/// Passes the pieces on for as long as the caller takes them.
+/// Passes the pieces on for as long as the caller takes them: one that takes none for a while loses the stream.
 async fn pass_on(
     mut snapshot: Snapshot,
     sender: mpsc::Sender<Result<Data, Status>>,
@@ -156,7 +160,8 @@ async fn pass_on(
         let is_last = piece.is_err();
         let metadata = metadata.clone();
         let piece = piece.map(|bytes| Data { metadata, bytes });
-        if sender.send(piece).await.is_err() || is_last {
+        let taken = timeout(TAKING, sender.send(piece)).await;
+        if !matches!(taken, Ok(Ok(()))) || is_last {
             return;
         }
     }

@@ -27,6 +27,8 @@ const ADDRESS: &str = "127.0.0.1:2379";
 const ANSWER: Duration = Duration::from_secs(10);
 /// Time limit for the next piece of a snapshot.
 const PIECE: Duration = Duration::from_secs(60);
+/// Time limit for a whole snapshot, with the disk that it is written to.
+const SNAPSHOT: Duration = Duration::from_secs(600);
 /// The lifetime of a certificate for calls from here.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Limit on snapshots that are kept; the oldest are removed.
@@ -176,6 +178,11 @@ fn snapshots() -> PathBuf {
 /// # Errors
 /// etcd does not answer, or the file cannot be written.
 pub async fn keep_snapshot(plane: &ControlPlane, name: &str) -> anyhow::Result<PathBuf> {
+    let kept = timeout(SNAPSHOT, keep(plane, name)).await;
+    kept.with_context(|| format!("it was not whole after {} s", SNAPSHOT.as_secs()))?
+}
+
+async fn keep(plane: &ControlPlane, name: &str) -> anyhow::Result<PathBuf> {
     let directory = snapshots();
     fs::create_dir_all(&directory).await?;
     let path = directory.join(format!("{name}.db"));
