@@ -28,19 +28,7 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
     if arguments.no_reboot {
         return prepare::run(global, &node, &arguments.image, arguments.force).await;
     }
-    let request = UpgradeRequest {
-        image: arguments.image.clone(),
-        // Data is always kept.
-        preserve: true,
-        stage: arguments.stage,
-        force: arguments.force,
-        reboot_mode: match arguments.reboot_mode {
-            UpgradeMode::Default => RebootMode::Default,
-            UpgradeMode::Powercycle => RebootMode::Powercycle,
-            UpgradeMode::Kexec => RebootMode::Kexec,
-        }
-        .into(),
-    };
+    let request = request(arguments);
     if arguments.dry_run {
         return dry_run::run(global, &node, request).await;
     }
@@ -103,6 +91,23 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
             })
         },
     )
+}
+
+/// The request of an upgrade that begins at once.
+fn request(arguments: &Upgrade) -> UpgradeRequest {
+    UpgradeRequest {
+        image: arguments.image.clone(),
+        // Data is always kept.
+        preserve: true,
+        stage: arguments.stage,
+        force: arguments.force,
+        reboot_mode: match arguments.reboot_mode {
+            UpgradeMode::Default => RebootMode::Default,
+            UpgradeMode::Powercycle => RebootMode::Powercycle,
+            UpgradeMode::Kexec => RebootMode::Kexec,
+        }
+        .into(),
+    }
 }
 
 /// Refuses terms that would have no effect.
