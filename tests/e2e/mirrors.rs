@@ -95,8 +95,13 @@ async fn another_machine_runs_the_image_by_it(story: &Story) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let runs = Greeter::of(&node)?.get("/read/edition")?;
     ensure!(runs == "one", "{GREETER} is {runs}");
-    let shown = story.run(&["get", "registries", "-o", "yaml"]).await?;
-    ensure!(shown.output.contains("tls: true"), "{shown:?}");
-    ensure!(!shown.output.contains("bytes: 0\n"), "{shown:?}");
-    Ok(())
+    let served = async || {
+        let shown = story.run(&["get", "registries", "-o", "yaml"]).await?;
+        ensure!(shown.output.contains("tls: true"), "{shown:?}");
+        ensure!(!shown.output.contains("bytes: 0\n"), "{shown:?}");
+        Ok(())
+    };
+    let node = &story.node;
+    node.wait_until("it says what it served", PATIENCE, served)
+        .await
 }

@@ -1,15 +1,13 @@
-//! Who approves a stick: a person at the serial console, a digest in the config, a signature; and a version from a stick that fails.
+//! Who approves a stick: a digest in the config, a signature; and a version from a stick that fails.
 
-use std::io::Write as _;
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use instar_qemu::{PortLease, VmSpec, lease_port};
+use instar_qemu::VmSpec;
 use instar_tests::{
     Cosign, GREETER, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
     Registry, Scratch, Test, bundle, bundle_directory, chapters, fat_stick_with, greeter_image,
-    place_for_sticks, plug_in, pull_out, push_greeter_edition, stick, tests,
+    place_for_sticks, plug_in, pull_out, stick, tests,
 };
 
 use crate::PATIENCE;
@@ -20,18 +18,15 @@ const BAD: &str = "v0.3.4";
 /// Why it does.
 const REASON: &str = "the moon is full";
 /// What the config lets a stick do.
-const ALLOWED: &str =
-    "apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\naskAt: [serial]\nupgrade: true\n";
+const ALLOWED: &str = "apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\nupgrade: true\n";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![a_stick_is_approved_in_three_ways_and_its_bad_version_is_gone_back_from]
+    tests![a_stick_is_approved_in_two_ways_and_its_bad_version_is_gone_back_from]
 }
 
 /// The sticks, made while there was a registry.
 struct Sticks {
-    /// A greeter that nobody has signed.
-    unsigned: PathBuf,
-    /// Another one, whose bundle has a digest that the config is to name.
+    /// A greeter, whose bundle has a digest that the config is to name.
     named: PathBuf,
     named_digest: String,
     /// The same bundle as a directory of a stick without the label.
@@ -40,20 +35,18 @@ struct Sticks {
     signed: PathBuf,
 }
 
-/// A machine with a screen and a second serial console, at which a person sits.
+/// A machine with a screen.
 struct Story {
     node: Node,
     client: Instarctl,
-    person: PortLease,
     sticks: Sticks,
 }
 
-async fn a_stick_is_approved_in_three_ways_and_its_bad_version_is_gone_back_from(
+async fn a_stick_is_approved_in_two_ways_and_its_bad_version_is_gone_back_from(
     scratch: Scratch,
 ) -> Outcome {
     let story = Story::begin(&scratch).await?;
     chapters![
-        a_person_at_the_serial_console_approves(&story),
         a_digest_in_the_config_approves(&story),
         a_signed_version_begins_and_gives_itself_up(&story),
         the_stick_is_not_tried_again_and_the_screen_says_so(&story),
@@ -68,12 +61,10 @@ impl Story {
         let sticks = Sticks::make(scratch, &registry, &owner).await?;
         let rules = rules(&registry.host_for_guest(), &owner)?;
         drop(registry);
-        let person = lease_port()?;
-        let node = boot(scratch, &person, rules).await?;
+        let node = boot(scratch, rules).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
-            person,
             sticks,
         })
     }
@@ -89,22 +80,11 @@ impl Story {
         let what = format!("the bundle is {words:?}");
         self.node.wait_until(&what, PATIENCE, shown).await
     }
-
-    /// Returns the digits that the serial consoles ask for.
-    async fn digits(&self) -> Result<String> {
-        let asked = async || {
-            let console = self.node.vm().console();
-            let mut lines = console.lines().rev().map(str::trim);
-            lines.find_map(crate::sticks::digits).context("no digits")
-        };
-        let what = "the serial console asks for digits";
-        self.node.wait_until(what, PATIENCE, asked).await
-    }
 }
 
-async fn boot(scratch: &Scratch, person: &PortLease, rules: String) -> Result<Node> {
+async fn boot(scratch: &Scratch, rules: String) -> Result<Node> {
     let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
-    let plan = with_screen(with_places(plan, person), "console=ttyS1 console=ttyS0");
+    let plan = with_screen(with_places(plan), "console=ttyS0");
     let plan = plan.configure(move |config| {
         let config = config.install_disk("/dev/vda");
         config.document(ALLOWED).document(&rules)
@@ -114,16 +94,10 @@ async fn boot(scratch: &Scratch, person: &PortLease, rules: String) -> Result<No
     Ok(node)
 }
 
-fn with_places(plan: instar_tests::NodePlan, person: &PortLease) -> instar_tests::NodePlan {
-    let serial = format!(
-        "socket,id=person,host=127.0.0.1,port={},server=on,wait=off",
-        person.port()
-    );
-    plan.spec(move |spec| {
+fn with_places(plan: instar_tests::NodePlan) -> instar_tests::NodePlan {
+    plan.spec(|spec| {
         let words = place_for_sticks().into_iter();
-        let spec = words.fold(spec, VmSpec::extra_argument);
-        let words = ["-chardev", &serial, "-serial", "chardev:person"];
-        words.into_iter().fold(spec, VmSpec::extra_argument)
+        words.fold(spec, VmSpec::extra_argument)
     })
 }
 
@@ -138,14 +112,11 @@ fn rules(host: &str, owner: &Cosign) -> Result<String> {
 
 impl Sticks {
     async fn make(scratch: &Scratch, registry: &Registry, owner: &Cosign) -> Result<Self> {
-        push_greeter_edition(registry, "one")?;
         greeter_image("two")?.push(registry, GREETER, "v2")?;
-        let unsigned = bundle(registry, scratch, "unsigned.bundle", &["greeter:v1"]).await?;
         let named = bundle(registry, scratch, "named.bundle", &["greeter:v2"]).await?;
         let images = ["greeter:v2"];
         let folder = bundle_directory(registry, scratch, "instar-bundle", &images).await?;
         Ok(Self {
-            unsigned: stick(scratch, "unsigned.img", "INSTAR-BUNDLE", &unsigned)?,
             named_digest: digest(scratch, &named).await?,
             named: stick(scratch, "named.img", "INSTAR-BUNDLE", &named)?,
             folder: fat_stick_with(scratch, "folder.img", "HOLIDAY", &folder)?,
@@ -175,20 +146,6 @@ async fn stick_with_bad_version(
     owner.sign(registry, &name)?;
     let file = bundle(registry, scratch, "signed.bundle", &[&name]).await?;
     stick(scratch, "signed.img", "INSTAR-BUNDLE", &file)
-}
-
-async fn a_person_at_the_serial_console_approves(story: &Story) -> Outcome {
-    plug_in(story.node.vm(), "unsigned", &story.sticks.unsigned)?;
-    let digits = story.digits().await?;
-    story.bundle_is(&["asking", "greeter:v1"]).await?;
-    let mut console = TcpStream::connect(("127.0.0.1", story.person.port()))?;
-    console.write_all(digits.as_bytes())?;
-    let words = ["taken", "approved by a person at this machine"];
-    story.bundle_is(&words).await?;
-    let line = "The stick can be pulled out";
-    story.node.wait_for_line(line, PATIENCE)?;
-    pull_out(story.node.vm(), "unsigned")?;
-    Ok(())
 }
 
 async fn a_digest_in_the_config_approves(story: &Story) -> Outcome {

@@ -144,12 +144,16 @@ async fn look(
 ) {
     let accepts = machine.config().is_some() && rules(machine).sticks == Sticks::Accept;
     let looking = || plugged_in(Path::new("/sys"), Path::new("/dev"));
-    let found = match blocking_io::within(blocking_io::ANSWER, looking).await {
+    let mut found = match blocking_io::within(blocking_io::ANSWER, looking).await {
         Ok(Ok(found)) if accepts => found,
         Ok(Ok(_)) => BTreeMap::new(),
         Ok(Err(error)) => return tracing::warn!("the devices cannot be listed: {error}"),
         Err(error) => return tracing::warn!("{error}"),
     };
+    let own = machine.disk.status().borrow().disk.clone();
+    found.retain(|name, stick| {
+        stick.label.is_some() || !own.as_deref().is_some_and(|disk| is_part_of(disk, name))
+    });
     handled.retain(|name, it| {
         let stays = found.get(name) == Some(&it.stick);
         if !stays {
@@ -169,6 +173,16 @@ async fn look(
         crate::base::task::spawn(handle(machine, collect, stick.clone(), late));
         handled.insert(name, Handled { stick, report });
     }
+}
+
+/// Whether a device is this disk or one of its partitions. The machine's own disk is for nobody to look through: a mount of its EFI system
+/// partition would stand in the way of an upgrade's.
+fn is_part_of(disk: &Path, device: &str) -> bool {
+    let disk = disk.file_name().map(|name| name.to_string_lossy());
+    let rest = disk.and_then(|disk| device.strip_prefix(&*disk));
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.starts_with(|first: char| first.is_ascii_digit() || first == 'p')
+    })
 }
 
 /// Does all that a stick is for: support data first, as an upgrade may end this generation; then its bundle. The stick is unmounted before
