@@ -84,12 +84,13 @@ async fn it_has_labels_and_taints(node: &Node, cluster: &Cluster) -> Outcome {
     it_tells_its_mode_and_version(node, cluster).await
 }
 
+/// The host starts its kernel, and its data are on a disk.
 async fn it_tells_its_mode_and_version(node: &Node, cluster: &Cluster) -> Outcome {
     wait_for_version_label(node, cluster, "v0.1.0").await?;
     let shown = cluster.node()?;
     let metadata = &shown["metadata"];
     ensure!(
-        metadata["labels"]["instar.dev/mode"] == "installed",
+        metadata["labels"]["instar.dev/mode"] == "live",
         "{metadata:#}"
     );
     ensure!(
