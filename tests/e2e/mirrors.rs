@@ -95,6 +95,11 @@ async fn another_machine_runs_the_image_by_it(story: &Story) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let runs = Greeter::of(&node)?.get("/read/edition")?;
     ensure!(runs == "one", "{GREETER} is {runs}");
+    it_says_what_it_served(story).await
+}
+
+/// Its figures are shown every few seconds.
+async fn it_says_what_it_served(story: &Story) -> Outcome {
     let served = async || {
         let shown = story.run(&["get", "registries", "-o", "yaml"]).await?;
         ensure!(shown.output.contains("tls: true"), "{shown:?}");
