@@ -137,7 +137,7 @@ async fn kubernetes_is_upgraded(own: &Own, node: &Node, host: &Host) -> Outcome 
 
 async fn the_api_server_has_the_new_version(own: &Own, node: &Node) -> Outcome {
     let pod = format!("kube-apiserver-{NAME}");
-    node.wait_until("the API server has the new version", 2 * PATIENCE, async || {
+    node.wait_until("the new API server", 2 * PATIENCE, async || {
         let shown = own.kubectl()?.get(&["pod", "-n", "kube-system", &pod])?;
         let image = shown["status"]["containerStatuses"][0]["image"].to_string();
         ensure!(image.contains(NEXT) && is_ready(&shown), "{image}");
