@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::{bootstrap, containerd, control, digest, etc, kubelet, var};
+use super::{bootstrap, containerd, control, digest, etc, kubelet, kubelet_certificate, var};
 use crate::base::whole_file;
 use crate::config::{Kubernetes, Registries};
 
@@ -142,7 +142,7 @@ fn cluster_of(kubeconfig: &str) -> Option<serde_json::Value> {
 /// A file cannot be removed.
 pub fn remove_membership() -> io::Result<()> {
     super::remove(&etc().join("kubelet.conf"))?;
-    match fs::remove_dir_all(var().join("lib/kubelet/pki")) {
+    match fs::remove_dir_all(kubelet_certificate::directory()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }

@@ -14,6 +14,7 @@
 
 #[cfg(test)]
 mod a_node;
+mod api_server;
 mod bootstrap;
 mod containerd;
 pub mod control_plane;
@@ -21,6 +22,7 @@ mod extensions;
 mod files;
 mod followed;
 mod kubelet;
+mod kubelet_certificate;
 mod logs;
 mod node_metadata;
 mod node_object;

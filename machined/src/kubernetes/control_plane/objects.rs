@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use http::HeaderMap;
-use instar_http_client::{Body, Client, Proxies, Request, Trust};
+use instar_http_client::{Body, Client, Request};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
+use super::super::api_server::client;
 use super::super::kubelet::refused_labels;
 use super::certificates::{ADMINISTRATORS, issue};
-use crate::config::{Cluster, ControlPlane, HostTls, Kubernetes, NodeSettings};
+use crate::config::{Cluster, ControlPlane, Kubernetes, NodeSettings};
 
 /// Time limit for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -54,16 +55,7 @@ pub async fn apply(
         &[],
         LIFETIME,
     )?;
-    let tls = HostTls {
-        ca: Some(cluster.authorities.clone()),
-        client_identity: Some(identity),
-        insecure_skip_verify: false,
-    };
-    let trust = Trust {
-        hosts: [(cluster.endpoint.authority.clone(), tls)].into(),
-        ..Trust::default()
-    };
-    let client = Client::new(trust, &Proxies::default());
+    let client = client(cluster, identity);
     for object in objects(cluster, &kubernetes.node, node) {
         let applied = timeout(ANSWER, apply_one(&client, cluster, &object)).await;
         let late = || format!("no answer within {} s", ANSWER.as_secs());

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use instar_kubernetes_plan::PlannedExtension;
 use serde_json::json;
 
+use super::super::kubelet_certificate::{self, CURRENT, PKI};
 use super::super::{etc, var};
 use super::certificates::{self, Issued, LIFETIME, issue, lasts};
 use super::kubeconfigs;
@@ -21,9 +22,6 @@ use crate::config::{ControlPlane, Kubernetes};
 const VERSION: &str = "usr/local/share/kubernetes-version";
 /// The name by which the container sees the machine's images.
 const IMAGES: &str = "/instar/images";
-/// kubelet's directory of certificates, as the container sees it, and the link to the one that it uses.
-const KUBELET_PKI: &str = "lib/kubelet/pki";
-const CURRENT: &str = "kubelet-client-current.pem";
 /// The group of nodes.
 const NODES: &str = "system:nodes";
 
@@ -102,14 +100,14 @@ pub fn write(
 
 /// Gives the node of the control plane its certificate: it need not ask its own cluster, which may not run yet. kubelet renews it.
 fn join_itself(kubernetes: &Kubernetes, plane: &ControlPlane, place: &Place) -> anyhow::Result<()> {
-    let pki = var().join(KUBELET_PKI);
-    let seen = format!("/var/{KUBELET_PKI}/{CURRENT}");
+    let pki = kubelet_certificate::directory();
+    let seen = format!("/var/{PKI}/{CURRENT}");
     put(
         &etc().join("kubelet.conf"),
         &kubeconfigs::of_node(kubernetes, &seen),
     )?;
     let current = pki.join(CURRENT);
-    if node_certificate_lasts(&pki) {
+    if node_certificate_lasts() {
         return Ok(());
     }
     let user = format!("system:node:{}", place.node);
@@ -121,18 +119,13 @@ fn join_itself(kubernetes: &Kubernetes, plane: &ControlPlane, place: &Place) -> 
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    let target = format!("/var/{KUBELET_PKI}/{file}");
+    let target = format!("/var/{PKI}/{file}");
     std::os::unix::fs::symlink(target, &current).context("name the node's certificate")
 }
 
-fn node_certificate_lasts(pki: &Path) -> bool {
-    // The link leads to a file of the same directory, by its path in the container.
-    let Ok(target) = fs::read_link(pki.join(CURRENT)) else {
-        return false;
-    };
-    let name = target.file_name().unwrap_or_default();
-    let pem = fs::read_to_string(pki.join(name));
-    pem.is_ok_and(|pem| lasts(&pem, Duration::ZERO))
+fn node_certificate_lasts() -> bool {
+    let pem = kubelet_certificate::read().ok().flatten();
+    pem.is_some_and(|pem| lasts(&pem, Duration::ZERO))
 }
 
 /// Files below /etc/kubernetes, with the program that reads them at its start alone, if there is one.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use http::HeaderMap;
-use instar_http_client::{Client, Proxies, Request};
+use instar_http_client::{Answer, Client, Proxies, Request};
 use loopdev::LoopControl;
 use tokio::task::JoinHandle;
 
@@ -26,7 +26,7 @@ use crate::values::digest::{Digest, Hasher};
 /// Limit on a file, in bytes: the largest that is published, with Kubernetes, has some 100 MB.
 const LARGEST: u64 = 2 << 30;
 /// Limit on redirections: the files of a release are often elsewhere than its page.
-pub(super) const REDIRECTIONS: usize = 5;
+const REDIRECTIONS: usize = 5;
 /// Time limit for one fetch, beside the client's own limits for each step.
 const FETCH: Duration = Duration::from_secs(3600);
 /// Time limit for unpacking.
@@ -131,9 +131,8 @@ async fn fetch(
     blocking_io::within(UNPACK, unpack).await?
 }
 
-/// Downloads a file; returns its size.
-async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow::Result<u64> {
-    let url = file.url.to_string();
+/// Asks a publisher for a file; returns its answer, which is a success.
+pub(super) async fn get(client: &Client, url: &str) -> anyhow::Result<Answer> {
     let uri = url
         .parse()
         .with_context(|| format!("{url} is no address"))?;
@@ -142,7 +141,7 @@ async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow:
         redirections: REDIRECTIONS,
         ..Request::get(&uri, &headers)
     };
-    let mut answer = client
+    let answer = client
         .send(request)
         .await
         .with_context(|| format!("fetch {url}"))?;
@@ -151,6 +150,13 @@ async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow:
         "GET {url} answered {}",
         answer.status
     );
+    Ok(answer)
+}
+
+/// Downloads a file; returns its size.
+async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow::Result<u64> {
+    let url = file.url.to_string();
+    let mut answer = get(client, &url).await?;
     let length = answer.headers.get(http::header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     demand_room(path, length.unwrap_or_default().saturating_mul(GROWTH))?;

@@ -60,23 +60,28 @@ impl InCluster {
         kubernetes: &Kubernetes,
         (node, services): (&str, &[NodeService]),
     ) {
-        let mut changed = Ok(());
-        let object = match NodeObject::of(&kubernetes.cluster, node) {
-            Ok(Some(at)) => match at.read().await {
-                Ok(object) => {
-                    changed = keep_right(machine, kubernetes, &at, &object).await;
-                    Ok(Some(object))
-                }
-                Err(error) => Err(error),
-            },
-            Ok(None) => Ok(None),
-            Err(error) => Err(error),
+        self.problem = None;
+        let object = self.object(machine, kubernetes, node).await;
+        let readiness = readiness(services, object.as_ref().map(Option::as_ref));
+        self.readiness = control_plane::judged(kubernetes, readiness);
+    }
+
+    /// Reads the node's object, and keeps it right; `None` if the node has not joined.
+    async fn object(
+        &mut self,
+        machine: &Machine,
+        kubernetes: &Kubernetes,
+        node: &str,
+    ) -> anyhow::Result<Option<Value>> {
+        let Some(at) = NodeObject::of(&kubernetes.cluster, node)? else {
+            return Ok(None);
         };
+        let object = at.read().await?;
+        let changed = keep_right(machine, kubernetes, &at, &object).await;
         self.problem = changed
             .err()
             .map(|error| format!("the node's labels and annotations: {error:#}"));
-        let readiness = readiness(services, object.as_ref().map(Option::as_ref));
-        self.readiness = control_plane::judged(kubernetes, readiness);
+        Ok(Some(object))
     }
 }
 

@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use http::HeaderMap;
 use instar_extension::Sums;
-use instar_http_client::{Client, Request};
+use instar_http_client::Client;
 use tokio::task::JoinHandle;
 
-use super::extension_files::{REDIRECTIONS, client};
+use super::extension_files::{client, get};
 use crate::config::{MachineConfig, PublishedExtension};
 use crate::kubernetes::Offer;
 
@@ -113,20 +112,7 @@ async fn document(
     limit: usize,
 ) -> anyhow::Result<Vec<u8>> {
     let url = format!("{}/{name}", of.folder);
-    let uri = url
-        .parse()
-        .with_context(|| format!("{url} is no address"))?;
-    let headers = HeaderMap::new();
-    let request = Request {
-        redirections: REDIRECTIONS,
-        ..Request::get(&uri, &headers)
-    };
-    let mut answer = client.send(request).await?;
-    ensure!(
-        answer.status.is_success(),
-        "GET {url} answered {}",
-        answer.status
-    );
+    let mut answer = get(client, &url).await?;
     Ok(answer.document(limit).await?)
 }
 
