@@ -7,10 +7,9 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, SigningKey as _};
 use crate::PATIENCE;
 use crate::cluster::Cluster;
 use crate::kept::Kept;
-use crate::manifests;
 use crate::operator::it_is_told;
 use crate::publisher::Publisher;
-use crate::shown::{give_it_a_network, wait_for_pods, wait_until_ready};
+use crate::shown::{it_joins_and_runs_pods, wait_until_ready};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![follows_a_publisher_by_a_signed_list]
@@ -61,12 +60,7 @@ async fn the_newest_file_that_matches_runs(
     scratch: &Scratch,
     first: &[u8],
 ) -> Outcome {
-    node.wait_until("the node appears", PATIENCE, async || cluster.node())
-        .await?;
-    give_it_a_network(node, cluster).await?;
-    let kubectl = cluster.plane.kubectl();
-    kubectl.apply("server", &manifests::server(&cluster.greeter()))?;
-    wait_for_pods(node, cluster, &["server", "beat"]).await?;
+    it_joins_and_runs_pods(node, cluster).await?;
     it_is_told(node, scratch, "extensions", &sha256_digest(first)).await
 }
 

@@ -10,10 +10,9 @@ use serde_json::Value;
 use crate::PATIENCE;
 use crate::cluster::Cluster;
 use crate::kept::{Kept, Watch};
-use crate::manifests;
 use crate::operator::{Operator, apply, it_is_told};
 use crate::shown::{
-    give_it_a_network, is_ready, os_image, tell_time, wait_for_os, wait_for_pods,
+    give_it_a_network, is_ready, os_image, run_pods, tell_time, wait_for_os,
     wait_for_version_label, wait_until_ready,
 };
 
@@ -106,9 +105,7 @@ async fn it_is_ready_once_pods_have_a_network(node: &Node, cluster: &Cluster) ->
 }
 
 async fn pods_run_and_answer(node: &Node, cluster: &Cluster) -> Outcome {
-    let kubectl = cluster.plane.kubectl();
-    kubectl.apply("server", &manifests::server(&cluster.greeter()))?;
-    wait_for_pods(node, cluster, &["server", "beat"]).await?;
+    run_pods(node, cluster).await?;
     Greeter::of(node)?.greets()
 }
 

@@ -9,10 +9,9 @@ use serde_json::Value;
 use crate::PATIENCE;
 use crate::cluster::{Cluster, Extension};
 use crate::kept::Kept;
-use crate::manifests;
 use crate::operator::{Operator, apply, it_is_told};
 use crate::publisher::Publisher;
-use crate::shown::{give_it_a_network, is_ready, tell_time, wait_for_pods};
+use crate::shown::{is_ready, it_joins_and_runs_pods, tell_time, wait_for_pods};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![starts_again_from_what_it_has]
@@ -40,12 +39,7 @@ async fn starts_again_from_what_it_has(scratch: Scratch) -> Outcome {
 }
 
 async fn extensions_come_as_files(node: &Node, cluster: &Cluster) -> Outcome {
-    node.wait_until("the node appears", PATIENCE, async || cluster.node())
-        .await?;
-    give_it_a_network(node, cluster).await?;
-    let kubectl = cluster.plane.kubectl();
-    kubectl.apply("server", &manifests::server(&cluster.greeter()))?;
-    wait_for_pods(node, cluster, &PODS).await?;
+    it_joins_and_runs_pods(node, cluster).await?;
     Greeter::of(node)?.greets()
 }
 

@@ -81,3 +81,18 @@ pub(crate) fn os_image(node: &Value) -> anyhow::Result<String> {
     let shown = node["status"]["nodeInfo"]["osImage"].as_str();
     Ok(shown.context("the node shows no OS")?.to_owned())
 }
+
+/// Waits until a new node has joined, and runs the pods `server` and `beat` on it.
+pub(crate) async fn it_joins_and_runs_pods(node: &Node, cluster: &Cluster) -> Outcome {
+    node.wait_until("the node appears", PATIENCE, async || cluster.node())
+        .await?;
+    give_it_a_network(node, cluster).await?;
+    run_pods(node, cluster).await
+}
+
+/// Runs the pods `server` and `beat`.
+pub(crate) async fn run_pods(node: &Node, cluster: &Cluster) -> Outcome {
+    let kubectl = cluster.plane.kubectl();
+    kubectl.apply("server", &manifests::server(&cluster.greeter()))?;
+    wait_for_pods(node, cluster, &["server", "beat"]).await
+}

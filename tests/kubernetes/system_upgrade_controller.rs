@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::kept::Watch;
 use crate::manifests::{self, Plan};
 use crate::operator::Operator;
-use crate::shown::{give_it_a_network, wait_for_os, wait_for_pods};
+use crate::shown::{it_joins_and_runs_pods, wait_for_os};
 
 /// The version that gives itself up, and why.
 const BROKEN: &str = "v0.3.0";
@@ -79,12 +79,8 @@ impl Site {
 }
 
 async fn the_controller_runs(node: &Node, cluster: &Cluster, site: &Site) -> Outcome {
-    node.wait_until("the node appears", PATIENCE, async || cluster.node())
-        .await?;
-    give_it_a_network(node, cluster).await?;
+    it_joins_and_runs_pods(node, cluster).await?;
     let kubectl = cluster.plane.kubectl();
-    kubectl.apply("server", &manifests::server(&cluster.greeter()))?;
-    wait_for_pods(node, cluster, &["server", "beat"]).await?;
     let port = cluster.plane.port();
     let manifest = manifests::system_upgrade_controller(&site.controller, &site.kubectl, port);
     kubectl.apply("controller", &manifest)?;
