@@ -27,12 +27,9 @@ use anyhow::Context as _;
 use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
 use rustix::process::Signal;
 
-use self::admitted::Admitted;
-use self::chosen::Choice;
+use self::chosen::Choices;
 use self::control_plane::Plane;
-use self::extension_files::Fetches;
 use self::in_cluster::InCluster;
-use self::published::Lists;
 use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
 use crate::config::{Extension, Kubernetes};
@@ -96,9 +93,7 @@ struct Keeper {
     machine: Arc<Machine>,
     /// The digest of the image whose modules are loaded.
     modules_of: Option<Digest>,
-    admitted: Admitted,
-    fetches: Fetches,
-    lists: Lists,
+    choices: Choices,
     plane: Plane,
     trial: Option<Trial>,
     in_cluster: InCluster,
@@ -131,11 +126,9 @@ impl Done {
 impl Keeper {
     fn new(machine: Arc<Machine>) -> Self {
         Keeper {
-            machine,
             modules_of: None,
-            admitted: Admitted::default(),
-            fetches: Fetches::default(),
-            lists: Lists::default(),
+            choices: Choices::of(machine.clone()),
+            machine,
             plane: Plane::default(),
             trial: None,
             in_cluster: InCluster::new(),
@@ -255,15 +248,18 @@ impl Keeper {
         node: &str,
         problems: &mut Vec<String>,
     ) -> Option<Images> {
-        if let Err(error) = self.forget_publishers(kubernetes).await {
+        if let Err(error) = self.choices.forget_publishers(kubernetes).await {
             problems.push(format!("the record of extensions: {error:#}"));
         }
         let mut wanted = Some(Images::new());
         for extension in &kubernetes.extensions {
-            let chosen = self.chosen((configured, node), extension, problems).await;
+            let choices = &mut self.choices;
+            let chosen = choices
+                .chosen((configured, node), extension, problems)
+                .await;
             let (chosen, planned) = match chosen {
                 Ok(Some(choice)) => {
-                    let planned = self.planned_or_fetched(configured, node, extension, &choice);
+                    let planned = choices.planned_or_fetched(configured, node, extension, &choice);
                     (Some(choice.chosen.clone()), planned.await)
                 }
                 Ok(None) => (None, Ok(None)),
@@ -286,36 +282,6 @@ impl Keeper {
             show_extension(&self.machine, extension, chosen, state);
         }
         wanted
-    }
-
-    /// Checks an extension that was chosen; `None` if its image is not here: then its file is fetched, if it is made from one.
-    async fn planned_or_fetched(
-        &mut self,
-        configured: &Arc<Configured>,
-        node: &str,
-        extension: &Extension,
-        choice: &Choice,
-    ) -> anyhow::Result<Option<PlannedExtension>> {
-        let name = &extension.name;
-        let planned = self.plan(configured, node, name, &choice.chosen).await?;
-        if planned.is_none() {
-            self.fetch(configured, choice).await?;
-        }
-        Ok(planned)
-    }
-
-    /// Checks an extension; `None` if its image is not here.
-    async fn plan(
-        &mut self,
-        configured: &Arc<Configured>,
-        node: &str,
-        name: &str,
-        chosen: &Chosen,
-    ) -> anyhow::Result<Option<PlannedExtension>> {
-        let (admitted, machine) = (&mut self.admitted, &self.machine);
-        admitted
-            .extension(machine, configured, node, name, chosen)
-            .await
     }
 
     /// Chooses the extensions that run: those that the config names, or the proven ones while these are not here or have failed.
@@ -367,7 +333,7 @@ impl Keeper {
     ) -> anyhow::Result<Vec<PlannedExtension>> {
         let mut planned = Vec::new();
         for (name, chosen) in chosen {
-            let extension = self.plan(configured, node, name, chosen).await?;
+            let extension = self.choices.plan(configured, node, name, chosen).await?;
             let here = extension.with_context(|| {
                 format!(
                     "the extension {name}: {} is not here any more",

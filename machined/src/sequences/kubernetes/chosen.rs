@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use super::Keeper;
+use instar_kubernetes_plan::PlannedExtension;
+
+use super::admitted::Admitted;
+use super::extension_files::Fetches;
+use super::published::Lists;
 use crate::config::{Extension, ExtensionFile, ExtensionSource, Kubernetes, PublishedExtension};
 use crate::kubernetes::trial::Chosen;
 use crate::kubernetes::{Followed, Offer};
-use crate::machine::Configured;
+use crate::machine::{Configured, Machine};
 use crate::oci::name_of_file;
 use crate::pins::{PinFact, State, Terms};
 use crate::sequences::image_pins::permit_now;
@@ -31,7 +35,24 @@ impl Choice {
     }
 }
 
-impl Keeper {
+/// The choices of a node, with what comes of files meanwhile.
+pub(super) struct Choices {
+    machine: Arc<Machine>,
+    admitted: Admitted,
+    fetches: Fetches,
+    lists: Lists,
+}
+
+impl Choices {
+    pub(super) fn of(machine: Arc<Machine>) -> Self {
+        Choices {
+            machine,
+            admitted: Admitted::default(),
+            fetches: Fetches::default(),
+            lists: Lists::default(),
+        }
+    }
+
     /// Returns the image of an extension, as far as it is known which one it is.
     pub(super) async fn chosen(
         &mut self,
@@ -65,12 +86,38 @@ impl Keeper {
         self.machine.node_record.set(record).await
     }
 
-    /// Has a file fetched that is not here.
-    pub(super) async fn fetch(
+    /// Checks an extension that was chosen; `None` if its image is not here: then its file is fetched, if it is made from one.
+    pub(super) async fn planned_or_fetched(
         &mut self,
-        configured: &Configured,
+        configured: &Arc<Configured>,
+        node: &str,
+        extension: &Extension,
         choice: &Choice,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<PlannedExtension>> {
+        let name = &extension.name;
+        let planned = self.plan(configured, node, name, &choice.chosen).await?;
+        if planned.is_none() {
+            self.fetch(configured, choice).await?;
+        }
+        Ok(planned)
+    }
+
+    /// Checks an extension; `None` if its image is not here.
+    pub(super) async fn plan(
+        &mut self,
+        configured: &Arc<Configured>,
+        node: &str,
+        name: &str,
+        chosen: &Chosen,
+    ) -> anyhow::Result<Option<PlannedExtension>> {
+        let (admitted, machine) = (&mut self.admitted, &self.machine);
+        admitted
+            .extension(machine, configured, node, name, chosen)
+            .await
+    }
+
+    /// Has a file fetched that is not here.
+    async fn fetch(&mut self, configured: &Configured, choice: &Choice) -> anyhow::Result<()> {
         let Some(file) = &choice.file else {
             return Ok(());
         };
