@@ -37,10 +37,10 @@ impl Standing {
     pub async fn of(node: &Node) -> Result<Self, Failure> {
         let version = node.version().await?;
         let explain = |status| node.explain("cannot ask for its standing", status);
-        let status = list::<MachineStatusSpec>(node, STATUS)
+        let status = resources::<MachineStatusSpec>(node, STATUS)
             .await
             .map_err(explain)?;
-        let history = list::<UpgradeRecordSpec>(node, HISTORY)
+        let history = resources::<UpgradeRecordSpec>(node, HISTORY)
             .await
             .map_err(explain)?;
         let numbered = history
@@ -66,8 +66,11 @@ impl Standing {
     }
 }
 
-/// All resources of a type with their ids, sorted by id. None if the node does not know the type.
-async fn list<Spec: Message + Default>(
+/// All resources of a type in the namespace `runtime` with their ids, sorted by id. None if the node does not know the type.
+///
+/// # Errors
+/// The call failed.
+pub async fn resources<Spec: Message + Default>(
     node: &Node,
     name: &str,
 ) -> Result<Vec<(String, Spec)>, Status> {

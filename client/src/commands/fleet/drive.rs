@@ -1,138 +1,86 @@
-//! The driver: looks, has the engine decide, saves, and acts, until the rollout has ended.
-//!
-//! Each round changes the record in one step that is saved before anything is sent. So the driver may be killed at any moment; the next one
-//! finds what was intended.
+//! Drives the rollout in a folder to its end.
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use indicatif::MultiProgress;
 use instar_client::{Failure, FailureKind};
-use instar_rollout::{Action, Decision, MachineName, Moment, Phase, Record, Report, decide};
-use tokio::task::{JoinSet, LocalSet};
+use instar_rollout::{Action, Facts, MachineName, Phase, Record};
+use instar_rollout_driver::{Driver, Machines, Task};
+use tokio::task::LocalSet;
 use tokio::time::sleep;
 
-use super::act::Task;
+use super::act::Order;
 use super::look::Nodes;
 use super::show::Changes;
-use super::store::{Folder, Rollout};
+use super::store::Folder;
 use crate::cli::Global;
 use crate::progress::ProgressDisplay;
 
 /// The pause between two rounds.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// This moment by the driver's clock.
-pub(super) fn now() -> Moment {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Moment(since.unwrap_or_default().as_secs())
-}
-
 /// Drives the rollout in the folder to its end. The lock is held meanwhile.
 pub(super) async fn run(global: &Global, folder: &Folder, lock: File) -> Result<(), Failure> {
-    let ways = folder.existing()?.ways;
-    let driver = Driver {
-        folder,
-        nodes: Nodes::new(global, ways),
-        tasks: JoinSet::new(),
-        asked: BTreeSet::new(),
+    let machines = Asked {
+        nodes: Nodes::new(global, folder.existing()?.ways),
         bars: MultiProgress::new(),
-        changes: Changes::new(global.output),
     };
-    let ended = LocalSet::new().run_until(driver.run()).await;
+    let driver = Driver::new(folder.clone(), machines);
+    let changes = Changes::new(global.output);
+    let ended = LocalSet::new().run_until(drive(driver, changes)).await;
     drop(lock);
     ended
 }
 
-struct Driver<'a> {
-    folder: &'a Folder,
-    nodes: Nodes<'a>,
-    tasks: JoinSet<(Action, Option<Report>)>,
-    /// Nodes that a task of this driver is about.
-    asked: BTreeSet<MachineName>,
-    bars: MultiProgress,
-    changes: Changes,
+async fn drive(mut driver: Driver<Folder, Asked<'_>>, mut changes: Changes) -> Result<(), Failure> {
+    loop {
+        let round = driver.round().await?;
+        changes.show(&round.record, &round.decision)?;
+        if round.record.has_ended() && driver.is_idle() {
+            return result(&round.record);
+        }
+        let ended = tokio::select! {
+            ended = driver.ended() => ended,
+            () = sleep(INTERVAL) => continue,
+        };
+        driver.note(ended).await?;
+    }
 }
 
-impl Driver<'_> {
-    async fn run(mut self) -> Result<(), Failure> {
-        loop {
-            let (decision, rollout) = self.round().await?;
-            self.changes.show(&rollout.record, &decision)?;
-            if rollout.record.has_ended() && self.tasks.is_empty() {
-                return result(&rollout.record);
-            }
-            for action in decision.actions {
-                self.begin(action, &rollout);
-            }
-            tokio::select! {
-                Some(done) = self.tasks.join_next() => {
-                    if let Ok((action, report)) = done {
-                        self.end(&action, report)?;
-                    }
-                }
-                () = sleep(INTERVAL) => {}
-            }
-        }
+/// The nodes, and a bar for each that is asked for something.
+struct Asked<'a> {
+    nodes: Nodes<'a>,
+    bars: MultiProgress,
+}
+
+impl Machines for Asked<'_> {
+    async fn look(&mut self, _: &Record, busy: &BTreeSet<MachineName>) -> Facts {
+        self.nodes.look(busy).await
     }
 
-    /// One round: facts in, intents out, saved.
-    async fn round(&mut self) -> Result<(Decision, Rollout), Failure> {
-        let record = self.folder.existing()?.record;
-        let changes = |name: &&MachineName| {
-            let entry = record.machines.get(*name);
-            entry.is_some_and(|entry| entry.step.is_under_way())
-        };
-        let busy = self.asked.iter().filter(changes).cloned().collect();
-        let facts = self.nodes.look(&busy).await;
-        let asked = &self.asked;
-        let now = now();
-        self.folder.change(|rollout| {
-            let record = &mut rollout.record;
-            record.observe(&facts, now);
-            let decision = decide(record, &facts, now).without(asked);
-            for action in &decision.actions {
-                record.intend(action, &facts, now);
-            }
-            decision
-        })
-    }
-
-    fn begin(&mut self, action: Action, rollout: &Rollout) {
-        let name = action.machine().clone();
+    fn ask(&mut self, action: &Action, record: &Record) -> Option<Task> {
+        let name = action.machine();
         // Without a connection the node is asked in the next round.
-        let Some(node) = self.nodes.connected(&name) else {
-            return;
-        };
-        let record = &rollout.record;
+        let node = self.nodes.connected(name)?;
         let before = record
             .machines
-            .get(&name)
+            .get(name)
             .and_then(|entry| entry.before.clone());
         let to = match action {
             Action::Return(_) => before,
             Action::Prepare(_) | Action::Switch(_) => Some(record.target.clone()),
         };
         let patience = record.policies.iter().map(|policy| policy.patience.0).min();
-        let task = Task {
+        let order = Order {
             display: ProgressDisplay::beside(&self.bars, name.as_str()),
             limit: Duration::from_secs(patience.unwrap_or(1800)),
-            action,
+            action: action.clone(),
             node,
             to,
         };
-        self.asked.insert(name);
-        self.tasks.spawn_local(task.run());
-    }
-
-    fn end(&mut self, action: &Action, report: Option<Report>) -> Result<(), Failure> {
-        self.asked.remove(action.machine());
-        if let Some(report) = report {
-            self.folder
-                .change(|rollout| rollout.record.report(action, report, now()))?;
-        }
-        Ok(())
+        Some(Box::pin(order.carry_out()))
     }
 }
 

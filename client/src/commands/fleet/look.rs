@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use instar_api::definitions::instar::Outcome;
-use instar_api::definitions::runtime::MachineStage;
 use instar_client::{Failure, Node, Standing};
-use instar_rollout::{Condition, Fact, Facts, MachineName, NotedFailure, Release};
+use instar_rollout::{Fact, Facts, MachineName};
+use instar_rollout_driver::{busy as busy_fact, fact};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -77,53 +76,5 @@ impl<'a> Nodes<'a> {
             facts.insert(name, fact);
         }
         facts
-    }
-}
-
-fn busy_fact() -> Fact {
-    Fact {
-        condition: Condition::Busy,
-        ..Fact::away("")
-    }
-}
-
-/// The engine's view of a node's standing.
-fn fact(standing: &Standing) -> Fact {
-    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let release = standing.release.clone().unwrap_or_default();
-    Fact {
-        condition: condition(standing),
-        running: Some(Release {
-            version: standing.version.clone(),
-            digest: release.digest.parse().ok(),
-            image: given(&release.image),
-        }),
-        history: standing.history.last().map_or(0, |(number, _)| *number),
-        failure: standing
-            .newest(Outcome::Failed)
-            .map(|(number, record)| NotedFailure {
-                number: *number,
-                why: record.reason.clone(),
-            }),
-        hold: None,
-    }
-}
-
-fn condition(standing: &Standing) -> Condition {
-    let status = standing.status.clone().unwrap_or_default();
-    let inner = status.status.clone().unwrap_or_default();
-    match standing.stage() {
-        // A node that does not tell is taken at its version.
-        None => Condition::Ready,
-        Some(MachineStage::Running) if inner.ready => Condition::Ready,
-        Some(MachineStage::Running) => {
-            let unmet = inner.unmet_conditions.iter();
-            let unmet = unmet.map(|unmet| format!("{}: {}", unmet.name, unmet.reason));
-            Condition::NotReady(unmet.collect::<Vec<_>>().join("; "))
-        }
-        Some(MachineStage::Maintenance) => {
-            Condition::NotReady("it has no machine config".to_owned())
-        }
-        Some(_) => Condition::Busy,
     }
 }

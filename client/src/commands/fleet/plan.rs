@@ -2,17 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
-use instar_api::instar::{UpgradePlanRequest, UpgradePlanResponse};
-use instar_api::machine::UpgradeRequest;
-use instar_client::{Failure, FailureKind, Node, is_busy, version_in_tag};
+use instar_api::instar::UpgradePlanResponse;
+use instar_client::{Failure, FailureKind};
 use instar_rollout::{Facts, MachineName, Record, Release, decide};
+use instar_rollout_driver::{now, plan, target};
 use serde_json::json;
 
 use super::look::Nodes;
 use super::members;
+use super::show;
 use super::store::Rollout;
-use super::{drive, show};
 use crate::cli::{FleetRoll, Global};
 use crate::output::table;
 
@@ -33,7 +32,7 @@ async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure
     let survey = survey(global, arguments, &fleet).await;
     let target = survey.target(&arguments.image)?;
     let mut record = record(&target, &fleet)?;
-    let now = drive::now();
+    let now = now();
     record.observe(&survey.facts, now);
     let decision = decide(&record, &survey.facts, now);
     let reason = |name: &MachineName| match survey.answers.get(name) {
@@ -116,66 +115,14 @@ async fn survey(global: &Global, arguments: &FleetRoll, fleet: &members::Fleet) 
     let mut answers = BTreeMap::new();
     for name in fleet.ways.keys() {
         if let Some(node) = nodes.connected(name) {
-            answers.insert(name.clone(), ask(&node, &arguments.image).await);
+            answers.insert(name.clone(), plan(&node, &arguments.image).await);
         }
     }
     Survey { facts, answers }
 }
 
-/// A node's own plan; none if it makes none, or is busy now.
-async fn ask(node: &Node, image: &str) -> Result<Option<UpgradePlanResponse>, Failure> {
-    let upgrade = UpgradeRequest {
-        image: image.to_owned(),
-        preserve: true,
-        ..UpgradeRequest::default()
-    };
-    let request = node.request(UpgradePlanRequest {
-        upgrade: Some(upgrade),
-    });
-    let reply = UpgradeServiceClient::new(node.channel())
-        .plan(request)
-        .await;
-    match reply {
-        Ok(plan) => Ok(Some(plan.into_inner())),
-        Err(status) if status.code() == tonic::Code::Unimplemented => Ok(None),
-        Err(status) => match node.explain("would not take the upgrade", status) {
-            busy if is_busy(&busy) => Ok(None),
-            refused => Err(refused),
-        },
-    }
-}
-
 impl Survey {
-    /// The version behind the image's name. All nodes get the image that the first one has found there.
     fn target(&self, image: &str) -> Result<Release, Failure> {
-        let mut plans = self
-            .answers
-            .values()
-            .filter_map(|answer| answer.as_ref().ok()?.as_ref());
-        if let Some(plan) = plans.next() {
-            return Ok(Release {
-                version: plan.version.clone(),
-                digest: plan.digest.parse().ok(),
-                image: Some(image.to_owned()),
-            });
-        }
-        if let Some(refused) = self
-            .answers
-            .values()
-            .find_map(|answer| answer.as_ref().err())
-        {
-            return Err(Failure::new(refused.kind(), refused.chain()));
-        }
-        match version_in_tag(image) {
-            Some(version) if !self.answers.is_empty() => Ok(Release {
-                version: version.to_owned(),
-                digest: None,
-                image: Some(image.to_owned()),
-            }),
-            _ => Err(Failure::new(
-                FailureKind::Unreachable,
-                "no node could say which version the image has",
-            )),
-        }
+        target(image, self.answers.values())
     }
 }

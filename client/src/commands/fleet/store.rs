@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use instar_base::whole_file;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{MachineName, Record};
+use instar_rollout_driver::Store;
 use serde::{Deserialize, Serialize};
 
 use super::members::Way;
@@ -157,6 +158,25 @@ impl Folder {
             File::options().create(true).append(true).open(path)
         };
         open(&path).map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))
+    }
+}
+
+impl Store for Folder {
+    async fn read(&self) -> Result<Record, Failure> {
+        Ok(self.existing()?.record)
+    }
+
+    async fn change<T>(
+        &self,
+        mut change: impl FnMut(&mut Record) -> T,
+    ) -> Result<(T, Record), Failure> {
+        let changed = Folder::change(self, |rollout| change(&mut rollout.record))?;
+        Ok((changed.0, changed.1.record))
+    }
+
+    /// The kernel holds the driver's lock for as long as this process lives.
+    fn may_act(&self) -> bool {
+        true
     }
 }
 

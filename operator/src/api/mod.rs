@@ -1,0 +1,23 @@
+//! The custom resources: what people write, and what the operator shows.
+
+mod node_upgrade;
+mod pool;
+
+pub use node_upgrade::{NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus};
+pub use pool::{
+    Approval, Drain, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec, PoolStatus, Rate, Rollout,
+    Select, Wave,
+};
+
+/// The label of a node with the version of its OS; the node sets it itself.
+pub const VERSION_LABEL: &str = "instar.dev/version";
+/// The annotation of a node that this operator has cordoned: the name of the pool.
+pub const CORDONED_BY: &str = "instar.dev/cordoned-by";
+/// The annotation of a node that a person wants left alone: the reason.
+pub const HOLD: &str = "instar.dev/hold";
+/// The annotation of a node whose API is elsewhere than at port 50000 of its InternalIP: host, or host:port.
+pub const API_ADDRESS: &str = "instar.dev/api-address";
+/// The annotation of a pool with a person's command: `resume`, `abort` or `rollback`.
+pub const COMMAND: &str = "instar.dev/command";
+/// The label of a NodeUpgrade with the name of its pool.
+pub const POOL_LABEL: &str = "instar.dev/pool";

@@ -1,0 +1,55 @@
+//! A NodeUpgrade: one node's part in one rollout. People read it; the operator's own memory is the record in the pool.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One node's part in one rollout.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
+#[kube(
+    group = "instar.dev",
+    version = "v1alpha1",
+    kind = "NodeUpgrade",
+    plural = "nodeupgrades",
+    status = "NodeUpgradeStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Node", json_path = ".spec.node", type_ = "string"),
+    printcolumn(name = "From", json_path = ".status.from", type_ = "string"),
+    printcolumn(name = "To", json_path = ".spec.to", type_ = "string"),
+    printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string"),
+    printcolumn(name = "Reason", json_path = ".status.reason", type_ = "string"),
+    printcolumn(name = "Ended", json_path = ".status.ended", type_ = "date"),
+    printcolumn(name = "Message", json_path = ".status.message", type_ = "string", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeUpgradeSpec {
+    /// The pool.
+    pub pool: String,
+    /// The node.
+    pub node: String,
+    /// The number of the pool's rollout.
+    pub rollout: u32,
+    /// The version that the node is to run.
+    pub to: String,
+}
+
+/// How far the node is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeUpgradeStatus {
+    /// Waiting, Preparing, Prepared, Upgrading, Updated, Failed, GoingBack, WentBack, Stuck or Left.
+    pub phase: String,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, in one sentence; of a failure, the node's own.
+    pub message: String,
+    /// The version that it ran before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// When it was asked to change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub began: Option<String>,
+    /// When it came to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+}

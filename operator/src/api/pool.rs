@@ -1,0 +1,244 @@
+//! A Pool: nodes, the version that they are to run, and how carefully they get it.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use kube::CustomResource;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Nodes, the version that they are to run, and how carefully they get it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
+#[kube(
+    group = "instar.dev",
+    version = "v1alpha1",
+    kind = "Pool",
+    plural = "pools",
+    status = "PoolStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Version", json_path = ".status.version", type_ = "string"),
+    printcolumn(name = "Nodes", json_path = ".status.nodes", type_ = "integer"),
+    printcolumn(name = "Updated", json_path = ".status.updated", type_ = "integer"),
+    printcolumn(name = "Failed", json_path = ".status.failed", type_ = "integer"),
+    printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string"),
+    printcolumn(name = "Message", json_path = ".status.message", type_ = "string"),
+    printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolSpec {
+    /// The nodes of the pool. A node belongs to one pool at most.
+    pub node_selector: LabelSelector,
+    /// The installer's image: with a tag, with a digest, or with neither, and then `version` is its tag.
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: String,
+    /// The tag of the image, if `image` has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub version: Option<String>,
+    /// How carefully nodes get the version.
+    #[serde(default)]
+    pub policy: Policy,
+    /// What happens to pods that do not live through an upgrade.
+    #[serde(default)]
+    pub drain: Drain,
+    /// Pools that have to run their versions before this one begins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    /// Nothing new begins while this is set.
+    #[serde(default)]
+    pub paused: bool,
+    /// The number of waves that a person has approved, with `policy.approval: waves`.
+    #[serde(default)]
+    pub approved_waves: u32,
+}
+
+/// How carefully nodes get a version.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Policy {
+    /// The number of nodes that may be out of service at once; 1 if neither this nor `share` is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub at_once: Option<u32>,
+    /// The same as a share of the pool in percent, rounded down, but at least one node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub share: Option<u8>,
+    /// The number of nodes that may begin in a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Nodes that go before the others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waves: Vec<Wave>,
+    /// Hours and days in which a node may begin, as in `Sat,Sun 02:00-05:00 +01:00`; at any time if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<String>,
+    /// Whether all nodes must have the image before the first one begins.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub prepare_first: bool,
+    /// What a person has to approve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
+    /// The number of failures at which the rollout stops; 1 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_failures: Option<u32>,
+    /// What happens then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<OnFailure>,
+    /// The time that one node has for its upgrade, as in `30m`, which is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[0-9]+[smhd]$"))]
+    pub patience: Option<String>,
+}
+
+/// A number of nodes in a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Rate {
+    /// The number of nodes.
+    #[schemars(range(min = 1))]
+    pub machines: u32,
+    /// The time, as in `1h`.
+    #[schemars(regex(pattern = "^[0-9]+[smhd]$"))]
+    pub per: String,
+}
+
+/// Nodes that go before others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Wave {
+    /// The nodes.
+    pub select: Select,
+    /// How long all of them must have run the version before the next wave begins, as in `10m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[0-9]+[smhd]$"))]
+    pub soak: Option<String>,
+}
+
+/// A choice of nodes among those of no earlier wave: exactly one of these.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Select {
+    /// The first ones by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub count: Option<u32>,
+    /// A share of the pool in percent, the first ones by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub share: Option<u8>,
+    /// Those with this label, as in `canary=yes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+/// What a person has to approve.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Approval {
+    /// Nothing.
+    None,
+    /// Each wave before it begins, the first one too.
+    Waves,
+}
+
+/// What happens when too many nodes have failed. Nothing new begins in either case.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    /// Nodes that run the version keep it.
+    Halt,
+    /// Nodes that run the version go back to the one before.
+    Rollback,
+}
+
+/// What happens to pods that do not live through an upgrade: they are evicted, as their disruption budgets allow it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Drain {
+    /// How long pods of one node have, as in `10m`, which is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[0-9]+[smhd]$"))]
+    pub timeout: Option<String>,
+    /// What happens then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_timeout: Option<OnDrainTimeout>,
+}
+
+/// What happens to pods that could not be evicted in time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub enum OnDrainTimeout {
+    /// They stay, and the node's upgrade has failed.
+    GiveUp,
+    /// They are deleted, against their disruption budgets.
+    Force,
+}
+
+/// What is known of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolStatus {
+    /// The generation of the pool that this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The version of the newest rollout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The number of nodes in the rollout.
+    pub nodes: u32,
+    /// Those that run the version and have proved themselves.
+    pub updated: u32,
+    /// Those that failed.
+    pub failed: u32,
+    /// Where the rollout is, in one word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Where it is, in one sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// `Valid`, `Updated` and `Failed`, each with its reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "conditions")]
+    pub conditions: Vec<Condition>,
+    /// The newest rollout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
+}
+
+/// A rollout as the operator keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Rollout {
+    /// Counts the rollouts of the pool.
+    pub number: u32,
+    /// The image as the pool names it.
+    pub image: String,
+    /// The command of a person that has been carried out, until its annotation is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The engine's record.
+    #[schemars(schema_with = "anything")]
+    pub record: Value,
+}
+
+fn anything(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// Merged by type, as conditions of other kinds are.
+fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+            "properties": {
+                "type": {"type": "string"},
+                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+                "reason": {"type": "string"},
+                "message": {"type": "string"},
+                "lastTransitionTime": {"type": "string", "format": "date-time"},
+                "observedGeneration": {"type": "integer", "format": "int64"}
+            }
+        }
+    })
+}

@@ -1,0 +1,76 @@
+//! The cluster as all parts of the operator see it: its client, and what the watches have seen.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use instar_client::{Failure, FailureKind, Node, Target};
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+use crate::api::{NodeUpgrade, Pool};
+use crate::lease::Leadership;
+use crate::node::NodeView;
+
+/// Timeout of a new connection to a node, and of one question to it.
+pub(crate) const ASK: Duration = Duration::from_secs(10);
+
+/// The cluster.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) nodes: Store<NodeObject>,
+    pub(crate) pools: Store<Pool>,
+    pub(crate) upgrades: Store<NodeUpgrade>,
+    pub(crate) lease: Rc<Leadership>,
+    /// The client configuration for the nodes' APIs.
+    pub(crate) talosconfig: Option<PathBuf>,
+}
+
+impl Cluster {
+    /// A node as the watch has seen it last.
+    pub(crate) fn node(&self, name: &str) -> Option<NodeView> {
+        let object = self.nodes.get(&ObjectRef::new(name))?;
+        Some(NodeView::of(&object))
+    }
+
+    /// All nodes, by name.
+    pub(crate) fn all_nodes(&self) -> Vec<NodeView> {
+        let objects = self.nodes.state();
+        let mut nodes: Vec<NodeView> = objects.iter().map(|object| NodeView::of(object)).collect();
+        nodes.sort_by(|one, other| one.name.cmp(&other.name));
+        nodes
+    }
+
+    /// A pool as the watch has seen it last.
+    pub(crate) fn pool(&self, name: &str) -> Option<Arc<Pool>> {
+        self.pools.get(&ObjectRef::new(name))
+    }
+
+    pub(crate) fn node_api(&self) -> Api<NodeObject> {
+        Api::all(self.client.clone())
+    }
+
+    /// Connects to the API of a node.
+    pub(crate) async fn connect(&self, node: &NodeView) -> Result<Node, Failure> {
+        let unreachable = |why: String| Failure::new(FailureKind::Unreachable, why);
+        let Some(address) = node.address.clone() else {
+            return Err(unreachable(format!("{} has no InternalIP", node.name)));
+        };
+        let target = Target {
+            config_file: self.talosconfig.clone(),
+            endpoints: vec![address.clone()],
+            ..Target::default()
+        };
+        match timeout(ASK, target.behind_endpoint()).await {
+            Ok(connected) => connected,
+            Err(_) => Err(unreachable(format!(
+                "{address} does not answer within {} s",
+                ASK.as_secs()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The operator: rolls versions out over the nodes of a Kubernetes cluster.
+//!
+//! ```text
+//!  people ── Pool ─► watches ─► pool::Keeper, one for each pool ─► instar-rollout-driver ─► instar-rollout
+//!                      ▲              │ record saved in Pool.status, lease looked at      (rules)
+//!  kubelet ── Node ────┘              ▼
+//!                          upgrade: cordon, plan, drain, upgrade ─► the node's API, as os:upgrader
+//! ```
+//!
+//! The floor plan, imports run down this list:
+//! - `run`: the watches, the lease, a keeper for each pool
+//! - `pool`: one pool: commands of people, rounds of the driver, what is shown
+//! - `machines`: the nodes of one rollout as the driver sees and asks them
+//! - `upgrade`: one node's upgrade: cordon, drain, and the calls of its API
+//! - `cluster`: the cluster as all of them see it: the client, the stores of watched objects
+//! - `record_store`: the record of a rollout in the status of its pool
+//! - `lease`: who drives
+//! - pure parts: `rollouts` (when a new rollout begins), `shown` (record → status, conditions, NodeUpgrades), `policy` (Pool → the engine's
+//!   policy), `node` (Node → what a rollout needs of it), `eviction` (which pods have to go)
+//! - `manifest`: definitions, rights and the deployment as YAML
+//! - `api`: the custom resources
+//!
+//! # The key decision: the record is in the status of the pool
+//!
+//! A rollout is one value, and a driver that takes over needs all of it at once: who has begun, who has failed, who was approved. So it is one
+//! field of one object, which the API server replaces whole or not at all, and only over the version that was read. NodeUpgrades are made from it
+//! for people. The other choice was the state of each node in an object of its own: more natural to read, and no moment at which all of it is
+//! consistent. It costs room: an object may have 1.5 MB, which is some 5,000 nodes for one pool.
+
+#![forbid(unsafe_code)]
+
+pub mod api;
+mod cluster;
+mod eviction;
+mod failure;
+mod lease;
+mod machines;
+pub mod manifest;
+mod node;
+mod policy;
+mod pool;
+mod record_store;
+mod rollouts;
+mod run;
+mod serve;
+mod shown;
+mod upgrade;
+
+pub use failure::Error;
+pub use run::{Options, run};

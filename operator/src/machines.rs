@@ -1,0 +1,247 @@
+//! The nodes of one rollout, as the driver sees and asks them.
+//!
+//! A node is asked when its object has changed since the last answer, and again while its last answer was not that it is ready; not otherwise. So
+//! nothing is asked while nothing changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use instar_client::{Failure, Standing};
+use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Record};
+use instar_rollout_driver::{Machines, Task, busy, fact};
+use kube::core::Selector;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::cluster::{ASK, Cluster};
+use crate::node::NodeView;
+use crate::upgrade::{Drain, Order};
+
+/// The pause before a node that was not ready is asked again; it doubles up to the last one.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// Nodes that are asked at once.
+const AT_ONCE: usize = 16;
+
+/// The nodes of a pool.
+pub(crate) struct PoolNodes {
+    cluster: Cluster,
+    pool: String,
+    /// Which nodes belong to the pool.
+    pub(crate) selector: Selector,
+    /// How their pods leave.
+    pub(crate) drain: Drain,
+    answers: BTreeMap<MachineName, Answer>,
+}
+
+/// A node's last answer.
+struct Answer {
+    /// The state of its object then.
+    state: [Option<String>; 4],
+    fact: Fact,
+    at: Instant,
+    pause: Duration,
+}
+
+impl PoolNodes {
+    pub(crate) fn new(cluster: Cluster, pool: &str) -> Self {
+        Self {
+            cluster,
+            pool: pool.to_owned(),
+            selector: Selector::default(),
+            drain: Drain::default(),
+            answers: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a node has to be asked.
+    fn is_old(&self, name: &MachineName, view: &NodeView) -> bool {
+        let Some(answer) = self.answers.get(name) else {
+            return true;
+        };
+        let is_ready = answer.fact.condition == Condition::Ready;
+        answer.state != view.state() || !is_ready && answer.at.elapsed() >= answer.pause
+    }
+
+    async fn ask_all(&mut self, due: Vec<(MachineName, NodeView)>) {
+        let mut due = due.into_iter();
+        let mut asks = JoinSet::new();
+        loop {
+            while asks.len() < AT_ONCE
+                && let Some((name, view)) = due.next()
+            {
+                let cluster = self.cluster.clone();
+                asks.spawn_local(async move {
+                    let fact = ask(&cluster, &view).await;
+                    (name, view.state(), fact)
+                });
+            }
+            let Some(asked) = asks.join_next().await else {
+                return;
+            };
+            let Ok((name, state, fact)) = asked else {
+                continue;
+            };
+            let last = self.answers.get(&name);
+            let pause = last.map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LAST_PAUSE));
+            let pause = match fact.condition {
+                Condition::Ready => FIRST_PAUSE,
+                _ => pause,
+            };
+            let at = Instant::now();
+            let answer = Answer {
+                state,
+                fact,
+                at,
+                pause,
+            };
+            self.answers.insert(name, answer);
+        }
+    }
+
+    fn fact_of(&self, name: &MachineName, view: Option<&NodeView>) -> Fact {
+        let gone = |why: &str| Fact {
+            hold: Some(why.to_owned()),
+            ..Fact::away(why)
+        };
+        let Some(view) = view else {
+            return gone("it is not in the cluster any more");
+        };
+        let answered = self.answers.get(name).map(|answer| answer.fact.clone());
+        let mut fact = seen(view, answered.unwrap_or_else(|| Fact::away("it was not asked")));
+        if !self.selector.matches(&view.labels) {
+            let why = "it does not belong to the pool any more";
+            fact.hold.get_or_insert_with(|| why.to_owned());
+        }
+        fact
+    }
+}
+
+/// What the node says, and what the cluster says of it: it is ready when both say so, and its object shows the version that it runs.
+fn seen(view: &NodeView, answered: Fact) -> Fact {
+    let mut fact = Fact {
+        hold: view.hold.clone(),
+        ..answered
+    };
+    if fact.condition != Condition::Ready {
+        return fact;
+    }
+    let running = fact.running.as_ref().map(|running| running.version.clone());
+    if let Some(why) = &view.unready {
+        fact.condition = Condition::NotReady(why.clone());
+    } else if view.version != running {
+        let shown = view.version.as_deref().unwrap_or("none");
+        let why = format!("its object shows another version yet: {shown}");
+        fact.condition = Condition::NotReady(why);
+    }
+    fact
+}
+
+/// Asks a node for its standing.
+async fn ask(cluster: &Cluster, view: &NodeView) -> Fact {
+    let ask = async {
+        let node = cluster.connect(view).await?;
+        Ok::<_, Failure>(fact(&Standing::of(&node).await?))
+    };
+    match timeout(ASK, ask).await {
+        Ok(Ok(fact)) => fact,
+        Ok(Err(failure)) => Fact::away(failure.chain()),
+        Err(_) => Fact::away(format!("no answer within {} s", ASK.as_secs())),
+    }
+}
+
+impl Machines for PoolNodes {
+    async fn look(&mut self, record: &Record, asked: &BTreeSet<MachineName>) -> Facts {
+        let names = record.machines.keys().cloned();
+        let views: BTreeMap<MachineName, Option<NodeView>> = names
+            .map(|name| {
+                let view = self.cluster.node(name.as_str());
+                (name, view)
+            })
+            .collect();
+        let due = views.iter().filter_map(|(name, view)| {
+            let view = view.as_ref()?;
+            let is_due = !asked.contains(name) && self.is_old(name, view);
+            is_due.then(|| (name.clone(), view.clone()))
+        });
+        let due = due.collect();
+        self.ask_all(due).await;
+        for name in asked {
+            // It changes: what it said before is no answer any more.
+            self.answers.remove(name);
+        }
+        let facts = views.iter().map(|(name, view)| {
+            let fact = match asked.contains(name) {
+                true => busy(),
+                false => self.fact_of(name, view.as_ref()),
+            };
+            (name.clone(), fact)
+        });
+        facts.collect()
+    }
+
+    fn ask(&mut self, action: &Action, record: &Record) -> Option<Task> {
+        let name = action.machine();
+        let entry = record.machines.get(name)?;
+        let to = match action {
+            Action::Return(_) => entry.before.clone(),
+            Action::Prepare(_) | Action::Switch(_) => Some(record.target.clone()),
+        };
+        let patience = record.policies.iter().map(|policy| policy.patience.0).min();
+        let order = Order {
+            cluster: self.cluster.clone(),
+            pool: self.pool.clone(),
+            node: name.as_str().to_owned(),
+            action: action.clone(),
+            to,
+            limit: Duration::from_secs(patience.unwrap_or(1800)),
+            drain: self.drain,
+        };
+        self.answers.remove(name);
+        Some(Box::pin(order.carry_out()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_rollout::Release;
+    use serde_json::json;
+
+    use super::*;
+
+    fn view(version: &str, ready: &str, unschedulable: bool) -> NodeView {
+        let node = json!({
+            "metadata": {"name": "n1", "labels": {crate::api::VERSION_LABEL: version}},
+            "spec": {"unschedulable": unschedulable},
+            "status": {"conditions": [{"type": "Ready", "status": ready, "message": "kubelet sleeps"}]},
+        });
+        NodeView::of(&serde_json::from_value(node).unwrap())
+    }
+
+    #[test]
+    fn a_node_is_ready_when_it_and_the_cluster_say_so_of_the_same_version() {
+        let answered = |condition| Fact {
+            condition,
+            running: Some(Release {
+                version: "v2".to_owned(),
+                digest: None,
+                image: None,
+            }),
+            ..Fact::away("")
+        };
+        let ready = || answered(Condition::Ready);
+        for (view, answered, expected) in [
+            (view("v2", "True", false), ready(), "Ready"),
+            (view("v1", "True", false), ready(), "another version yet: v1"),
+            (view("v2", "False", false), ready(), "kubelet sleeps"),
+            (view("v2", "True", false), answered(Condition::Busy), "Busy"),
+            (view("v2", "False", false), Fact::away("dead"), "Away(\"dead\")"),
+        ] {
+            let condition = format!("{:?}", seen(&view, answered).condition);
+            assert!(condition.contains(expected), "{condition}, not {expected}");
+        }
+        let held = seen(&view("v2", "True", true), ready());
+        assert!(held.hold.is_some());
+    }
+}

@@ -1,0 +1,137 @@
+//! From a pool to the engine's policy.
+
+use std::time::Duration;
+
+use instar_rollout::{Policy, Seconds};
+use serde_json::json;
+
+use crate::api::{OnDrainTimeout, PoolSpec};
+
+/// How long pods of one node have to go.
+const DRAIN: Duration = Duration::from_secs(600);
+
+/// The engine's policy of a pool.
+///
+/// # Errors
+/// A field has a value that the engine does not take; says which, and why.
+pub(crate) fn policy(spec: &PoolSpec) -> Result<Policy, String> {
+    for wave in &spec.policy.waves {
+        let select = &wave.select;
+        let chosen = [select.count.is_some(), select.share.is_some(), select.label.is_some()];
+        if chosen.into_iter().filter(|is_set| *is_set).count() != 1 {
+            return Err("policy.waves: a wave selects by exactly one of count, share and label".to_owned());
+        }
+    }
+    // The document of the resource is that of the engine: the same names, the same texts.
+    let document = serde_json::to_value(&spec.policy).unwrap_or_else(|_| json!({}));
+    let mut policy: Policy =
+        serde_json::from_value(document).map_err(|error| format!("policy: {error}"))?;
+    if policy.at_once.is_none() && policy.share.is_none() {
+        policy.at_once = Some(std::num::NonZeroU32::MIN);
+    }
+    drain_timeout(spec)?;
+    Ok(policy)
+}
+
+/// The image with its tag or digest.
+///
+/// # Errors
+/// It has neither, and there is no version; or it has one, and there is a version as well.
+pub(crate) fn image(spec: &PoolSpec) -> Result<String, String> {
+    let last = spec.image.rsplit('/').next().unwrap_or_default();
+    let is_exact = last.contains(':') || spec.image.contains('@');
+    match (&spec.version, is_exact) {
+        (None, true) => Ok(spec.image.clone()),
+        (Some(version), false) => Ok(format!("{}:{version}", spec.image)),
+        (None, false) => Err("image: it has neither a tag nor a digest: set version".to_owned()),
+        (Some(_), true) => Err("version: the image has a tag or a digest already".to_owned()),
+    }
+}
+
+/// How long pods have to go.
+///
+/// # Errors
+/// It is no duration.
+pub(crate) fn drain_timeout(spec: &PoolSpec) -> Result<Duration, String> {
+    let Some(text) = &spec.drain.timeout else {
+        return Ok(DRAIN);
+    };
+    let seconds: Seconds = text
+        .parse()
+        .map_err(|error| format!("drain.timeout: {error}"))?;
+    Ok(Duration::from_secs(seconds.0))
+}
+
+/// Whether pods that are left after the timeout are deleted.
+pub(crate) fn is_forced(spec: &PoolSpec) -> bool {
+    spec.drain.on_timeout == Some(OnDrainTimeout::Force)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_rollout::{Approval, OnFailure, Select};
+    use serde_json::Value;
+
+    use super::*;
+
+    fn spec(changes: Value) -> PoolSpec {
+        let mut spec = json!({"nodeSelector": {}, "image": "r/i:v0.2.0"});
+        for (key, value) in changes.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn every_field_reaches_the_engine() {
+        let full = policy(&spec(json!({"policy": {
+            "atOnce": 2, "share": 25, "rate": {"machines": 2, "per": "1h"},
+            "waves": [{"select": {"label": "canary=yes"}, "soak": "10m"}, {"select": {"count": 3}}, {"select": {"share": 10}}],
+            "windows": ["Sat,Sun 02:00-05:00 +01:00"], "prepareFirst": true, "approval": "waves",
+            "maxFailures": 2, "onFailure": "rollback", "patience": "20m",
+        }})))
+        .unwrap();
+        assert_eq!(full.at_once.map(|it| it.get()), Some(2));
+        assert_eq!(full.share.map(u8::from), Some(25));
+        assert_eq!(full.rate.unwrap().per, Seconds(3600));
+        assert_eq!(full.waves[0].soak, Seconds(600));
+        assert!(matches!(full.waves[1].select, Select::Count(count) if count.get() == 3));
+        assert_eq!((full.windows.len(), full.prepare_first), (1, true));
+        assert_eq!((full.approval, full.on_failure), (Approval::Waves, OnFailure::Rollback));
+        assert_eq!((full.max_failures.get(), full.patience), (2, Seconds(1200)));
+        let plain = policy(&spec(json!({}))).unwrap();
+        assert_eq!(plain.at_once.map(|it| it.get()), Some(1));
+        assert_eq!(plain.patience, Seconds(1800));
+    }
+
+    #[test]
+    fn a_mistake_is_named() {
+        for (changes, why) in [
+            (json!({"policy": {"windows": ["Mon 25:00-26:00"]}}), "policy: "),
+            (json!({"policy": {"patience": "soon"}}), "soon"),
+            (json!({"policy": {"atOnce": 0}}), "policy: "),
+            (json!({"policy": {"share": 101}}), "1 to 100"),
+            (json!({"policy": {"waves": [{"select": {}}]}}), "exactly one"),
+            (json!({"policy": {"waves": [{"select": {"count": 1, "share": 2}}]}}), "exactly one"),
+            (json!({"drain": {"timeout": "1"}}), "drain.timeout"),
+        ] {
+            let error = policy(&spec(changes.clone())).unwrap_err();
+            assert!(error.contains(why), "{changes}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_image_is_exact() {
+        for (named, version, expected) in [
+            ("r:5000/i:v1", None, Some("r:5000/i:v1")),
+            ("r:5000/i@sha256:ab", None, Some("r:5000/i@sha256:ab")),
+            ("r:5000/i", Some("v2"), Some("r:5000/i:v2")),
+            ("r:5000/i", None, None),
+            ("r:5000/i:v1", Some("v2"), None),
+        ] {
+            let pool = spec(json!({"image": named, "version": version}));
+            assert_eq!(image(&pool).ok().as_deref(), expected, "{named} {version:?}");
+        }
+    }
+}

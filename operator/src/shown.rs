@@ -1,0 +1,372 @@
+//! What is shown of a rollout: the status of its pool and the NodeUpgrades. Pure.
+
+use instar_rollout::{Entry, MachineName, Moment, Phase, Reason, Record, Step};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::api::{NodeUpgradeStatus, PoolStatus};
+
+/// A condition before it has a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    type_: &'static str,
+    holds: bool,
+    reason: &'static str,
+    message: String,
+}
+
+/// What is wrong with a pool; nothing new begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Invalid {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Invalid {
+    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { reason, message }
+    }
+}
+
+fn told(type_: &'static str, holds: bool, reason: &'static str, message: impl Into<String>) -> Told {
+    Told {
+        type_,
+        holds,
+        reason,
+        message: message.into(),
+    }
+}
+
+/// Writes into the status what the record and the checks of the pool say. The times of conditions stay unless their status changes.
+pub(crate) fn show(
+    status: &mut PoolStatus,
+    generation: Option<i64>,
+    invalid: Option<&Invalid>,
+    record: Option<&Record>,
+    waits: Option<&str>,
+    now: Timestamp,
+) {
+    status.observed_generation = generation;
+    let mut conditions = vec![match invalid {
+        Some(Invalid { reason, message }) => told("Valid", false, reason, message),
+        None => told("Valid", true, "Valid", "the pool can be driven"),
+    }];
+    match record {
+        Some(record) => {
+            let (phase, message) = phase(record, waits);
+            let count = |is: fn(&Step) -> bool| {
+                let machines = record.machines.values();
+                u32::try_from(machines.filter(|entry| is(&entry.step)).count()).unwrap_or(u32::MAX)
+            };
+            status.version = Some(record.target.version.clone());
+            status.nodes = u32::try_from(record.machines.len()).unwrap_or(u32::MAX);
+            status.updated = count(|step| matches!(step, Step::Updated { .. }));
+            status.failed = count(|step| matches!(step, Step::Failed { .. } | Step::Stuck { .. }));
+            let is_updated = record.phase == Phase::Done && status.updated == status.nodes;
+            let reason = if is_updated { "AllNodes" } else { phase };
+            conditions.push(told("Updated", is_updated, reason, message.clone()));
+            conditions.push(failed(record));
+            status.phase = Some(phase.to_owned());
+            status.message = Some(message);
+        }
+        None => {
+            status.phase = Some("Waiting".to_owned());
+            status.message = waits.map(str::to_owned);
+        }
+    }
+    if let Some(invalid) = invalid {
+        status.phase = Some("Invalid".to_owned());
+        status.message = Some(invalid.message.clone());
+    }
+    status.conditions = conditions
+        .into_iter()
+        .map(|condition| stamped(condition, &status.conditions, generation, now))
+        .collect();
+}
+
+fn stamped(told: Told, before: &[Condition], generation: Option<i64>, now: Timestamp) -> Condition {
+    let status = if told.holds { "True" } else { "False" };
+    let same = before
+        .iter()
+        .find(|other| other.type_ == told.type_ && other.status == status);
+    Condition {
+        type_: told.type_.to_owned(),
+        status: status.to_owned(),
+        reason: told.reason.to_owned(),
+        message: told.message,
+        observed_generation: generation,
+        last_transition_time: same
+            .map_or(Time(now), |other| other.last_transition_time.clone()),
+    }
+}
+
+/// The phase in a word, and in a sentence.
+fn phase(record: &Record, waits: Option<&str>) -> (&'static str, String) {
+    let target = &record.target.version;
+    let all = record.machines.len();
+    let updated = |entry: &&Entry| matches!(entry.step, Step::Updated { .. });
+    let run_it = record.machines.values().filter(updated).count();
+    let run = format!("{run_it} of {all} nodes run {target}");
+    let under_way = record.machines.iter().filter(|(_, entry)| entry.step.is_under_way());
+    let under_way: Vec<&str> = under_way.map(|(name, _)| name.as_str()).take(3).collect();
+    let doing = match (&under_way[..], &record.paused, waits) {
+        ([], Some(why), _) => format!("; paused: {why}"),
+        ([], None, Some(waits)) => format!("; {waits}"),
+        ([], None, None) => String::new(),
+        (names, ..) => format!("; under way: {}", names.join(", ")),
+    };
+    match &record.phase {
+        Phase::Rolling if record.paused.is_some() => ("Paused", run + &doing),
+        Phase::Rolling => ("Rolling", run + &doing),
+        Phase::Halted { why } => ("Halted", format!("{run}; stopped: {why}")),
+        Phase::GoingBack { why } => ("GoingBack", format!("{run}; goes back: {why}{doing}")),
+        Phase::WentBack { why } => ("WentBack", format!("{run}; went back: {why}")),
+        Phase::Aborted => ("Aborted", format!("{run}; a person ended the rollout")),
+        Phase::Done => ("Done", run),
+    }
+}
+
+fn failed(record: &Record) -> Told {
+    let mut failures = record
+        .machines
+        .iter()
+        .filter_map(|(name, entry)| match &entry.step {
+            Step::Failed { why, .. } => Some(("NodeFailed", format!("{name}: {why}"))),
+            Step::Stuck { why } => Some(("NodeStuck", format!("{name}: {why}"))),
+            _ => None,
+        });
+    match (failures.next(), &record.phase) {
+        (Some((reason, message)), _) => told("Failed", true, reason, message),
+        (None, Phase::Halted { why }) => told("Failed", true, "Stalled", why.clone()),
+        (None, _) => told("Failed", false, "NoFailure", "no node has failed"),
+    }
+}
+
+/// The reason why a rollout waits: that of the first machine that waits for something else than another machine of the rollout.
+pub(crate) fn waits<'a>(
+    reasons: impl Iterator<Item = (&'a MachineName, &'a Reason)>,
+) -> Option<String> {
+    let mut reasons = reasons;
+    let (name, reason) = reasons.find(|(_, reason)| {
+        let word = word(reason);
+        !matches!(
+            word,
+            "Begins" | "Fetches" | "Upgrades" | "RunsIt" | "Failed" | "GoesBack" | "WentBack" | "Stuck" | "Left" | "Stopped"
+        )
+    })?;
+    Some(format!("{name}: {reason}"))
+}
+
+/// What is shown of a machine.
+pub(crate) fn node_upgrade(entry: &Entry, reason: Option<&Reason>) -> NodeUpgradeStatus {
+    let (phase, ended) = match &entry.step {
+        Step::Waiting => ("Waiting", None),
+        Step::Preparing { .. } => ("Preparing", None),
+        Step::Prepared => ("Prepared", None),
+        Step::Switching { .. } => ("Upgrading", None),
+        Step::Updated { at } => ("Updated", Some(*at)),
+        Step::Failed { at, .. } => ("Failed", Some(*at)),
+        Step::Returning { .. } => ("GoingBack", None),
+        Step::Returned { at } => ("WentBack", Some(*at)),
+        Step::Stuck { .. } => ("Stuck", None),
+        Step::Left { .. } => ("Left", None),
+    };
+    let message = match &entry.step {
+        Step::Failed { why, .. } | Step::Stuck { why } | Step::Left { why } => why.clone(),
+        _ => reason.map(ToString::to_string).unwrap_or_default(),
+    };
+    NodeUpgradeStatus {
+        phase: phase.to_owned(),
+        reason: reason.map_or("Unknown", word).to_owned(),
+        message,
+        from: entry.before.as_ref().map(|before| before.version.clone()),
+        began: entry.began.and_then(time),
+        ended: ended.and_then(time),
+    }
+}
+
+/// Whether what is shown of a node has to be written: the sentence alone, which counts others, does not matter.
+pub(crate) fn differs(shown: &NodeUpgradeStatus, wanted: &NodeUpgradeStatus) -> bool {
+    let essence = |status: &NodeUpgradeStatus| NodeUpgradeStatus {
+        message: String::new(),
+        ..status.clone()
+    };
+    essence(shown) != essence(wanted)
+}
+
+fn time(moment: Moment) -> Option<String> {
+    let second = i64::try_from(moment.0).ok()?;
+    Some(Timestamp::from_second(second).ok()?.to_string())
+}
+
+/// A reason in one word.
+fn word(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Begins => "Begins",
+        Reason::Fetches => "Fetches",
+        Reason::Upgrades => "Upgrades",
+        Reason::RunsIt => "RunsIt",
+        Reason::Failed(_) => "Failed",
+        Reason::GoesBack => "GoesBack",
+        Reason::CannotBeAsked(_) => "CannotBeAsked",
+        Reason::WentBack => "WentBack",
+        Reason::Stuck(_) => "Stuck",
+        Reason::Left(_) => "Left",
+        Reason::Stopped => "Stopped",
+        Reason::Paused(_) => "Paused",
+        Reason::Held(_) => "Held",
+        Reason::Away(_) => "Away",
+        Reason::NotReady(_) => "NotReady",
+        Reason::Busy => "Busy",
+        Reason::Approval(_) => "NeedsApproval",
+        Reason::Unprepared(_) => "OthersPrepare",
+        Reason::Wave(_) => "EarlierWave",
+        Reason::WaveUnwell(_) => "EarlierWaveUnwell",
+        Reason::Soaks(_) => "Soaks",
+        Reason::Pool(_) => "EarlierPool",
+        Reason::Window(_) => "Window",
+        Reason::Rate(_) => "Rate",
+        Reason::Full { .. } => "AtOnce",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_rollout::{Member, Policy, Release};
+
+    use super::*;
+
+    fn release(version: &str) -> Release {
+        Release {
+            version: version.to_owned(),
+            digest: None,
+            image: None,
+        }
+    }
+
+    fn record() -> Record {
+        let members = ["n1", "n2"].map(|name| (MachineName::from(name), Member::default()));
+        Record::begin(release("v2"), vec![Policy::default()], members.into()).unwrap()
+    }
+
+    fn with(steps: [Step; 2], phase: Phase) -> Record {
+        let mut record = record();
+        record.phase = phase;
+        for (entry, step) in record.machines.values_mut().zip(steps) {
+            entry.step = step;
+        }
+        record
+    }
+
+    /// The phase, and each condition as `type=status/reason`.
+    fn shown(record: Option<&Record>, invalid: Option<&Invalid>) -> (String, String) {
+        let mut status = PoolStatus::default();
+        show(&mut status, Some(3), invalid, record, None, Timestamp::UNIX_EPOCH);
+        let conditions = status.conditions.iter();
+        let conditions = conditions.map(|it| format!("{}={}/{}", it.type_, it.status, it.reason));
+        (status.phase.unwrap(), conditions.collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn conditions_say_where_a_rollout_is() {
+        let at = Moment(1);
+        let updated = Step::Updated { at };
+        let failed = Step::Failed {
+            at,
+            why: "it burns".to_owned(),
+        };
+        let why = || "it burns".to_owned();
+        let bad = Invalid::new("BadPolicy", "windows: …");
+        for (record, invalid, phase, conditions) in [
+            (None, None, "Waiting", "Valid=True/Valid"),
+            (None, Some(&bad), "Invalid", "Valid=False/BadPolicy"),
+            (
+                Some(with([updated.clone(), Step::Waiting], Phase::Rolling)),
+                None,
+                "Rolling",
+                "Valid=True/Valid Updated=False/Rolling Failed=False/NoFailure",
+            ),
+            (
+                Some(with([updated.clone(), updated.clone()], Phase::Done)),
+                None,
+                "Done",
+                "Valid=True/Valid Updated=True/AllNodes Failed=False/NoFailure",
+            ),
+            (
+                Some(with([updated.clone(), Step::Left { why: why() }], Phase::Done)),
+                None,
+                "Done",
+                "Valid=True/Valid Updated=False/Done Failed=False/NoFailure",
+            ),
+            (
+                Some(with([failed.clone(), Step::Waiting], Phase::Halted { why: why() })),
+                None,
+                "Halted",
+                "Valid=True/Valid Updated=False/Halted Failed=True/NodeFailed",
+            ),
+            (
+                Some(with([failed, updated], Phase::GoingBack { why: why() })),
+                None,
+                "GoingBack",
+                "Valid=True/Valid Updated=False/GoingBack Failed=True/NodeFailed",
+            ),
+            (
+                Some(with([Step::Waiting, Step::Waiting], Phase::Halted { why: why() })),
+                None,
+                "Halted",
+                "Valid=True/Valid Updated=False/Halted Failed=True/Stalled",
+            ),
+        ] {
+            let expected = (phase.to_owned(), conditions.to_owned());
+            assert_eq!(shown(record.as_ref(), invalid), expected);
+        }
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_while_its_status_stays() {
+        let (first, later) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(60).unwrap());
+        let mut status = PoolStatus::default();
+        let mut record = record();
+        show(&mut status, None, None, Some(&record), None, first);
+        record.phase = Phase::Done;
+        for entry in record.machines.values_mut() {
+            entry.step = Step::Updated { at: Moment(1) };
+        }
+        show(&mut status, None, None, Some(&record), None, later);
+        let times = status.conditions.iter().map(|it| it.last_transition_time.0);
+        assert_eq!(times.collect::<Vec<_>>(), [first, later, first]);
+    }
+
+    #[test]
+    fn a_node_upgrade_has_the_nodes_own_reason() {
+        let mut entry = record().machines.values().next().unwrap().clone();
+        entry.before = Some(release("v1"));
+        entry.began = Some(Moment(60));
+        entry.step = Step::Failed {
+            at: Moment(120),
+            why: "the moon is full".to_owned(),
+        };
+        let reason = Reason::Failed("the moon is full".to_owned());
+        let shown = node_upgrade(&entry, Some(&reason));
+        assert_eq!((shown.phase.as_str(), shown.message.as_str()), ("Failed", "the moon is full"));
+        assert_eq!(shown.from.as_deref(), Some("v1"));
+        assert_eq!(shown.began.as_deref(), Some("1970-01-01T00:01:00Z"));
+        assert_eq!(shown.ended.as_deref(), Some("1970-01-01T00:02:00Z"));
+    }
+
+    #[test]
+    fn a_sentence_that_changes_alone_is_not_written() {
+        let entry = record().machines.values().next().unwrap().clone();
+        let full = |most| {
+            let reason = Reason::Full {
+                most,
+                by_itself: None,
+            };
+            node_upgrade(&entry, Some(&reason))
+        };
+        assert!(!differs(&full(1), &full(2)));
+        assert!(differs(&full(1), &node_upgrade(&entry, Some(&Reason::Busy))));
+    }
+}

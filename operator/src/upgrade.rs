@@ -1,0 +1,355 @@
+//! One node's upgrade: cordon, ask what will live through it, drain if that is needed, and the calls of the node's API.
+//!
+//! ```text
+//!  the node's own plan ─► cordon, marked as ours ─► drain, if the plan ends the pods ─► upgrade, followed until the version is committed
+//! ```
+//!
+//! All steps may be taken again by the next driver. The cordon is taken back by the keeper of the pool, once the node has ended in the record.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use instar_api::definitions::instar::ImagePinSpec;
+use instar_api::instar::PrepareUpgradeRequest;
+use instar_api::instar::UpgradePlanResponse;
+use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
+use instar_api::machine::UpgradeRequest;
+use instar_client::{Failure, FailureKind, Node, Progress, Update, resources, upgrade};
+use instar_rollout::{Action, Release, Report};
+use instar_rollout_driver::{pinned, plan, report};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use crate::api::CORDONED_BY;
+use crate::cluster::{ASK, Cluster};
+use crate::eviction;
+use crate::failure::{Error, code};
+use crate::node::NodeView;
+
+/// The container of a node in which all pods are.
+const KUBERNETES: &str = "kubernetes";
+/// The pause before an eviction that a disruption budget forbids is tried again.
+const EVICT_AGAIN: Duration = Duration::from_secs(5);
+/// The pause between two looks at how far images are.
+const FETCHES: Duration = Duration::from_secs(2);
+/// Changes of a node's object by others before a cordon is given up.
+const CONFLICTS: usize = 10;
+
+/// How the pods of a node leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drain {
+    /// How long they have.
+    pub(crate) timeout: Duration,
+    /// Whether those that are left are deleted then.
+    pub(crate) force: bool,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(600),
+            force: false,
+        }
+    }
+}
+
+/// One action on one node.
+pub(crate) struct Order {
+    pub(crate) cluster: Cluster,
+    pub(crate) pool: String,
+    pub(crate) node: String,
+    pub(crate) action: Action,
+    /// The version that it leads to.
+    pub(crate) to: Option<Release>,
+    /// The time that it has.
+    pub(crate) limit: Duration,
+    pub(crate) drain: Drain,
+}
+
+impl Order {
+    /// Carries it out. Without a report the facts show what came of it: that a node has proved itself is never reported, but seen.
+    pub(crate) async fn carry_out(self) -> Option<Report> {
+        let limit = self.limit;
+        let done = match timeout(limit, self.act()).await {
+            Ok(done) => done,
+            Err(_) => return None,
+        };
+        match (done, &self.action) {
+            (Ok(()), Action::Prepare(_)) => Some(Report::Done),
+            (Ok(()), _) => None,
+            (Err(failure), _) => {
+                self.log(&failure.chain());
+                report(&failure)
+            }
+        }
+    }
+
+    async fn act(&self) -> Result<(), Failure> {
+        let Some(view) = self.cluster.node(&self.node) else {
+            return Err(unreachable("it is not in the cluster any more"));
+        };
+        let image = self.to.as_ref().and_then(pinned).ok_or_else(|| {
+            Failure::new(
+                FailureKind::Refused,
+                "the version of before came from no image: roll it back with `instarctl rollback`",
+            )
+        })?;
+        let node = self.cluster.connect(&view).await?;
+        match self.action {
+            Action::Prepare(_) => prepare(&node, &image).await,
+            Action::Switch(_) | Action::Return(_) => self.change(&view, &node, image).await,
+        }
+    }
+
+    async fn change(&self, view: &NodeView, node: &Node, image: String) -> Result<(), Failure> {
+        let plan = timeout(ASK, plan(node, &image)).await;
+        let plan = plan.map_err(|_| unreachable("it does not answer"))??;
+        self.cordon().await?;
+        if let Some(why) = plan.as_ref().and_then(ends_pods) {
+            self.log(&format!("its pods have to leave: {why}"));
+            self.empty(view).await?;
+        }
+        if !self.cluster.lease.is_held() {
+            return Err(unreachable("another process has the lease"));
+        }
+        let request = UpgradeRequest {
+            image,
+            preserve: true,
+            ..UpgradeRequest::default()
+        };
+        let mut progress = Log { order: self };
+        upgrade(node, request, self.limit, &mut progress).await?;
+        Ok(())
+    }
+
+    /// Cordons the node, marked as ours, unless a person has done so meanwhile.
+    async fn cordon(&self) -> Result<(), Failure> {
+        let api = self.cluster.node_api();
+        for _ in 0..CONFLICTS {
+            let failed = Error::calling(format!("node {} cannot be read", self.node));
+            let object = api.get(&self.node).await.map_err(failed)?;
+            let view = NodeView::of(&object);
+            if let Some(why) = view.hold {
+                return Err(unreachable(&format!("it is to be left alone: {why}")));
+            }
+            let is_ours = view.cordoned_by.as_deref() == Some(&self.pool);
+            if is_ours && object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
+                return Ok(());
+            }
+            // Only over the version that was read: a cordon that came meanwhile is not ours.
+            let patch = json!({
+                "metadata": {"resourceVersion": object.resource_version(), "annotations": {CORDONED_BY: self.pool}},
+                "spec": {"unschedulable": true},
+            });
+            match api.patch(&self.node, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(_) => return Ok(()),
+                Err(error) if code(&error) == Some(409) => {}
+                Err(error) => {
+                    return Err(Error::calling(format!("node {} cannot be cordoned", self.node))(error).into());
+                }
+            }
+        }
+        Err(unreachable("others change its object all the time"))
+    }
+
+    /// Evicts the pods, as their disruption budgets allow, and waits until they are gone.
+    async fn empty(&self, view: &NodeView) -> Result<(), Failure> {
+        let pods: Api<Pod> = Api::all(self.cluster.client.clone());
+        let until = Instant::now() + self.drain.timeout;
+        let on_this_node = watcher::Config::default().fields(&format!("spec.nodeName={}", view.name));
+        let mut watch = std::pin::pin!(watcher(pods, on_this_node));
+        let mut refused = self.evict_all().await?;
+        loop {
+            let left = self.left().await?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return self.after_the_timeout(&left, refused).await;
+            }
+            // Until a pod changes, or those that were refused may be asked again.
+            let _ = timeout(EVICT_AGAIN, async {
+                while let Some(event) = watch.next().await {
+                    if matches!(event, Ok(watcher::Event::Delete(_) | watcher::Event::Apply(_))) {
+                        break;
+                    }
+                }
+            })
+            .await;
+            refused = self.evict_all().await?;
+        }
+    }
+
+    async fn after_the_timeout(&self, left: &[Pod], refused: Option<String>) -> Result<(), Failure> {
+        let names: Vec<String> = left.iter().map(eviction::name).collect();
+        if !self.drain.force {
+            let why = refused.unwrap_or_else(|| "they do not end".to_owned());
+            let seconds = self.drain.timeout.as_secs();
+            return Err(Failure::new(
+                FailureKind::Refused,
+                format!("pods did not leave within {seconds} s: {}: {why}", names.join(", ")),
+            ));
+        }
+        self.log(&format!("deletes pods that were left: {}", names.join(", ")));
+        for pod in left {
+            let deleted = self.pods_of(pod).delete(&pod.name_any(), &DeleteParams::default()).await;
+            if let Err(error) = deleted
+                && code(&error) != Some(404)
+            {
+                return Err(Error::calling("a pod cannot be deleted")(error).into());
+            }
+        }
+        let until = Instant::now() + self.drain.timeout;
+        while !self.left().await?.is_empty() && Instant::now() < until {
+            sleep(FETCHES).await;
+        }
+        Ok(())
+    }
+
+    fn pods_of(&self, pod: &Pod) -> Api<Pod> {
+        let namespace = pod.namespace().unwrap_or_else(|| "default".to_owned());
+        Api::namespaced(self.cluster.client.clone(), &namespace)
+    }
+
+    /// The pods that still have to leave.
+    async fn left(&self) -> Result<Vec<Pod>, Failure> {
+        let pods: Api<Pod> = Api::all(self.cluster.client.clone());
+        let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let listed = pods.list(&here).await;
+        let listed = listed.map_err(Error::calling("pods cannot be listed"))?;
+        Ok(listed.items.into_iter().filter(eviction::has_to_go).collect())
+    }
+
+    /// Asks for the eviction of all pods that have to leave. Returns why one was refused.
+    async fn evict_all(&self) -> Result<Option<String>, Failure> {
+        let mut refused = None;
+        for pod in self.left().await? {
+            if pod.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let evicted = self.pods_of(&pod).evict(&pod.name_any(), &EvictParams::default()).await;
+            match evicted {
+                Ok(_) => self.log(&format!("evicted {}", eviction::name(&pod))),
+                Err(error) if code(&error) == Some(404) => {}
+                Err(kube::Error::Api(status)) if status.code == 429 => {
+                    refused = Some(status.message.clone());
+                }
+                Err(error) => {
+                    let doing = format!("{} cannot be evicted", eviction::name(&pod));
+                    return Err(Error::calling(doing)(error).into());
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    fn log(&self, text: &str) {
+        eprintln!("pool {}, node {}: {text}", self.pool, self.node);
+    }
+}
+
+fn unreachable(why: &str) -> Failure {
+    Failure::new(FailureKind::Unreachable, why)
+}
+
+/// Why the node's pods would not live through the upgrade, by its own plan.
+fn ends_pods(plan: &UpgradePlanResponse) -> Option<String> {
+    if !plan.reboot_reason.is_empty() {
+        return Some(plan.reboot_reason.clone());
+    }
+    let mut containers = plan.containers.iter();
+    let kubernetes = containers.find(|container| container.name == KUBERNETES)?;
+    (!kubernetes.lives_on).then(|| kubernetes.reason.clone())
+}
+
+/// Has the node fetch the images ahead, and waits until they are there.
+async fn prepare(node: &Node, image: &str) -> Result<(), Failure> {
+    let request = node.request(PrepareUpgradeRequest {
+        image: image.to_owned(),
+        ..PrepareUpgradeRequest::default()
+    });
+    let mut client = UpgradeServiceClient::new(node.channel());
+    let explain = |status| node.explain("did not prepare the upgrade", status);
+    let prepared = client.prepare(request).await.map_err(explain)?.into_inner();
+    loop {
+        let pins = resources::<ImagePinSpec>(node, "ImagePins.instar.dev").await;
+        let pins = pins.map_err(|status| node.explain("cannot tell how far it is", status))?;
+        let of = |reference: &str| pins.iter().find(|(_, pin)| pin.reference == reference);
+        let needed = prepared.images.iter();
+        let states: Vec<_> = needed.filter_map(|image| of(&image.reference)).collect();
+        if let Some((_, failed)) = states.iter().find(|(_, pin)| pin.state == "failed") {
+            return Err(Failure::new(FailureKind::Failed, failed.reason.clone()));
+        }
+        if states.len() == prepared.images.len() && states.iter().all(|(_, pin)| pin.state == "pinned") {
+            return Ok(());
+        }
+        sleep(FETCHES).await;
+    }
+}
+
+/// Uncordons a node, if it is this pool's cordon.
+pub(crate) async fn uncordon(cluster: &Cluster, node: &str, pool: &str) -> Result<(), Error> {
+    let api = cluster.node_api();
+    for _ in 0..CONFLICTS {
+        let read = api.get(node).await;
+        let object = read.map_err(Error::calling(format!("node {node} cannot be read")))?;
+        if NodeView::of(&object).cordoned_by.as_deref() != Some(pool) {
+            return Ok(());
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": object.resource_version(), "annotations": {CORDONED_BY: null}},
+            "spec": {"unschedulable": null},
+        });
+        match api.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => return Ok(()),
+            Err(error) if code(&error) == Some(409) => {}
+            Err(error) => return Err(Error::calling(format!("node {node} cannot be uncordoned"))(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Progress as lines of the log.
+struct Log<'a> {
+    order: &'a Order,
+}
+
+impl Progress for Log<'_> {
+    fn note(&mut self, text: &str) {
+        self.order.log(text);
+    }
+
+    fn update(&mut self, _: &Update) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use instar_api::instar::ContainerPlan;
+
+    use super::*;
+
+    #[test]
+    fn pods_leave_only_where_the_node_says_that_they_end() {
+        let plan = |reboot: &str, name: &str, lives_on: bool| UpgradePlanResponse {
+            reboot_reason: reboot.to_owned(),
+            containers: vec![ContainerPlan {
+                name: name.to_owned(),
+                lives_on,
+                reason: "another runtime".to_owned(),
+            }],
+            ..UpgradePlanResponse::default()
+        };
+        for (plan, expected) in [
+            (plan("", KUBERNETES, true), None),
+            (plan("", KUBERNETES, false), Some("another runtime")),
+            (plan("", "web", false), None),
+            (plan("another kernel", KUBERNETES, true), Some("another kernel")),
+        ] {
+            assert_eq!(ends_pods(&plan).as_deref(), expected, "{plan:?}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The loop: looks, has the engine decide, saves, and acts.
+//!
+//! Each round changes the record in one step that is saved before anything is sent. So the driver may be killed at any moment; the next one
+//! finds what was intended.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use instar_client::Failure;
+use instar_rollout::{Action, Decision, Facts, MachineName, Moment, Record, Report, decide};
+use tokio::task::JoinSet;
+
+/// This moment by the driver's clock.
+pub fn now() -> Moment {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Moment(since.unwrap_or_default().as_secs())
+}
+
+/// Where the record of a rollout is kept.
+pub trait Store {
+    /// Reads the record.
+    fn read(&self) -> impl Future<Output = Result<Record, Failure>>;
+
+    /// Changes the record, alone, and saves it. `change` may be called again on a newer record, if another one was saved meanwhile.
+    fn change<T>(
+        &self,
+        change: impl FnMut(&mut Record) -> T,
+    ) -> impl Future<Output = Result<(T, Record), Failure>>;
+
+    /// Whether this driver may send what it has saved: another one may have taken over meanwhile.
+    fn may_act(&self) -> bool;
+}
+
+/// The carrying out of one action. Without a report the facts show what came of it.
+pub type Task = Pin<Box<dyn Future<Output = Option<Report>>>>;
+
+/// The machines of a rollout.
+pub trait Machines {
+    /// Looks at all machines. Those that are `busy` with an action of this driver need not be asked.
+    fn look(
+        &mut self,
+        record: &Record,
+        busy: &BTreeSet<MachineName>,
+    ) -> impl Future<Output = Facts>;
+
+    /// Begins an action; none if the machine cannot be asked now.
+    fn ask(&mut self, action: &Action, record: &Record) -> Option<Task>;
+}
+
+/// What a round came to.
+#[derive(Debug)]
+pub struct Round {
+    /// What the engine decided, and why.
+    pub decision: Decision,
+    /// The record as it is saved.
+    pub record: Record,
+    /// What was seen.
+    pub facts: Facts,
+}
+
+/// An action that has ended, and what there is to report of it.
+#[derive(Debug)]
+pub struct Ended(Option<(Action, Option<Report>)>);
+
+/// A driver of one rollout. It has to run in a `LocalSet`.
+#[derive(Debug)]
+pub struct Driver<S, M> {
+    store: S,
+    machines: M,
+    tasks: JoinSet<(Action, Option<Report>)>,
+    /// Machines that a task of this driver is about.
+    asked: BTreeSet<MachineName>,
+}
+
+impl<S: Store, M: Machines> Driver<S, M> {
+    /// A driver that has not begun.
+    pub fn new(store: S, machines: M) -> Self {
+        Self {
+            store,
+            machines,
+            tasks: JoinSet::new(),
+            asked: BTreeSet::new(),
+        }
+    }
+
+    /// One round: facts in, intents out, saved, and then asked.
+    ///
+    /// # Errors
+    /// The record could not be read or saved; nothing was asked.
+    pub async fn round(&mut self) -> Result<Round, Failure> {
+        let record = self.store.read().await?;
+        let changes = |name: &&MachineName| {
+            let entry = record.machines.get(*name);
+            entry.is_some_and(|entry| entry.step.is_under_way())
+        };
+        let busy = self.asked.iter().filter(changes).cloned().collect();
+        let facts = self.machines.look(&record, &busy).await;
+        let asked = &self.asked;
+        let now = now();
+        let changed = self.store.change(|record| {
+            record.observe(&facts, now);
+            let decision = decide(record, &facts, now).without(asked);
+            for action in &decision.actions {
+                record.intend(action, &facts, now);
+            }
+            decision
+        });
+        let (decision, record) = changed.await?;
+        self.act(&decision, &record);
+        Ok(Round {
+            decision,
+            record,
+            facts,
+        })
+    }
+
+    fn act(&mut self, decision: &Decision, record: &Record) {
+        // The time between this look and the request is not in the model.
+        if !self.store.may_act() {
+            return;
+        }
+        for action in &decision.actions {
+            // A machine that cannot be asked now is asked in a later round.
+            if let Some(task) = self.machines.ask(action, record) {
+                self.asked.insert(action.machine().clone());
+                let action = action.clone();
+                self.tasks.spawn_local(async move { (action, task.await) });
+            }
+        }
+    }
+
+    /// Whether no action of this driver is under way.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Waits until an action of this driver has ended; for ever if there is none. The future may be dropped at any time.
+    pub async fn ended(&mut self) -> Ended {
+        match self.tasks.join_next().await {
+            Some(Ok(ended)) => Ended(Some(ended)),
+            Some(Err(_)) => Ended(None),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Saves the report of an action that has ended.
+    ///
+    /// # Errors
+    /// It could not be saved: the facts of the next rounds have to show what came of the action.
+    pub async fn note(&mut self, ended: Ended) -> Result<(), Failure> {
+        let Some((action, report)) = ended.0 else {
+            return Ok(());
+        };
+        self.asked.remove(action.machine());
+        let Some(report) = report else {
+            return Ok(());
+        };
+        let now = now();
+        let report = |record: &mut Record| record.report(&action, report.clone(), now);
+        self.store.change(report).await.map(|_| ())
+    }
+
+    /// The machines.
+    pub fn machines(&mut self) -> &mut M {
+        &mut self.machines
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! The order of a round: saved before it is asked, and not asked without the right to.
+#![allow(clippy::unwrap_used)]
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use instar_rollout::{Condition, Fact, Member, Phase, Policy, Release, Step};
+use tokio::task::LocalSet;
+
+use super::*;
+
+fn release(version: &str) -> Release {
+    Release {
+        version: version.to_owned(),
+        digest: None,
+        image: Some(format!("r/i:{version}")),
+    }
+}
+
+/// A store in memory.
+#[derive(Clone)]
+struct Kept {
+    record: Rc<RefCell<Record>>,
+    holds_the_lease: Rc<Cell<bool>>,
+}
+
+impl Kept {
+    fn of(names: &[&str]) -> Self {
+        let members = names
+            .iter()
+            .map(|name| (MachineName::from(*name), Member::default()));
+        let policies = vec![Policy {
+            at_once: std::num::NonZeroU32::new(1),
+            ..Policy::default()
+        }];
+        let record = Record::begin(release("v2"), policies, members.collect()).unwrap();
+        Self {
+            record: Rc::new(RefCell::new(record)),
+            holds_the_lease: Rc::new(Cell::new(true)),
+        }
+    }
+}
+
+impl Store for Kept {
+    async fn read(&self) -> Result<Record, Failure> {
+        Ok(self.record.borrow().clone())
+    }
+
+    async fn change<T>(
+        &self,
+        mut change: impl FnMut(&mut Record) -> T,
+    ) -> Result<(T, Record), Failure> {
+        let result = change(&mut self.record.borrow_mut());
+        Ok((result, self.record.borrow().clone()))
+    }
+
+    fn may_act(&self) -> bool {
+        self.holds_the_lease.get()
+    }
+}
+
+/// Machines that do at once as they are asked.
+#[derive(Clone)]
+struct Obedient {
+    kept: Kept,
+    facts: Rc<RefCell<Facts>>,
+    asked: Rc<RefCell<Vec<Action>>>,
+}
+
+impl Obedient {
+    fn of(kept: &Kept) -> Self {
+        let ready = Fact {
+            condition: Condition::Ready,
+            running: Some(release("v1")),
+            ..Fact::away("")
+        };
+        let names = kept
+            .record
+            .borrow()
+            .machines
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>();
+        let facts = names.into_iter().map(|name| (name, ready.clone()));
+        Self {
+            kept: kept.clone(),
+            facts: Rc::new(RefCell::new(facts.collect())),
+            asked: Rc::default(),
+        }
+    }
+}
+
+impl Machines for Obedient {
+    async fn look(&mut self, _: &Record, _: &BTreeSet<MachineName>) -> Facts {
+        self.facts.borrow().clone()
+    }
+
+    fn ask(&mut self, action: &Action, _: &Record) -> Option<Task> {
+        let saved = self.kept.record.borrow();
+        let entry = &saved.machines[action.machine()];
+        assert!(
+            matches!(entry.step, Step::Switching { .. }),
+            "asked before it was saved"
+        );
+        self.asked.borrow_mut().push(action.clone());
+        let (facts, name) = (self.facts.clone(), action.machine().clone());
+        Some(Box::pin(async move {
+            if let Some(fact) = facts.borrow_mut().get_mut(&name) {
+                fact.running = Some(release("v2"));
+            }
+            None
+        }))
+    }
+}
+
+#[tokio::test]
+async fn each_machine_is_asked_once_after_its_intent_was_saved() {
+    let kept = Kept::of(&["n1", "n2", "n3"]);
+    let machines = Obedient::of(&kept);
+    let asked = machines.asked.clone();
+    let mut driver = Driver::new(kept.clone(), machines);
+    let drive = async {
+        loop {
+            let round = driver.round().await.unwrap();
+            if round.record.has_ended() {
+                return round.record.phase;
+            }
+            let ended = driver.ended().await;
+            driver.note(ended).await.unwrap();
+        }
+    };
+    assert_eq!(LocalSet::new().run_until(drive).await, Phase::Done);
+    assert_eq!(asked.borrow().len(), 3);
+}
+
+#[tokio::test]
+async fn a_driver_without_its_lease_saves_and_asks_nobody() {
+    let kept = Kept::of(&["n1"]);
+    let machines = Obedient::of(&kept);
+    kept.holds_the_lease.set(false);
+    let asked = machines.asked.clone();
+    let mut driver = Driver::new(kept.clone(), machines);
+    LocalSet::new().run_until(driver.round()).await.unwrap();
+    assert!(asked.borrow().is_empty() && driver.is_idle());
+    // The next driver finds the intent, and asks.
+    kept.holds_the_lease.set(true);
+    LocalSet::new().run_until(driver.round()).await.unwrap();
+    assert_eq!(asked.borrow().len(), 1);
+}

@@ -1,0 +1,27 @@
+//! Drives a rollout: the loop around the engine `instar-rollout`, which does no I/O.
+//!
+//! ```text
+//!              ┌────────────────────── Driver::round ──────────────────────┐
+//!  Machines ── look ─► observe ─► decide ─► intend ─► Store: save ─► may it act? ─► Machines: ask
+//!     ▲                                                                              │
+//!     └────────────────────────── Driver::note: report, saved ◄───────────────────┘
+//! ```
+//!
+//! - [`Driver`]: the loop, the same for every program that rolls a version out.
+//! - [`Store`]: where the record is: a file with a lock (`instarctl fleet`), an object of a cluster with a lease (the operator).
+//! - [`Machines`]: how machines are looked at and asked.
+//! - [`fact()`], [`plan()`], [`target()`], [`pinned()`], [`report()`]: what both programs make of the answers of an Instar node.
+//!
+//! # The key decision: a driver is a loop over two traits
+//!
+//! The order of the steps is what the model checks (`rollout/tests/model.rs`): nothing is asked before it is saved, and a driver with a lease
+//! looks at the lease between the two. So that order is written once. What differs between the programs is where the record is and how a
+//! machine is reached, and that is all that the traits have.
+
+#![forbid(unsafe_code)]
+
+mod answers;
+mod driver;
+
+pub use answers::{busy, fact, pinned, plan, report, target};
+pub use driver::{Driver, Ended, Machines, Round, Store, Task, now};
