@@ -34,9 +34,7 @@ mod tests {
 
     #[test]
     fn pods_that_cannot_or_need_not_go_stay() {
-        let owner = |kind: &str, controller: bool| {
-            json!({"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "1", "controller": controller}]})
-        };
+        let owner = |kind: &str, controller: bool| json!({"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "1", "controller": controller}]});
         for (metadata, phase, expected) in [
             (json!({}), "Running", true),
             (owner("ReplicaSet", true), "Running", true),

@@ -87,7 +87,9 @@ impl Leadership {
             let spec = lease.spec.get_or_insert_default();
             if spec.holder_identity.as_deref() == Some(&self.me) {
                 spec.holder_identity = None;
-                self.api.replace(&self.name, &PostParams::default(), &lease).await?;
+                self.api
+                    .replace(&self.name, &PostParams::default(), &lease)
+                    .await?;
             }
             Ok::<_, kube::Error>(())
         };
@@ -102,7 +104,10 @@ impl Leadership {
                 false
             }
             Err(_) => {
-                eprintln!("the lease cannot be renewed: no answer within {} s", CALL.as_secs());
+                eprintln!(
+                    "the lease cannot be renewed: no answer within {} s",
+                    CALL.as_secs()
+                );
                 false
             }
         }
@@ -138,7 +143,9 @@ impl Leadership {
                     return Ok(false);
                 }
                 lease.spec = Some(mine(&self.me, &spec, Timestamp::now()));
-                self.api.replace(&self.name, &PostParams::default(), &lease).await
+                self.api
+                    .replace(&self.name, &PostParams::default(), &lease)
+                    .await
             }
         };
         match taken {

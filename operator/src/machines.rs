@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use instar_client::{Failure, Standing};
 use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Record};
 use instar_rollout_driver::{Machines, Task, busy, fact};
-use kube::core::Selector;
+use kube::core::{Selector, SelectorExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -108,7 +108,10 @@ impl PoolNodes {
             return gone("it is not in the cluster any more");
         };
         let answered = self.answers.get(name).map(|answer| answer.fact.clone());
-        let mut fact = seen(view, answered.unwrap_or_else(|| Fact::away("it was not asked")));
+        let mut fact = seen(
+            view,
+            answered.unwrap_or_else(|| Fact::away("it was not asked")),
+        );
         if !self.selector.matches(&view.labels) {
             let why = "it does not belong to the pool any more";
             fact.hold.get_or_insert_with(|| why.to_owned());
@@ -233,10 +236,18 @@ mod tests {
         let ready = || answered(Condition::Ready);
         for (view, answered, expected) in [
             (view("v2", "True", false), ready(), "Ready"),
-            (view("v1", "True", false), ready(), "another version yet: v1"),
+            (
+                view("v1", "True", false),
+                ready(),
+                "another version yet: v1",
+            ),
             (view("v2", "False", false), ready(), "kubelet sleeps"),
             (view("v2", "True", false), answered(Condition::Busy), "Busy"),
-            (view("v2", "False", false), Fact::away("dead"), "Away(\"dead\")"),
+            (
+                view("v2", "False", false),
+                Fact::away("dead"),
+                "Away(\"dead\")",
+            ),
         ] {
             let condition = format!("{:?}", seen(&view, answered).condition);
             assert!(condition.contains(expected), "{condition}, not {expected}");

@@ -21,7 +21,7 @@ pub(crate) struct NodeView {
     pub(crate) hold: Option<String>,
     /// Where its API is.
     pub(crate) address: Option<String>,
-    boot_id: String,
+    pub(crate) boot_id: String,
 }
 
 impl NodeView {
@@ -102,15 +102,28 @@ mod tests {
         let held = json!({"annotations": {HOLD: "being repaired"}});
         for (metadata, unschedulable, hold, by) in [
             (json!({}), false, None, None),
-            (json!({}), true, Some("it is cordoned, and not by this operator"), None),
+            (
+                json!({}),
+                true,
+                Some("it is cordoned, and not by this operator"),
+                None,
+            ),
             (ours.clone(), true, None, Some("lab")),
             // A person has uncordoned it meanwhile.
             (ours, false, None, Some("lab")),
             (held, false, Some("being repaired"), None),
         ] {
-            let seen = view(metadata.clone(), json!({"unschedulable": unschedulable}), json!({}));
+            let seen = view(
+                metadata.clone(),
+                json!({"unschedulable": unschedulable}),
+                json!({}),
+            );
             assert_eq!(seen.hold.as_deref(), hold, "{metadata} {unschedulable}");
-            assert_eq!(seen.cordoned_by.as_deref(), by, "{metadata} {unschedulable}");
+            assert_eq!(
+                seen.cordoned_by.as_deref(),
+                by,
+                "{metadata} {unschedulable}"
+            );
         }
     }
 
@@ -118,15 +131,23 @@ mod tests {
     fn a_node_is_ready_when_the_cluster_says_so() {
         for (status, unready) in [
             (json!({}), Some("not heard")),
-            (json!({"conditions": [{"type": "Ready", "status": "True"}]}), None),
+            (
+                json!({"conditions": [{"type": "Ready", "status": "True"}]}),
+                None,
+            ),
             (
                 json!({"conditions": [{"type": "Ready", "status": "Unknown", "message": "no word of kubelet"}]}),
                 Some("no word of kubelet"),
             ),
         ] {
             let seen = view(json!({}), json!({}), status.clone()).unready;
-            let told = seen.as_ref().is_some_and(|it| unready.is_some_and(|why| it.contains(why)));
-            assert!(told || seen.is_none() && unready.is_none(), "{status}: {seen:?}");
+            let told = seen
+                .as_ref()
+                .is_some_and(|it| unready.is_some_and(|why| it.contains(why)));
+            assert!(
+                told || seen.is_none() && unready.is_none(),
+                "{status}: {seen:?}"
+            );
         }
     }
 
@@ -138,6 +159,9 @@ mod tests {
         let seen = view(json!({}), json!({}), status.clone());
         assert_eq!(seen.address.as_deref(), Some("10.0.0.7"));
         let elsewhere = json!({"annotations": {API_ADDRESS: "127.0.0.1:4711"}});
-        assert_eq!(view(elsewhere, json!({}), status).address.as_deref(), Some("127.0.0.1:4711"));
+        assert_eq!(
+            view(elsewhere, json!({}), status).address.as_deref(),
+            Some("127.0.0.1:4711")
+        );
     }
 }

@@ -17,9 +17,15 @@ const DRAIN: Duration = Duration::from_secs(600);
 pub(crate) fn policy(spec: &PoolSpec) -> Result<Policy, String> {
     for wave in &spec.policy.waves {
         let select = &wave.select;
-        let chosen = [select.count.is_some(), select.share.is_some(), select.label.is_some()];
+        let chosen = [
+            select.count.is_some(),
+            select.share.is_some(),
+            select.label.is_some(),
+        ];
         if chosen.into_iter().filter(|is_set| *is_set).count() != 1 {
-            return Err("policy.waves: a wave selects by exactly one of count, share and label".to_owned());
+            return Err(
+                "policy.waves: a wave selects by exactly one of count, share and label".to_owned(),
+            );
         }
     }
     // The document of the resource is that of the engine: the same names, the same texts.
@@ -98,7 +104,10 @@ mod tests {
         assert_eq!(full.waves[0].soak, Seconds(600));
         assert!(matches!(full.waves[1].select, Select::Count(count) if count.get() == 3));
         assert_eq!((full.windows.len(), full.prepare_first), (1, true));
-        assert_eq!((full.approval, full.on_failure), (Approval::Waves, OnFailure::Rollback));
+        assert_eq!(
+            (full.approval, full.on_failure),
+            (Approval::Waves, OnFailure::Rollback)
+        );
         assert_eq!((full.max_failures.get(), full.patience), (2, Seconds(1200)));
         let plain = policy(&spec(json!({}))).unwrap();
         assert_eq!(plain.at_once.map(|it| it.get()), Some(1));
@@ -108,12 +117,21 @@ mod tests {
     #[test]
     fn a_mistake_is_named() {
         for (changes, why) in [
-            (json!({"policy": {"windows": ["Mon 25:00-26:00"]}}), "policy: "),
+            (
+                json!({"policy": {"windows": ["Mon 25:00-26:00"]}}),
+                "policy: ",
+            ),
             (json!({"policy": {"patience": "soon"}}), "soon"),
             (json!({"policy": {"atOnce": 0}}), "policy: "),
             (json!({"policy": {"share": 101}}), "1 to 100"),
-            (json!({"policy": {"waves": [{"select": {}}]}}), "exactly one"),
-            (json!({"policy": {"waves": [{"select": {"count": 1, "share": 2}}]}}), "exactly one"),
+            (
+                json!({"policy": {"waves": [{"select": {}}]}}),
+                "exactly one",
+            ),
+            (
+                json!({"policy": {"waves": [{"select": {"count": 1, "share": 2}}]}}),
+                "exactly one",
+            ),
             (json!({"drain": {"timeout": "1"}}), "drain.timeout"),
         ] {
             let error = policy(&spec(changes.clone())).unwrap_err();
@@ -131,7 +149,11 @@ mod tests {
             ("r:5000/i:v1", Some("v2"), None),
         ] {
             let pool = spec(json!({"image": named, "version": version}));
-            assert_eq!(image(&pool).ok().as_deref(), expected, "{named} {version:?}");
+            assert_eq!(
+                image(&pool).ok().as_deref(),
+                expected,
+                "{named} {version:?}"
+            );
         }
     }
 }

@@ -107,7 +107,10 @@ impl RecordStore {
                 }
             }
         }
-        Err(Error::Other(format!("pool {}: others change it all the time", self.name)))
+        Err(Error::Other(format!(
+            "pool {}: others change it all the time",
+            self.name
+        )))
     }
 
     async fn pool(&self) -> Result<Pool, Error> {
@@ -130,7 +133,12 @@ impl RecordStore {
 }
 
 async fn in_time<T>(call: impl Future<Output = T>) -> Result<T, Error> {
-    let late = |_| Error::Other(format!("no answer of the API server within {} s", CALL.as_secs()));
+    let late = |_| {
+        Error::Other(format!(
+            "no answer of the API server within {} s",
+            CALL.as_secs()
+        ))
+    };
     timeout(CALL, call).await.map_err(late)
 }
 
@@ -147,7 +155,9 @@ impl Store for RecordStore {
         &self,
         mut change: impl FnMut(&mut Record) -> T,
     ) -> Result<(T, Record), Failure> {
-        let changed = self.update(|kept| kept.record.as_mut().map(&mut change)).await?;
+        let changed = self
+            .update(|kept| kept.record.as_mut().map(&mut change))
+            .await?;
         let (result, kept) = changed;
         result.zip(kept.record).ok_or_else(missing)
     }

@@ -31,7 +31,10 @@ pub(crate) fn next(image: &str, rollout: Option<(&str, &Record)>, nodes: &[NodeV
     let Some((begun_with, record)) = rollout else {
         return Next::Another;
     };
-    let is_free = !record.machines.values().any(|entry| entry.step.is_under_way());
+    let is_free = !record
+        .machines
+        .values()
+        .any(|entry| entry.step.is_under_way());
     if begun_with != image {
         return match is_free {
             true => Next::Another,
@@ -63,7 +66,10 @@ pub(crate) fn begin(
     let members: BTreeMap<MachineName, Member> = nodes
         .iter()
         .map(|node| {
-            let labels = node.labels.iter().map(|(key, value)| format!("{key}={value}"));
+            let labels = node
+                .labels
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"));
             let member = Member {
                 pool: String::new(),
                 labels: labels.collect(),
@@ -166,10 +172,16 @@ mod tests {
         assert_eq!(next("r/i:v2", None, &old), Next::Another);
         let rolling = record(&old);
         assert_eq!(next("r/i:v2", Some(("r/i:v2", &rolling)), &old), Next::GoOn);
-        assert_eq!(next("r/i:v3", Some(("r/i:v2", &rolling)), &old), Next::Another);
+        assert_eq!(
+            next("r/i:v3", Some(("r/i:v2", &rolling)), &old),
+            Next::Another
+        );
         let mut done = rolling.clone();
         done.phase = Phase::Done;
-        assert_eq!(next("r/i:v2", Some(("r/i:v2", &done)), &updated), Next::GoOn);
+        assert_eq!(
+            next("r/i:v2", Some(("r/i:v2", &done)), &updated),
+            Next::GoOn
+        );
         assert_eq!(next("r/i:v2", Some(("r/i:v2", &done)), &old), Next::Again);
         let mut halted = rolling;
         halted.phase = Phase::Halted { why: String::new() };
@@ -189,16 +201,29 @@ mod tests {
             ..node("n1", "v1")
         };
         for other in [held, unready] {
-            assert_eq!(next("r/i:v2", Some(("r/i:v2", &done)), &[other]), Next::GoOn);
+            assert_eq!(
+                next("r/i:v2", Some(("r/i:v2", &done)), &[other]),
+                Next::GoOn
+            );
         }
-        done.machines.get_mut(&MachineName::from("n1")).unwrap().step = failed();
-        assert_eq!(next("r/i:v2", Some(("r/i:v2", &done)), &[node("n1", "v1")]), Next::GoOn);
+        done.machines
+            .get_mut(&MachineName::from("n1"))
+            .unwrap()
+            .step = failed();
+        assert_eq!(
+            next("r/i:v2", Some(("r/i:v2", &done)), &[node("n1", "v1")]),
+            Next::GoOn
+        );
     }
 
     #[test]
     fn nothing_new_begins_while_a_node_is_under_way() {
         let mut record = record(&[node("n1", "v1")]);
-        record.machines.get_mut(&MachineName::from("n1")).unwrap().step = Step::Switching {
+        record
+            .machines
+            .get_mut(&MachineName::from("n1"))
+            .unwrap()
+            .step = Step::Switching {
             since: Moment(1),
             mark: 0,
         };
@@ -210,7 +235,11 @@ mod tests {
     fn a_failure_of_this_very_version_is_kept_and_counted_once() {
         let nodes = [node("n1", "v1"), node("n2", "v1")];
         let mut before = record(&nodes);
-        before.machines.get_mut(&MachineName::from("n1")).unwrap().step = failed();
+        before
+            .machines
+            .get_mut(&MachineName::from("n1"))
+            .unwrap()
+            .step = failed();
         let again = begin(release("v2"), Policy::default(), &nodes, Some(&before)).unwrap();
         assert_eq!((again.failures(), again.forgiven), (1, 1));
         let other = begin(release("v3"), Policy::default(), &nodes, Some(&before)).unwrap();
@@ -220,7 +249,8 @@ mod tests {
     #[test]
     fn a_pool_pauses_and_approves() {
         let mut record = record(&[node("n1", "v1")]);
-        let wish = json!({"nodeSelector": {}, "image": "r/i:v2", "paused": true, "approvedWaves": 2});
+        let wish =
+            json!({"nodeSelector": {}, "image": "r/i:v2", "paused": true, "approvedWaves": 2});
         let wish: PoolSpec = serde_json::from_value(wish).unwrap();
         assert!(take_in(&mut record, &wish, &Policy::default()));
         assert_eq!((record.paused.is_some(), record.approved), (true, 2));

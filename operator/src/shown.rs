@@ -29,7 +29,12 @@ impl Invalid {
     }
 }
 
-fn told(type_: &'static str, holds: bool, reason: &'static str, message: impl Into<String>) -> Told {
+fn told(
+    type_: &'static str,
+    holds: bool,
+    reason: &'static str,
+    message: impl Into<String>,
+) -> Told {
     Told {
         type_,
         holds,
@@ -96,8 +101,7 @@ fn stamped(told: Told, before: &[Condition], generation: Option<i64>, now: Times
         reason: told.reason.to_owned(),
         message: told.message,
         observed_generation: generation,
-        last_transition_time: same
-            .map_or(Time(now), |other| other.last_transition_time.clone()),
+        last_transition_time: same.map_or(Time(now), |other| other.last_transition_time.clone()),
     }
 }
 
@@ -108,7 +112,10 @@ fn phase(record: &Record, waits: Option<&str>) -> (&'static str, String) {
     let updated = |entry: &&Entry| matches!(entry.step, Step::Updated { .. });
     let run_it = record.machines.values().filter(updated).count();
     let run = format!("{run_it} of {all} nodes run {target}");
-    let under_way = record.machines.iter().filter(|(_, entry)| entry.step.is_under_way());
+    let under_way = record
+        .machines
+        .iter()
+        .filter(|(_, entry)| entry.step.is_under_way());
     let under_way: Vec<&str> = under_way.map(|(name, _)| name.as_str()).take(3).collect();
     let doing = match (&under_way[..], &record.paused, waits) {
         ([], Some(why), _) => format!("; paused: {why}"),
@@ -152,7 +159,16 @@ pub(crate) fn waits<'a>(
         let word = word(reason);
         !matches!(
             word,
-            "Begins" | "Fetches" | "Upgrades" | "RunsIt" | "Failed" | "GoesBack" | "WentBack" | "Stuck" | "Left" | "Stopped"
+            "Begins"
+                | "Fetches"
+                | "Upgrades"
+                | "RunsIt"
+                | "Failed"
+                | "GoesBack"
+                | "WentBack"
+                | "Stuck"
+                | "Left"
+                | "Stopped"
         )
     })?;
     Some(format!("{name}: {reason}"))
@@ -263,10 +279,20 @@ mod tests {
     /// The phase, and each condition as `type=status/reason`.
     fn shown(record: Option<&Record>, invalid: Option<&Invalid>) -> (String, String) {
         let mut status = PoolStatus::default();
-        show(&mut status, Some(3), invalid, record, None, Timestamp::UNIX_EPOCH);
+        show(
+            &mut status,
+            Some(3),
+            invalid,
+            record,
+            None,
+            Timestamp::UNIX_EPOCH,
+        );
         let conditions = status.conditions.iter();
         let conditions = conditions.map(|it| format!("{}={}/{}", it.type_, it.status, it.reason));
-        (status.phase.unwrap(), conditions.collect::<Vec<_>>().join(" "))
+        (
+            status.phase.unwrap(),
+            conditions.collect::<Vec<_>>().join(" "),
+        )
     }
 
     #[test]
@@ -295,13 +321,19 @@ mod tests {
                 "Valid=True/Valid Updated=True/AllNodes Failed=False/NoFailure",
             ),
             (
-                Some(with([updated.clone(), Step::Left { why: why() }], Phase::Done)),
+                Some(with(
+                    [updated.clone(), Step::Left { why: why() }],
+                    Phase::Done,
+                )),
                 None,
                 "Done",
                 "Valid=True/Valid Updated=False/Done Failed=False/NoFailure",
             ),
             (
-                Some(with([failed.clone(), Step::Waiting], Phase::Halted { why: why() })),
+                Some(with(
+                    [failed.clone(), Step::Waiting],
+                    Phase::Halted { why: why() },
+                )),
                 None,
                 "Halted",
                 "Valid=True/Valid Updated=False/Halted Failed=True/NodeFailed",
@@ -313,7 +345,10 @@ mod tests {
                 "Valid=True/Valid Updated=False/GoingBack Failed=True/NodeFailed",
             ),
             (
-                Some(with([Step::Waiting, Step::Waiting], Phase::Halted { why: why() })),
+                Some(with(
+                    [Step::Waiting, Step::Waiting],
+                    Phase::Halted { why: why() },
+                )),
                 None,
                 "Halted",
                 "Valid=True/Valid Updated=False/Halted Failed=True/Stalled",
@@ -350,7 +385,10 @@ mod tests {
         };
         let reason = Reason::Failed("the moon is full".to_owned());
         let shown = node_upgrade(&entry, Some(&reason));
-        assert_eq!((shown.phase.as_str(), shown.message.as_str()), ("Failed", "the moon is full"));
+        assert_eq!(
+            (shown.phase.as_str(), shown.message.as_str()),
+            ("Failed", "the moon is full")
+        );
         assert_eq!(shown.from.as_deref(), Some("v1"));
         assert_eq!(shown.began.as_deref(), Some("1970-01-01T00:01:00Z"));
         assert_eq!(shown.ended.as_deref(), Some("1970-01-01T00:02:00Z"));
@@ -367,6 +405,9 @@ mod tests {
             node_upgrade(&entry, Some(&reason))
         };
         assert!(!differs(&full(1), &full(2)));
-        assert!(differs(&full(1), &node_upgrade(&entry, Some(&Reason::Busy))));
+        assert!(differs(
+            &full(1),
+            &node_upgrade(&entry, Some(&Reason::Busy))
+        ));
     }
 }

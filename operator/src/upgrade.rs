@@ -145,11 +145,17 @@ impl Order {
                 "metadata": {"resourceVersion": object.resource_version(), "annotations": {CORDONED_BY: self.pool}},
                 "spec": {"unschedulable": true},
             });
-            match api.patch(&self.node, &PatchParams::default(), &Patch::Merge(patch)).await {
+            match api
+                .patch(&self.node, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+            {
                 Ok(_) => return Ok(()),
                 Err(error) if code(&error) == Some(409) => {}
                 Err(error) => {
-                    return Err(Error::calling(format!("node {} cannot be cordoned", self.node))(error).into());
+                    return Err(
+                        Error::calling(format!("node {} cannot be cordoned", self.node))(error)
+                            .into(),
+                    );
                 }
             }
         }
@@ -160,7 +166,8 @@ impl Order {
     async fn empty(&self, view: &NodeView) -> Result<(), Failure> {
         let pods: Api<Pod> = Api::all(self.cluster.client.clone());
         let until = Instant::now() + self.drain.timeout;
-        let on_this_node = watcher::Config::default().fields(&format!("spec.nodeName={}", view.name));
+        let on_this_node =
+            watcher::Config::default().fields(&format!("spec.nodeName={}", view.name));
         let mut watch = std::pin::pin!(watcher(pods, on_this_node));
         let mut refused = self.evict_all().await?;
         loop {
@@ -174,7 +181,10 @@ impl Order {
             // Until a pod changes, or those that were refused may be asked again.
             let _ = timeout(EVICT_AGAIN, async {
                 while let Some(event) = watch.next().await {
-                    if matches!(event, Ok(watcher::Event::Delete(_) | watcher::Event::Apply(_))) {
+                    if matches!(
+                        event,
+                        Ok(watcher::Event::Delete(_) | watcher::Event::Apply(_))
+                    ) {
                         break;
                     }
                 }
@@ -184,19 +194,32 @@ impl Order {
         }
     }
 
-    async fn after_the_timeout(&self, left: &[Pod], refused: Option<String>) -> Result<(), Failure> {
+    async fn after_the_timeout(
+        &self,
+        left: &[Pod],
+        refused: Option<String>,
+    ) -> Result<(), Failure> {
         let names: Vec<String> = left.iter().map(eviction::name).collect();
         if !self.drain.force {
             let why = refused.unwrap_or_else(|| "they do not end".to_owned());
             let seconds = self.drain.timeout.as_secs();
             return Err(Failure::new(
                 FailureKind::Refused,
-                format!("pods did not leave within {seconds} s: {}: {why}", names.join(", ")),
+                format!(
+                    "pods did not leave within {seconds} s: {}: {why}",
+                    names.join(", ")
+                ),
             ));
         }
-        self.log(&format!("deletes pods that were left: {}", names.join(", ")));
+        self.log(&format!(
+            "deletes pods that were left: {}",
+            names.join(", ")
+        ));
         for pod in left {
-            let deleted = self.pods_of(pod).delete(&pod.name_any(), &DeleteParams::default()).await;
+            let deleted = self
+                .pods_of(pod)
+                .delete(&pod.name_any(), &DeleteParams::default())
+                .await;
             if let Err(error) = deleted
                 && code(&error) != Some(404)
             {
@@ -221,7 +244,11 @@ impl Order {
         let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         let listed = pods.list(&here).await;
         let listed = listed.map_err(Error::calling("pods cannot be listed"))?;
-        Ok(listed.items.into_iter().filter(eviction::has_to_go).collect())
+        Ok(listed
+            .items
+            .into_iter()
+            .filter(eviction::has_to_go)
+            .collect())
     }
 
     /// Asks for the eviction of all pods that have to leave. Returns why one was refused.
@@ -231,7 +258,10 @@ impl Order {
             if pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
-            let evicted = self.pods_of(&pod).evict(&pod.name_any(), &EvictParams::default()).await;
+            let evicted = self
+                .pods_of(&pod)
+                .evict(&pod.name_any(), &EvictParams::default())
+                .await;
             match evicted {
                 Ok(_) => self.log(&format!("evicted {}", eviction::name(&pod))),
                 Err(error) if code(&error) == Some(404) => {}
@@ -284,7 +314,9 @@ async fn prepare(node: &Node, image: &str) -> Result<(), Failure> {
         if let Some((_, failed)) = states.iter().find(|(_, pin)| pin.state == "failed") {
             return Err(Failure::new(FailureKind::Failed, failed.reason.clone()));
         }
-        if states.len() == prepared.images.len() && states.iter().all(|(_, pin)| pin.state == "pinned") {
+        if states.len() == prepared.images.len()
+            && states.iter().all(|(_, pin)| pin.state == "pinned")
+        {
             return Ok(());
         }
         sleep(FETCHES).await;
@@ -304,10 +336,17 @@ pub(crate) async fn uncordon(cluster: &Cluster, node: &str, pool: &str) -> Resul
             "metadata": {"resourceVersion": object.resource_version(), "annotations": {CORDONED_BY: null}},
             "spec": {"unschedulable": null},
         });
-        match api.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await {
+        match api
+            .patch(node, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+        {
             Ok(_) => return Ok(()),
             Err(error) if code(&error) == Some(409) => {}
-            Err(error) => return Err(Error::calling(format!("node {node} cannot be uncordoned"))(error)),
+            Err(error) => {
+                return Err(Error::calling(format!("node {node} cannot be uncordoned"))(
+                    error,
+                ));
+            }
         }
     }
     Ok(())
@@ -347,7 +386,10 @@ mod tests {
             (plan("", KUBERNETES, true), None),
             (plan("", KUBERNETES, false), Some("another runtime")),
             (plan("", "web", false), None),
-            (plan("another kernel", KUBERNETES, true), Some("another kernel")),
+            (
+                plan("another kernel", KUBERNETES, true),
+                Some("another kernel"),
+            ),
         ] {
             assert_eq!(ends_pods(&plan).as_deref(), expected, "{plan:?}");
         }

@@ -51,8 +51,18 @@ impl Cluster {
 
     /// The config of the node with extensions from elsewhere, or with more extensions.
     pub(crate) fn config_with(&self, identity: &Identity, others: &[Extension]) -> String {
+        self.config_of(identity, NAME, others)
+    }
+
+    /// The same of a node with another name.
+    pub(crate) fn config_of(
+        &self,
+        identity: &Identity,
+        name: &str,
+        others: &[Extension],
+    ) -> String {
         let host = self.registry.host_for_guest();
-        let config = worker_config(identity, &self.plane, NAME)
+        let config = worker_config(identity, &self.plane, name)
             .document(NODE_CONFIG)
             .registry(&host)
             .mirror("registry.k8s.io", &host)
@@ -94,6 +104,21 @@ impl Cluster {
             .config(config, identity)
             .forward(GREETER_PORT)
             .forward(BEAT_PORT)
+            .blank_disk()
+    }
+
+    /// Plans one of several machines, whose API shows a certificate of the identity's authority.
+    pub(crate) fn plan_fleet_node(
+        &self,
+        scratch: &Scratch,
+        identity: &Identity,
+        name: &str,
+    ) -> anyhow::Result<NodePlan> {
+        let identity = identity.twin()?;
+        let config = self.config_of(&identity, name, &[]);
+        Node::plan(scratch, &ImageUnderTest::first()?)
+            .name(name)
+            .config(config, identity)
             .blank_disk()
     }
 

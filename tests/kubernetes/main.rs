@@ -12,6 +12,7 @@ mod kept;
 mod kured;
 mod manifests;
 mod node;
+mod node_upgrades;
 mod operator;
 mod own_cluster;
 mod publisher;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         followed::tests(),
         kured::tests(),
         node::tests(),
+        node_upgrades::tests(),
         restart::tests(),
         single_machine::tests(),
         system_upgrade_controller::tests(),

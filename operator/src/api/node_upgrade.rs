@@ -19,7 +19,12 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string"),
     printcolumn(name = "Reason", json_path = ".status.reason", type_ = "string"),
     printcolumn(name = "Ended", json_path = ".status.ended", type_ = "date"),
-    printcolumn(name = "Message", json_path = ".status.message", type_ = "string", priority = 1)
+    printcolumn(
+        name = "Message",
+        json_path = ".status.message",
+        type_ = "string",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeUpgradeSpec {

@@ -21,7 +21,11 @@ use serde_json::Value;
     printcolumn(name = "Failed", json_path = ".status.failed", type_ = "integer"),
     printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string"),
     printcolumn(name = "Message", json_path = ".status.message", type_ = "string"),
-    printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date")
+    printcolumn(
+        name = "Age",
+        json_path = ".metadata.creationTimestamp",
+        type_ = "date"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolSpec {

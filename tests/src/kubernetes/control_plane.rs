@@ -1,7 +1,7 @@
 //! A control plane on this host: etcd, API server, controller manager and scheduler, which end with the test.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,34 @@ impl ControlPlane {
         let authority = self.authority.own().certificate;
         self.kubectl
             .by_token(&self.apiserver.address(), &authority, token)
+    }
+
+    /// Writes the kubeconfig of a service account into the folder; its token is good for a day.
+    pub fn kubeconfig_of(
+        &self,
+        folder: &Scratch,
+        namespace: &str,
+        account: &str,
+    ) -> Result<PathBuf> {
+        let token = [
+            "create",
+            "token",
+            account,
+            "-n",
+            namespace,
+            "--duration=24h",
+        ];
+        let token = self.kubectl.run(&token)?;
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: own\n\
+             clusters:\n- name: own\n  cluster: {{server: \"{}\", certificate-authority: \"{}\"}}\n\
+             users:\n- name: own\n  user: {{token: \"{}\"}}\n\
+             contexts:\n- name: own\n  context: {{cluster: own, user: own}}\n",
+            self.apiserver.address(),
+            self.authority.own().certificate.display(),
+            token.trim(),
+        );
+        folder.write("kubeconfig", text)
     }
 
     /// The address of the API server for a guest.

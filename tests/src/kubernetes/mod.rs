@@ -14,6 +14,7 @@
 mod authority;
 mod control_plane;
 mod extensions;
+mod fleet_operator;
 mod images;
 mod kubectl;
 mod own_cluster;
@@ -23,6 +24,7 @@ mod worker_config;
 
 pub use control_plane::ControlPlane;
 pub use extensions::{extension_file, push_extension, push_extension_with};
+pub use fleet_operator::{FleetOperator, install_fleet_operator};
 pub use images::{KUBERNETES_BASE, PAUSE, push_base, push_pause, push_upgrade_image};
 pub use kubectl::Kubectl;
 pub use own_cluster::{cluster_section, kubernetes_version, push_control_plane};

@@ -42,8 +42,8 @@ pub enum ExtensionSource {
     },
 }
 
-/// Returns the config of a worker of this cluster, with a disk at `/dev/vda`. As the tool's, it has no key of the machine's authority: clients
-/// compare the fingerprint of the API's certificate.
+/// Returns the config of a worker of this cluster, with a disk at `/dev/vda`. As the tool's, it has no key of the machine's authority if the
+/// identity believes any node: clients compare the fingerprint of the API's certificate then.
 pub fn worker_config(identity: &Identity, plane: &ControlPlane, hostname: &str) -> MachineConfig {
     // Certificates in the documents end with dashes, too.
     let recorded = RECORDED.split("\n---\n").filter(|document| {
@@ -102,8 +102,12 @@ impl MachineConfig {
 
 fn main_document(identity: &Identity, token: &str) -> String {
     format!(
-        "version: v1alpha1\ndebug: false\npersist: true\nmachine:\n  type: worker\n  token: cmcjxo.o84o2hz4vnh6771m\n  ca:\n    crt: {}\n    key: \"\"\n  certSANs:\n    - 127.0.0.1\n  features:\n    diskQuotaSupport: true\ncluster:\n  token: {token}\n",
+        "version: v1alpha1\ndebug: false\npersist: true\nmachine:\n  type: worker\n  token: cmcjxo.o84o2hz4vnh6771m\n  ca:\n    crt: {}\n    key: \"{}\"\n  certSANs:\n    - 127.0.0.1\n  features:\n    diskQuotaSupport: true\ncluster:\n  token: {token}\n",
         BASE64_STANDARD.encode(identity.authority_certificate()),
+        match identity.trusted() {
+            "" => String::new(),
+            _ => BASE64_STANDARD.encode(identity.authority_key()),
+        },
     )
 }
 

@@ -1,0 +1,191 @@
+//! The manifest of an installation: definitions, rights and the deployment.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::api::{NodeUpgrade, Pool};
+use crate::failure::Error;
+
+const NAME: &str = "instar-operator";
+
+/// What differs from one installation to another.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    namespace: &'static str,
+    image: &'static str,
+    /// The Secret with the client configuration for the APIs of the nodes, under the key `config`.
+    secret: &'static str,
+}
+
+/// An installation without a tool; the image is that of one's own registry.
+const PLAIN: Place = Place {
+    namespace: "instar-system",
+    image: concat!(
+        "registry.local/instar/operator:v",
+        env!("CARGO_PKG_VERSION")
+    ),
+    secret: "instar-operator-talosconfig",
+};
+/// The template of the Helm chart.
+const TEMPLATE: Place = Place {
+    namespace: "{{ .Release.Namespace }}",
+    image: "{{ .Values.image }}",
+    secret: "{{ .Values.talosconfigSecret }}",
+};
+
+/// The definitions of the custom resources, as YAML.
+///
+/// # Errors
+/// They cannot be written as YAML.
+pub fn definitions() -> Result<String, Error> {
+    let all: [CustomResourceDefinition; 2] = [Pool::crd(), NodeUpgrade::crd()];
+    documents(&all)
+}
+
+/// All that an installation needs, as YAML.
+///
+/// # Errors
+/// As [`definitions`].
+pub fn all() -> Result<String, Error> {
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PLAIN.namespace}});
+    let namespace = documents(&[namespace])?;
+    let definitions = definitions()?;
+    let objects = documents(&PLAIN.objects())?;
+    Ok(format!("{definitions}---\n{namespace}---\n{objects}"))
+}
+
+/// The template of the Helm chart: the same objects.
+///
+/// # Errors
+/// As [`definitions`].
+pub fn template() -> Result<String, Error> {
+    documents(&TEMPLATE.objects())
+}
+
+fn documents<T: Serialize>(all: &[T]) -> Result<String, Error> {
+    let texts = all.iter().map(|one| {
+        let value = serde_json::to_value(one).map_err(|error| Error::Other(error.to_string()))?;
+        serde_saphyr::to_string(&value).map_err(|error| Error::Other(error.to_string()))
+    });
+    let texts: Result<Vec<String>, Error> = texts.collect();
+    Ok(texts?.join("---\n"))
+}
+
+impl Place {
+    fn objects(self) -> Vec<Value> {
+        let account =
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.named()});
+        let [role, binding] = self.rights();
+        let [own_role, own_binding] = self.rights_in_the_namespace();
+        vec![
+            account,
+            role,
+            binding,
+            own_role,
+            own_binding,
+            self.deployment(),
+        ]
+    }
+
+    fn named(self) -> Value {
+        json!({"name": NAME, "namespace": self.namespace})
+    }
+
+    /// The verbs that the operator uses, and no others.
+    fn rights(self) -> [Value; 2] {
+        let named = json!({"name": NAME});
+        let rules = json!([
+            rule("instar.dev", "pools", &["get", "list", "watch", "patch"]),
+            rule("instar.dev", "pools/status", &["update"]),
+            rule(
+                "instar.dev",
+                "nodeupgrades",
+                &["list", "watch", "create", "delete"]
+            ),
+            rule("instar.dev", "nodeupgrades/status", &["patch"]),
+            // Cordons and their mark.
+            rule("", "nodes", &["get", "list", "watch", "patch"]),
+            // Drains; a pod is deleted only where a pool says onTimeout: Force.
+            rule("", "pods", &["list", "watch", "delete"]),
+            rule("", "pods/eviction", &["create"]),
+        ]);
+        self.granted("ClusterRole", &named, &rules)
+    }
+
+    /// The lease alone.
+    fn rights_in_the_namespace(self) -> [Value; 2] {
+        let lease = json!({
+            "apiGroups": [LEASES], "resources": ["leases"], "resourceNames": [NAME], "verbs": ["get", "update"],
+        });
+        let rules = json!([lease, rule(LEASES, "leases", &["create"])]);
+        self.granted("Role", &self.named(), &rules)
+    }
+
+    /// A role, and its binding to the operator's account.
+    fn granted(self, kind: &str, metadata: &Value, rules: &Value) -> [Value; 2] {
+        let group = "rbac.authorization.k8s.io";
+        let version = format!("{group}/v1");
+        let account = json!({"kind": "ServiceAccount", "name": NAME, "namespace": self.namespace});
+        [
+            json!({"apiVersion": version, "kind": kind, "metadata": metadata, "rules": rules}),
+            json!({
+                "apiVersion": version, "kind": format!("{kind}Binding"), "metadata": metadata,
+                "roleRef": {"apiGroup": group, "kind": kind, "name": NAME}, "subjects": [account],
+            }),
+        ]
+    }
+
+    fn deployment(self) -> Value {
+        let labels = json!({"app.kubernetes.io/name": NAME});
+        let pod = json!({
+            "serviceAccountName": NAME,
+            "securityContext": {
+                "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [self.container()],
+            "volumes": [{"name": "talosconfig", "secret": {"secretName": self.secret}}],
+        });
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": self.named(),
+            "spec": {
+                // One drives, one waits for the lease: the node of the one that drives may be away itself.
+                "replicas": 2,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            },
+        })
+    }
+
+    fn container(self) -> Value {
+        let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+        let probe =
+            json!({"httpGet": {"path": "/healthz", "port": "metrics"}, "periodSeconds": 20});
+        json!({
+            "name": "operator", "image": self.image, "args": ["run"],
+            "env": [
+                field("POD_NAME", "metadata.name"),
+                field("POD_NAMESPACE", "metadata.namespace"),
+                {"name": "TALOSCONFIG", "value": "/var/run/secrets/talos.dev/config"},
+                {"name": "INSTAR_LISTEN", "value": "0.0.0.0:8080"},
+            ],
+            "ports": [{"name": "metrics", "containerPort": 8080}],
+            "livenessProbe": probe, "readinessProbe": probe,
+            "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
+            "securityContext": {
+                "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [{"name": "talosconfig", "mountPath": "/var/run/secrets/talos.dev", "readOnly": true}],
+        })
+    }
+}
+
+/// The group of leases.
+const LEASES: &str = "coordination.k8s.io";
+
+fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
+}

@@ -1,0 +1,457 @@
+//! One pool: its checks, commands of people, rounds of the driver, and what is shown.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use instar_client::Failure;
+use instar_rollout::{MachineName, Phase, Policy, Record, Release};
+use instar_rollout_driver::{Driver, Round, plan, target};
+use jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::{ObjectMeta, Selector, SelectorExt as _};
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::api::{
+    COMMAND, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
+};
+use crate::cluster::{ASK, Cluster};
+use crate::failure::{Error, code};
+use crate::machines::PoolNodes;
+use crate::node::NodeView;
+use crate::policy;
+use crate::record_store::{Kept, RecordStore};
+use crate::rollouts::{self, Next};
+use crate::shown::{self, Invalid};
+use crate::upgrade::{Drain, uncordon};
+
+/// The pause between two rounds of a rollout that is under way, for what comes with time alone: windows, soaks, patience.
+const TICK: Duration = Duration::from_secs(5);
+/// The pause after a round that failed, and before nodes are asked again what an image is.
+const LATER: Duration = Duration::from_secs(20);
+/// Nodes that are asked what an image is, before it is said that none can tell.
+const ASKED: usize = 3;
+
+/// Keeps one pool at its version.
+pub(crate) struct Keeper {
+    cluster: Cluster,
+    name: String,
+    store: RecordStore,
+    driver: Driver<RecordStore, PoolNodes>,
+    wake: Rc<Notify>,
+    /// NodeUpgrades as they were written last.
+    written: BTreeMap<String, NodeUpgradeStatus>,
+}
+
+/// A pool that can be driven.
+struct Checked {
+    image: String,
+    policy: Policy,
+    nodes: Vec<NodeView>,
+}
+
+impl Keeper {
+    pub(crate) fn new(cluster: Cluster, name: &str, wake: Rc<Notify>) -> Self {
+        let api = Api::all(cluster.client.clone());
+        let store = RecordStore::new(api, name, cluster.lease.clone());
+        let machines = PoolNodes::new(cluster.clone(), name);
+        let upgrades = cluster.upgrades.state();
+        let own = upgrades.iter().filter(|it| it.spec.pool == name);
+        let written = own.map(|it| (it.name_any(), it.status.clone().unwrap_or_default()));
+        Self {
+            written: written.collect(),
+            name: name.to_owned(),
+            driver: Driver::new(store.clone(), machines),
+            cluster,
+            store,
+            wake,
+        }
+    }
+
+    /// Keeps the pool until it is deleted.
+    pub(crate) async fn run(mut self) {
+        while let Some(pool) = self.cluster.pool(&self.name) {
+            let pause = match self.step(&pool).await {
+                Ok(pause) => pause,
+                Err(error) => {
+                    eprintln!("pool {}: {error}", self.name);
+                    Some(LATER)
+                }
+            };
+            let ended = tokio::select! {
+                ended = self.driver.ended() => Some(ended),
+                () = self.wake.notified() => None,
+                () = sleep(pause.unwrap_or_default()), if pause.is_some() => None,
+            };
+            if let Some(ended) = ended
+                && let Err(failure) = self.driver.note(ended).await
+            {
+                eprintln!("pool {}: {}", self.name, failure.chain());
+            }
+        }
+    }
+
+    /// One step; returns the pause after which time alone may change something.
+    async fn step(&mut self, pool: &Pool) -> Result<Option<Duration>, Error> {
+        let checked = self.check(pool);
+        let mut kept = self.store.kept().await?;
+        let mut waits = None;
+        if let Ok(checked) = &checked {
+            match self.renew(pool, checked, &kept).await? {
+                Some(wait) => waits = Some(wait),
+                None => kept = self.store.kept().await?,
+            }
+        }
+        let mut invalid = checked.as_ref().err().cloned();
+        if kept.record.is_none() {
+            if let Some(Wait::Refused(why)) = &waits {
+                invalid = Some(Invalid::new("ImageRefused", why.clone()));
+            }
+            let wait = waits.as_ref().map(Wait::text);
+            self.show(pool, invalid.as_ref(), wait.as_deref()).await?;
+            return Ok(waits.map(|_| LATER));
+        }
+        self.take_in(pool, &checked).await?;
+        self.obey(pool).await?;
+        let round = self.driver.round().await;
+        let round = round.map_err(|failure| Error::Other(failure.chain()))?;
+        self.uncordon_ended(&round.record).await;
+        if let Some(Wait::Refused(why)) = &waits {
+            invalid = Some(Invalid::new("ImageRefused", why.clone()));
+        }
+        let wait = waits.as_ref().map(Wait::text);
+        let wait = wait.or_else(|| shown::waits(round.decision.reasons.iter()));
+        self.show(pool, invalid.as_ref(), wait.as_deref()).await?;
+        self.show_nodes(pool, &round).await?;
+        let is_over = round.record.has_ended() && self.driver.is_idle();
+        Ok(match (is_over, waits) {
+            (false, _) => Some(TICK),
+            (true, Some(_)) => Some(LATER),
+            (true, None) => None,
+        })
+    }
+
+    /// Whether the pool can be driven, and over which nodes.
+    fn check(&mut self, pool: &Pool) -> Result<Checked, Invalid> {
+        let bad = |reason: &'static str| move |why: String| Invalid::new(reason, why);
+        let policy = policy::policy(&pool.spec).map_err(bad("BadPolicy"))?;
+        let image = policy::image(&pool.spec).map_err(bad("BadImage"))?;
+        let timeout = policy::drain_timeout(&pool.spec).map_err(bad("BadPolicy"))?;
+        let selector = selector(pool)?;
+        let force = policy::is_forced(&pool.spec);
+        let machines = self.driver.machines();
+        machines.selector = selector.clone();
+        machines.drain = Drain { timeout, force };
+        let mut nodes = self.cluster.all_nodes();
+        nodes.retain(|node| selector.matches(&node.labels));
+        for other in self.cluster.pools.state() {
+            let Ok(selects) = selector_of_another(&other, &self.name) else {
+                continue;
+            };
+            let both = nodes.iter().find(|node| selects.matches(&node.labels));
+            if let Some(node) = both {
+                let why = format!(
+                    "node {} belongs to pool {} as well",
+                    node.name,
+                    other.name_any()
+                );
+                return Err(Invalid::new("NodeConflict", why));
+            }
+        }
+        Ok(Checked {
+            image,
+            policy,
+            nodes,
+        })
+    }
+
+    /// Begins a new rollout, if there has to be one. Returns why there has to be one and cannot be yet.
+    async fn renew(
+        &mut self,
+        pool: &Pool,
+        checked: &Checked,
+        kept: &Kept,
+    ) -> Result<Option<Wait>, Error> {
+        let rollout = kept.status.rollout.as_ref();
+        let before = rollout.zip(kept.record.as_ref());
+        let known = before.map(|(rollout, record)| (rollout.image.as_str(), record));
+        let next = rollouts::next(&checked.image, known, &checked.nodes);
+        if next == Next::GoOn {
+            return Ok(None);
+        }
+        if checked.nodes.is_empty() {
+            return Ok(Some(Wait::For("no node fits the selector".to_owned())));
+        }
+        if let Some(first) = pool.spec.after.iter().find(|name| !self.is_updated(name)) {
+            return Ok(Some(Wait::For(format!(
+                "pool {first} does not run its version yet"
+            ))));
+        }
+        let release = match (next, before) {
+            (Next::Again, Some((_, record))) => record.target.clone(),
+            _ => match self.resolve(checked).await {
+                Ok(release) => release,
+                Err(wait) => return Ok(Some(wait)),
+            },
+        };
+        let record = before.map(|(_, record)| record);
+        let begun = rollouts::begin(release, checked.policy.clone(), &checked.nodes, record);
+        let begun = begun.map_err(|error| Error::Other(error.to_string()))?;
+        let number = rollout.map_or(1, |rollout| rollout.number + 1);
+        let rollout = Rollout {
+            number,
+            image: checked.image.clone(),
+            ..Rollout::default()
+        };
+        let (target, nodes) = (&begun.target.version, begun.machines.len());
+        eprintln!(
+            "pool {}: rollout {number} of {target} over {nodes} nodes",
+            self.name
+        );
+        let begin = |kept: &mut Kept| {
+            kept.status.rollout = Some(rollout.clone());
+            kept.record = Some(begun.clone());
+        };
+        self.store.update(begin).await?;
+        self.prune(number).await?;
+        Ok(None)
+    }
+
+    fn is_updated(&self, pool: &str) -> bool {
+        let pool = self.cluster.pool(pool);
+        let status = pool.as_ref().and_then(|pool| {
+            let status = pool.status.as_ref()?;
+            (status.observed_generation == pool.metadata.generation).then_some(status)
+        });
+        let conditions = status.map(|status| status.conditions.iter());
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|it| it.type_ == "Updated" && it.status == "True")
+    }
+
+    /// Asks nodes what the image is.
+    async fn resolve(&self, checked: &Checked) -> Result<Release, Wait> {
+        let mut answers = Vec::new();
+        let ready = checked.nodes.iter().filter(|node| node.unready.is_none());
+        for view in ready.take(ASKED) {
+            let ask = async {
+                let node = self.cluster.connect(view).await?;
+                plan(&node, &checked.image).await
+            };
+            let late = || Failure::new(instar_client::FailureKind::Unreachable, "no answer");
+            let answer = timeout(2 * ASK, ask).await.unwrap_or_else(|_| Err(late()));
+            let tells = matches!(answer, Ok(Some(_)));
+            answers.push(answer);
+            if tells {
+                break;
+            }
+        }
+        target(&checked.image, answers.iter()).map_err(|failure| {
+            let why = failure.chain();
+            match failure.kind() {
+                instar_client::FailureKind::Refused => Wait::Refused(why),
+                _ => Wait::For(format!(
+                    "no node could tell which version the image has: {why}"
+                )),
+            }
+        })
+    }
+
+    /// Takes the wishes of the pool into the record. Without a valid pool nothing new begins.
+    async fn take_in(&self, pool: &Pool, checked: &Result<Checked, Invalid>) -> Result<(), Error> {
+        let take_in = |kept: &mut Kept| {
+            let Some(record) = &mut kept.record else {
+                return;
+            };
+            match checked {
+                Ok(checked) => {
+                    rollouts::take_in(record, &pool.spec, &checked.policy);
+                }
+                Err(invalid) if !record.has_ended() => {
+                    let why = format!("the pool is not valid: {}", invalid.message);
+                    if record.paused.as_ref() != Some(&why) {
+                        record.paused = Some(why);
+                        record.revision += 1;
+                    }
+                }
+                Err(_) => {}
+            }
+        };
+        self.store.update(take_in).await.map(|_| ())
+    }
+
+    /// Carries out a person's command, once, and then removes it.
+    async fn obey(&self, pool: &Pool) -> Result<(), Error> {
+        let text = pool.annotations().get(COMMAND);
+        let obey = |kept: &mut Kept| {
+            let (Some(rollout), Some(record)) = (&mut kept.status.rollout, &mut kept.record) else {
+                return;
+            };
+            if rollout.command.as_ref() == text {
+                return;
+            }
+            rollout.command = text.cloned();
+            let Some(text) = text else {
+                return;
+            };
+            let told = match rollouts::command(text) {
+                Some(command) => record.command(command).map_err(|error| error.to_string()),
+                None => Err("it is none of resume, abort and rollback".to_owned()),
+            };
+            match told {
+                Ok(()) => eprintln!("pool {}: a person's command: {text}", self.name),
+                Err(why) => eprintln!("pool {}: the command {text} is refused: {why}", self.name),
+            }
+        };
+        self.store.update(obey).await?;
+        if text.is_none() {
+            return Ok(());
+        }
+        let api: Api<Pool> = Api::all(self.cluster.client.clone());
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {COMMAND: null}}}));
+        let patched = api.patch(&self.name, &PatchParams::default(), &patch).await;
+        let failed = Error::calling("the command of the pool cannot be removed");
+        patched.map_err(failed).map(|_| ())
+    }
+
+    /// Takes back this pool's cordons of nodes that have come to an end.
+    async fn uncordon_ended(&self, record: &Record) {
+        for node in self.cluster.all_nodes() {
+            let entry = record.machines.get(&MachineName::from(node.name.as_str()));
+            let is_under_way = entry.is_some_and(|entry| entry.step.is_under_way());
+            if node.cordoned_by.as_deref() == Some(&self.name)
+                && !is_under_way
+                && let Err(error) = uncordon(&self.cluster, &node.name, &self.name).await
+            {
+                eprintln!("pool {}: {error}", self.name);
+            }
+        }
+    }
+
+    async fn show(
+        &self,
+        pool: &Pool,
+        invalid: Option<&Invalid>,
+        waits: Option<&str>,
+    ) -> Result<(), Error> {
+        let generation = pool.metadata.generation;
+        let show = |kept: &mut Kept| {
+            let record = kept.record.as_ref();
+            let is_over = record.is_some_and(|record| {
+                !matches!(record.phase, Phase::Rolling | Phase::GoingBack { .. })
+            });
+            let waits = waits.filter(|_| !is_over);
+            let now = Timestamp::now();
+            shown::show(&mut kept.status, generation, invalid, record, waits, now);
+        };
+        self.store.update(show).await.map(|_| ())
+    }
+
+    /// Writes the NodeUpgrades that have changed.
+    async fn show_nodes(&mut self, pool: &Pool, round: &Round) -> Result<(), Error> {
+        let kept = self.store.kept().await?;
+        let number = kept.status.rollout.map_or(0, |rollout| rollout.number);
+        for (machine, entry) in &round.record.machines {
+            let reason = round.decision.reasons.get(machine);
+            let wanted = shown::node_upgrade(entry, reason);
+            let name = format!("{}.{machine}.{number}", self.name);
+            let shown = self.written.get(&name);
+            if shown.is_some_and(|shown| !shown::differs(shown, &wanted)) {
+                continue;
+            }
+            if shown.is_none() {
+                let spec = NodeUpgradeSpec {
+                    pool: self.name.clone(),
+                    node: machine.as_str().to_owned(),
+                    rollout: number,
+                    to: round.record.target.version.clone(),
+                };
+                self.create(pool, &name, spec).await?;
+            }
+            let api: Api<NodeUpgrade> = Api::all(self.cluster.client.clone());
+            // A field that is gone has to be named.
+            let status = json!({"status": {
+                "phase": wanted.phase, "reason": wanted.reason, "message": wanted.message,
+                "from": wanted.from, "began": wanted.began, "ended": wanted.ended,
+            }});
+            let patch = Patch::Merge(status);
+            let patched = api
+                .patch_status(&name, &PatchParams::default(), &patch)
+                .await;
+            patched.map_err(Error::calling(format!(
+                "nodeupgrade {name} cannot be written"
+            )))?;
+            self.written.insert(name, wanted);
+        }
+        Ok(())
+    }
+
+    async fn create(&self, pool: &Pool, name: &str, spec: NodeUpgradeSpec) -> Result<(), Error> {
+        let api: Api<NodeUpgrade> = Api::all(self.cluster.client.clone());
+        let mut object = NodeUpgrade::new(name, spec);
+        object.metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some([(POOL_LABEL.to_owned(), self.name.clone())].into()),
+            owner_references: pool.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        };
+        match api.create(&PostParams::default(), &object).await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some(409) => Ok(()),
+            Err(error) => Err(Error::calling(format!("nodeupgrade {name} cannot be made"))(error)),
+        }
+    }
+
+    /// Deletes the NodeUpgrades of all rollouts but this one and the one before.
+    async fn prune(&mut self, number: u32) -> Result<(), Error> {
+        let api: Api<NodeUpgrade> = Api::all(self.cluster.client.clone());
+        for object in self.cluster.upgrades.state() {
+            if object.spec.pool != self.name || object.spec.rollout + 1 >= number {
+                continue;
+            }
+            let name = object.name_any();
+            match api.delete(&name, &DeleteParams::default()).await {
+                Ok(_) => {}
+                Err(error) if code(&error) == Some(404) => {}
+                Err(error) => {
+                    return Err(Error::calling(format!(
+                        "nodeupgrade {name} cannot be deleted"
+                    ))(error));
+                }
+            }
+            self.written.remove(&name);
+        }
+        Ok(())
+    }
+}
+
+/// Why a rollout cannot begin yet.
+enum Wait {
+    /// Something has to come first.
+    For(String),
+    /// The nodes refuse the image.
+    Refused(String),
+}
+
+impl Wait {
+    fn text(&self) -> String {
+        match self {
+            Self::For(why) | Self::Refused(why) => why.clone(),
+        }
+    }
+}
+
+fn selector(pool: &Pool) -> Result<Selector, Invalid> {
+    let selector = Selector::try_from(pool.spec.node_selector.clone());
+    selector.map_err(|error| Invalid::new("BadSelector", format!("nodeSelector: {error}")))
+}
+
+/// The selector of a pool that is another one.
+fn selector_of_another(pool: &Pool, name: &str) -> Result<Selector, Invalid> {
+    if pool.name_any() == name || pool.metadata.deletion_timestamp.is_some() {
+        return Err(Invalid::new("Self", ""));
+    }
+    selector(pool)
+}

@@ -1,0 +1,284 @@
+//! The process: the lease, the watches, and a keeper for each pool.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::rc::Rc;
+
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use crate::api::{NodeUpgrade, Pool};
+use crate::cluster::Cluster;
+use crate::failure::Error;
+use crate::lease::Leadership;
+use crate::node::{NodeView, trim};
+use crate::pool::Keeper;
+use crate::serve;
+use crate::upgrade::uncordon;
+
+/// The name of the lease.
+const LEASE: &str = "instar-operator";
+
+/// How the operator runs.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// The client configuration for the APIs of the nodes, as `talosctl config` and `instarctl` write it; its certificate needs the role
+    /// os:upgrader.
+    #[arg(long, env = "TALOSCONFIG")]
+    talosconfig: Option<PathBuf>,
+    /// The namespace of the lease.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "instar-system")]
+    namespace: String,
+    /// This process's name in the lease; the host's name and the process id by default.
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
+    /// Where to serve /healthz and /metrics.
+    #[arg(long, env = "INSTAR_LISTEN")]
+    listen: Option<SocketAddr>,
+}
+
+/// Runs until the process is asked to end, or has lost its lease.
+///
+/// # Errors
+/// The cluster cannot be reached, or the lease is lost.
+pub fn run(options: Options) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Other(format!("the runtime cannot begin: {error}")))?;
+    // One cryptography library in all of our programs.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    LocalSet::new().block_on(&runtime, operate(options))
+}
+
+async fn operate(options: Options) -> Result<(), Error> {
+    let client = Client::try_default().await;
+    let client = client.map_err(Error::calling("there is no way to the cluster"))?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &options.namespace);
+    let identity = options.identity.clone().unwrap_or_else(own_name);
+    let lease = Rc::new(Leadership::new(leases, LEASE, &identity));
+    let pools = serve::Shown::default();
+    if let Some(listen) = options.listen {
+        serve::begin(listen, lease.clone(), pools.clone()).await?;
+    }
+    let lead = async {
+        eprintln!(
+            "{identity}: waits for the lease {}/{LEASE}",
+            options.namespace
+        );
+        lease.acquire().await;
+        eprintln!("{identity}: has the lease");
+        tokio::select! {
+            () = lease.keep() => Err(Error::Other("the lease is lost: another process drives".to_owned())),
+            ended = watch(client, lease.clone(), options.talosconfig, pools) => ended,
+        }
+    };
+    tokio::select! {
+        ended = lead => ended,
+        () = asked_to_end() => {
+            lease.give_back().await;
+            eprintln!("{identity}: has given the lease back");
+            Ok(())
+        }
+    }
+}
+
+fn own_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}_{}", host.trim(), std::process::id())
+}
+
+async fn asked_to_end() {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Watches, and has each pool kept.
+async fn watch(
+    client: Client,
+    lease: Rc<Leadership>,
+    talosconfig: Option<PathBuf>,
+    shown: serve::Shown,
+) -> Result<(), Error> {
+    let (nodes, node_writer) = reflector::store();
+    let (pools, pool_writer) = reflector::store();
+    let (upgrades, upgrade_writer) = reflector::store();
+    let config = watcher::Config::default();
+    let node_events = watcher(Api::<Node>::all(client.clone()), config.clone())
+        .modify(trim)
+        .default_backoff()
+        .reflect(node_writer);
+    let pool_events = watcher(Api::<Pool>::all(client.clone()), config.clone())
+        .default_backoff()
+        .reflect(pool_writer);
+    let upgrade_events = watcher(Api::<NodeUpgrade>::all(client.clone()), config)
+        .default_backoff()
+        .reflect(upgrade_writer);
+    let keepers = Keepers {
+        cluster: Cluster {
+            client,
+            nodes,
+            pools,
+            upgrades,
+            lease,
+            talosconfig,
+        },
+        wakers: Rc::default(),
+        seen: RefCell::default(),
+    };
+    let on_nodes = each(node_events, |event| keepers.node_changed(event));
+    let on_pools = each(pool_events, |event| {
+        keepers.pool_changed(event);
+        shown.set(&keepers.cluster.pools);
+    });
+    let on_upgrades = each(upgrade_events, |_| {});
+    let keep = keepers.begin();
+    tokio::join!(on_nodes, on_pools, on_upgrades, keep);
+    Err(Error::Other("a watch has ended".to_owned()))
+}
+
+async fn each<K>(
+    events: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
+    mut act: impl FnMut(&watcher::Event<K>),
+) {
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => act(&event),
+            Err(error) => eprintln!("a watch goes on after an error: {error}"),
+        }
+    }
+}
+
+/// A keeper for each pool.
+struct Keepers {
+    cluster: Cluster,
+    /// What wakes each keeper; none before all watches have seen the cluster once.
+    wakers: Rc<RefCell<Option<BTreeMap<String, Rc<Notify>>>>>,
+    /// The nodes as they were seen last: most changes of their objects do not matter here.
+    seen: RefCell<BTreeMap<String, NodeView>>,
+}
+
+impl Keepers {
+    /// Begins when the stores are complete: with half of the nodes a rollout would be one over half of them.
+    async fn begin(&self) {
+        let Cluster {
+            nodes,
+            pools,
+            upgrades,
+            ..
+        } = &self.cluster;
+        if wait(nodes).await && wait(pools).await && wait(upgrades).await {
+            *self.wakers.borrow_mut() = Some(BTreeMap::new());
+            self.wake_all();
+            self.free_orphans();
+        }
+        std::future::pending().await
+    }
+
+    fn node_changed(&self, event: &watcher::Event<Node>) {
+        let changed = match event {
+            watcher::Event::Apply(node) => {
+                let view = NodeView::of(node);
+                let before = self
+                    .seen
+                    .borrow_mut()
+                    .insert(view.name.clone(), view.clone());
+                before.as_ref() != Some(&view)
+            }
+            watcher::Event::Delete(node) => {
+                self.seen.borrow_mut().remove(&node.name_any());
+                true
+            }
+            watcher::Event::InitDone => true,
+            watcher::Event::Init | watcher::Event::InitApply(_) => false,
+        };
+        if changed {
+            self.wake_all();
+        }
+    }
+
+    fn pool_changed(&self, event: &watcher::Event<Pool>) {
+        match event {
+            watcher::Event::Init | watcher::Event::InitApply(_) => {}
+            watcher::Event::Delete(_) => {
+                self.wake_all();
+                self.free_orphans();
+            }
+            // Another pool may wait for this one, or share a node with it.
+            watcher::Event::Apply(_) | watcher::Event::InitDone => self.wake_all(),
+        }
+    }
+
+    /// Wakes the keepers of all pools; those without one get it.
+    fn wake_all(&self) {
+        let mut wakers = self.wakers.borrow_mut();
+        let Some(wakers) = &mut *wakers else {
+            return;
+        };
+        for pool in self.cluster.pools.state() {
+            let name = pool.name_any();
+            let wake = wakers.entry(name.clone()).or_insert_with(|| {
+                let wake = Rc::new(Notify::new());
+                self.keep(&name, wake.clone());
+                wake
+            });
+            wake.notify_one();
+        }
+    }
+
+    fn keep(&self, name: &str, wake: Rc<Notify>) {
+        let keeper = Keeper::new(self.cluster.clone(), name, wake);
+        let (wakers, name) = (self.wakers.clone(), name.to_owned());
+        tokio::task::spawn_local(async move {
+            keeper.run().await;
+            if let Some(wakers) = &mut *wakers.borrow_mut() {
+                wakers.remove(&name);
+            }
+        });
+    }
+
+    /// Uncordons nodes whose pool was deleted.
+    fn free_orphans(&self) {
+        for node in self.cluster.all_nodes() {
+            let Some(pool) = node.cordoned_by.clone() else {
+                continue;
+            };
+            if self.cluster.pool(&pool).is_some() {
+                continue;
+            }
+            let cluster = self.cluster.clone();
+            tokio::task::spawn_local(async move {
+                if let Err(error) = uncordon(&cluster, &node.name, &pool).await {
+                    eprintln!("pool {pool}, which is gone: {error}");
+                }
+            });
+        }
+    }
+}
+
+async fn wait<K>(store: &Store<K>) -> bool
+where
+    K: reflector::Lookup + Clone + 'static,
+    K::DynamicType: Eq + std::hash::Hash + Clone,
+{
+    store.wait_until_ready().await.is_ok()
+}

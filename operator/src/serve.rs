@@ -1,0 +1,155 @@
+//! The operator's own page for machines: whether it lives, and figures as Prometheus reads them.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use kube::ResourceExt;
+use kube::runtime::reflector::Store;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::api::{Pool, PoolStatus};
+use crate::failure::Error;
+use crate::lease::Leadership;
+
+/// Connections at once; more have to wait.
+const CONNECTIONS: usize = 16;
+/// Timeout for the head of a request.
+const HEAD: Duration = Duration::from_secs(5);
+/// How long one connection may live.
+const LIFE: Duration = Duration::from_secs(60);
+
+/// The pools as they are shown.
+#[derive(Clone, Default)]
+pub(crate) struct Shown(Rc<RefCell<Vec<(String, PoolStatus)>>>);
+
+impl Shown {
+    pub(crate) fn set(&self, pools: &Store<Pool>) {
+        let pools = pools.state();
+        let pools = pools.iter().map(|pool| {
+            let mut status = pool.status.clone().unwrap_or_default();
+            status.rollout = None;
+            (pool.name_any(), status)
+        });
+        *self.0.borrow_mut() = pools.collect();
+    }
+}
+
+/// Serves until the process ends.
+pub(crate) async fn begin(
+    listen: SocketAddr,
+    lease: Rc<Leadership>,
+    shown: Shown,
+) -> Result<(), Error> {
+    let listener = TcpListener::bind(listen).await;
+    let listener =
+        listener.map_err(|error| Error::Other(format!("cannot listen on {listen}: {error}")))?;
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    tokio::task::spawn_local(async move {
+        while let Ok(slot) = slots.clone().acquire_owned().await {
+            let Ok((stream, _)) = listener.accept().await else {
+                continue;
+            };
+            let (lease, shown) = (lease.clone(), shown.clone());
+            tokio::task::spawn_local(async move {
+                let answer = service_fn(|request: Request<Incoming>| {
+                    let answer = answer(request.uri().path(), lease.is_held(), &shown.0.borrow());
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                let mut server = http1::Builder::new();
+                server.timer(TokioTimer::new()).header_read_timeout(HEAD);
+                let connection = server.serve_connection(TokioIo::new(stream), answer);
+                let _ = tokio::time::timeout(LIFE, connection).await;
+                drop(slot);
+            });
+        }
+    });
+    Ok(())
+}
+
+fn answer(path: &str, leads: bool, pools: &[(String, PoolStatus)]) -> Response<Full<Bytes>> {
+    let (status, text) = match path {
+        "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
+        "/metrics" => (StatusCode::OK, metrics(leads, pools)),
+        _ => (
+            StatusCode::NOT_FOUND,
+            "there are /healthz and /metrics\n".to_owned(),
+        ),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response
+}
+
+fn metrics(leads: bool, pools: &[(String, PoolStatus)]) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "# TYPE instar_operator_leads gauge\ninstar_operator_leads {}",
+        u8::from(leads)
+    );
+    let figures: [(&str, fn(&PoolStatus) -> u32); 3] = [
+        ("nodes", |status| status.nodes),
+        ("updated_nodes", |status| status.updated),
+        ("failed_nodes", |status| status.failed),
+    ];
+    for (name, figure) in figures {
+        let _ = writeln!(text, "# TYPE instar_pool_{name} gauge");
+        for (pool, status) in pools {
+            let _ = writeln!(
+                text,
+                "instar_pool_{name}{{pool=\"{pool}\"}} {}",
+                figure(status)
+            );
+        }
+    }
+    let _ = writeln!(text, "# TYPE instar_pool_phase gauge");
+    for (pool, status) in pools {
+        let phase = status.phase.as_deref().unwrap_or("Waiting");
+        let _ = writeln!(
+            text,
+            "instar_pool_phase{{pool=\"{pool}\",phase=\"{phase}\"}} 1"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_the_pools() {
+        let status = PoolStatus {
+            nodes: 5,
+            updated: 2,
+            failed: 1,
+            phase: Some("Rolling".to_owned()),
+            ..PoolStatus::default()
+        };
+        let text = metrics(true, &[("lab".to_owned(), status)]);
+        for line in [
+            "instar_operator_leads 1",
+            "instar_pool_nodes{pool=\"lab\"} 5",
+            "instar_pool_updated_nodes{pool=\"lab\"} 2",
+            "instar_pool_failed_nodes{pool=\"lab\"} 1",
+            "instar_pool_phase{pool=\"lab\",phase=\"Rolling\"} 1",
+        ] {
+            assert!(
+                text.lines().any(|other| other == line),
+                "{line} is not in {text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The operator of a fleet: what it says of its pools, and how it upgrades nodes one by one, killed and started again meanwhile.
+
+mod fleet;
+mod told;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use instar_tests::{
+    ControlPlane, FleetOperator, Identity, Outcome, Scratch, Test, chapters,
+    install_fleet_operator, tests,
+};
+
+use self::fleet::Fleet;
+use self::told::{Told, column, is_told};
+use crate::PATIENCE;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        pools_without_machines_tell_what_they_wait_for,
+        a_pool_upgrades_its_nodes_one_by_one,
+    ]
+}
+
+async fn pools_without_machines_tell_what_they_wait_for(scratch: Scratch) -> Outcome {
+    let plane = ControlPlane::start(&scratch)?;
+    install_fleet_operator(&plane)?;
+    let config = Identity::administrator()?.client_config("127.0.0.1:1")?;
+    let operator = FleetOperator::start(&plane, &scratch, "first", &config)?;
+    chapters![
+        a_bad_pool_is_refused_by_the_api_server(&plane),
+        a_pool_that_cannot_be_meant_says_why(&plane),
+        a_pool_without_nodes_waits_for_them(&plane),
+        a_node_that_does_not_answer_is_named(&plane),
+        a_node_of_two_pools_is_a_conflict(&plane),
+        nothing_is_asked_while_nothing_changes(&plane),
+        another_operator_takes_over(&plane, &scratch, &config, operator),
+    ]
+    .await
+}
+
+/// A pool over nodes with this label.
+fn pool(name: &str, label: &str, image: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: Pool\nmetadata: {{name: {name}}}\n\
+         spec:\n  nodeSelector: {{matchLabels: {{rack: {label}}}}}\n  image: {image}\n{rest}"
+    )
+}
+
+async fn a_bad_pool_is_refused_by_the_api_server(plane: &ControlPlane) -> Outcome {
+    for rest in [
+        "  policy: {atOnce: 0}\n",
+        "  policy: {share: 200}\n",
+        "  policy: {patience: soon}\n",
+        "  policy: {onFailure: cry}\n",
+    ] {
+        let pool = pool("bad", "none", "r/i:v0.2.0", rest);
+        let refused = plane.kubectl().apply("bad", &pool).err();
+        ensure!(refused.is_some(), "it took {rest}");
+    }
+    Ok(())
+}
+
+async fn a_pool_that_cannot_be_meant_says_why(plane: &ControlPlane) -> Outcome {
+    let rest = "  policy: {windows: [\"Mon 25:00-26:00\"]}\n";
+    let pool = pool("lab", "none", "r/i:v0.2.0", rest);
+    plane.kubectl().apply("lab", &pool)?;
+    is_told(plane, "lab", "Invalid", "policy: ").await?;
+    let shown = Told::of(plane, "lab")?;
+    ensure!(shown.condition("Valid") == "False/BadPolicy", "{shown:?}");
+    Ok(())
+}
+
+async fn a_pool_without_nodes_waits_for_them(plane: &ControlPlane) -> Outcome {
+    let pool = pool("lab", "r1", "r/i:v0.2.0", "  policy: {windows: null}\n");
+    plane.kubectl().apply("lab", &pool)?;
+    is_told(plane, "lab", "Waiting", "no node fits").await?;
+    println!("{}", plane.kubectl().run(&["get", "pools"])?);
+    Ok(())
+}
+
+async fn a_node_that_does_not_answer_is_named(plane: &ControlPlane) -> Outcome {
+    let kubectl = plane.kubectl();
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: nobody, labels: {rack: r1}, annotations: {instar.dev/api-address: \"127.0.0.1:1\"}}\n";
+    kubectl.apply("nobody", node)?;
+    let ready = r#"{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "T", "message": "t"}]}}"#;
+    let patch = [
+        "patch",
+        "node",
+        "nobody",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        ready,
+    ];
+    kubectl.run(&patch)?;
+    is_told(plane, "lab", "Waiting", "127.0.0.1:1").await
+}
+
+async fn a_node_of_two_pools_is_a_conflict(plane: &ControlPlane) -> Outcome {
+    let kubectl = plane.kubectl();
+    kubectl.apply("other", &pool("other", "r1", "r/i:v0.3.0", ""))?;
+    is_told(plane, "other", "Invalid", "belongs to pool lab as well").await?;
+    is_told(plane, "lab", "Invalid", "belongs to pool other as well").await?;
+    kubectl.run(&["delete", "pool", "other"])?;
+    is_told(plane, "lab", "Waiting", "127.0.0.1:1").await?;
+    kubectl.run(&["delete", "node", "nobody"])?;
+    is_told(plane, "lab", "Waiting", "no node fits").await
+}
+
+/// The requests that the API server has had for our own resources, but for watches.
+fn requests(plane: &ControlPlane) -> anyhow::Result<Vec<String>> {
+    let metrics = plane.kubectl().run(&["get", "--raw", "/metrics"])?;
+    let lines = metrics.lines().filter(|line| {
+        let is_ours =
+            line.contains("resource=\"pools\"") || line.contains("resource=\"nodeupgrades\"");
+        line.starts_with("apiserver_request_total") && is_ours && !line.contains("verb=\"WATCH\"")
+    });
+    Ok(lines.map(str::to_owned).collect())
+}
+
+async fn nothing_is_asked_while_nothing_changes(plane: &ControlPlane) -> Outcome {
+    // What was asked for the last change is over.
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    let before = requests(plane)?;
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    let after = requests(plane)?;
+    ensure!(
+        before == after && !before.is_empty(),
+        "{before:#?} became {after:#?}"
+    );
+    Ok(())
+}
+
+async fn another_operator_takes_over(
+    plane: &ControlPlane,
+    scratch: &Scratch,
+    config: &str,
+    first: FleetOperator,
+) -> Outcome {
+    println!("{}", first.log()?);
+    let second = FleetOperator::start(plane, scratch, "second", config)?;
+    first.kill();
+    let killed = Instant::now();
+    let rest = "  policy: {windows: [\"Mon 25:00-26:00\"]}\n";
+    plane
+        .kubectl()
+        .apply("lab", &pool("lab", "none", "r/i:v0.2.0", rest))?;
+    is_told(plane, "lab", "Invalid", "policy: ").await?;
+    println!(
+        "another one drives {:.1?} after the first was killed",
+        killed.elapsed()
+    );
+    let log = second.log()?;
+    ensure!(log.contains("second: has the lease"), "{log}");
+    Ok(())
+}
+
+async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
+    let mut fleet = Fleet::start(&scratch).await?;
+    chapters![
+        the_nodes_are_the_fleets(&fleet),
+        one_node_after_the_other_is_upgraded_under_its_pods(&mut fleet, &scratch),
+        kubectl_tells_the_story(&fleet),
+        a_bad_version_stops_after_the_first_node(&fleet),
+        a_persons_cordon_stays(&fleet),
+    ]
+    .await
+}
+
+async fn the_nodes_are_the_fleets(fleet: &Fleet) -> Outcome {
+    for name in fleet::NAMES {
+        fleet.wait_for_label(name, "v0.1.0").await?;
+    }
+    Ok(())
+}
+
+/// The operator is killed when the first node has begun, and another one goes on.
+async fn one_node_after_the_other_is_upgraded_under_its_pods(
+    fleet: &mut Fleet,
+    scratch: &Scratch,
+) -> Outcome {
+    let plane = &fleet.cluster.plane;
+    let image = fleet.image("v0.2.0");
+    plane
+        .kubectl()
+        .apply("lab", &pool("lab", "r1", &image, ""))?;
+    let first = format!("lab.{}.1", fleet::NAMES[0]);
+    fleet.wait_for_phase(&first, "Upgrading").await?;
+    fleet.restart_operator(scratch, "second")?;
+    is_told(
+        &fleet.cluster.plane,
+        "lab",
+        "Done",
+        "2 of 2 nodes run v0.2.0",
+    )
+    .await?;
+    for name in fleet::NAMES {
+        fleet.wait_for_label(name, "v0.2.0").await?;
+        ensure!(!fleet.is_cordoned(name)?, "{name} is cordoned");
+    }
+    fleet.never_two_at_once()
+}
+
+async fn kubectl_tells_the_story(fleet: &Fleet) -> Outcome {
+    let kubectl = fleet.cluster.plane.kubectl();
+    println!("{}", kubectl.run(&["get", "pools"])?);
+    println!("{}", kubectl.run(&["get", "nodeupgrades"])?);
+    let shown = Told::of(&fleet.cluster.plane, "lab")?;
+    ensure!(shown.condition("Updated") == "True/AllNodes", "{shown:?}");
+    for name in fleet::NAMES {
+        let upgrade = format!("lab.{name}.1");
+        let upgrade = kubectl.get(&["nodeupgrade", &upgrade])?;
+        ensure!(column(&upgrade, "from") == "v0.1.0", "{upgrade:#}");
+        ensure!(column(&upgrade, "ended") != "", "{upgrade:#}");
+    }
+    Ok(())
+}
+
+async fn a_bad_version_stops_after_the_first_node(fleet: &Fleet) -> Outcome {
+    let plane = &fleet.cluster.plane;
+    let image = fleet.image(fleet::BROKEN);
+    plane
+        .kubectl()
+        .apply("lab", &pool("lab", "r1", &image, ""))?;
+    is_told(plane, "lab", "Halted", fleet::REASON).await?;
+    let shown = Told::of(plane, "lab")?;
+    println!(
+        "{}",
+        plane
+            .kubectl()
+            .run(&["get", "nodeupgrades", "-o", "wide"])?
+    );
+    ensure!(shown.condition("Failed") == "True/NodeFailed", "{shown:?}");
+    let second = format!("lab.{}.2", fleet::NAMES[1]);
+    fleet.wait_for_phase(&second, "Waiting").await?;
+    for name in fleet::NAMES {
+        fleet.wait_for_label(name, "v0.2.0").await?;
+        fleet.wait_until_uncordoned(name).await?;
+    }
+    Ok(())
+}
+
+/// A node that a person has cordoned is left alone, and the cordon is not taken back.
+async fn a_persons_cordon_stays(fleet: &Fleet) -> Outcome {
+    let plane = &fleet.cluster.plane;
+    let held = fleet::NAMES[0];
+    plane.kubectl().run(&["cordon", held])?;
+    let image = fleet.image("v0.1.0");
+    plane
+        .kubectl()
+        .apply("lab", &pool("lab", "r1", &image, ""))?;
+    is_told(plane, "lab", "Done", "1 of 2 nodes run v0.1.0").await?;
+    fleet.wait_for_label(fleet::NAMES[1], "v0.1.0").await?;
+    fleet.wait_for_label(held, "v0.2.0").await?;
+    fleet
+        .wait_for_phase(&format!("lab.{held}.3"), "Left")
+        .await?;
+    ensure!(fleet.is_cordoned(held)?, "{held} was uncordoned");
+    Ok(())
+}
+
+/// Waits for something that the cluster shows.
+async fn eventually<T>(what: &str, look: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let until = Instant::now() + 3 * PATIENCE;
+    loop {
+        match look() {
+            Ok(seen) => return Ok(seen),
+            Err(error) if Instant::now() > until => {
+                return Err(error).with_context(|| format!("not seen in time: {what}"));
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(300)).await,
+        }
+    }
+}

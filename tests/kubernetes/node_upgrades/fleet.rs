@@ -1,0 +1,167 @@
+//! Two machines as nodes of a cluster, and the operator beside its control plane.
+
+use anyhow::{Context as _, ensure};
+use instar_pki::Role;
+use instar_tests::{
+    FleetOperator, FollowedProgram, Identity, ImageUnderTest, Node, OciImage, Outcome, Scratch,
+    install_fleet_operator,
+};
+
+use super::eventually;
+use super::told::column;
+use crate::cluster::Cluster;
+use crate::manifests;
+use crate::shown::is_ready;
+
+/// The nodes, in the order in which they go.
+pub(super) const NAMES: [&str; 2] = ["worker-1", "worker-2"];
+/// The version that gives itself up, and why.
+pub(super) const BROKEN: &str = "v0.3.0";
+pub(super) const REASON: &str = "the moon is full";
+
+/// Whether each node is cordoned, a line for each change.
+const CORDONS: &str = r#"jsonpath={.metadata.name} {.spec.unschedulable}{"\n"}"#;
+
+pub(super) struct Fleet {
+    pub(super) cluster: Cluster,
+    operator: Option<FleetOperator>,
+    /// The operator's way to the nodes.
+    client_config: String,
+    cordons: std::cell::RefCell<FollowedProgram>,
+    // They end last.
+    _nodes: Vec<Node>,
+}
+
+impl Fleet {
+    /// Boots the machines, has them join, and starts the operator.
+    pub(super) async fn start(scratch: &Scratch) -> anyhow::Result<Self> {
+        let cluster = Cluster::start(scratch)?;
+        push_versions(&cluster, scratch)?;
+        install_fleet_operator(&cluster.plane)?;
+        let identity = Identity::administrator()?;
+        let mut nodes = Vec::new();
+        for name in NAMES {
+            let node = cluster
+                .plan_fleet_node(scratch, &identity, name)?
+                .boot()
+                .await?;
+            join(&cluster, &node, name).await?;
+            nodes.push(node);
+        }
+        let upgrader = identity.with_role(Role::Upgrader)?;
+        let client_config = upgrader.client_config(&nodes[0].endpoint()?)?;
+        let operator = FleetOperator::start(&cluster.plane, scratch, "first", &client_config)?;
+        let cordons = ["get", "nodes", "--watch", "-o", CORDONS];
+        let cordons = std::cell::RefCell::new(cluster.plane.kubectl().follow(&cordons)?);
+        Ok(Self {
+            cluster,
+            operator: Some(operator),
+            client_config,
+            cordons,
+            _nodes: nodes,
+        })
+    }
+
+    /// Kills the operator; another one takes its place.
+    pub(super) fn restart_operator(&mut self, scratch: &Scratch, name: &str) -> Outcome {
+        if let Some(operator) = self.operator.take() {
+            println!("{}", operator.log()?);
+            operator.kill();
+        }
+        let plane = &self.cluster.plane;
+        self.operator = Some(FleetOperator::start(
+            plane,
+            scratch,
+            name,
+            &self.client_config,
+        )?);
+        Ok(())
+    }
+
+    /// The image of a version, in a guest.
+    pub(super) fn image(&self, version: &str) -> String {
+        self.cluster.registry.installer_for_guest(version)
+    }
+
+    pub(super) fn is_cordoned(&self, name: &str) -> anyhow::Result<bool> {
+        let shown = self.cluster.plane.kubectl().get(&["node", name])?;
+        Ok(shown["spec"]["unschedulable"] == true)
+    }
+
+    pub(super) async fn wait_until_uncordoned(&self, name: &str) -> Outcome {
+        eventually(&format!("{name} is uncordoned"), || {
+            ensure!(!self.is_cordoned(name)?, "it is cordoned");
+            Ok(())
+        })
+        .await
+    }
+
+    pub(super) async fn wait_for_label(&self, name: &str, version: &str) -> Outcome {
+        eventually(&format!("{name} runs {version}"), || {
+            let shown = self.cluster.plane.kubectl().get(&["node", name])?;
+            let label = &shown["metadata"]["labels"]["instar.dev/version"];
+            ensure!(label == version, "{label}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until a NodeUpgrade is in a phase.
+    pub(super) async fn wait_for_phase(&self, upgrade: &str, phase: &str) -> Outcome {
+        eventually(&format!("{upgrade} is {phase}"), || {
+            let shown = self
+                .cluster
+                .plane
+                .kubectl()
+                .get(&["nodeupgrade", upgrade])?;
+            ensure!(column(&shown, "phase") == phase, "{:#}", shown["status"]);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Each node was cordoned, and never both.
+    pub(super) fn never_two_at_once(&self) -> Outcome {
+        let mut cordons = self.cordons.borrow_mut();
+        let last = NAMES[1];
+        let is_cordoned = |line: &str| line == format!("{last} true");
+        cordons.wait_for("the second node's cordon", crate::PATIENCE, is_cordoned)?;
+        let mut cordoned = std::collections::BTreeSet::new();
+        for line in cordons.heard() {
+            let (name, is_cordoned) = line.split_once(' ').context("no line of the watch")?;
+            match is_cordoned {
+                "true" => cordoned.insert(name),
+                _ => cordoned.remove(name),
+            };
+            ensure!(cordoned.len() < 2, "{:#?}", cordons.heard());
+        }
+        ensure!(cordons.heard().iter().any(|line| line == "worker-1 true"));
+        Ok(())
+    }
+}
+
+/// The registry gets the first version as well, and one that gives itself up.
+fn push_versions(cluster: &Cluster, scratch: &Scratch) -> Outcome {
+    let registry = &cluster.registry;
+    registry.push_installer_without_kernel(&ImageUnderTest::first()?)?;
+    let broken = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let broken = broken.first_layer_alone();
+    let broken = broken.giving_up(scratch, BROKEN, REASON)?;
+    broken.push(registry, "instar/installer", BROKEN).map(drop)
+}
+
+/// Waits until the node is ready, and says where its API is: behind a port of this host.
+async fn join(cluster: &Cluster, node: &Node, name: &str) -> Outcome {
+    let kubectl = cluster.plane.kubectl();
+    eventually("the node appears", || kubectl.get(&["node", name])).await?;
+    let address = format!("instar.dev/api-address={}", node.endpoint()?);
+    kubectl.run(&["annotate", "node", name, &address])?;
+    kubectl.run(&["label", "node", name, "rack=r1"])?;
+    kubectl.apply("network", &manifests::network(&cluster.greeter()))?;
+    eventually("the node is ready", || {
+        let shown = kubectl.get(&["node", name])?;
+        ensure!(is_ready(&shown), "{:#}", shown["status"]["conditions"]);
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,54 @@
+//! What a pool tells.
+
+use anyhow::ensure;
+use instar_tests::{ControlPlane, Outcome};
+use serde_json::Value;
+
+use super::eventually;
+
+/// A pool as the cluster shows it.
+#[derive(Debug)]
+pub(super) struct Told(Value);
+
+impl Told {
+    pub(super) fn of(plane: &ControlPlane, pool: &str) -> anyhow::Result<Self> {
+        Ok(Self(plane.kubectl().get(&["pool", pool])?))
+    }
+
+    /// A condition as `status/reason`.
+    pub(super) fn condition(&self, kind: &str) -> String {
+        let conditions = self.0["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let condition = conditions.find(|condition| condition["type"] == kind);
+        let part = |name: &str| {
+            let part = condition.and_then(|condition| condition[name].as_str());
+            part.unwrap_or_default().to_owned()
+        };
+        format!("{}/{}", part("status"), part("reason"))
+    }
+}
+
+/// A field of an object's status; empty if it has none.
+pub(super) fn column(object: &Value, name: &str) -> String {
+    let column = object["status"][name].as_str();
+    column.unwrap_or_default().to_owned()
+}
+
+/// Waits until a pool is in a phase, and says this of its present generation.
+pub(super) async fn is_told(plane: &ControlPlane, pool: &str, phase: &str, words: &str) -> Outcome {
+    eventually(&format!("{pool} is {phase}: {words}"), || {
+        let Told(shown) = Told::of(plane, pool)?;
+        let status = &shown["status"];
+        let is_present = status["observedGeneration"] == shown["metadata"]["generation"];
+        let is_meant =
+            column(&shown, "phase") == phase && column(&shown, "message").contains(words);
+        ensure!(is_present && is_meant, "{:#}", status);
+        println!(
+            "{pool}: {}: {}",
+            column(&shown, "phase"),
+            column(&shown, "message")
+        );
+        Ok(())
+    })
+    .await
+}
