@@ -112,6 +112,12 @@ upgrade-image: tools ## Build the image for jobs that upgrade their node: target
 	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) -p instarctl
 	@$(call build-upgrade-image,$(VERSION),upgrade)
 
+.PHONY: operator-image
+operator-image: tools ## Build the image of the operator for Kubernetes: target/image/operator
+	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) -p instar-operator
+	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-operator --entrypoint /instar-operator \
+	    --out target/image/operator --label org.opencontainers.image.version=$(VERSION)
+
 .PHONY: packages
 packages: tools ## Renew image/packages, the exact Debian packages of the image, and say what has changed
 	target/debug/image packages $(if $(MIRROR),--mirror $(MIRROR)) $(if $(SECURITY_MIRROR),--security-mirror $(SECURITY_MIRROR))
@@ -175,7 +181,8 @@ e2e: image ## Run the tests in virtual machines
 test-kubernetes: image kubernetes-base upgrade-image ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
 	@build/kubernetes-peers
 	@build/kubernetes-extensions
-	cargo test --locked $(TOOLS) --test kubernetes -- --test-threads=1
+	cargo build --locked $(TOOLS) -p instar-operator --bins
+	cargo test --locked $(TOOLS) -p instar-operator --test kubernetes -- --test-threads=1
 
 .PHONY: test
 test: deps ## Run lints, unit tests, and a quarter of the end-to-end tests, in 25 minutes; one summary at the end

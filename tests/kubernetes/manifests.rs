@@ -22,6 +22,11 @@ pub(crate) fn answerer(image: &str) -> String {
     with_image(include_str!("manifests/answerer.yaml"), image)
 }
 
+/// The Deployment `guarded` on this node, with a budget that lets none of its pods go.
+pub(crate) fn guarded(image: &str, node: &str) -> String {
+    with_image(include_str!("manifests/guarded.yaml"), image).replace("${NODE}", node)
+}
+
 /// kured, for an API server at this port.
 pub(crate) fn kured(image: &str, port: u16) -> String {
     let manifest = with_image(include_str!("manifests/kured.yaml"), image);

@@ -140,9 +140,9 @@ async fn another_operator_takes_over(
 ) -> Outcome {
     println!("{}", first.log()?);
     let second = FleetOperator::start(plane, scratch, "second", config)?;
-    first.kill();
     let killed = Instant::now();
-    let rest = "  policy: {windows: [\"Mon 25:00-26:00\"]}\n";
+    first.kill();
+    let rest = "  policy: {patience: 99999999999999999999d}\n";
     plane
         .kubectl()
         .apply("lab", &pool("lab", "none", "r/i:v0.2.0", rest))?;
@@ -163,6 +163,8 @@ async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
         one_node_after_the_other_is_upgraded_under_its_pods(&mut fleet, &scratch),
         kubectl_tells_the_story(&fleet),
         a_bad_version_stops_after_the_first_node(&fleet),
+        pods_that_would_end_stay_while_their_budget_forbids(&fleet),
+        they_are_evicted_before_the_upgrade(&fleet),
         a_persons_cordon_stays(&fleet),
     ]
     .await
@@ -241,6 +243,37 @@ async fn a_bad_version_stops_after_the_first_node(fleet: &Fleet) -> Outcome {
     Ok(())
 }
 
+/// The node says that its pods would not live through this image. It is not upgraded, and the pod runs on.
+async fn pods_that_would_end_stay_while_their_budget_forbids(fleet: &Fleet) -> Outcome {
+    let plane = &fleet.cluster.plane;
+    let held = fleet.run_guarded_pod(fleet::NAMES[0]).await?;
+    let image = fleet.push_with_other_rules("one")?;
+    let rest = "  drain: {timeout: 20s}\n";
+    plane
+        .kubectl()
+        .apply("lab", &pool("lab", "r1", &image, rest))?;
+    is_told(plane, "lab", "Halted", "disruption budget").await?;
+    fleet.wait_until_uncordoned(fleet::NAMES[0]).await?;
+    ensure!(fleet.guarded_pod()? == held, "the pod was replaced");
+    Ok(())
+}
+
+/// Without the budget it goes, the node is upgraded, and the pod is back.
+async fn they_are_evicted_before_the_upgrade(fleet: &Fleet) -> Outcome {
+    let plane = &fleet.cluster.plane;
+    let before = fleet.guarded_pod()?;
+    plane.kubectl().run(&["delete", "pdb", "guarded"])?;
+    let image = fleet.push_with_other_rules("two")?;
+    plane
+        .kubectl()
+        .apply("lab", &pool("lab", "r1", &image, ""))?;
+    is_told(plane, "lab", "Done", "2 of 2 nodes").await?;
+    let after = fleet.run_guarded_pod(fleet::NAMES[0]).await?;
+    ensure!(after != before, "the pod was not evicted");
+    println!("{}", fleet.log()?);
+    Ok(())
+}
+
 /// A node that a person has cordoned is left alone, and the cordon is not taken back.
 async fn a_persons_cordon_stays(fleet: &Fleet) -> Outcome {
     let plane = &fleet.cluster.plane;
@@ -254,7 +287,7 @@ async fn a_persons_cordon_stays(fleet: &Fleet) -> Outcome {
     fleet.wait_for_label(fleet::NAMES[1], "v0.1.0").await?;
     fleet.wait_for_label(held, "v0.2.0").await?;
     fleet
-        .wait_for_phase(&format!("lab.{held}.3"), "Left")
+        .wait_for_phase(&format!("lab.{held}.5"), "Left")
         .await?;
     ensure!(fleet.is_cordoned(held)?, "{held} was uncordoned");
     Ok(())

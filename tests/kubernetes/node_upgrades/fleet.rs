@@ -1,5 +1,8 @@
 //! Two machines as nodes of a cluster, and the operator beside its control plane.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, ensure};
 use instar_pki::Role;
 use instar_tests::{
@@ -27,7 +30,7 @@ pub(super) struct Fleet {
     operator: Option<FleetOperator>,
     /// The operator's way to the nodes.
     client_config: String,
-    cordons: std::cell::RefCell<FollowedProgram>,
+    cordons: RefCell<FollowedProgram>,
     // They end last.
     _nodes: Vec<Node>,
 }
@@ -39,20 +42,13 @@ impl Fleet {
         push_versions(&cluster, scratch)?;
         install_fleet_operator(&cluster.plane)?;
         let identity = Identity::administrator()?;
-        let mut nodes = Vec::new();
-        for name in NAMES {
-            let node = cluster
-                .plan_fleet_node(scratch, &identity, name)?
-                .boot()
-                .await?;
-            join(&cluster, &node, name).await?;
-            nodes.push(node);
-        }
-        let upgrader = identity.with_role(Role::Upgrader)?;
-        let client_config = upgrader.client_config(&nodes[0].endpoint()?)?;
+        let nodes = boot(&cluster, &identity, scratch).await?;
+        let client_config = identity
+            .with_role(Role::Upgrader)?
+            .client_config("127.0.0.1")?;
         let operator = FleetOperator::start(&cluster.plane, scratch, "first", &client_config)?;
         let cordons = ["get", "nodes", "--watch", "-o", CORDONS];
-        let cordons = std::cell::RefCell::new(cluster.plane.kubectl().follow(&cordons)?);
+        let cordons = RefCell::new(cluster.plane.kubectl().follow(&cordons)?);
         Ok(Self {
             cluster,
             operator: Some(operator),
@@ -81,6 +77,52 @@ impl Fleet {
     /// The image of a version, in a guest.
     pub(super) fn image(&self, version: &str) -> String {
         self.cluster.registry.installer_for_guest(version)
+    }
+
+    /// Pushes an image of v0.2.0 whose rules for containers differ, so that none lives through an upgrade to it; returns its name in a guest.
+    pub(super) fn push_with_other_rules(&self, rules: &str) -> anyhow::Result<String> {
+        let registry = &self.cluster.registry;
+        let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
+        let image = image.first_layer_alone();
+        let image = image.label("dev.instar.workloads", rules);
+        let repository = format!("instar/{rules}");
+        image.push(registry, &repository, "v0.2.0")?;
+        Ok(registry.image_for_guest(&format!("{repository}:v0.2.0")))
+    }
+
+    /// Runs the pod with a disruption budget, or waits until it runs again; returns its id.
+    pub(super) async fn run_guarded_pod(&self, node: &str) -> anyhow::Result<String> {
+        let kubectl = self.cluster.plane.kubectl();
+        if kubectl.get(&["deployment", "guarded"]).is_err() {
+            kubectl.apply(
+                "guarded",
+                &manifests::guarded(&self.cluster.greeter(), node),
+            )?;
+        }
+        eventually("the guarded pod runs", || {
+            let shown = kubectl.get(&["deployment", "guarded"])?;
+            ensure!(
+                shown["status"]["readyReplicas"] == 1,
+                "{:#}",
+                shown["status"]
+            );
+            self.guarded_pod()
+        })
+        .await
+    }
+
+    /// The id of the pod with a disruption budget.
+    pub(super) fn guarded_pod(&self) -> anyhow::Result<String> {
+        let which = ["pods", "-l", "app=guarded"];
+        let shown = self.cluster.plane.kubectl().get(&which)?;
+        let pods = shown["items"].as_array().context("no list")?;
+        ensure!(pods.len() == 1, "{} pods", pods.len());
+        Ok(pods[0]["metadata"]["uid"].to_string())
+    }
+
+    /// What the operator that runs has written.
+    pub(super) fn log(&self) -> anyhow::Result<String> {
+        self.operator.as_ref().context("no operator")?.log()
     }
 
     pub(super) fn is_cordoned(&self, name: &str) -> anyhow::Result<bool> {
@@ -126,7 +168,7 @@ impl Fleet {
         let last = NAMES[1];
         let is_cordoned = |line: &str| line == format!("{last} true");
         cordons.wait_for("the second node's cordon", crate::PATIENCE, is_cordoned)?;
-        let mut cordoned = std::collections::BTreeSet::new();
+        let mut cordoned = BTreeSet::new();
         for line in cordons.heard() {
             let (name, is_cordoned) = line.split_once(' ').context("no line of the watch")?;
             match is_cordoned {
@@ -138,6 +180,21 @@ impl Fleet {
         ensure!(cordons.heard().iter().any(|line| line == "worker-1 true"));
         Ok(())
     }
+}
+
+async fn boot(
+    cluster: &Cluster,
+    identity: &Identity,
+    scratch: &Scratch,
+) -> anyhow::Result<Vec<Node>> {
+    let mut nodes = Vec::new();
+    for name in NAMES {
+        let node = cluster.plan_fleet_node(scratch, identity, name)?;
+        let node = node.boot().await?;
+        join(cluster, &node, name).await?;
+        nodes.push(node);
+    }
+    Ok(nodes)
 }
 
 /// The registry gets the first version as well, and one that gives itself up.
