@@ -65,6 +65,15 @@ impl Node {
         })
     }
 
+    /// The same node under another name for people, such as that of its object in a cluster.
+    #[must_use]
+    pub fn called(self, name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ..self
+        }
+    }
+
     /// The name of the node in output.
     pub fn name(&self) -> &str {
         &self.name

@@ -66,7 +66,7 @@ impl Cluster {
             ..Target::default()
         };
         match timeout(ASK, target.behind_endpoint()).await {
-            Ok(connected) => connected,
+            Ok(connected) => connected.map(|connected| connected.called(&node.name)),
             Err(_) => Err(unreachable(format!(
                 "{address} does not answer within {} s",
                 ASK.as_secs()

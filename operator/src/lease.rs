@@ -93,6 +93,7 @@ impl Leadership {
             }
             Ok::<_, kube::Error>(())
         };
+        // A lease that is not given back ends by itself.
         let _ = timeout(CALL, give).await;
     }
 

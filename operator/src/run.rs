@@ -168,11 +168,14 @@ async fn each<K>(
     }
 }
 
+/// What wakes the keeper of each pool, by the pool's name.
+type Wakers = BTreeMap<String, Rc<Notify>>;
+
 /// A keeper for each pool.
 struct Keepers {
     cluster: Cluster,
     /// What wakes each keeper; none before all watches have seen the cluster once.
-    wakers: Rc<RefCell<Option<BTreeMap<String, Rc<Notify>>>>>,
+    wakers: Rc<RefCell<Option<Wakers>>>,
     /// The nodes as they were seen last: most changes of their objects do not matter here.
     seen: RefCell<BTreeMap<String, NodeView>>,
 }
@@ -187,7 +190,7 @@ impl Keepers {
             ..
         } = &self.cluster;
         if wait(nodes).await && wait(pools).await && wait(upgrades).await {
-            *self.wakers.borrow_mut() = Some(BTreeMap::new());
+            *self.wakers.borrow_mut() = Some(Wakers::new());
             self.wake_all();
             self.free_orphans();
         }

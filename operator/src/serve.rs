@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -70,6 +69,7 @@ pub(crate) async fn begin(
                 let mut server = http1::Builder::new();
                 server.timer(TokioTimer::new()).header_read_timeout(HEAD);
                 let connection = server.serve_connection(TokioIo::new(stream), answer);
+                // A reader that went away, or took too long, has lost nothing that it cannot ask for again.
                 let _ = tokio::time::timeout(LIFE, connection).await;
                 drop(slot);
             });
@@ -93,36 +93,30 @@ fn answer(path: &str, leads: bool, pools: &[(String, PoolStatus)]) -> Response<F
 }
 
 fn metrics(leads: bool, pools: &[(String, PoolStatus)]) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "# TYPE instar_operator_leads gauge\ninstar_operator_leads {}",
-        u8::from(leads)
-    );
     let figures: [(&str, fn(&PoolStatus) -> u32); 3] = [
         ("nodes", |status| status.nodes),
         ("updated_nodes", |status| status.updated),
         ("failed_nodes", |status| status.failed),
     ];
+    let mut lines = vec![
+        "# TYPE instar_operator_leads gauge".to_owned(),
+        format!("instar_operator_leads {}", u8::from(leads)),
+    ];
     for (name, figure) in figures {
-        let _ = writeln!(text, "# TYPE instar_pool_{name} gauge");
+        lines.push(format!("# TYPE instar_pool_{name} gauge"));
         for (pool, status) in pools {
-            let _ = writeln!(
-                text,
-                "instar_pool_{name}{{pool=\"{pool}\"}} {}",
-                figure(status)
-            );
+            let figure = figure(status);
+            lines.push(format!("instar_pool_{name}{{pool=\"{pool}\"}} {figure}"));
         }
     }
-    let _ = writeln!(text, "# TYPE instar_pool_phase gauge");
+    lines.push("# TYPE instar_pool_phase gauge".to_owned());
     for (pool, status) in pools {
         let phase = status.phase.as_deref().unwrap_or("Waiting");
-        let _ = writeln!(
-            text,
+        lines.push(format!(
             "instar_pool_phase{{pool=\"{pool}\",phase=\"{phase}\"}} 1"
-        );
+        ));
     }
-    text
+    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! The custom resources: what people write, and what the operator shows.
 
+// The lint takes the columns of a definition, which have the same type, for one attribute that is written twice.
+#![allow(clippy::duplicated_attributes)]
+
 mod node_upgrade;
 mod pool;
 

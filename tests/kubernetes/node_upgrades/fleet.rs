@@ -10,8 +10,8 @@ use instar_tests::{
     install_fleet_operator,
 };
 
-use super::eventually;
-use super::told::column;
+use super::told::{column, is_told};
+use super::{eventually, pool};
 use crate::cluster::Cluster;
 use crate::manifests;
 use crate::shown::is_ready;
@@ -23,7 +23,13 @@ pub(super) const BROKEN: &str = "v0.3.0";
 pub(super) const REASON: &str = "the moon is full";
 
 /// Whether each node is cordoned, a line for each change.
-const CORDONS: &str = r#"jsonpath={.metadata.name} {.spec.unschedulable}{"\n"}"#;
+const CORDONS: [&str; 5] = [
+    "get",
+    "nodes",
+    "--watch",
+    "-o",
+    r#"jsonpath={.metadata.name} {.spec.unschedulable}{"\n"}"#,
+];
 
 pub(super) struct Fleet {
     pub(super) cluster: Cluster,
@@ -43,19 +49,16 @@ impl Fleet {
         install_fleet_operator(&cluster.plane)?;
         let identity = Identity::administrator()?;
         let nodes = boot(&cluster, &identity, scratch).await?;
-        let client_config = identity
-            .with_role(Role::Upgrader)?
-            .client_config("127.0.0.1")?;
-        let operator = FleetOperator::start(&cluster.plane, scratch, "first", &client_config)?;
-        let cordons = ["get", "nodes", "--watch", "-o", CORDONS];
-        let cordons = RefCell::new(cluster.plane.kubectl().follow(&cordons)?);
-        Ok(Self {
+        let upgrader = identity.with_role(Role::Upgrader)?;
+        let mut fleet = Self {
+            cordons: RefCell::new(cluster.plane.kubectl().follow(&CORDONS)?),
             cluster,
-            operator: Some(operator),
-            client_config,
-            cordons,
+            operator: None,
+            client_config: upgrader.client_config("127.0.0.1")?,
             _nodes: nodes,
-        })
+        };
+        fleet.restart_operator(scratch, "first")?;
+        Ok(fleet)
     }
 
     /// Kills the operator; another one takes its place.
@@ -71,6 +74,23 @@ impl Fleet {
             name,
             &self.client_config,
         )?);
+        Ok(())
+    }
+
+    /// Has the pool name this image; `rest` are more lines of its spec.
+    pub(super) fn roll(&self, image: &str, rest: &str) -> Outcome {
+        let kubectl = self.cluster.plane.kubectl();
+        kubectl.apply("lab", &pool("lab", "r1", image, rest))
+    }
+
+    /// Waits until the pool is in a phase, and says this.
+    pub(super) async fn told(&self, phase: &str, words: &str) -> Outcome {
+        is_told(&self.cluster.plane, "lab", phase, words).await
+    }
+
+    /// Prints what kubectl says.
+    pub(super) fn print(&self, command: &[&str]) -> Outcome {
+        println!("{}", self.cluster.plane.kubectl().run(command)?);
         Ok(())
     }
 
@@ -94,21 +114,18 @@ impl Fleet {
     pub(super) async fn run_guarded_pod(&self, node: &str) -> anyhow::Result<String> {
         let kubectl = self.cluster.plane.kubectl();
         if kubectl.get(&["deployment", "guarded"]).is_err() {
-            kubectl.apply(
-                "guarded",
-                &manifests::guarded(&self.cluster.greeter(), node),
-            )?;
+            let manifest = manifests::guarded(&self.cluster.greeter(), node);
+            kubectl.apply("guarded", &manifest)?;
         }
-        eventually("the guarded pod runs", || {
-            let shown = kubectl.get(&["deployment", "guarded"])?;
-            ensure!(
-                shown["status"]["readyReplicas"] == 1,
-                "{:#}",
-                shown["status"]
-            );
-            self.guarded_pod()
-        })
-        .await
+        eventually("the guarded pod runs", || self.ready_guarded_pod()).await
+    }
+
+    fn ready_guarded_pod(&self) -> anyhow::Result<String> {
+        let kubectl = self.cluster.plane.kubectl();
+        let shown = kubectl.get(&["deployment", "guarded"])?;
+        let status = &shown["status"];
+        ensure!(status["readyReplicas"] == 1, "{status:#}");
+        self.guarded_pod()
     }
 
     /// The id of the pod with a disruption budget.

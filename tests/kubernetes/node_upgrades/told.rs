@@ -1,5 +1,7 @@
 //! What a pool tells.
 
+use std::collections::BTreeSet;
+
 use anyhow::ensure;
 use instar_tests::{ControlPlane, Outcome};
 use serde_json::Value;
@@ -51,4 +53,26 @@ pub(super) async fn is_told(plane: &ControlPlane, pool: &str, phase: &str, words
         Ok(())
     })
     .await
+}
+
+/// What the operator's roles allow, as in `list pods` and `update instar.dev/pools/status`.
+pub(super) fn granted(plane: &ControlPlane) -> anyhow::Result<BTreeSet<String>> {
+    let kubectl = plane.kubectl();
+    let name = "instar-operator";
+    let roles = [
+        kubectl.get(&["clusterrole", name])?,
+        kubectl.get(&["role", name, "-n", "instar-system"])?,
+    ];
+    let rules = roles.iter().flat_map(|role| role["rules"].as_array());
+    let verbs = rules.flatten().flat_map(verbs);
+    Ok(verbs.collect())
+}
+
+fn verbs(rule: &Value) -> Vec<String> {
+    let first = |name: &str| rule[name][0].as_str().unwrap_or_default();
+    let resource = format!("{}/{}", first("apiGroups"), first("resources"));
+    let resource = resource.trim_start_matches('/');
+    let verbs = rule["verbs"].as_array().into_iter().flatten();
+    let verbs = verbs.filter_map(Value::as_str);
+    verbs.map(|verb| format!("{verb} {resource}")).collect()
 }

@@ -1,5 +1,6 @@
 //! A control plane on this host: etcd, API server, controller manager and scheduler, which end with the test.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use instar_qemu::{OwnedProcess, PortLease, lease_port};
+use serde_json::Value;
 
 use super::authority::{Authority, Credentials, TokenKey};
 use super::kubectl::Kubectl;
@@ -120,6 +122,21 @@ impl ControlPlane {
         format!("https://{HOST_FOR_GUEST}:{}", self.port())
     }
 
+    /// What service accounts of the operator's namespace have asked for, as in `list pods` and `update instar.dev/pools/status`.
+    pub fn audited(&self) -> Result<BTreeSet<String>> {
+        let log = self.kubectl.folder().join(AUDIT_LOG);
+        let log = std::fs::read_to_string(log).context("cannot read the audit log")?;
+        let events = log.lines().map(|line| {
+            let event: Value = serde_json::from_str(line).context("a line of the audit log")?;
+            let part = |name: &str| event["objectRef"][name].as_str().unwrap_or_default();
+            let parts = ["apiGroup", "resource", "subresource"].map(part);
+            let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            let verb = event["verb"].as_str().unwrap_or_default();
+            Ok(format!("{verb} {}", parts.join("/")))
+        });
+        events.collect()
+    }
+
     /// The port of the API server, also for a guest.
     pub fn port(&self) -> u16 {
         self.apiserver.port.port()
@@ -192,6 +209,12 @@ impl Apiserver {
         ));
         command.arg(format!("--secure-port={}", port.port()));
         command.args(APISERVER);
+        option(
+            &mut command,
+            "audit-policy-file",
+            &folder.write("audit.yaml", AUDIT)?,
+        );
+        option(&mut command, "audit-log-path", &folder.join(AUDIT_LOG));
         let authority_file = authority.own().certificate;
         option(&mut command, "client-ca-file", &authority_file);
         let names = ["localhost", "127.0.0.1", HOST_FOR_GUEST, "10.96.0.1"];
@@ -239,6 +262,11 @@ impl Apiserver {
         Ok(())
     }
 }
+
+/// Requests of service accounts of the operator's namespace are noted, and no others.
+const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
+    rules:\n- {level: Metadata, userGroups: [\"system:serviceaccounts:instar-system\"]}\n- {level: None}\n";
+const AUDIT_LOG: &str = "audit.log";
 
 /// Guests reach the host's loopback, and nobody else does.
 const APISERVER: [&str; 11] = [

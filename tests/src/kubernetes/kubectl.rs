@@ -74,6 +74,11 @@ impl Kubectl {
         FollowedProgram::by(self.command().args(arguments))
     }
 
+    /// The folder of its files.
+    pub(super) fn folder(&self) -> &Scratch {
+        &self.folder
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.options);
