@@ -30,6 +30,8 @@ use crate::upgrade::{Drain, uncordon};
 
 /// The pause between two rounds of a rollout that is under way, for what comes with time alone: windows, soaks, patience.
 const TICK: Duration = Duration::from_secs(5);
+/// The pause before a step: changes that come together are one step, however many nodes join at once.
+const GATHER: Duration = Duration::from_millis(200);
 /// The pause after a round that failed, and before nodes are asked again what an image is.
 const LATER: Duration = Duration::from_secs(20);
 /// Nodes that are asked what an image is, before it is said that none can tell.
@@ -83,7 +85,10 @@ impl Keeper {
             };
             let ended = tokio::select! {
                 ended = self.driver.ended() => Some(ended),
-                () = self.wake.notified() => None,
+                () = self.wake.notified() => {
+                    sleep(GATHER).await;
+                    None
+                }
                 () = sleep(pause.unwrap_or_default()), if pause.is_some() => None,
             };
             if let Some(ended) = ended

@@ -92,8 +92,11 @@ fn answer(path: &str, leads: bool, pools: &[(String, PoolStatus)]) -> Response<F
     response
 }
 
+/// A figure of a pool.
+type Figure = fn(&PoolStatus) -> u32;
+
 fn metrics(leads: bool, pools: &[(String, PoolStatus)]) -> String {
-    let figures: [(&str, fn(&PoolStatus) -> u32); 3] = [
+    let figures: [(&str, Figure); 3] = [
         ("nodes", |status| status.nodes),
         ("updated_nodes", |status| status.updated),
         ("failed_nodes", |status| status.failed),

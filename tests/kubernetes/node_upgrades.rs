@@ -18,6 +18,7 @@ use crate::PATIENCE;
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         pools_without_machines_tell_what_they_wait_for,
+        many_nodes_cost_little,
         a_pool_upgrades_its_nodes_one_by_one,
     ]
 }
@@ -148,6 +149,52 @@ async fn another_operator_takes_over(
     is_told(plane, "lab", "Invalid", "policy: ").await?;
     let log = second.log()?;
     ensure!(log.contains("second: has the lease"), "{log}");
+    Ok(())
+}
+
+/// The number of nodes in a large cluster, and the memory that the operator may have there.
+const MANY: usize = 10_000;
+const MEMORY_MIB: u64 = 150;
+
+async fn many_nodes_cost_little(scratch: Scratch) -> Outcome {
+    let plane = ControlPlane::start(&scratch)?;
+    install_fleet_operator(&plane)?;
+    let config = Identity::administrator()?.client_config("127.0.0.1:1")?;
+    plane.kubectl().create("many", &many_nodes())?;
+    let operator = FleetOperator::start(&plane, &scratch, "first", &config)?;
+    chapters![
+        all_nodes_are_seen(&plane),
+        memory_is_small(&operator),
+        nothing_is_asked_while_nothing_changes(&plane),
+        memory_is_small(&operator),
+    ]
+    .await
+}
+
+fn many_nodes() -> String {
+    let node = |number| {
+        format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: n{number}, labels: {{rack: r1, instar.dev/version: v0.1.0}}}}\n"
+        )
+    };
+    let nodes: Vec<String> = (0..MANY).map(node).collect();
+    nodes.join("---\n")
+}
+
+async fn all_nodes_are_seen(plane: &ControlPlane) -> Outcome {
+    plane
+        .kubectl()
+        .apply("lab", &pool("lab", "r1", "r/i:v0.2.0", ""))?;
+    is_told(plane, "lab", "Waiting", "no node could tell").await
+}
+
+async fn memory_is_small(operator: &FleetOperator) -> Outcome {
+    let mib = operator.memory_mib()?;
+    println!("the operator has {mib} MiB with {MANY} nodes");
+    ensure!(
+        mib <= MEMORY_MIB,
+        "{mib} MiB, and {MEMORY_MIB} MiB are promised"
+    );
     Ok(())
 }
 

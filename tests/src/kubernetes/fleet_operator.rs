@@ -58,6 +58,16 @@ impl FleetOperator {
         Ok(Self { process, log })
     }
 
+    /// Its memory, in MiB: all that is in RAM, its program's pages too.
+    pub fn memory_mib(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid()))?;
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kib: u64 = kib.context("no VmRSS")?.trim().parse()?;
+        Ok(kib / 1024)
+    }
+
     /// Ends it at once, as a power cut does.
     pub fn kill(self) {
         self.process.kill();
