@@ -28,6 +28,8 @@ pub(crate) struct Cluster {
     pub(crate) lease: Rc<Leadership>,
     /// The client configuration for the nodes' APIs.
     pub(crate) talosconfig: Option<PathBuf>,
+    /// The node on which this process runs.
+    pub(crate) own_node: Option<String>,
 }
 
 impl Cluster {

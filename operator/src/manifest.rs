@@ -169,6 +169,7 @@ impl Place {
             "env": [
                 field("POD_NAME", "metadata.name"),
                 field("POD_NAMESPACE", "metadata.namespace"),
+                field("NODE_NAME", "spec.nodeName"),
                 {"name": "TALOSCONFIG", "value": "/var/run/secrets/talos.dev/config"},
                 {"name": "INSTAR_LISTEN", "value": "0.0.0.0:8080"},
             ],

@@ -203,7 +203,8 @@ impl Keeper {
             },
         };
         let record = before.map(|(_, record)| record);
-        let begun = rollouts::begin(release, checked.policy.clone(), &checked.nodes, record);
+        let own = self.cluster.own_node.as_deref();
+        let begun = rollouts::begin(release, &checked.policy, &checked.nodes, own, record);
         let begun = begun.map_err(|error| Error::Other(error.to_string()))?;
         let number = rollout.map_or(1, |rollout| rollout.number + 1);
         let rollout = Rollout {
@@ -239,6 +240,11 @@ impl Keeper {
     /// Asks nodes what the image is.
     async fn resolve(&self, checked: &Checked) -> Result<Release, Wait> {
         let mut answers = Vec::new();
+        if checked.nodes.iter().all(|node| node.unready.is_some()) {
+            return Err(Wait::For(
+                "no node is ready, and could tell what the image is".to_owned(),
+            ));
+        }
         let ready = checked.nodes.iter().filter(|node| node.unready.is_none());
         for view in ready.take(ASKED) {
             let ask = async {

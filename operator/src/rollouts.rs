@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 
 use instar_rollout::{
-    BadRollout, Command, MachineName, Member, Phase, Policy, Record, Release, Step,
+    BadRollout, Command, MachineName, Member, Phase, Policy, Record, Release, Seconds, Select,
+    Step, Wave,
 };
 
 use crate::api::PoolSpec;
@@ -56,11 +57,30 @@ fn is_due(node: &NodeView, record: &Record) -> bool {
     runs_another && !has_failed && node.hold.is_none() && node.unready.is_none()
 }
 
+/// The label, in a record alone, of nodes that this operator does not run on.
+const ELSEWHERE: &str = "operator=elsewhere";
+
+/// The policies of a rollout: the pool's, and that the operator's own node is the last one.
+fn policies(policy: &Policy) -> Vec<Policy> {
+    let first = Wave {
+        select: Select::Label(ELSEWHERE.to_owned()),
+        soak: Seconds(0),
+    };
+    let own_node_last = Policy {
+        waves: vec![first],
+        max_failures: policy.max_failures,
+        patience: policy.patience,
+        ..Policy::default()
+    };
+    vec![policy.clone(), own_node_last]
+}
+
 /// Begins a rollout of a version over these nodes. Nodes that failed at this very version before keep their failure, and are not tried again.
 pub(crate) fn begin(
     target: Release,
-    policy: Policy,
+    policy: &Policy,
     nodes: &[NodeView],
+    own_node: Option<&str>,
     before: Option<&Record>,
 ) -> Result<Record, BadRollout> {
     let members: BTreeMap<MachineName, Member> = nodes
@@ -81,9 +101,12 @@ pub(crate) fn begin(
     let wanted: Vec<&String> = policy.waves.iter().filter_map(label).collect();
     let members = members.into_iter().map(|(name, mut member)| {
         member.labels.retain(|label| wanted.contains(&label));
+        if own_node != Some(name.as_str()) {
+            member.labels.insert(ELSEWHERE.to_owned());
+        }
         (name, member)
     });
-    let mut record = Record::begin(target, vec![policy.clone()], members.collect())?;
+    let mut record = Record::begin(target, policies(policy), members.collect())?;
     let same = before.filter(|before| before.target.is(&record.target));
     for (name, entry) in same.into_iter().flat_map(|before| &before.machines) {
         if let (Step::Failed { .. }, Some(own)) = (&entry.step, record.machines.get_mut(name)) {
@@ -95,9 +118,9 @@ pub(crate) fn begin(
     Ok(record)
 }
 
-fn label(wave: &instar_rollout::Wave) -> Option<&String> {
+fn label(wave: &Wave) -> Option<&String> {
     match &wave.select {
-        instar_rollout::Select::Label(label) => Some(label),
+        Select::Label(label) => Some(label),
         _ => None,
     }
 }
@@ -109,7 +132,7 @@ const PAUSED: &str = "spec.paused is set";
 pub(crate) fn take_in(record: &mut Record, spec: &PoolSpec, policy: &Policy) -> bool {
     let before = record.clone();
     if !record.has_ended() {
-        record.policies = vec![policy.clone()];
+        record.policies = policies(policy);
         record.approved = spec.approved_waves as usize;
         record.paused = spec.paused.then(|| PAUSED.to_owned());
     }
@@ -133,7 +156,7 @@ pub(crate) fn command(text: &str) -> Option<Command> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use instar_rollout::Moment;
+    use instar_rollout::{Condition, Fact, Facts, Moment, Reason, decide};
     use serde_json::json;
 
     use super::*;
@@ -155,7 +178,7 @@ mod tests {
     }
 
     fn record(nodes: &[NodeView]) -> Record {
-        begin(release("v2"), Policy::default(), nodes, None).unwrap()
+        begin(release("v2"), &Policy::default(), nodes, None, None).unwrap()
     }
 
     fn failed() -> Step {
@@ -240,10 +263,47 @@ mod tests {
             .get_mut(&MachineName::from("n1"))
             .unwrap()
             .step = failed();
-        let again = begin(release("v2"), Policy::default(), &nodes, Some(&before)).unwrap();
+        let again = begin(
+            release("v2"),
+            &Policy::default(),
+            &nodes,
+            None,
+            Some(&before),
+        )
+        .unwrap();
         assert_eq!((again.failures(), again.forgiven), (1, 1));
-        let other = begin(release("v3"), Policy::default(), &nodes, Some(&before)).unwrap();
+        let other = begin(
+            release("v3"),
+            &Policy::default(),
+            &nodes,
+            None,
+            Some(&before),
+        )
+        .unwrap();
         assert_eq!((other.failures(), other.forgiven), (0, 0));
+    }
+
+    #[test]
+    fn the_operators_own_node_is_the_last_one() {
+        let nodes = [node("n1", "v1"), node("n2", "v1"), node("n3", "v1")];
+        let own = Some("n1");
+        let record = begin(release("v2"), &Policy::default(), &nodes, own, None).unwrap();
+        let ready = Fact {
+            condition: Condition::Ready,
+            running: Some(release("v1")),
+            ..Fact::away("")
+        };
+        let names = record.machines.keys().cloned();
+        let facts: Facts = names.map(|name| (name, ready.clone())).collect();
+        let decision = decide(&record, &facts, Moment(1));
+        let asked: Vec<&str> = decision
+            .actions
+            .iter()
+            .map(|it| it.machine().as_str())
+            .collect();
+        assert_eq!(asked, ["n2", "n3"]);
+        let reason = &decision.reasons[&MachineName::from("n1")];
+        assert_eq!(reason, &Reason::Wave(MachineName::from("n2")));
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub struct Options {
     /// This process's name in the lease; the host's name and the process id by default.
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
+    /// The node on which this process runs: it is upgraded last.
+    #[arg(long, env = "NODE_NAME")]
+    node: Option<String>,
     /// Where to serve /healthz and /metrics.
     #[arg(long, env = "INSTAR_LISTEN")]
     listen: Option<SocketAddr>,
@@ -80,7 +83,7 @@ async fn operate(options: Options) -> Result<(), Error> {
         eprintln!("{identity}: has the lease");
         tokio::select! {
             () = lease.keep() => Err(Error::Other("the lease is lost: another process drives".to_owned())),
-            ended = watch(client, lease.clone(), options.talosconfig, pools) => ended,
+            ended = watch(client, lease.clone(), &options, pools) => ended,
         }
     };
     tokio::select! {
@@ -115,7 +118,7 @@ async fn asked_to_end() {
 async fn watch(
     client: Client,
     lease: Rc<Leadership>,
-    talosconfig: Option<PathBuf>,
+    options: &Options,
     shown: serve::Shown,
 ) -> Result<(), Error> {
     let (nodes, node_writer) = reflector::store();
@@ -139,7 +142,8 @@ async fn watch(
             pools,
             upgrades,
             lease,
-            talosconfig,
+            talosconfig: options.talosconfig.clone(),
+            own_node: options.node.clone(),
         },
         wakers: Rc::default(),
         seen: RefCell::default(),

@@ -185,7 +185,7 @@ async fn all_nodes_are_seen(plane: &ControlPlane) -> Outcome {
     plane
         .kubectl()
         .apply("lab", &pool("lab", "r1", "r/i:v0.2.0", ""))?;
-    is_told(plane, "lab", "Waiting", "no node could tell").await
+    is_told(plane, "lab", "Waiting", "no node is ready").await
 }
 
 async fn memory_is_small(operator: &FleetOperator) -> Outcome {
