@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Config, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -28,6 +29,8 @@ use crate::upgrade::uncordon;
 
 /// The name of the lease.
 const LEASE: &str = "instar-operator";
+/// Timeout of a call, for each part of it.
+const CALL: Duration = Duration::from_secs(15);
 
 /// How the operator runs.
 #[derive(Clone, Debug, clap::Args)]
@@ -65,8 +68,7 @@ pub fn run(options: Options) -> Result<(), Error> {
 }
 
 async fn operate(options: Options) -> Result<(), Error> {
-    let client = Client::try_default().await;
-    let client = client.map_err(Error::calling("there is no way to the cluster"))?;
+    let client = client(Some(CALL)).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), &options.namespace);
     let identity = options.identity.clone().unwrap_or_else(own_name);
     let lease = Rc::new(Leadership::new(leases, LEASE, &identity));
@@ -96,6 +98,18 @@ async fn operate(options: Options) -> Result<(), Error> {
     }
 }
 
+/// A client of the cluster whose answers come within this time. Watches are silent for longer, and have a limit of their own for that.
+async fn client(read: Option<Duration>) -> Result<Client, Error> {
+    let found = Config::infer().await;
+    let mut config =
+        found.map_err(|error| Error::Other(format!("there is no way to the cluster: {error}")))?;
+    config.connect_timeout = Some(CALL);
+    config.read_timeout = read;
+    config.reset_reader_on_write = true;
+    config.write_timeout = Some(CALL);
+    Client::try_from(config).map_err(Error::calling("the way to the cluster cannot be used"))
+}
+
 fn own_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}_{}", host.trim(), std::process::id())
@@ -121,18 +135,19 @@ async fn watch(
     options: &Options,
     shown: serve::Shown,
 ) -> Result<(), Error> {
+    let watches = self::client(None).await?;
     let (nodes, node_writer) = reflector::store();
     let (pools, pool_writer) = reflector::store();
     let (upgrades, upgrade_writer) = reflector::store();
     let config = watcher::Config::default();
-    let node_events = watcher(Api::<Node>::all(client.clone()), config.clone())
+    let node_events = watcher(Api::<Node>::all(watches.clone()), config.clone())
         .modify(trim)
         .default_backoff()
         .reflect(node_writer);
-    let pool_events = watcher(Api::<Pool>::all(client.clone()), config.clone())
+    let pool_events = watcher(Api::<Pool>::all(watches.clone()), config.clone())
         .default_backoff()
         .reflect(pool_writer);
-    let upgrade_events = watcher(Api::<NodeUpgrade>::all(client.clone()), config)
+    let upgrade_events = watcher(Api::<NodeUpgrade>::all(watches), config)
         .default_backoff()
         .reflect(upgrade_writer);
     let keepers = Keepers {
