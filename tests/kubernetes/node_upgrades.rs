@@ -208,6 +208,7 @@ async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
         a_persons_command_ends_the_rollout(&fleet),
         pods_that_would_end_stay_while_their_budget_forbids(&fleet),
         they_are_evicted_before_the_upgrade(&fleet),
+        a_person_sends_the_nodes_back(&fleet),
         a_persons_cordon_stays(&fleet),
         every_right_was_used(&fleet),
     ]
@@ -274,17 +275,8 @@ async fn they_are_in_service(fleet: &Fleet, version: &str) -> Outcome {
 }
 
 async fn a_persons_command_ends_the_rollout(fleet: &Fleet) -> Outcome {
-    let plane = &fleet.cluster.plane;
-    let command = ["annotate", "pool", "lab", "instar.dev/command=abort"];
-    plane.kubectl().run(&command)?;
-    fleet.told("Aborted", "a person").await?;
-    eventually("the command is taken away", || {
-        let shown = plane.kubectl().get(&["pool", "lab"])?;
-        let annotations = &shown["metadata"]["annotations"];
-        ensure!(annotations["instar.dev/command"].is_null(), "{annotations}");
-        Ok(())
-    })
-    .await
+    fleet.command("abort").await?;
+    fleet.told("Aborted", "a person").await
 }
 
 /// The node says that its pods would not live through this image. It is not upgraded, and the pod runs on.
@@ -311,6 +303,17 @@ async fn they_are_evicted_before_the_upgrade(fleet: &Fleet) -> Outcome {
     ensure!(after != before, "the pod was not evicted");
     println!("{}", fleet.log()?);
     Ok(())
+}
+
+/// They go back to the image that they ran before.
+async fn a_person_sends_the_nodes_back(fleet: &Fleet) -> Outcome {
+    fleet.command("rollback").await?;
+    fleet.told("WentBack", "a person asked for it").await?;
+    for name in fleet::NAMES {
+        let upgrade = format!("lab.{name}.4");
+        fleet.wait_for_phase(&upgrade, "WentBack").await?;
+    }
+    they_are_in_service(fleet, "v0.2.0").await
 }
 
 /// A node that a person has cordoned is left alone, and the cordon is not taken back.

@@ -83,6 +83,20 @@ impl Fleet {
         kubectl.apply("lab", &pool("lab", "r1", image, rest))
     }
 
+    /// Gives a person's command, and waits until the operator has taken it.
+    pub(super) async fn command(&self, command: &str) -> Outcome {
+        let kubectl = self.cluster.plane.kubectl();
+        let annotation = format!("instar.dev/command={command}");
+        kubectl.run(&["annotate", "pool", "lab", &annotation])?;
+        eventually("the command is taken", || {
+            let shown = kubectl.get(&["pool", "lab"])?;
+            let left = &shown["metadata"]["annotations"]["instar.dev/command"];
+            ensure!(left.is_null(), "{left}");
+            Ok(())
+        })
+        .await
+    }
+
     /// Waits until the pool is in a phase, and says this.
     pub(super) async fn told(&self, phase: &str, words: &str) -> Outcome {
         is_told(&self.cluster.plane, "lab", phase, words).await
