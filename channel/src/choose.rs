@@ -62,7 +62,9 @@ impl std::fmt::Display for Why {
             Why::Chosen => f.write_str("this machine goes to it"),
             Why::Runs => f.write_str("it runs"),
             Why::Architecture => f.write_str("it is for another architecture"),
-            Why::NoOrder => f.write_str("the running version has no place in the order of versions"),
+            Why::NoOrder => {
+                f.write_str("the running version has no place in the order of versions")
+            }
             Why::NotNewer => f.write_str("it is not newer than the running version"),
             Why::Withdrawn(why) => write!(f, "it was withdrawn: {why}"),
             Why::BelowFloor(floor) => write!(f, "it is below this machine's floor {floor}"),

@@ -88,7 +88,9 @@ pub enum NotAList {
     #[error("the list has {0} releases; at most {MOST_RELEASES} are read")]
     TooMany(usize),
     /// A version is there twice, or the order is another one.
-    #[error("{0} is not in its place: a list has each version once for each architecture, the newest first")]
+    #[error(
+        "{0} is not in its place: a list has each version once for each architecture, the newest first"
+    )]
     Order(Version),
     /// The serial is 0.
     #[error("the list has the serial 0; the first list of a channel has 1")]
@@ -100,7 +102,9 @@ pub enum NotAList {
     #[error("the image of {0} is named with a digest: the digest has a field of its own")]
     Digest(Version),
     /// The same content in other bytes: spaces, another order of fields.
-    #[error("the list is not in the one form of bytes that a list has; write it with instar-channel")]
+    #[error(
+        "the list is not in the one form of bytes that a list has; write it with instar-channel"
+    )]
     Form,
 }
 
