@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod candidate;
 pub mod change;
 mod choose;
 mod date;
@@ -32,6 +33,7 @@ mod name;
 mod position;
 mod signed;
 
+pub use candidate::{NotACandidate, Offer};
 pub use choose::{Choice, Follower, Why, choose};
 pub use date::{Date, NotADate};
 pub use label::{Label, NotALabel};

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::store::Resource;
+use crate::values::{Digest, Version};
 
 /// A machine that follows a channel. Its id is the channel's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,7 +46,9 @@ pub struct Heard {
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseFact {
     /// Its version.
-    pub version: String,
+    pub version: Version,
+    /// The digest of its image.
+    pub digest: Digest,
     /// Why.
     pub why: String,
 }

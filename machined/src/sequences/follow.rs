@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use self::report::Reporter;
 use super::RollbackError;
+use super::boot::records;
 use super::{rollback, upgrade};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::base::error_chain::chain;
@@ -151,7 +152,7 @@ impl<'a> Following<'a> {
         let Some(step) = self.decide().await else {
             return LOOK_AGAIN;
         };
-        self.forgive(&step.forgiven).await;
+        forgive(self.machine, &step.forgiven).await;
         self.fetch(&step);
         self.show(&step);
         self.act(&step).await;
@@ -331,27 +332,6 @@ impl<'a> Following<'a> {
         };
         if self.machine.follow.set_image(image) {
             self.machine.pins.look_again();
-        }
-    }
-
-    /// Forgets the failures of releases whose hold is over.
-    async fn forgive(&self, digests: &[Digest]) {
-        if digests.is_empty() {
-            return;
-        }
-        let machine = self.machine;
-        let failed = {
-            let mut failed = machine.upgrades.failed_images();
-            for digest in digests {
-                tracing::info!("{digest} failed before, and may be tried again");
-                failed.forget(&digest.to_string());
-            }
-            failed.clone()
-        };
-        let records = super::boot::records(machine);
-        let saved = blocking_io::within(ANSWER, move || failed.save(&records)).await;
-        if let Err(error) = saved.map_err(anyhow::Error::from).and_then(|saved| saved) {
-            tracing::warn!("the record of failed images is not kept over a reboot: {error:#}");
         }
     }
 
@@ -560,7 +540,8 @@ impl<'a> Following<'a> {
             let reasons = choice.reasons.into_iter();
             reasons
                 .map(|(release, why)| ReleaseFact {
-                    version: release.version.to_string(),
+                    version: release.version.clone(),
+                    digest: release.digest,
                     why: why.to_string(),
                 })
                 .collect()
@@ -587,6 +568,23 @@ impl<'a> Following<'a> {
         }
         machine.store.put(&channel, fact);
     }
+}
+
+/// Forgets the failures of images, so that they may be tried again. Returns whether any had failed.
+pub async fn forgive(machine: &Machine, digests: &[Digest]) -> bool {
+    let had_failed = digests
+        .iter()
+        .filter(|digest| machine.upgrades.forgive(&digest.to_string()))
+        .inspect(|digest| tracing::info!("{digest} failed before, and may be tried again"));
+    if had_failed.count() == 0 {
+        return false;
+    }
+    let (failed, records) = (machine.upgrades.failed_images().clone(), records(machine));
+    let saved = blocking_io::within(ANSWER, move || failed.save(&records)).await;
+    if let Err(error) = saved.map_err(anyhow::Error::from).and_then(|saved| saved) {
+        tracing::warn!("the record of failed images is not kept over a reboot: {error:#}");
+    }
+    true
 }
 
 /// Says how far a pinned image is.
