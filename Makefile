@@ -70,6 +70,8 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 build: deps ## Compile what runs in machines, static
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-init -p machined -p installer -p instar-kubernetes-init -p greeter -p instar-machined-double
+	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
+	    -p instar-channel-publisher
 
 .PHONY: tools
 tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
@@ -111,6 +113,11 @@ endef
 upgrade-image: tools ## Build the image for jobs that upgrade their node: target/image/upgrade
 	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) -p instarctl
 	@$(call build-upgrade-image,$(VERSION),upgrade)
+
+.PHONY: channel-image
+channel-image: build tools ## Build the image of instar-channel, which serves the channels below /channels: target/image/channel
+	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-channel --entrypoint /instar-channel --out target/image/channel \
+	    --argument=--folder=/channels --argument=serve --argument=--listen=0.0.0.0:8080 --label org.opencontainers.image.version=$(VERSION)
 
 .PHONY: packages
 packages: tools ## Renew image/packages, the exact Debian packages of the image, and say what has changed

@@ -51,21 +51,36 @@ fn chosen(list: &List, row: &Row) -> (Option<String>, Vec<Why>) {
     (choice.release.map(|it| it.version.to_string()), reasons)
 }
 
+/// A row of the table: its name, the list, the machine, the reason of the first release, and the version that is chosen.
+type Case = (&'static str, List, Row, Why, Option<&'static str>);
+
+fn check<const N: usize>(cases: [Case; N]) {
+    for (named, list, row, first, goes_to) in cases {
+        let (version, reasons) = chosen(&list, &row);
+        assert_eq!(reasons[0], first, "{named}: {reasons:?}");
+        assert_eq!(version.as_deref(), goes_to, "{named}: {reasons:?}");
+        assert!(!reasons[0].to_string().is_empty());
+    }
+}
+
+/// Two releases, the first one changed.
+fn changed(change: fn(&mut Release)) -> List {
+    let mut list = list_of(&["v0.3.0", "v0.2.1"]);
+    change(&mut list.releases[0]);
+    list
+}
+
+fn unchanged() -> List {
+    changed(|_| {})
+}
+
 #[test]
-fn each_objection_has_its_reason() {
-    let list = |change: fn(&mut Release)| {
-        let mut list = list_of(&["v0.3.0", "v0.2.1"]);
-        change(&mut list.releases[0]);
-        list
-    };
-    let unchanged = || list(|_| {});
-    let held = Why::Held("it failed".into());
-    let floor = || Why::BelowFloor(version("v0.9.0"));
-    for (named, list, row, first, goes_to) in [
+fn what_runs_decides() {
+    check([
         ("nothing", unchanged(), MACHINE, Why::Chosen, Some("v0.3.0")),
         (
             "another architecture",
-            list(|it| it.architecture = "arm64".into()),
+            changed(|it| it.architecture = "arm64".into()),
             MACHINE,
             Why::Architecture,
             Some("v0.2.1"),
@@ -132,9 +147,15 @@ fn each_objection_has_its_reason() {
             Why::Chosen,
             Some("v0.3.0"),
         ),
+    ]);
+}
+
+#[test]
+fn a_withdrawal_the_floor_and_dates_decide() {
+    check([
         (
             "withdrawn",
-            list(|it| it.withdrawn = Some("loses data".into())),
+            changed(|it| it.withdrawn = Some("loses data".into())),
             MACHINE,
             Why::Withdrawn("loses data".into()),
             Some("v0.2.1"),
@@ -146,7 +167,7 @@ fn each_objection_has_its_reason() {
                 floor: Some("v0.9.0"),
                 ..MACHINE
             },
-            floor(),
+            Why::BelowFloor(version("v0.9.0")),
             None,
         ),
         (
@@ -161,7 +182,7 @@ fn each_objection_has_its_reason() {
         ),
         (
             "before what is installed",
-            list(|it| it.date = date(10)),
+            changed(|it| it.date = date(10)),
             Row {
                 created: Some(date(50)),
                 ..MACHINE
@@ -169,16 +190,22 @@ fn each_objection_has_its_reason() {
             Why::BeforeInstalled(date(50)),
             Some("v0.2.1"),
         ),
+    ]);
+}
+
+#[test]
+fn labels_ranges_and_failures_decide() {
+    check([
         (
             "for other machines",
-            list(|it| it.only_for = vec!["canary=yes".parse().unwrap()]),
+            changed(|it| it.only_for = vec!["canary=yes".parse().unwrap()]),
             MACHINE,
             Why::OtherMachines,
             Some("v0.2.1"),
         ),
         (
             "for this machine",
-            list(|it| {
+            changed(|it| {
                 it.only_for = vec!["canary=yes".parse().unwrap(), "site=lab".parse().unwrap()];
             }),
             Row {
@@ -190,7 +217,7 @@ fn each_objection_has_its_reason() {
         ),
         (
             "it may not follow",
-            list(|it| it.upgrades_from = Some(">=v0.2.1".parse().unwrap())),
+            changed(|it| it.upgrades_from = Some(">=v0.2.1".parse().unwrap())),
             MACHINE,
             Why::MayNotFollow,
             Some("v0.2.1"),
@@ -202,7 +229,7 @@ fn each_objection_has_its_reason() {
                 held: &["v0.3.0"],
                 ..MACHINE
             },
-            held.clone(),
+            Why::Held("it failed".into()),
             Some("v0.2.1"),
         ),
         (
@@ -212,15 +239,10 @@ fn each_objection_has_its_reason() {
                 held: &["v0.3.0", "v0.2.1"],
                 ..MACHINE
             },
-            held.clone(),
+            Why::Held("it failed".into()),
             None,
         ),
-    ] {
-        let (version, reasons) = chosen(&list, &row);
-        assert_eq!(reasons[0], first, "{named}: {reasons:?}");
-        assert_eq!(version.as_deref(), goes_to, "{named}: {reasons:?}");
-        assert!(!reasons[0].to_string().is_empty());
-    }
+    ]);
 }
 
 /// Every combination of the objections that can hold at once: exactly a release without any is chosen, and the newest of them.

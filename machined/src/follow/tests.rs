@@ -87,154 +87,191 @@ fn waits(record: &Record, facts: &Facts<'_>, policy: &Policy<'_>) -> (&'static s
     (step.standing.word(), step.act)
 }
 
-#[test]
-fn a_target_waits_for_one_thing_after_the_other() {
+/// A row of the table: its name, the record, a change of facts in which nothing is missing, the policy, and the state with what is to be done.
+type Case<'a> = (
+    &'static str,
+    Record,
+    fn(&mut Facts<'_>),
+    Policy<'a>,
+    (&'static str, Act),
+);
+
+fn check<const N: usize>(cases: [Case<'_>; N]) {
     let new = release("v0.2.0");
-    let (closed, open): (Window, Window) = (
-        "02:00-03:00".parse().unwrap(),
-        "00:55-02:00".parse().unwrap(),
-    );
-    let ready = facts("v0.1.0", Chosen::Release(&new));
-    let at = |change: fn(&mut Facts<'_>)| {
-        let mut facts = ready.clone();
+    for (named, record, change, policy, expected) in cases {
+        let mut facts = facts("v0.1.0", Chosen::Release(&new));
         change(&mut facts);
-        facts
-    };
-    let known = record(Stage::Target(target("v0.2.0")));
-    let strict = Policy {
+        assert_eq!(waits(&record, &facts, &policy), expected, "{named}");
+    }
+}
+
+fn known() -> Record {
+    record(Stage::Target(target("v0.2.0")))
+}
+
+fn approved() -> Record {
+    record(Stage::Target(Target {
+        approved: true,
+        ..target("v0.2.0")
+    }))
+}
+
+fn paused() -> Record {
+    record(Stage::Target(Target {
+        not_before: Some((NOW + 1, "no room".into())),
+        ..target("v0.2.0")
+    }))
+}
+
+fn closed() -> Window {
+    "02:00-03:00".parse().unwrap()
+}
+
+fn open() -> Window {
+    "00:55-02:00".parse().unwrap()
+}
+
+fn in_window(window: &Window) -> Policy<'_> {
+    Policy {
+        window: Some(window),
+        ..POLICY
+    }
+}
+
+fn strict(window: &Window) -> Policy<'_> {
+    Policy {
         delay: 60,
-        window: Some(&open),
+        window: Some(window),
         needs_approval: true,
         has_lock: true,
         ..POLICY
-    };
-    let approved = record(Stage::Target(Target {
-        approved: true,
-        ..target("v0.2.0")
-    }));
-    let paused = record(Stage::Target(Target {
-        not_before: Some((NOW + 1, "no room".into())),
-        ..target("v0.2.0")
-    }));
-    let shut = Policy {
-        window: Some(&closed),
-        ..POLICY
-    };
-    let late = Policy {
-        delay: 600,
-        window: Some(&open),
-        ..POLICY
-    };
-    let (look, lock, switch) = (Act::Look, Act::Lock, Act::Switch);
-    for (named, record, facts, policy, expected) in [
+    }
+}
+
+#[test]
+fn a_target_waits_for_its_time_and_its_image() {
+    check([
         (
             "all is there",
-            &known,
-            at(|_| {}),
-            &POLICY,
-            ("switching", switch),
+            known(),
+            |_| {},
+            POLICY,
+            ("switching", Act::Switch),
         ),
         (
             "a window, and no time",
-            &known,
-            at(|it| it.knows_time = false),
-            &shut,
+            known(),
+            |it| it.knows_time = false,
+            in_window(&closed()),
             ("clock", Act::None),
         ),
         (
             "no window and no time",
-            &known,
-            at(|it| it.knows_time = false),
-            &POLICY,
-            ("switching", switch),
+            known(),
+            |it| it.knows_time = false,
+            POLICY,
+            ("switching", Act::Switch),
         ),
         (
             "it was refused",
-            &paused,
-            at(|_| {}),
-            &POLICY,
+            paused(),
+            |_| {},
+            POLICY,
             ("refused", Act::None),
         ),
         (
             "its own delay",
-            &known,
-            at(|it| it.now = 1030),
-            &strict,
+            known(),
+            |it| it.now = 1030,
+            strict(&open()),
             ("delay", Act::None),
         ),
         (
             "not fetched",
-            &known,
-            at(|it| it.fetched = Fetched::No("5 of 10 bytes".into())),
-            &POLICY,
+            known(),
+            |it| it.fetched = Fetched::No("5 of 10 bytes".into()),
+            POLICY,
             ("fetching", Act::None),
         ),
+    ]);
+}
+
+#[test]
+fn a_target_waits_for_an_approval() {
+    check([
         (
             "not approved",
-            &known,
-            at(|_| {}),
-            &strict,
+            known(),
+            |_| {},
+            strict(&open()),
             ("approval", Act::None),
         ),
         (
             "approved by a call",
-            &approved,
-            at(|_| {}),
-            &strict,
-            ("lock", lock),
+            approved(),
+            |_| {},
+            strict(&open()),
+            ("lock", Act::Lock),
         ),
         (
             "approved by a key",
-            &known,
-            at(|it| it.is_signed = true),
-            &strict,
-            ("lock", lock),
+            known(),
+            |it| it.is_signed = true,
+            strict(&open()),
+            ("lock", Act::Lock),
         ),
+    ]);
+}
+
+#[test]
+fn a_target_waits_for_its_window_and_the_lock() {
+    check([
         (
             "its window is closed",
-            &known,
-            at(|_| {}),
-            &shut,
+            known(),
+            |_| {},
+            in_window(&closed()),
             ("window", Act::None),
         ),
         (
             "its own delay within the window",
-            &known,
-            at(|_| {}),
-            &late,
+            known(),
+            |_| {},
+            Policy {
+                delay: 600,
+                ..in_window(&open())
+            },
             ("delay", Act::None),
         ),
         (
             "busy",
-            &known,
-            at(|it| it.is_busy = true),
-            &POLICY,
+            known(),
+            |it| it.is_busy = true,
+            POLICY,
             ("busy", Act::None),
         ),
         (
             "an old list",
-            &known,
-            at(|it| it.list_is_fresh = false),
-            &POLICY,
-            ("list", look),
+            known(),
+            |it| it.list_is_fresh = false,
+            POLICY,
+            ("list", Act::Look),
         ),
         (
             "another machine has the lock",
-            &approved,
-            at(|it| it.lock = LockAnswer::Refused("taken".into())),
-            &strict,
-            ("lock", lock),
+            approved(),
+            |it| it.lock = LockAnswer::Refused("taken".into()),
+            strict(&open()),
+            ("lock", Act::Lock),
         ),
         (
             "it has the lock",
-            &approved,
-            at(|it| it.lock = LockAnswer::Granted),
-            &strict,
-            ("switching", switch),
+            approved(),
+            |it| it.lock = LockAnswer::Granted,
+            strict(&open()),
+            ("switching", Act::Switch),
         ),
-    ] {
-        assert_eq!(waits(record, &facts, policy), expected, "{named}");
-    }
+    ]);
 }
 
 #[test]
