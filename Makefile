@@ -77,9 +77,9 @@ build: deps ## Compile what runs in machines, static
 tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
 	cargo build --locked $(TOOLS) --bins
 
-# A version, the folder in target/image, a kernel.
+# A version, the folder in target/image, a kernel, more options.
 define build-image
-    target/debug/image build --version $(1) --out target/image/$(2) --kernel $(3) --profile $(PROFILE) \
+    target/debug/image build --version $(1) --out target/image/$(2) --kernel $(3) --profile $(PROFILE) $(4) \
         --sign-key $(KEYS)/db.key --sign-certificate $(KEYS)/db.crt $(if $(MIRROR),--mirror $(MIRROR)) \
         $(if $(CREATED),--created $(CREATED)) $(IMAGE_OPTIONS); \
     target/debug/image media target/image/$(2) --enrol $(KEYS) $(if $(MIRROR),--mirror $(MIRROR))
@@ -129,7 +129,7 @@ release: build tools ## Write the folder that users download, target/dist/VERSIO
 	@build/install-rust aarch64-unknown-linux-musl
 	@[ -e $(KEYS)/db.auth ] || target/debug/image keys --out $(KEYS)
 	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) $(RELEASE_TARGETS:%=--target %) -p instarctl
-	@for kernel in cloud generic; do $(call build-image,$(VERSION),release-$$kernel,$$kernel); done
+	@for kernel in cloud generic; do $(call build-image,$(VERSION),release-$$kernel,$$kernel,--official); done
 	@$(call build-kubernetes-base,$(VERSION),kubernetes-$(VERSION),cloud generic)
 	@$(call build-upgrade-image,$(VERSION),upgrade)
 	@build/release $(VERSION) $(PROFILE) $(KEYS) $(RELEASE_KEY)

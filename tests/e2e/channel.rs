@@ -91,32 +91,32 @@ fn push_later_versions(scratch: &Scratch, registry: &Registry) -> Outcome {
     Ok(())
 }
 
+/// A machine with a disk that follows by this document.
+async fn boot(scratch: &Scratch, registry: &Registry, follows: &str) -> Result<Node> {
+    let (host, follows) = (registry.host_for_guest(), follows.to_owned());
+    Node::plan(scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .configure(move |config| {
+            let config = config.install_disk("/dev/vda").registry(&host);
+            config.document(CLOCK).document(&follows)
+        })
+        .boot_until_ready(PATIENCE)
+        .await
+}
+
 impl Story {
     async fn begin(scratch: &Scratch, policy: &str) -> Result<Self> {
         let registry = Registry::with_both_installers_without_kernel(scratch)?;
-        let (channels, lock) = (
-            Channels::serve(scratch, &registry)?,
-            FleetLockServer::start()?,
-        );
+        let channels = Channels::serve(scratch, &registry)?;
         channels.publish(&["create", "stable"])?;
-        let (host, follows) = (
-            registry.host_for_guest(),
-            channels.document("stable", policy)?,
-        );
-        let document = follows.clone();
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .blank_disk()?
-            .configure(move |config| {
-                let config = config.install_disk("/dev/vda").registry(&host);
-                config.document(CLOCK).document(&document)
-            });
-        let node = node.boot_until_ready(PATIENCE).await?;
+        let follows = channels.document("stable", policy)?;
+        let node = boot(scratch, &registry, &follows).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
             registry,
             channels,
-            lock,
+            lock: FleetLockServer::start()?,
             follows,
             scratch: scratch.clone(),
         })
@@ -255,6 +255,16 @@ async fn an_old_list_is_refused_and_told(story: &Story) -> Outcome {
 }
 
 impl Story {
+    async fn gives_the_lock_back(&self) -> Outcome {
+        let free = async || {
+            let owner = self.lock.owner(GROUP);
+            ensure!(owner.is_none(), "{owner:?} has the lock");
+            Ok(())
+        };
+        let what = "the lock is free";
+        self.node.wait_until(what, PATIENCE, free).await
+    }
+
     /// The list and its signature.
     fn files(&self) -> [PathBuf; 2] {
         let channels = &self.channels;
@@ -305,9 +315,8 @@ fn locked(url: &str) -> String {
 
 async fn it_waits_for_an_approval_and_for_the_lock(story: &Story) -> Outcome {
     story.lock.give(GROUP, "another machine");
-    story
-        .follow_with(&locked(&story.lock.url_for_guest()))
-        .await?;
+    let policy = locked(&story.lock.url_for_guest());
+    story.follow_with(&policy).await?;
     story.is("approval", "v0.2.0").await?;
     story.run(&["follow", "approve", "v0.2.0"]).await?;
     story.says("reason", "all slots are taken").await?;
@@ -315,15 +324,7 @@ async fn it_waits_for_an_approval_and_for_the_lock(story: &Story) -> Outcome {
     story.lock.take_back(GROUP);
     story.comes_to_run("v0.2.0").await?;
     story.is("current", "").await?;
-    let free = async || {
-        let owner = story.lock.owner(GROUP);
-        ensure!(owner.is_none(), "{owner:?} has the lock");
-        Ok(())
-    };
-    story
-        .node
-        .wait_until("the lock is free", PATIENCE, free)
-        .await
+    story.gives_the_lock_back().await
 }
 
 async fn a_withdrawn_release_is_not_taken(story: &Story) -> Outcome {
