@@ -135,9 +135,9 @@ impl Story {
 
     /// Has the machine look, and waits until this field of its status has these words.
     async fn says(&self, field: &str, words: &str) -> Outcome {
-        self.run(&["follow", "check"]).await?;
         let what = format!("{field} says {words:?}");
         let shown = async || {
+            self.run(&["follow", "check"]).await?;
             let status = self.status().await?;
             let said = status[field].as_str().unwrap_or_default();
             ensure!(said.contains(words), "{status:#}");
@@ -156,9 +156,9 @@ impl Story {
 
     /// Waits until the machine gives these words for a release of the list.
     async fn says_of(&self, version: &str, words: &str) -> Outcome {
-        self.run(&["follow", "check"]).await?;
         let what = format!("{version}: {words:?}");
         let shown = async || {
+            self.run(&["follow", "check"]).await?;
             let status = self.status().await?;
             let mut releases = status["releases"].as_array().context("no list")?.iter();
             let release = releases.find(|it| it["version"] == version);
@@ -198,7 +198,9 @@ impl Story {
 
 async fn nothing_is_there(story: &Story) -> Outcome {
     story.is("current", "").await?;
-    let shown = story.run(&["get", "follows", "-o", "json"]).await?;
+    let shown = story
+        .run(&["get", "follows", "stable", "-o", "json"])
+        .await?;
     let shown: Value = serde_json::from_str(&shown.output)?;
     ensure!(shown["spec"]["serial"] == 1, "{shown:#}");
     Ok(())
@@ -272,8 +274,8 @@ impl Story {
     }
 
     async fn sees_list(&self, serial: u64) -> Outcome {
-        self.run(&["follow", "check"]).await?;
         let seen = async || {
+            self.run(&["follow", "check"]).await?;
             let status = self.status().await?;
             ensure!(status["serial"] == serial, "{status:#}");
             Ok(())

@@ -95,12 +95,17 @@ async fn take_back(machine: &Machine, digest: Digest) -> Result<(), Status> {
 /// Returns the channel that the machine follows, as the resource has it.
 fn followed(machine: &Machine) -> Result<(String, FollowFact), Status> {
     let mut facts = machine.store.list::<FollowFact>().into_iter();
-    let (metadata, fact) = facts.next().ok_or_else(|| {
-        Status::failed_precondition(
+    let configured = machine.config();
+    let follows = configured.is_some_and(|it| it.config.upgrade_follow.is_some());
+    match (facts.next(), follows) {
+        (Some((metadata, fact)), _) => Ok((metadata.id, fact)),
+        (None, true) => Err(Status::unavailable(
+            "the machine has not looked at its channel yet; ask again in a moment",
+        )),
+        (None, false) => Err(Status::failed_precondition(
             "this machine follows no channel; UpgradeFollowConfig in its config names one",
-        )
-    })?;
-    Ok((metadata.id, fact))
+        )),
+    }
 }
 
 /// Finds a release of the list by its version or digest.

@@ -32,9 +32,10 @@ const MOST_TRIES: u32 = 3;
 const MOST_HOLDS: usize = 32;
 /// Time that a version has to become ready, beside the time that it has to be ready.
 const GRACE: u64 = 600;
-/// Pauses, in seconds: between two views of a version that proves itself or of an operation that is under way, between two requests for the
-/// fleet's lock, after an upgrade that was refused, and the longest one.
+/// Pauses, in seconds: between two views of a version that proves itself or of an operation that is under way, of an image that comes, between
+/// two requests for the fleet's lock, after an upgrade that was refused, and the longest one.
 const VIEW: u64 = 1;
+const FETCHING: u64 = 5;
 const LOCK_AGAIN: u64 = 30;
 const REFUSED: u64 = 600;
 const LONGEST: u64 = 300;
@@ -445,7 +446,13 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     }
     let waits = |record, wait, act, again| done(record, act, Standing::Waits(wait), again);
     if let Some((wait, again)) = obstacle(&target, facts, policy) {
-        return waits(record, wait, Act::None, again);
+        // A lock that is not about to be used is for the other machines.
+        record.has_lock &= policy.has_lock;
+        let act = match record.has_lock && wait != Wait::Busy {
+            true => Act::Unlock,
+            false => Act::None,
+        };
+        return waits(record, wait, act, again);
     }
     if !facts.list_is_fresh {
         return waits(record, Wait::List, Act::Look, VIEW);
@@ -495,7 +502,7 @@ fn obstacle(target: &Target, facts: &Facts<'_>, policy: &Policy<'_>) -> Option<(
         return Some((Wait::Delay(due), due - now));
     }
     if let Fetched::No(why) = &facts.fetched {
-        return Some((Wait::Image(why.clone()), VIEW));
+        return Some((Wait::Image(why.clone()), FETCHING));
     }
     if policy.needs_approval && !target.approved && !facts.is_signed {
         return Some((Wait::Approval, LONGEST));

@@ -9,7 +9,7 @@ mod report;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use instar_channel::{Choice, Date, Follower, List, Release, choose};
+use instar_channel::{Choice, Date, Follower, List, Release, Why, choose};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -81,6 +81,9 @@ async fn run(
     }
     let source = format!("{} by {}", follow.channel, follow.key.fingerprint());
     machine.follow.begin(&source, || identity(machine));
+    machine
+        .store
+        .retain::<FollowFact>(|id| id == follow.channel.as_str());
     let mut following = Following::new(machine, follow);
     let mut wishes = machine.follow.watch();
     let mut pins = machine.pins.watch();
@@ -94,7 +97,6 @@ async fn run(
                 let configured = config.borrow().clone();
                 let next = configured.and_then(|it| it.config.upgrade_follow.clone());
                 if next.as_ref() != Some(&following.follow) {
-                    machine.store.retain::<FollowFact>(|_| false);
                     return;
                 }
             }
@@ -271,10 +273,14 @@ impl<'a> Following<'a> {
             return Chosen::Unknown;
         };
         let has_expired = |date: Date| knows_time && date.seconds() < seconds_now();
-        let offers_failed = choice.reasons.iter().any(|(release, _)| {
-            release.withdrawn.is_none()
-                && record.hold(release.digest).is_some_and(|it| it.has_failed)
-        });
+        let has_failed = |release: &Release| {
+            let hold = record.hold(release.digest);
+            hold.is_some_and(|hold| hold.has_failed)
+        };
+        let offers_failed = choice
+            .reasons
+            .iter()
+            .any(|(release, why)| matches!(why, Why::Held(_)) && has_failed(release));
         match choice.release {
             Some(release) if !list.expires.is_some_and(has_expired) => Chosen::Release(release),
             _ => Chosen::None { offers_failed },
@@ -560,13 +566,16 @@ impl<'a> Following<'a> {
             releases,
         };
         let before = machine.store.get::<FollowFact>(&channel);
-        let changed =
-            before.is_none_or(|it| (it.state, &it.release) != (fact.state, &fact.release));
+        let changed = before
+            .as_ref()
+            .is_none_or(|it| (it.state, &it.release) != (fact.state, &fact.release));
         if changed {
             tracing::info!("{channel}: {} {} {}", fact.state, fact.release, fact.reason);
             self.reporter.report(machine, &channel, &fact);
         }
-        machine.store.put(&channel, fact);
+        if before.as_ref() != Some(&fact) {
+            machine.store.put(&channel, fact);
+        }
     }
 }
 
