@@ -70,14 +70,16 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 build: deps ## Compile what runs in machines, static
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-init -p machined -p installer -p instar-kubernetes-init -p greeter -p instar-machined-double
+	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
+	    -p instar-channel-publisher
 
 .PHONY: tools
 tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
 	cargo build --locked $(TOOLS) --bins
 
-# A version, the folder in target/image, a kernel.
+# A version, the folder in target/image, a kernel, more options.
 define build-image
-    target/debug/image build --version $(1) --out target/image/$(2) --kernel $(3) --profile $(PROFILE) \
+    target/debug/image build --version $(1) --out target/image/$(2) --kernel $(3) --profile $(PROFILE) $(4) \
         --sign-key $(KEYS)/db.key --sign-certificate $(KEYS)/db.crt $(if $(MIRROR),--mirror $(MIRROR)) \
         $(if $(CREATED),--created $(CREATED)) $(IMAGE_OPTIONS); \
     target/debug/image media target/image/$(2) --enrol $(KEYS) $(if $(MIRROR),--mirror $(MIRROR))
@@ -118,6 +120,11 @@ operator-image: tools ## Build the image of the operator for Kubernetes: target/
 	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-operator --entrypoint /instar-operator \
 	    --out target/image/operator --label org.opencontainers.image.version=$(VERSION)
 
+.PHONY: channel-image
+channel-image: build tools ## Build the image of instar-channel, which serves the channels below /channels: target/image/channel
+	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-channel --entrypoint /instar-channel --out target/image/channel \
+	    --argument=--folder=/channels --argument=serve --argument=--listen=0.0.0.0:8080 --label org.opencontainers.image.version=$(VERSION)
+
 .PHONY: packages
 packages: tools ## Renew image/packages, the exact Debian packages of the image, and say what has changed
 	target/debug/image packages $(if $(MIRROR),--mirror $(MIRROR)) $(if $(SECURITY_MIRROR),--security-mirror $(SECURITY_MIRROR))
@@ -128,7 +135,7 @@ release: build tools ## Write the folder that users download, target/dist/VERSIO
 	@build/install-rust aarch64-unknown-linux-musl
 	@[ -e $(KEYS)/db.auth ] || target/debug/image keys --out $(KEYS)
 	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) $(RELEASE_TARGETS:%=--target %) -p instarctl
-	@for kernel in cloud generic; do $(call build-image,$(VERSION),release-$$kernel,$$kernel); done
+	@for kernel in cloud generic; do $(call build-image,$(VERSION),release-$$kernel,$$kernel,--official); done
 	@$(call build-kubernetes-base,$(VERSION),kubernetes-$(VERSION),cloud generic)
 	@$(call build-upgrade-image,$(VERSION),upgrade)
 	@build/release $(VERSION) $(PROFILE) $(KEYS) $(RELEASE_KEY)

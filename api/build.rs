@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file with a service or a package of its own; imports are included.
-const FILES: [&str; 24] = [
+const FILES: [&str; 25] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -21,6 +21,7 @@ const FILES: [&str; 24] = [
     "instar/image_updates.proto",
     "instar/temporary_registry.proto",
     "instar/upgrade.proto",
+    "instar/upgrade_follow.proto",
     "cosi/resource/state.proto",
     "cosi/resource/meta.proto",
     "resource/definitions/block.proto",

@@ -210,6 +210,7 @@ fn descriptors_name_every_service() {
             "instar.ImagePinService",
             "instar.ImageUpdateService",
             "instar.TemporaryRegistryService",
+            "instar.UpgradeFollowService",
             "instar.UpgradeService",
             "machine.ImageService",
             "machine.LifecycleService",

@@ -62,6 +62,7 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/time.TimeService/TimeCheck",
             "/cluster.ClusterService/HealthCheck",
             "/inspect.InspectService/*",
+            "/instar.UpgradeFollowService/Status",
             "/cosi.resource.State/Get",
             "/cosi.resource.State/List",
             "/cosi.resource.State/Watch",
@@ -88,6 +89,9 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/instar.ImagePinService/Pin",
             "/instar.ImagePinService/Unpin",
             "/instar.ImageUpdateService/Approve",
+            "/instar.UpgradeFollowService/Approve",
+            "/instar.UpgradeFollowService/Check",
+            "/instar.UpgradeFollowService/Hold",
         ],
     ),
     (

@@ -15,6 +15,7 @@ mod edit;
 mod etcd;
 mod events;
 mod fleet;
+mod follow;
 mod gen_config;
 mod gen_secrets;
 mod get;
@@ -68,6 +69,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Events { tail, actor_id } => events::run(&global, tail, actor_id).await,
         Command::Upgrade(arguments) => upgrade::run(&global, &arguments).await,
         Command::Fleet(fleet) => fleet::run(&global, &fleet).await,
+        Command::Follow(follow) => follow::run(&global, &follow).await,
         Command::Reboot { mode, wait } => reboot::run(&global, mode, wait).await,
         Command::Shutdown { force, wait } => shutdown::run(&global, force, wait).await,
         Command::Read { path } => read::run(&global, &path).await,

@@ -39,6 +39,8 @@ pub enum Setting {
     Bundles,
     /// Images that are fetched ahead and kept.
     ImagePins,
+    /// The channel that the machine follows.
+    UpgradeFollow,
     /// The cluster that the machine is a node of.
     Kubernetes,
     /// Links, addresses, routes, DNS.
@@ -122,7 +124,7 @@ impl Row {
 }
 
 /// Every setting, in the order of the docs.
-pub const SETTINGS: [Row; 22] = [
+pub const SETTINGS: [Row; 23] = [
     Row {
         setting: Setting::MachineType,
         name: "the machine's type",
@@ -246,6 +248,13 @@ pub const SETTINGS: [Row; 22] = [
         name: "pinned images",
         taken_over: TakenOver::AtUse,
         served: &["ImagePinConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::UpgradeFollow,
+        name: "the channel that the machine follows",
+        taken_over: TakenOver::AtUse,
+        served: &["UpgradeFollowConfig"],
         except: &[],
     },
     Row {
@@ -405,6 +414,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         image_rules,
         bundles,
         image_pins,
+        upgrade_follow,
         kubernetes,
         network,
         sysctls,
@@ -430,6 +440,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         Setting::ImageVerification => *image_rules != new.image_rules,
         Setting::Bundles => *bundles != new.bundles,
         Setting::ImagePins => *image_pins != new.image_pins,
+        Setting::UpgradeFollow => *upgrade_follow != new.upgrade_follow,
         Setting::Kubernetes => *kubernetes != new.kubernetes,
         Setting::Network => *network != new.network,
         Setting::Sysctls => *sysctls != new.sysctls,

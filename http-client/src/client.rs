@@ -67,6 +67,8 @@ pub enum Body<'a> {
     None,
     /// A form, encoded: a POST.
     Form(&'a str),
+    /// A JSON document: a POST.
+    Json(&'a str),
     /// Changes to a JSON document (RFC 7396): a PATCH.
     MergePatch(&'a str),
     /// An object of Kubernetes, as its server-side apply takes it: a PATCH.
@@ -87,6 +89,7 @@ impl<'a> Body<'a> {
                 Some("application/x-www-form-urlencoded"),
                 text,
             ),
+            Body::Json(text) => (Method::POST, Some("application/json"), text),
             Body::MergePatch(text) => (Method::PATCH, Some("application/merge-patch+json"), text),
             Body::Apply(text) => (Method::PATCH, Some("application/apply-patch+yaml"), text),
         }

@@ -51,6 +51,10 @@ pub struct ReleaseRules {
     pub floor: Option<Version>,
     /// The versions that this one may follow; None: all.
     pub upgrades_from: Option<VersionRanges>,
+    /// Whether channels may take it as a release.
+    pub official: bool,
+    /// The only channels that may take it; empty: any.
+    pub channels: Vec<String>,
 }
 
 impl ReleaseRules {
@@ -116,6 +120,12 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     }
     if let Some(ranges) = &parts.rules.upgrades_from {
         labels.insert("dev.instar.upgrades-from", ranges.to_string());
+    }
+    if parts.rules.official {
+        labels.insert("dev.instar.official", "true".to_owned());
+    }
+    if !parts.rules.channels.is_empty() {
+        labels.insert("dev.instar.channels", parts.rules.channels.join(","));
     }
     if let Some(signer) = parts.signer {
         let version = parts.version.to_string();
@@ -258,9 +268,13 @@ mod tests {
         let rules = ReleaseRules {
             floor: "v0.2.0".parse().ok(),
             upgrades_from: ">=v0.1.0 <v0.3.0||v0.3.0-rc.1".parse().ok(),
+            official: true,
+            channels: vec!["beta".to_owned(), "stable".to_owned()],
         };
         let image = composed(&rules).unwrap();
         assert_eq!(image.labels["dev.instar.floor"], "v0.2.0");
+        assert_eq!(image.labels["dev.instar.official"], "true");
+        assert_eq!(image.labels["dev.instar.channels"], "beta,stable");
         assert_eq!(
             image.labels["dev.instar.upgrades-from"],
             ">=v0.1.0 <v0.3.0 || v0.3.0-rc.1"

@@ -97,6 +97,12 @@ struct Build {
     /// The versions that this one may follow, other than by force, such as ">=v0.1.0 <v0.3.0 || v0.5.1"; all without this option.
     #[arg(long, value_name = "RANGES")]
     upgrades_from: Option<VersionRanges>,
+    /// The image is an official release, which channels take.
+    #[arg(long)]
+    official: bool,
+    /// The only channels that may take the image, such as beta,stable.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    channels: Vec<String>,
     /// The date in the installer image, such as that of the sources' last commit, in RFC 3339.
     #[arg(long, value_name = "DATE")]
     created: Option<jiff::Timestamp>,
@@ -505,6 +511,8 @@ fn options(arguments: Build) -> Result<Options> {
         rules: ReleaseRules {
             floor: arguments.floor,
             upgrades_from: arguments.upgrades_from,
+            official: arguments.official,
+            channels: arguments.channels,
         },
         created: arguments.created,
     })

@@ -58,6 +58,8 @@ pub fn api_request(bytes: &[u8]) {
         instar::BundleImportRequest,
         instar::PinImagesRequest,
         instar::UnpinImageRequest,
+        instar::ApproveReleaseRequest,
+        instar::HoldReleaseRequest,
         instar::PrepareUpgradeRequest,
         instar::BundleExportRequest,
         instar::ServeImagesRequest,

@@ -9,7 +9,7 @@
 //! intent      the config as specs in the domains' terms     intent
 //! machine     the state that the parts share                machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
-//! services    processes kept running; bundles, pinned images  services, bundles, pins, temporary_registry, kubernetes
+//! services    processes kept running; bundles, pinned images  services, bundles, pins, follow, temporary_registry, kubernetes
 //! store       facts that others wait for                    store
 //! domains     one part of the machine each                  disk, network, time, containers, modules, …
 //! ```
@@ -52,6 +52,7 @@ pub mod decoders;
 pub mod disk;
 pub mod etc_files;
 pub mod files;
+pub mod follow;
 pub mod hang_guard;
 pub mod image_collection;
 pub mod init_link;

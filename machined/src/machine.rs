@@ -23,6 +23,7 @@ use crate::bundles::Bundles;
 use crate::config::MachineConfig;
 use crate::containers::{ImageUpdates, ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
+use crate::follow::Follow;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
 use crate::kubernetes::{NodeLogs, NodeRecord, PlanFile, PodsSocket};
@@ -105,6 +106,8 @@ pub struct Machine {
     pub image_updates: ImageUpdates,
     /// The images that are fetched ahead and kept.
     pub pins: Pins,
+    /// The channel that the machine follows.
+    pub follow: Follow,
     /// The registry that serves images for a while.
     pub temporary_registry: TemporaryRegistry,
     /// The logs of the services of a Kubernetes node.
@@ -214,6 +217,7 @@ impl Machine {
             images_in_force: ImagesInForce::new(parts.images_in_force),
             image_updates: ImageUpdates::default(),
             pins: Pins::default(),
+            follow: Follow::default(),
             temporary_registry: TemporaryRegistry::default(),
             node_logs: NodeLogs::default(),
             pods_socket: watch::channel(None).0,

@@ -97,6 +97,14 @@ pub const IMAGE_PINS: StateFile = StateFile {
     loss: "pins by callers are gone, and the names of pinned images are resolved anew",
 };
 
+/// The channel that the machine follows: the newest list that it has seen, the release that it goes to, and those that it holds.
+pub const UPGRADE_FOLLOW: StateFile = StateFile {
+    name: "upgrade-follow.json",
+    mode: 0o644,
+    writer: "follow/record.rs",
+    loss: "an old list may be taken, approvals and holds of releases are gone, and the delays are drawn anew",
+};
+
 /// Values that operators keep.
 pub const META: StateFile = StateFile {
     name: "meta.json",
@@ -107,7 +115,7 @@ pub const META: StateFile = StateFile {
 };
 
 /// All these files.
-pub const ALL: [StateFile; 11] = [
+pub const ALL: [StateFile; 12] = [
     MACHINE_CONFIG,
     TRUST,
     UPGRADE,
@@ -118,6 +126,7 @@ pub const ALL: [StateFile; 11] = [
     IMAGES_IN_FORCE,
     IMAGE_UPDATES,
     IMAGE_PINS,
+    UPGRADE_FOLLOW,
     META,
 ];
 

@@ -163,7 +163,16 @@ impl PrivateKey {
         }
     }
 
-    pub(crate) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
+    /// The public half as PEM, as cosign and openssl write it.
+    pub fn public_key_pem(&self) -> String {
+        pem::section("PUBLIC KEY", &self.public_key_info())
+    }
+
+    /// Signs a message, in the form that [`crate::is_signature`] checks.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
         let random = SystemRandom::new();
         match &self.signer {
             Signer::Ed25519(key) => Ok(key.sign(message).as_ref().to_vec()),

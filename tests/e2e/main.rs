@@ -12,6 +12,7 @@ mod black_out;
 mod boot;
 mod bundles;
 mod callers;
+mod channel;
 mod chaos;
 mod clock;
 mod console;
@@ -113,7 +114,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 42] = [
+const OF_LONG_RUNS: [Area; 43] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -121,6 +122,7 @@ const OF_LONG_RUNS: [Area; 42] = [
     one_at_a_time::tests,
     staged::tests,
     fleet::tests,
+    channel::long_tests,
     hangs::tests,
     installed::tests,
     release_rules::tests,
@@ -159,9 +161,10 @@ const OF_LONG_RUNS: [Area; 42] = [
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.
-const OF_EVERY_RUN: [Area; 29] = [
+const OF_EVERY_RUN: [Area; 30] = [
     rollback::tests,
     upgrade::tests,
+    channel::tests,
     no_call_fails::tests,
     drain::tests,
     workloads::tests,

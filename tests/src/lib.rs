@@ -23,6 +23,7 @@ mod bad_line;
 mod bare_boot;
 mod bundle;
 mod calls;
+mod channels;
 mod code_lines;
 mod connect;
 mod container_writer;
@@ -33,6 +34,7 @@ mod esp_image;
 mod fat;
 mod firmware;
 mod flaky_registry;
+mod fleet_lock;
 mod followed_program;
 mod greeter;
 mod grpcio;
@@ -84,6 +86,7 @@ pub use bundle::{
     place_for_usb_sticks, plug_in, plug_into_usb, pull_out, stick,
 };
 pub use calls::{Answer, Calls};
+pub use channels::Channels;
 pub use code_lines::code_lines_below;
 pub use container_writer::ContainerWriter;
 pub use cosign::Cosign;
@@ -92,6 +95,7 @@ pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
 pub use flaky_registry::{FlakyRegistry, Trouble};
+pub use fleet_lock::FleetLockServer;
 pub use followed_program::FollowedProgram;
 pub use greeter::{
     GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, greeter_image, plan_with_greeter, push_greeter,

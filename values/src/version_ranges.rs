@@ -136,6 +136,8 @@ impl fmt::Display for VersionRanges {
     }
 }
 
+crate::text_form::serde_by_text!(VersionRanges);
+
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let written = RELATIONS

@@ -163,6 +163,11 @@ impl Window {
         })
     }
 
+    /// How long it is open.
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+
     /// Whether the window is open at this time. It may reach over midnight into a day that is not listed.
     pub fn at(&self, time: SystemTime) -> Openness {
         let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -12,6 +12,7 @@ use super::disks::Wipe;
 use super::durations::duration;
 use super::files::{List, Usage};
 use super::fleet::Fleet;
+use super::follow::Follow;
 use super::generate::Gen;
 use super::images::Image;
 use super::inspect::Inspect;
@@ -232,6 +233,9 @@ pub(crate) enum Command {
         #[arg(long, value_name = "TIME", default_value = "20m", value_parser = duration)]
         wait_timeout: Duration,
     },
+    /// Show and steer how nodes follow their channels
+    #[command(subcommand)]
+    Follow(Follow),
     /// Inspect the node's daemon
     #[command(subcommand)]
     Inspect(Inspect),

@@ -78,6 +78,28 @@ pub(super) const KINDS: &[Kind] = &[
             WINDOW,
         ],
     ),
+    kind(
+        "UpgradeFollowConfig",
+        &[
+            req("channel", Text),
+            opt("urls", List(&Url(&["http", "https"]))),
+            req("publicKey", Text),
+            opt("interval", Duration),
+            opt("jitter", Duration),
+            opt("labels", TEXTS),
+            opt("download", Fields(&[WINDOW, opt("bandwidth", Text)])),
+            opt("switch", Fields(&[WINDOW])),
+            opt("approval", OneOf(&["none", "call", "key"])),
+            opt("approvalKey", Text),
+            opt("healthyFor", Duration),
+            opt("holdFor", Duration),
+            opt("report", Url(&["http", "https"])),
+            opt(
+                "fleetLock",
+                Fields(&[req("url", Url(&["http", "https"])), opt("group", Text)]),
+            ),
+        ],
+    ),
     kind("UpgradeTrustConfig", &[req("keys", TEXTS)]),
     kind(
         "UpgradeGateConfig",

@@ -25,8 +25,9 @@ pub use instar_values::{
 mod container;
 mod kubernetes;
 mod network;
+mod upgrade_follow;
 
-pub use self::{container::*, kubernetes::*, network::*};
+pub use self::{container::*, kubernetes::*, network::*, upgrade_follow::*};
 
 /// A whole machine config.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +60,8 @@ pub struct MachineConfig {
     pub bundles: BundleRules,
     /// The images that are fetched ahead and kept.
     pub image_pins: ImagePins,
+    /// The channel that the machine follows by itself; `None`: it is upgraded by callers alone.
+    pub upgrade_follow: Option<UpgradeFollow>,
     /// The cluster that the machine is a node of, and the images that it is one by; `None`: it runs no Kubernetes.
     pub kubernetes: Option<Kubernetes>,
     /// Links, addresses, names.

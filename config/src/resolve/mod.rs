@@ -12,6 +12,7 @@ mod network;
 mod registries;
 mod system;
 mod trust;
+mod upgrade_follow;
 mod window;
 
 use std::collections::HashMap;
@@ -112,6 +113,7 @@ pub(super) fn config<'a>(
         image_rules: image_rules::rules(&documents),
         bundles: image_rules::bundles(&documents),
         image_pins: image_pins::pins(&documents),
+        upgrade_follow: upgrade_follow::upgrade_follow(&documents),
         kubernetes,
         network: network::network(&documents),
         sysctls: system::sysctls(&documents),

@@ -502,3 +502,59 @@ fn images_are_pinned_in_a_window_and_with_a_bandwidth() {
         assert!(errors.contains(complaint), "{errors}");
     }
 }
+
+/// A key for documents that need one.
+const KEY: &str = "|\n  -----BEGIN PUBLIC KEY-----\n  MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n  -----END PUBLIC KEY-----";
+
+#[test]
+fn a_channel_is_followed_with_a_policy() {
+    let document = |fields: &str| {
+        format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: UpgradeFollowConfig\npublicKey: {KEY}\n{fields}\n"
+        )
+    };
+    assert_eq!(config("").upgrade_follow, None);
+    let least = config(&document("channel: stable")).upgrade_follow.unwrap();
+    assert_eq!(least.interval.as_secs(), 3600);
+    assert_eq!((least.jitter.as_secs(), least.hold_for), (0, None));
+    assert_eq!(least.healthy_for.as_secs(), 300);
+    assert_eq!((least.urls.len(), least.approval), (0, Approval::NotNeeded));
+    let full = document(&format!(
+        "channel: stable\nurls: [https://a.example/channels, http://b.example]\ninterval: 15m\njitter: 10m\nlabels: [canary=yes]\n\
+         download: {{window: {{start: \"01:00\", length: 1h}}, bandwidth: 2MiB/s}}\nswitch: {{window: {{start: \"02:00\", length: 3h}}}}\n\
+         approval: key\napprovalKey: {KEY}\nhealthyFor: 30m\nholdFor: 24h\nreport: https://a.example/report\n\
+         fleetLock: {{url: \"http://lock.example\", group: drawer}}"
+    ));
+    let follow = config(&full).upgrade_follow.unwrap();
+    assert_eq!(follow.channel.as_str(), "stable");
+    assert_eq!(follow.urls.len(), 2);
+    assert_eq!(follow.download_window, "01:00-02:00".parse().ok());
+    assert_eq!(follow.switch_window, "02:00-05:00".parse().ok());
+    assert_eq!(follow.bandwidth, "2MiB/s".parse().ok());
+    assert!(matches!(follow.approval, Approval::ByKey(_)));
+    assert_eq!(follow.hold_for.unwrap().as_secs(), 24 * 3600);
+    assert_eq!(follow.fleet_lock.unwrap().group.as_str(), "drawer");
+    for (fields, complaint) in [
+        ("interval: 15m", "channel"),
+        ("channel: Stable", "channel: "),
+        ("channel: stable\ninterval: 1s", "interval: "),
+        ("channel: stable\nurls: [ftp://a]", "urls[0]: "),
+        ("channel: stable\nlabels: [canary]", "labels[0]: "),
+        ("channel: stable\napproval: key", "approvalKey: "),
+        (
+            &format!("channel: stable\napprovalKey: {KEY}"),
+            "approvalKey: ",
+        ),
+        (
+            "channel: stable\njitter: 3h\nswitch: {window: {start: \"02:00\", length: 3h}}",
+            "jitter: ",
+        ),
+        (
+            "channel: stable\nfleetLock: {url: \"http://a\", group: a_b}",
+            "fleetLock.group: ",
+        ),
+    ] {
+        let errors = with(&document(fields)).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{fields}: {errors}");
+    }
+}

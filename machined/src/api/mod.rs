@@ -39,6 +39,7 @@ mod storage;
 mod support;
 mod temporary_registry;
 mod time_service;
+mod upgrade_follow;
 mod upgrade_plan;
 mod upgrade_request;
 
@@ -59,6 +60,7 @@ use instar_api::instar::bundle_service_server::BundleServiceServer;
 use instar_api::instar::image_pin_service_server::ImagePinServiceServer;
 use instar_api::instar::image_update_service_server::ImageUpdateServiceServer;
 use instar_api::instar::temporary_registry_service_server::TemporaryRegistryServiceServer;
+use instar_api::instar::upgrade_follow_service_server::UpgradeFollowServiceServer;
 use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
@@ -88,6 +90,7 @@ use state::StateApi;
 use storage::StorageApi;
 use temporary_registry::TemporaryRegistryApi;
 use time_service::TimeApi;
+use upgrade_follow::UpgradeFollowApi;
 use upgrade_plan::UpgradePlanApi;
 
 /// Pause after a connection could not be accepted for want of descriptors or memory.
@@ -180,6 +183,9 @@ fn routes(machine: &Arc<Machine>) -> Routes {
             TemporaryRegistryApi::new(machine.clone()),
         ))
         .add_service(ImagePinServiceServer::new(ImagePinApi::new(
+            machine.clone(),
+        )))
+        .add_service(UpgradeFollowServiceServer::new(UpgradeFollowApi::new(
             machine.clone(),
         )))
         .add_service(ImageUpdateServiceServer::new(ImageUpdateApi::new(

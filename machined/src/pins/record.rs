@@ -304,6 +304,11 @@ impl Pins {
         released
     }
 
+    /// Has whoever watches look again: another part of the machine wants an image.
+    pub fn look_again(&self) {
+        self.shared.wishes.send_replace(());
+    }
+
     /// Watches which images callers want.
     pub fn watch(&self) -> watch::Receiver<()> {
         self.shared.wishes.subscribe()

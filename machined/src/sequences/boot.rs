@@ -258,7 +258,7 @@ async fn apply_network(machine: &Machine) {
 }
 
 /// Returns the directory of the machine's records: on STATE, or in memory without STATE.
-fn records(machine: &Machine) -> PathBuf {
+pub(super) fn records(machine: &Machine) -> PathBuf {
     let state = machine.disk.state().unwrap_or(Path::new("/var/lib/instar"));
     state.to_owned()
 }

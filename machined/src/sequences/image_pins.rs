@@ -97,7 +97,16 @@ fn wanted(machine: &Machine) -> Vec<Wanted> {
         // Its file is fetched otherwise (`sequences/kubernetes/extension_files.rs`).
         ExtensionSource::File(_) | ExtensionSource::Published(_) => None,
     });
-    machine.pins.wanted(pinned.chain(extensions))
+    let followed = machine.follow.image();
+    let terms = config.upgrade_follow.as_ref().map(|follow| Terms {
+        window: follow.download_window.clone(),
+        bandwidth: follow.bandwidth,
+    });
+    let followed = followed.as_ref().zip(terms);
+    let followed = followed.map(|(image, terms)| (image, "channel", terms));
+    machine
+        .pins
+        .wanted(pinned.chain(extensions).chain(followed))
 }
 
 /// Sees to all images once; returns the time until something is due again.

@@ -37,6 +37,14 @@ impl UpgradeState {
         self.failed.locked()
     }
 
+    /// Forgets that an image failed here, so that it may be tried again. Returns whether it had.
+    pub fn forgive(&self, digest: &str) -> bool {
+        let mut failed = self.failed.locked();
+        let had_failed = failed.reason(digest).is_some();
+        failed.forget(digest);
+        had_failed
+    }
+
     /// Returns the machine's floor, if a release has set one.
     pub fn floor(&self) -> Option<Floor> {
         self.floor.locked().clone()

@@ -88,6 +88,11 @@ const CHANGE_NOTHING: &[&str] = &[
     "instar.ImagePinService/Unpin",
     // It makes one write, to the record of images that wait.
     "instar.ImageUpdateService/Approve",
+    // These make one write, to the record of the channel.
+    "instar.UpgradeFollowService/Approve",
+    "instar.UpgradeFollowService/Hold",
+    "instar.UpgradeFollowService/Check",
+    "instar.UpgradeFollowService/Status",
     "cosi.resource.State/Get",
     "cosi.resource.State/List",
     "cosi.resource.State/Watch",

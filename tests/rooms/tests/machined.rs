@@ -44,6 +44,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
         &[
             "services",
             "bundles",
+            "follow",
             "kubernetes",
             "pins",
             "temporary_registry",

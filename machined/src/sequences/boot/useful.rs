@@ -83,6 +83,9 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     if let Err(error) = machine.pins.open(&records(&machine)) {
         tracing::error!("pins by callers are lost, and pinned names are resolved anew: {error:#}");
     }
+    if let Err(error) = machine.follow.open(&records(&machine)) {
+        tracing::error!("what is known of the channel begins anew: {error:#}");
+    }
     // Before the first image is removed: it names those that a node may go back to.
     if let Err(error) = machine.node_record.open(Path::new(Kubernetes::HOME)) {
         tracing::warn!("Kubernetes: the record of extensions begins anew: {error:#}");

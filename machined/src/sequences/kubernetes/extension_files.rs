@@ -8,25 +8,24 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use http::HeaderMap;
-use instar_http_client::{Answer, Client, Proxies, Request};
+
+use instar_http_client::Client;
 use loopdev::LoopControl;
 use tokio::task::JoinHandle;
 
 use crate::base::blocking_io;
 use crate::base::lock::Lock as _;
 use crate::config::{ExtensionFile, Kubernetes, MachineConfig};
-use crate::intent;
+
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 use crate::oci::{ImageStore, take_file};
+use crate::sequences::owners_servers::{client, get};
 use crate::values::ImageReference;
 use crate::values::digest::{Digest, Hasher};
 
 /// Limit on a file, in bytes: the largest that is published, with Kubernetes, has some 100 MB.
 const LARGEST: u64 = 2 << 30;
-/// Limit on redirections: the files of a release are often elsewhere than its page.
-const REDIRECTIONS: usize = 5;
 /// Time limit for one fetch, beside the client's own limits for each step.
 const FETCH: Duration = Duration::from_secs(3600);
 /// Time limit for unpacking.
@@ -92,14 +91,6 @@ impl Drop for Fetches {
     }
 }
 
-/// A client with the trust and the proxies of the config.
-pub(super) fn client(config: &MachineConfig) -> Client {
-    Client::new(
-        intent::trusted_servers(config),
-        &Proxies::from_environment(|name| config.environment.get(name).map(String::as_str)),
-    )
-}
-
 /// A file that is removed at the end.
 struct Temporary(PathBuf);
 
@@ -129,28 +120,6 @@ async fn fetch(
         taken.with_context(|| format!("{} is no squashfs that can be unpacked", file.url))
     };
     blocking_io::within(UNPACK, unpack).await?
-}
-
-/// Asks a publisher for a file; returns its answer, which is a success.
-pub(super) async fn get(client: &Client, url: &str) -> anyhow::Result<Answer> {
-    let uri = url
-        .parse()
-        .with_context(|| format!("{url} is no address"))?;
-    let headers = HeaderMap::new();
-    let request = Request {
-        redirections: REDIRECTIONS,
-        ..Request::get(&uri, &headers)
-    };
-    let answer = client
-        .send(request)
-        .await
-        .with_context(|| format!("fetch {url}"))?;
-    ensure!(
-        answer.status.is_success(),
-        "GET {url} answered {}",
-        answer.status
-    );
-    Ok(answer)
 }
 
 /// Downloads a file; returns its size.

@@ -9,9 +9,9 @@ use instar_extension::Sums;
 use instar_http_client::Client;
 use tokio::task::JoinHandle;
 
-use super::extension_files::{client, get};
 use crate::config::{MachineConfig, PublishedExtension};
 use crate::kubernetes::Offer;
+use crate::sequences::owners_servers::{client, get};
 
 /// The list, and its signature by `cosign sign-blob` or `openssl dgst -sign`: in base64 or as it is.
 const LIST: &str = "SHA256SUMS";

@@ -19,7 +19,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 40] = [
+pub static KINDS: [&Kind; 41] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -34,6 +34,7 @@ pub static KINDS: [&Kind; 40] = [
     &security::SECURITY_STATES,
     &security::IMAGE_VERIFICATION_RULES,
     &upgrades::UPGRADES,
+    &upgrades::FOLLOWS,
     &images::IMAGES,
     &images::BUNDLES,
     &images::IMAGE_UPDATES,

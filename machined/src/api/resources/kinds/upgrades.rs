@@ -3,6 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
+use crate::follow::FollowFact;
 use crate::pins::{PreparationFact, Progress};
 use crate::store::{Metadata, Resource as _};
 use crate::upgrade::{Outcome, UpgradeFact};
@@ -35,6 +36,52 @@ pub(super) const UPGRADES: Kind = Kind {
         Ok(ended.chain(next).collect())
     },
 };
+
+/// The channel that the machine follows.
+pub(super) const FOLLOWS: Kind = Kind {
+    name: FollowFact::TYPE,
+    singular: "UpgradeFollow",
+    namespace: Namespace::Runtime,
+    aliases: &["follows"],
+    columns: &[
+        ("List", "{.serial}"),
+        ("State", "{.state}"),
+        ("Release", "{.release}"),
+        ("Digest", "{.digest}"),
+        ("Until", "{.until}"),
+        ("Reason", "{.reason}"),
+        ("Next look", "{.nextLook}"),
+        ("Error", "{.lookError}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Store(FollowFact::TYPE)],
+    read: |machine| {
+        let follows = machine.store.list::<FollowFact>().into_iter();
+        Ok(follows.map(follow).collect())
+    },
+};
+
+fn follow((about, fact): (Metadata, FollowFact)) -> Item {
+    let releases = fact.releases.iter();
+    let releases = releases.map(|it| format!("{} {}: {}", it.version, it.digest, it.why));
+    let mut spec = Record::default()
+        .with("serial", 1, fact.serial.unwrap_or(0))
+        .with("state", 2, fact.state.to_owned())
+        .with("release", 3, fact.release)
+        .with("digest", 4, fact.digest)
+        .with("reason", 5, fact.reason)
+        .with("releases", 6, releases.collect::<Value>());
+    if let Some(until) = fact.until {
+        spec = spec.with("until", 7, Value::Time(until));
+    }
+    if let Some(heard) = fact.heard {
+        spec = spec
+            .with("lookedAt", 8, Value::Time(heard.at))
+            .with("nextLook", 9, Value::Time(heard.next))
+            .with("lookError", 10, heard.error);
+    }
+    Item::stored(about, spec)
+}
 
 /// The upgrade that is prepared ahead.
 fn prepared(about: &Metadata, fact: PreparationFact) -> Record {

@@ -1,0 +1,194 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use instar_channel::{ChannelName, Label};
+use instar_values::{ImageReference, Version};
+
+/// Makes channels of releases, and serves them
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Arguments {
+    /// The folder of the channels
+    #[arg(long, global = true, value_name = "DIR", default_value = "channels")]
+    pub(crate) folder: PathBuf,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Signs what a command writes.
+#[derive(Debug, Args)]
+pub(crate) struct Signing {
+    /// The private key (PEM) that signs the list; without it the list is written beside, to be signed by another program
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Start no upgrade by this list after this time, such as 90d; the channel has to be published again before [default: for ever]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) expires_in: Option<Duration>,
+}
+
+/// Where images are read from.
+#[derive(Debug, Args)]
+pub(crate) struct Source {
+    /// The installer image, by the name by which machines pull it
+    pub(crate) image: ImageReference,
+    /// Read the image from this OCI layout instead of its registry
+    #[arg(long, value_name = "DIR")]
+    pub(crate) layout: Option<PathBuf>,
+    /// Documents of a machine config that say how registries are reached
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registries: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a key that signs lists: FILE, and FILE.pub for machines
+    Key {
+        /// The file
+        #[arg(value_name = "FILE")]
+        to: PathBuf,
+    },
+    /// Make a channel
+    Create {
+        /// Its name, such as stable
+        channel: ChannelName,
+        #[command(flatten)]
+        signing: Signing,
+    },
+    /// Add a release: an official installer image, by its labels
+    Add {
+        /// The channel
+        channel: ChannelName,
+        #[command(flatten)]
+        source: Source,
+        /// What people should know
+        #[arg(long, default_value = "")]
+        notes: String,
+        /// Only machines with one of these labels go to it, such as canary=yes; "open" opens it to all
+        #[arg(long, value_name = "LABEL", value_delimiter = ',')]
+        only_for: Vec<Label>,
+        /// Take an image without the label of official releases
+        #[arg(long)]
+        unofficial: bool,
+        #[command(flatten)]
+        signing: Signing,
+    },
+    /// Take a release of another channel over, with the same image
+    Promote {
+        /// The release: its digest or version
+        release: String,
+        /// The channel that has it
+        #[arg(long)]
+        from: ChannelName,
+        /// The channel that gets it
+        #[arg(long)]
+        to: ChannelName,
+        #[command(flatten)]
+        signing: Signing,
+    },
+    /// Open a release to all machines
+    Open {
+        /// The channel
+        channel: ChannelName,
+        /// The release
+        version: Version,
+        #[command(flatten)]
+        signing: Signing,
+    },
+    /// Withdraw a release: no machine goes to it any more
+    Withdraw {
+        /// The channel
+        channel: ChannelName,
+        /// The release
+        version: Version,
+        /// Why, for people
+        #[arg(long)]
+        why: String,
+        #[command(flatten)]
+        signing: Signing,
+    },
+    /// Take old releases out of the list, and print their images
+    Prune {
+        /// The channel
+        channel: ChannelName,
+        /// Keep this many of the newest releases
+        #[arg(long, default_value_t = 3)]
+        newest: usize,
+        /// A file with versions and digests that media have or machines run, one a line; each of them and its way to the newest release stays
+        #[arg(long, value_name = "FILE")]
+        keep: Option<PathBuf>,
+        /// Only print what would go
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        signing: Signing,
+    },
+    /// Publish the same releases again, before their list expires
+    Renew {
+        /// The channel
+        channel: ChannelName,
+        #[command(flatten)]
+        signing: Signing,
+    },
+    /// Approve a release for machines that want the signature of another key
+    Approve {
+        /// The channel
+        channel: ChannelName,
+        /// The release
+        version: Version,
+        /// The private key of whoever approves
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+    },
+    /// Show a channel
+    Show {
+        /// The channel
+        channel: ChannelName,
+        /// Check that it is signed by this public key
+        #[arg(long, value_name = "FILE")]
+        public_key: Option<PathBuf>,
+    },
+    /// Serve the channels
+    Serve(Serve),
+}
+
+/// How channels are served.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+    /// The certificate chain (PEM), for https
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+/// Reads a number with s, m, h or d.
+fn time(text: &str) -> Result<Duration, String> {
+    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    let read = || {
+        let (unit, seconds) = units.into_iter().find(|(unit, _)| text.ends_with(*unit))?;
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(seconds).map(Duration::from_secs)
+    };
+    read().ok_or_else(|| "expected a number with s, m, h or d, such as 90d".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_whole() {
+        Arguments::command().debug_assert();
+        assert_eq!(time("90d"), Ok(Duration::from_secs(90 * 86_400)));
+        assert!(time("90").is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! A folder of channels.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use instar_base::whole_file;
+use instar_channel::{ChannelName, LIST, List, Release, SIGNATURE};
+use instar_pki::PrivateKey;
+
+/// A folder, held against other writers until this value is dropped.
+pub(crate) struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// The files of one channel.
+pub(crate) fn list_file(folder: &Path, channel: &ChannelName) -> PathBuf {
+    folder.join(channel.as_str()).join(LIST)
+}
+
+impl Folder {
+    /// Opens a folder, and makes it if it is not there.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        fs::create_dir_all(path).with_context(|| format!("make the folder {name}"))?;
+        let lock = File::create(path.join(".lock")).with_context(|| format!("lock {name}"))?;
+        lock.try_lock()
+            .with_context(|| format!("another instar-channel writes to {name}"))?;
+        Ok(Folder {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// Reads a channel.
+    pub(crate) fn read(&self, channel: &ChannelName) -> anyhow::Result<List> {
+        read(&self.path, channel)
+    }
+
+    /// Whether the folder has a channel.
+    pub(crate) fn has(&self, channel: &ChannelName) -> bool {
+        list_file(&self.path, channel).exists()
+    }
+
+    /// Writes a list and its signature. A reader between the two finds them unequal, and asks again.
+    pub(crate) fn write(&self, list: &List, key: Option<&PrivateKey>) -> anyhow::Result<()> {
+        let bytes = list.to_bytes()?;
+        let file = list_file(&self.path, &list.channel);
+        let Some(key) = key else {
+            let unsigned = file.with_extension("json.unsigned");
+            whole_file::replace(&unsigned, 0o644, &bytes)?;
+            println!(
+                "{0} is not signed: sign it into {1}, for example by `cosign sign-blob --key KEY {0}`, and rename it to {2}",
+                unsigned.display(),
+                file.with_file_name(SIGNATURE).display(),
+                file.display()
+            );
+            return Ok(());
+        };
+        let signature = BASE64_STANDARD.encode(key.sign(&bytes)?) + "\n";
+        whole_file::replace(&file, 0o644, &bytes)?;
+        let place = file.with_file_name(SIGNATURE);
+        whole_file::replace(&place, 0o644, signature.as_bytes())?;
+        println!(
+            "{}: list {} with {} releases",
+            list.channel,
+            list.serial,
+            list.releases.len()
+        );
+        Ok(())
+    }
+
+    /// Writes the signature that approves a release.
+    pub(crate) fn approve(
+        &self,
+        channel: &ChannelName,
+        release: &Release,
+        key: &PrivateKey,
+    ) -> anyhow::Result<()> {
+        let signed = instar_channel::approval(channel, release);
+        let signature = BASE64_STANDARD.encode(key.sign(&signed)?) + "\n";
+        let approvals = self.path.join(channel.as_str()).join("approvals");
+        let file = approvals.join(format!("{}.sig", release.digest.hex()));
+        whole_file::replace(&file, 0o644, signature.as_bytes())?;
+        println!(
+            "{channel}: {} is approved: {}",
+            release.version,
+            file.display()
+        );
+        Ok(())
+    }
+}
+
+/// Reads the list of a channel.
+pub(crate) fn read(folder: &Path, channel: &ChannelName) -> anyhow::Result<List> {
+    let file = list_file(folder, channel);
+    let bytes = fs::read(&file)
+        .with_context(|| format!("there is no channel {channel}: read {}", file.display()))?;
+    let list = List::parse(&bytes).with_context(|| format!("read {}", file.display()))?;
+    ensure!(
+        list.channel == *channel,
+        "{} is the list of the channel {}",
+        file.display(),
+        list.channel
+    );
+    Ok(list)
+}

@@ -1,0 +1,161 @@
+//! `instar.UpgradeFollowService`: shows how the machine follows its channel, and takes the wishes of people about it.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use instar_api::instar as wire;
+use instar_api::instar::upgrade_follow_service_server::UpgradeFollowService;
+use tonic::{Request, Response, Status};
+
+use super::changing;
+use crate::follow::FollowFact;
+use crate::machine::Machine;
+use crate::sequences::follow::forgive;
+use crate::values::{Digest, Version};
+
+/// The service.
+pub(super) struct UpgradeFollowApi {
+    machine: Arc<Machine>,
+}
+
+impl UpgradeFollowApi {
+    pub(super) fn new(machine: Arc<Machine>) -> Self {
+        UpgradeFollowApi { machine }
+    }
+}
+
+#[tonic::async_trait]
+impl UpgradeFollowService for UpgradeFollowApi {
+    async fn status(
+        &self,
+        _request: Request<wire::FollowStatusRequest>,
+    ) -> Result<Response<wire::FollowStatus>, Status> {
+        let (channel, fact) = followed(&self.machine)?;
+        let running = self.machine.running.version.clone();
+        Ok(Response::new(status(channel, running, fact)))
+    }
+
+    async fn check(
+        &self,
+        _request: Request<wire::CheckChannelRequest>,
+    ) -> Result<Response<wire::CheckChannelResponse>, Status> {
+        followed(&self.machine)?;
+        self.machine.follow.ask_for_look();
+        Ok(Response::new(wire::CheckChannelResponse {}))
+    }
+
+    async fn approve(
+        &self,
+        request: Request<wire::ApproveReleaseRequest>,
+    ) -> Result<Response<wire::ApproveReleaseResponse>, Status> {
+        let (digest, _) = release(&self.machine, &request.into_inner().release)?;
+        let machine = self.machine.clone();
+        let approving = async move {
+            let approved = machine.follow.approve(digest, &machine.init).await;
+            approved.map_err(|error| Status::failed_precondition(error.to_string()))?;
+            Ok(wire::ApproveReleaseResponse {
+                digest: digest.to_string(),
+            })
+        };
+        Ok(Response::new(changing::to_its_end(approving).await?))
+    }
+
+    async fn hold(
+        &self,
+        request: Request<wire::HoldReleaseRequest>,
+    ) -> Result<Response<wire::HoldReleaseResponse>, Status> {
+        let request = request.into_inner();
+        let (digest, version) = release(&self.machine, &request.release)?;
+        let machine = self.machine.clone();
+        let holding = async move {
+            match request.take_back {
+                true => take_back(&machine, digest).await?,
+                false => {
+                    let held = machine.follow.hold(digest, version, &machine.init).await;
+                    held.map_err(|error| Status::failed_precondition(error.to_string()))?;
+                }
+            }
+            Ok(wire::HoldReleaseResponse {
+                digest: digest.to_string(),
+            })
+        };
+        Ok(Response::new(changing::to_its_end(holding).await?))
+    }
+}
+
+/// Takes a hold back. A release that failed may be tried again.
+async fn take_back(machine: &Machine, digest: Digest) -> Result<(), Status> {
+    let had_failed = forgive(machine, &[digest]).await;
+    match machine.follow.release(digest, &machine.init).await || had_failed {
+        true => Ok(()),
+        false => Err(Status::failed_precondition(format!("{digest} is not held"))),
+    }
+}
+
+/// Returns the channel that the machine follows, as the resource has it.
+fn followed(machine: &Machine) -> Result<(String, FollowFact), Status> {
+    let mut facts = machine.store.list::<FollowFact>().into_iter();
+    let configured = machine.config();
+    let follows = configured.is_some_and(|it| it.config.upgrade_follow.is_some());
+    match (facts.next(), follows) {
+        (Some((metadata, fact)), _) => Ok((metadata.id, fact)),
+        (None, true) => Err(Status::unavailable(
+            "the machine has not looked at its channel yet; ask again in a moment",
+        )),
+        (None, false) => Err(Status::failed_precondition(
+            "this machine follows no channel; UpgradeFollowConfig in its config names one",
+        )),
+    }
+}
+
+/// Finds a release of the list by its version or digest.
+fn release(machine: &Machine, named: &str) -> Result<(Digest, Version), Status> {
+    let (channel, fact) = followed(machine)?;
+    let mut releases = fact.releases.iter();
+    let found =
+        releases.find(|it| it.version.to_string() == named || it.digest.to_string() == named);
+    let held = || {
+        let record = machine.follow.record()?;
+        let mut holds = record.holds.into_iter();
+        let is_it = |version: &Version, digest: &Digest| {
+            version.to_string() == named || digest.to_string() == named
+        };
+        let hold = holds.find(|hold| is_it(&hold.version, &hold.digest))?;
+        Some((hold.digest, hold.version))
+    };
+    found
+        .map(|it| (it.digest, it.version.clone()))
+        .or_else(held)
+        .ok_or_else(|| Status::not_found(format!("the channel {channel} has no release {named:?}")))
+}
+
+fn status(channel: String, running: String, fact: FollowFact) -> wire::FollowStatus {
+    let heard = fact.heard;
+    let time = |at: Option<SystemTime>| at.map_or(0, seconds);
+    let releases = fact.releases.into_iter();
+    wire::FollowStatus {
+        channel,
+        serial: fact.serial.unwrap_or(0),
+        running,
+        release: fact.release,
+        digest: fact.digest,
+        state: fact.state.to_owned(),
+        reason: fact.reason,
+        until: time(fact.until),
+        looked_at: time(heard.as_ref().map(|heard| heard.at)),
+        next_look: time(heard.as_ref().map(|heard| heard.next)),
+        look_error: heard.map_or_else(String::new, |heard| heard.error),
+        releases: releases
+            .map(|it| wire::ListedRelease {
+                version: it.version.to_string(),
+                digest: it.digest.to_string(),
+                why: it.why,
+            })
+            .collect(),
+    }
+}
+
+fn seconds(at: SystemTime) -> i64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,119 @@
+//! Asks for the list of a channel, at all its addresses: the newest one counts, so one mirror that stands still holds nobody back.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use instar_channel::{LARGEST, LIST, List, Position, Release, SIGNATURE};
+use instar_http_client::Client;
+use tokio::time::timeout;
+
+use crate::config::UpgradeFollow;
+use crate::machine::Machine;
+use crate::sequences::owners_servers::{client, get};
+use crate::values::{EndpointUrl, PublicKey};
+
+/// Timeout for one address.
+const LOOK: Duration = Duration::from_secs(60);
+/// Limit on a signature, in bytes.
+const LARGEST_SIGNATURE: usize = 16 << 10;
+
+/// A list, and the machine's position after it.
+pub(super) struct Found {
+    pub(super) list: List,
+    pub(super) position: Position,
+}
+
+/// Returns the newest list.
+///
+/// # Errors
+/// No address gave one that can be believed: what was wrong at each.
+pub(super) async fn look(
+    machine: &Machine,
+    follow: &UpgradeFollow,
+    known: Option<&Position>,
+) -> anyhow::Result<Found> {
+    let client = client_of(machine)?;
+    let mut newest: Option<Found> = None;
+    let mut errors = Vec::new();
+    for url in &follow.urls {
+        match timeout(LOOK, at(&client, url, follow, known)).await {
+            Ok(Ok(found)) => {
+                let is_newer = |it: &Found| it.list.serial < found.list.serial;
+                if newest.as_ref().is_none_or(is_newer) {
+                    newest = Some(found);
+                }
+            }
+            Ok(Err(error)) => errors.push(format!("{url}: {error:#}")),
+            Err(_) => errors.push(format!("{url}: no answer within {} s", LOOK.as_secs())),
+        }
+    }
+    match newest {
+        Some(found) => {
+            for error in errors {
+                tracing::warn!("{}: {error}", follow.channel);
+            }
+            Ok(found)
+        }
+        None if errors.is_empty() => bail!("the config names no address of it"),
+        None => bail!("{}", errors.join("; ")),
+    }
+}
+
+fn client_of(machine: &Machine) -> anyhow::Result<Client> {
+    let configured = machine.config().context("there is no config")?;
+    Ok(client(&configured.config))
+}
+
+async fn at(
+    client: &Client,
+    url: &EndpointUrl,
+    follow: &UpgradeFollow,
+    known: Option<&Position>,
+) -> anyhow::Result<Found> {
+    let channel = &follow.channel;
+    let bytes = document(client, &format!("{url}/{channel}/{LIST}"), LARGEST).await?;
+    let signature = format!("{url}/{channel}/{SIGNATURE}");
+    let signature = document(client, &signature, LARGEST_SIGNATURE).await?;
+    let list = instar_channel::open(channel, &follow.key, &bytes, &signature)?;
+    let position = Position::after(known, &list, &bytes)?;
+    Ok(Found { list, position })
+}
+
+async fn document(client: &Client, url: &str, limit: usize) -> anyhow::Result<Vec<u8>> {
+    let mut answer = get(client, url).await?;
+    Ok(answer.document(limit).await?)
+}
+
+/// Looks for the signature that approves a release.
+///
+/// # Errors
+/// There is none at any address.
+pub(super) async fn approval(
+    machine: &Machine,
+    follow: &UpgradeFollow,
+    key: &PublicKey,
+    release: &Release,
+) -> anyhow::Result<()> {
+    let client = client_of(machine)?;
+    let signed = instar_channel::approval(&follow.channel, release);
+    let mut last = None;
+    for url in &follow.urls {
+        let (channel, hex) = (&follow.channel, release.digest.hex());
+        let url = format!("{url}/{channel}/approvals/{hex}.sig");
+        let looking = async {
+            let signature = document(&client, &url, LARGEST_SIGNATURE).await?;
+            ensure!(
+                instar_channel::is_signed(key, &signed, &signature),
+                "{url} is no signature by the key {}",
+                key.fingerprint()
+            );
+            Ok(())
+        };
+        match timeout(LOOK, looking).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => last = Some(error),
+            Err(_) => last = Some(anyhow::anyhow!("{url}: no answer")),
+        }
+    }
+    Err(last.unwrap_or_else(|| anyhow::anyhow!("the config names no address of approvals")))
+}
