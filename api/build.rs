@@ -8,11 +8,12 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file with a service or a package of its own; imports are included.
-const FILES: [&str; 24] = [
+const FILES: [&str; 25] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
     "storage/storage.proto",
+    "security/security.proto",
     "time/time.proto",
     "cluster/cluster.proto",
     "inspect/inspect.proto",

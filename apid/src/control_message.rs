@@ -33,6 +33,10 @@ pub enum ControlMessage {
     TakeAddresses(Answer),
     /// Serve pods on a listening unix socket, which follows by itself ([`send_socket`]); no longer on the one of before.
     ServePods,
+    /// Sign certificates for workers on a listening TCP socket, which follows by itself ([`send_socket`]).
+    ServeWorkers,
+    /// Close that socket.
+    StopServingWorkers,
     /// Drain: finish the calls in flight and exit. Another apid takes over.
     Drain,
 }

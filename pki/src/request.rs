@@ -98,7 +98,9 @@ fn check(names: &[SubjectName]) -> Result<(), RequestError> {
     let is_plain = |name: &str| {
         let bytes = name.bytes();
         (1..=LONGEST_NAME).contains(&name.len())
-            && bytes.into_iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+            && bytes
+                .into_iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
     };
     for name in names {
         match name {
@@ -125,11 +127,8 @@ fn check(names: &[SubjectName]) -> Result<(), RequestError> {
 /// The key fails.
 pub fn request_for_server(key: &PrivateKey, names: &[SubjectName]) -> Result<String, KeyError> {
     let names: Vec<u8> = names.iter().flat_map(certificate::general_name).collect();
-    let names = certificate::extension(
-        der::oid::SUBJECT_ALT_NAME,
-        false,
-        &der::value(0x30, &names),
-    );
+    let names =
+        certificate::extension(der::oid::SUBJECT_ALT_NAME, false, &der::value(0x30, &names));
     let extensions = der::sequence(&[
         &der::object_id(der::oid::EXTENSION_REQUEST),
         &der::set_of(&[der::sequence(&[&names])]),
@@ -150,7 +149,10 @@ fn to_der(text: &str) -> Option<Vec<u8>> {
     if text.len() > LONGEST {
         return None;
     }
-    let (begin, end) = (format!("-----BEGIN {LABEL}-----"), format!("-----END {LABEL}-----"));
+    let (begin, end) = (
+        format!("-----BEGIN {LABEL}-----"),
+        format!("-----END {LABEL}-----"),
+    );
     let (_, rest) = text.split_once(&begin)?;
     let (body, _) = rest.split_once(&end)?;
     let body: String = body.split_ascii_whitespace().collect();
