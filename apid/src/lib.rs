@@ -30,6 +30,7 @@ mod lookup;
 mod merge_replies;
 mod metadata;
 mod node_ref;
+mod one_call;
 mod pace;
 mod peers;
 mod permissions;
@@ -51,6 +52,7 @@ pub use control_message::{
 };
 pub use identity::Identity;
 pub use lookup::LOOKUPS;
+pub use one_call::OneCall;
 pub use permissions::{is_judged_again, may_call};
 pub use sandbox::enter as enter_sandbox;
 pub use self_check::SelfCheck;

@@ -101,6 +101,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images_checked,
         own_certificates,
         pinned_key,
+        granted_certificate,
         ..
     } = handed_over.clone();
     let keeps_workloads = welcome.workloads == Some(Domain::Kept);
@@ -127,6 +128,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images_in_force,
         own_certificates,
         pinned_key,
+        granted_certificate,
         kept,
     }));
     if let Some(origin) = origin {

@@ -32,6 +32,7 @@ mod readiness;
 mod reflection;
 mod reset;
 pub mod resources;
+mod security_service;
 mod service_list;
 mod shares;
 mod state;
@@ -64,6 +65,7 @@ use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
 use instar_api::machine::machine_service_server::MachineServiceServer;
 use instar_api::machine::storage_service_server::StorageServiceServer as FilesystemServiceServer;
+use instar_api::securityapi::security_service_server::SecurityServiceServer;
 use instar_api::storage::storage_service_server::StorageServiceServer as DiskServiceServer;
 use instar_api::time::time_service_server::TimeServiceServer;
 use tokio::net::{UnixListener, UnixStream};
@@ -84,6 +86,7 @@ use images::ImageApi;
 use inspect_service::InspectApi;
 use lifecycle::LifecycleApi;
 use machine_service::MachineApi;
+use security_service::SecurityApi;
 use state::StateApi;
 use storage::StorageApi;
 use temporary_registry::TemporaryRegistryApi;
@@ -183,6 +186,9 @@ fn routes(machine: &Arc<Machine>) -> Routes {
             machine.clone(),
         )))
         .add_service(ImageUpdateServiceServer::new(ImageUpdateApi::new(
+            machine.clone(),
+        )))
+        .add_service(SecurityServiceServer::new(SecurityApi::new(
             machine.clone(),
         )))
         .add_service(health)
