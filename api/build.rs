@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file with a service or a package of its own; imports are included.
-const FILES: [&str; 25] = [
+const FILES: [&str; 26] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -20,6 +20,7 @@ const FILES: [&str; 25] = [
     "instar/bundle.proto",
     "instar/image_pins.proto",
     "instar/image_updates.proto",
+    "instar/metrics.proto",
     "instar/temporary_registry.proto",
     "instar/upgrade.proto",
     "cosi/resource/state.proto",

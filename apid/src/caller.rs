@@ -61,6 +61,15 @@ pub(super) struct Caller {
 }
 
 impl Caller {
+    /// A caller whom nobody asks who it is, where the config says that anybody may read.
+    pub(super) fn anyone(address: SocketAddr) -> Self {
+        Caller {
+            roles: vec![Role::Reader],
+            peer: Peer::Network(address),
+            certificates: Arc::default(),
+        }
+    }
+
     /// The rank whose quota the caller's calls use.
     pub(super) fn rank(&self) -> Rank {
         Rank::of(&self.roles)

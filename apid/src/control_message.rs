@@ -37,6 +37,13 @@ pub enum ControlMessage {
     ServeWorkers,
     /// Close that socket.
     StopServingWorkers,
+    /// Serve metrics on a listening TCP socket, which follows by itself ([`send_socket`]).
+    ServeMetrics {
+        /// Whether clients need a certificate; otherwise there is no TLS.
+        with_tls: bool,
+    },
+    /// Close that socket.
+    StopServingMetrics,
     /// Drain: finish the calls in flight and exit. Another apid takes over.
     Drain,
 }

@@ -160,6 +160,19 @@ impl Credentials {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
+    /// The TLS acceptor for readers of metrics: as for the API, over HTTP/1.1. Made for each connection, as there are few.
+    pub(super) fn acceptor_of_metrics(&self) -> anyhow::Result<TlsAcceptor> {
+        let verifier = self.verifier.clone().context("there is no config")?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(self.config.cert_resolver.clone());
+        without_sessions(&mut config);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+
     /// The caller at the other end of an accepted connection.
     pub(super) fn caller(
         &self,

@@ -29,6 +29,7 @@ mod in_flight;
 mod lookup;
 mod merge_replies;
 mod metadata;
+mod metrics;
 mod node_ref;
 mod one_call;
 mod pace;
@@ -78,6 +79,7 @@ use grpc_status::Code;
 use identity::Credentials;
 use in_flight::{FAREWELL, InFlight, LULL};
 use lookup::Lookups;
+use metrics::MetricsListener;
 use pods::PodsListener;
 use proxy::Proxy;
 use unauthenticated_limit::{Place, UnauthenticatedLimit};
@@ -151,16 +153,19 @@ pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let (drain, draining) = watch::channel(false);
     let (pods, for_pods) = watch::channel(None);
     let (workers, for_workers) = watch::channel(None);
+    let (metrics, for_metrics) = watch::channel(None);
     let senders = Senders {
         credentials: sender,
         drain,
         pods,
         workers,
+        metrics,
     };
     let listeners = Listeners {
         network: listener,
         pods: for_pods,
         workers: for_workers,
+        metrics: for_metrics,
     };
     tokio::select! {
         ended = follow_orders(orders, senders, lookups.clone()) => ended,
@@ -175,6 +180,7 @@ struct Senders {
     drain: watch::Sender<bool>,
     pods: watch::Sender<Option<PodsListener>>,
     workers: watch::Sender<Option<WorkersListener>>,
+    metrics: watch::Sender<Option<MetricsListener>>,
 }
 
 /// The sockets that connections come from.
@@ -184,6 +190,8 @@ struct Listeners {
     pods: watch::Receiver<Option<PodsListener>>,
     /// None on a machine that signs no certificates.
     workers: watch::Receiver<Option<WorkersListener>>,
+    /// None unless the config asks for metrics.
+    metrics: watch::Receiver<Option<MetricsListener>>,
 }
 
 async fn follow_orders(
@@ -222,6 +230,15 @@ async fn follow_orders(
             ControlMessage::StopServingWorkers => {
                 senders.workers.send_replace(None);
             }
+            ControlMessage::ServeMetrics { with_tls } => {
+                let socket = control_message::receive_socket(orders.as_ref()).await;
+                let socket = socket.context("receive the socket for metrics")?;
+                let listener = metrics::listener(socket, with_tls)?;
+                senders.metrics.send_replace(Some(listener));
+            }
+            ControlMessage::StopServingMetrics => {
+                senders.metrics.send_replace(None);
+            }
             ControlMessage::Drain => {
                 senders.drain.send_replace(true);
             }
@@ -251,13 +268,16 @@ async fn accept_until_drained(
         network,
         pods,
         workers,
+        metrics,
     } = listeners;
     let (of_pods, for_pods) = (credentials.clone(), proxy.for_another());
     let (of_workers, for_workers) = (credentials.clone(), proxy.for_another());
+    let (of_metrics, for_metrics) = (credentials.clone(), proxy.for_another());
     tokio::select! {
         never = accept(network, credentials, proxy, places.clone(), ends.clone()) => match never {},
         never = pods::accept(pods, of_pods, for_pods, places.clone(), ends.clone()) => match never {},
         never = workers::accept(workers, of_workers, for_workers, places.clone(), ends) => match never {},
+        never = metrics::accept(metrics, of_metrics, for_metrics) => match never {},
         () = lull => {}
     }
     // Each connection has a place until its end.

@@ -62,6 +62,7 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/time.TimeService/TimeCheck",
             "/cluster.ClusterService/HealthCheck",
             "/inspect.InspectService/*",
+            "/instar.MetricsService/Read",
             "/cosi.resource.State/Get",
             "/cosi.resource.State/List",
             "/cosi.resource.State/Watch",

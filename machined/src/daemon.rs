@@ -26,7 +26,7 @@ use crate::sequences::{
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, ReleaseOrigin, RunningSystem, handover};
-use crate::{api, hang_guard, image_collection, logging, status, sys};
+use crate::{api, hang_guard, image_collection, log_forwarding, logging, status, sys};
 
 /// The name under which init keeps the API's listening socket.
 const LISTENER: &str = "api";
@@ -194,6 +194,7 @@ fn start_followers(machine: &Arc<Machine>) {
     crate::base::task::spawn(image_pins::keep(machine.clone()));
     crate::base::task::spawn(kubernetes::keep(machine.clone()));
     crate::base::task::spawn(intent::remember_trust(machine.clone()));
+    crate::base::task::spawn(log_forwarding::keep(machine.clone()));
     crate::base::task::spawn(note_time(machine.clone()));
     crate::base::task::spawn(watch_sticks(machine.clone(), api::collect_support));
 }

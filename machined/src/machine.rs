@@ -36,7 +36,7 @@ use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
 use crate::temporary_registry::TemporaryRegistry;
 use crate::time::TimeSync;
-use crate::trust::{Granted, Maintenance, OwnCertificates, PinnedKey, WorkersPort};
+use crate::trust::{Granted, Maintenance, MetricsPort, OwnCertificates, PinnedKey, WorkersPort};
 use crate::upgrade::{FailedImages, Floor, RunningSystem, UpgradeState};
 
 /// A machine config and the text that it was read from.
@@ -139,6 +139,8 @@ pub struct Machine {
     pub granted_certificate: watch::Sender<Option<Granted>>,
     /// The socket at which workers ask for certificates, if this node signs them.
     pub workers_port: watch::Sender<Option<WorkersPort>>,
+    /// The socket for metrics, if the config asks for them.
+    pub metrics_port: watch::Sender<Option<MetricsPort>>,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
@@ -242,6 +244,7 @@ impl Machine {
             pinned_key: watch::channel(parts.pinned_key).0,
             granted_certificate: watch::channel(parts.granted_certificate).0,
             workers_port: watch::channel(None).0,
+            metrics_port: watch::channel(None).0,
             operations: Operations::default(),
         }
     }

@@ -48,6 +48,7 @@ mod machine_config;
 mod medium;
 mod mirrors;
 mod no_call_fails;
+mod observing;
 mod odd_images;
 mod one_at_a_time;
 mod other_clients;
@@ -77,6 +78,7 @@ mod upgrade_trust;
 mod volumes;
 mod watchdog;
 mod ways_in;
+mod worker_certificates;
 mod workloads;
 
 use std::process::ExitCode;
@@ -113,7 +115,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 42] = [
+const OF_LONG_RUNS: [Area; 43] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -156,10 +158,11 @@ const OF_LONG_RUNS: [Area; 42] = [
     secure_boot::tests,
     ways_in::tests,
     upgrade_trust::tests,
+    worker_certificates::tests,
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.
-const OF_EVERY_RUN: [Area; 29] = [
+const OF_EVERY_RUN: [Area; 30] = [
     rollback::tests,
     upgrade::tests,
     no_call_fails::tests,
@@ -172,6 +175,7 @@ const OF_EVERY_RUN: [Area; 29] = [
     packet_capture::tests,
     other_clients::tests,
     forwarding::tests,
+    observing::tests,
     authorities::tests,
     trust::tests,
     tls::tests,

@@ -25,6 +25,7 @@ mod kernel_log;
 mod lifecycle;
 mod logs;
 mod machine_service;
+mod metrics;
 mod netstat;
 mod packet_capture;
 mod readers;
@@ -43,9 +44,9 @@ mod time_service;
 mod upgrade_plan;
 mod upgrade_request;
 
-pub use kernel_log::KernelLog;
+pub use kernel_log::{KernelLog, Record as KernelRecord};
 pub use readers::serve_reader;
-pub use support::collect as collect_support;
+pub use support::{collect as collect_support, in_words as event_in_words};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,6 +60,7 @@ use instar_api::inspect::inspect_service_server::InspectServiceServer;
 use instar_api::instar::bundle_service_server::BundleServiceServer;
 use instar_api::instar::image_pin_service_server::ImagePinServiceServer;
 use instar_api::instar::image_update_service_server::ImageUpdateServiceServer;
+use instar_api::instar::metrics_service_server::MetricsServiceServer;
 use instar_api::instar::temporary_registry_service_server::TemporaryRegistryServiceServer;
 use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
@@ -86,6 +88,7 @@ use images::ImageApi;
 use inspect_service::InspectApi;
 use lifecycle::LifecycleApi;
 use machine_service::MachineApi;
+use metrics::MetricsApi;
 use security_service::SecurityApi;
 use state::StateApi;
 use storage::StorageApi;
@@ -188,6 +191,7 @@ fn routes(machine: &Arc<Machine>) -> Routes {
         .add_service(ImageUpdateServiceServer::new(ImageUpdateApi::new(
             machine.clone(),
         )))
+        .add_service(MetricsServiceServer::new(MetricsApi::new(machine.clone())))
         .add_service(SecurityServiceServer::new(SecurityApi::new(
             machine.clone(),
         )))

@@ -27,7 +27,7 @@ use crate::services::{
 };
 use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
-use crate::trust::{Keys, WorkersPort};
+use crate::trust::{Keys, MetricsPort, WorkersPort};
 use crate::values::system_process;
 
 /// The name of the service.
@@ -50,6 +50,7 @@ pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<D
             settled: machine.watch_settled(),
             pods_socket: machine.pods_socket.subscribe(),
             workers_port: machine.workers_port.subscribe(),
+            metrics_port: machine.metrics_port.subscribe(),
             cgroup: Cgroup::beside_machined(NAME)?
                 .with_memory_limit(memory_limit(statistics::memory()?.memtotal << 10)),
         }),
@@ -78,6 +79,8 @@ struct Apid {
     pods_socket: watch::Receiver<Option<PodsSocket>>,
     /// The listening socket for workers, if the machine signs their certificates.
     workers_port: watch::Receiver<Option<WorkersPort>>,
+    /// The listening socket for metrics, if the config asks for them.
+    metrics_port: watch::Receiver<Option<MetricsPort>>,
     cgroup: Cgroup,
 }
 
@@ -109,7 +112,13 @@ impl Apid {
         // This apid has not got the sockets that are there already.
         pods.mark_changed();
         workers.mark_changed();
-        let sockets = Sockets { pods, workers };
+        let mut metrics = self.metrics_port.clone();
+        metrics.mark_changed();
+        let sockets = Sockets {
+            pods,
+            workers,
+            metrics,
+        };
         let (questions, orders) = ours.into_split();
         let (found, answers) = mpsc::channel(1);
         let (drain, to_drain) = watch::channel(false);
@@ -133,12 +142,14 @@ impl Apid {
 struct Sockets {
     pods: watch::Receiver<Option<PodsSocket>>,
     workers: watch::Receiver<Option<WorkersPort>>,
+    metrics: watch::Receiver<Option<MetricsPort>>,
 }
 
 /// A socket on its way to apid.
 enum Sent {
     Pods(PodsSocket),
     Workers(WorkersPort),
+    Metrics(MetricsPort),
 }
 
 impl AsFd for Sent {
@@ -146,6 +157,7 @@ impl AsFd for Sent {
         match self {
             Sent::Pods(socket) => socket.as_fd(),
             Sent::Workers(socket) => socket.as_fd(),
+            Sent::Metrics(socket) => socket.as_fd(),
         }
     }
 }
@@ -184,6 +196,16 @@ async fn give_orders(
                     Some(_) => ControlMessage::ServeWorkers,
                     None => ControlMessage::StopServingWorkers,
                 })
+            }
+            changed = sockets.metrics.changed() => {
+                changed?;
+                let newest = sockets.metrics.borrow_and_update().clone();
+                let order = match &newest {
+                    Some(port) => ControlMessage::ServeMetrics { with_tls: port.with_tls() },
+                    None => ControlMessage::StopServingMetrics,
+                };
+                socket = newest.map(Sent::Metrics);
+                Some(order)
             }
             Some(answer) = answers.recv() => Some(ControlMessage::TakeAddresses(answer)),
             // When the sender goes, the running apid has ended, and so does this task.

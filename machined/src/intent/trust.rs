@@ -10,12 +10,12 @@ use tokio::sync::watch;
 
 use super::granted_certificate::keep_granted;
 use super::remember_trust::authorities;
-use crate::config::{MachineConfig, MachineType};
+use crate::config::{MachineConfig, MachineType, MetricsReaders};
 use crate::machine::{Configured, Machine};
 use crate::network::NetworkStatus;
 use crate::trust::{
-    AskControlPlane, Authorities, ControlPlane, ForWorkers, KeepIdentity, Keys, Maintenance, Names,
-    Trust, open_or_close, own_names,
+    AskControlPlane, Authorities, ControlPlane, ForWorkers, KeepIdentity, Keys, Maintenance,
+    MetricsSpec, Names, Trust, follow_metrics, follow_workers, own_names,
 };
 
 /// Pause before the port for workers is opened again after a failure.
@@ -42,7 +42,8 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             let without = maintenance.borrow_and_update().clone();
             let of_config = configured.as_ref().map(|configured| &configured.config);
             let signs = of_config.is_some_and(signs_for_workers);
-            let is_done = open_or_close(&follower.workers_port, signs);
+            let is_done = follow_workers(&follower.workers_port, signs)
+                & follow_metrics(&follower.metrics_port, of_config.and_then(metrics));
             // These two tasks stay, and rest while the config has the authority's key.
             if of_config.and_then(control_plane).is_some()
                 && let Some(ask) = ask.take()
@@ -129,6 +130,15 @@ fn signs_for_workers(config: &MachineConfig) -> bool {
     config.machine_type == MachineType::ControlPlane
         && config.trust.ca_key.is_some()
         && config.token.is_some()
+}
+
+/// Returns where metrics are served.
+fn metrics(config: &MachineConfig) -> Option<MetricsSpec> {
+    let metrics = config.metrics?;
+    Some(MetricsSpec {
+        listen: metrics.listen,
+        with_tls: metrics.readers == MetricsReaders::Certificate,
+    })
 }
 
 /// Returns where the machine gets its certificate, if it cannot sign one.

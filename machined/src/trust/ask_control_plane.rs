@@ -20,11 +20,11 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
+use super::control_plane::ControlPlane;
 use super::granted::{self, Granted, Next};
 use super::server_identity::{Names, PinnedKey, Trust, subjects};
 use crate::apid::OneCall;
 use crate::base::back_off::BackOff;
-use crate::values::Secret;
 
 /// Timeout for the lookup of the control plane's addresses.
 const LOOKUP: Duration = Duration::from_secs(10);
@@ -37,15 +37,6 @@ const PAUSES: BackOff = BackOff {
     first: Duration::from_secs(2),
     longest: Duration::from_secs(300),
 };
-
-/// Where a machine without the authority's key gets its certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ControlPlane {
-    /// The host of the cluster's endpoint.
-    pub host: String,
-    /// The token that the machines of the cluster share.
-    pub token: Secret,
-}
 
 /// Asks for as long as it runs.
 pub struct AskControlPlane {

@@ -11,7 +11,7 @@ use instar_pki::{CertificateAuthority, PrivateKey, Role, SubjectName};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::ask_control_plane::ControlPlane;
+use super::control_plane::ControlPlane;
 use super::granted::Granted;
 use super::own_certificates::{LIFETIME, OwnCertificates, due};
 use crate::apid::{Identity, Mode, SelfCheck};

@@ -33,7 +33,7 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 15] = [
+const SERVED: [&str; 17] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
@@ -41,12 +41,14 @@ const SERVED: [&str; 15] = [
     "instar.BundleService",
     "instar.ImagePinService",
     "instar.ImageUpdateService",
+    "instar.MetricsService",
     "instar.TemporaryRegistryService",
     "instar.UpgradeService",
     "machine.ImageService",
     "machine.LifecycleService",
     "machine.MachineService",
     "machine.StorageService",
+    "securityapi.SecurityService",
     "storage.StorageService",
     "time.TimeService",
 ];
