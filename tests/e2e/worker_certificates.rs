@@ -6,7 +6,7 @@ use instar_api::securityapi::security_service_client::SecurityServiceClient;
 use instar_api::securityapi::{CertificateRequest, CertificateResponse};
 use instar_api::{CERTIFICATES_PORT, TOKEN_KEY};
 use instar_pki::{PrivateKey, SubjectName, client_roles, request_for_server, server_names};
-use instar_qemu::{VmSpec, lease_port};
+use instar_qemu::{PortLease, VmSpec, lease_port};
 use instar_tests::{
     Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Scratch, Test,
     chapters, tests,
@@ -37,27 +37,27 @@ struct Cluster {
     worker_yaml: String,
 }
 
+/// Returns the value of a field of the generated config.
+fn generated(name: &str) -> Result<&'static str> {
+    let mut lines = GENERATED.lines();
+    let line = lines.find(|line| line.trim_start().starts_with(name));
+    let field = line.and_then(|line| line.split_once(": "));
+    Ok(field.with_context(|| format!("no {name}"))?.1)
+}
+
 impl Cluster {
     fn new() -> Result<Self> {
         let authority = Identity::administrator()?;
-        let field = |name: &str| {
-            let mut lines = GENERATED.lines();
-            let line = lines.find(|line| line.trim_start().starts_with(name));
-            line.and_then(|line| line.split_once(": "))
-                .map(|(_, value)| value.to_owned())
-                .with_context(|| format!("no {name}"))
-        };
-        let encoded = MachineConfig::new(&authority).to_yaml();
-        let ours = encoded
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("crt: "));
+        let ours = MachineConfig::new(&authority).to_yaml();
+        let mut lines = ours.lines();
+        let ours = lines.find_map(|line| line.trim().strip_prefix("crt: "));
         let yaml = GENERATED
-            .replace(&field("crt")?, ours.context("no crt")?)
+            .replace(generated("crt")?, ours.context("no crt")?)
             .replace("10.0.2.15", PLANE);
         Ok(Self {
-            authority,
-            token: field("token")?,
             worker_yaml: without_install(&yaml)? + &links(WORKER),
+            token: generated("token")?.to_owned(),
+            authority,
         })
     }
 
@@ -100,39 +100,44 @@ fn plan(
         .spec(|spec| arguments.into_iter().fold(spec, VmSpec::extra_argument)))
 }
 
+/// The two machines' ends of their cable.
+struct Cable(PortLease);
+
+impl Cable {
+    fn end(&self, what: &str) -> String {
+        format!("{what}=127.0.0.1:{}", self.0.port())
+    }
+}
+
 async fn a_worker_gets_its_certificate_from_the_control_plane(scratch: Scratch) -> Outcome {
-    let (cluster, port) = (Cluster::new()?, lease_port()?);
-    let end = |what: &str| format!("{what}=127.0.0.1:{}", port.port());
-    let any = cluster.authority.twin()?.believing_any_node();
-    let worker = plan(
-        &scratch,
-        ("worker", 2),
-        cluster.worker_yaml.clone(),
-        any,
-        &end("listen"),
-    )?;
-    let worker = worker.blank_disk()?.boot().await?;
+    let (cluster, cable) = (Cluster::new()?, Cable(lease_port()?));
+    let worker = boot_worker(&scratch, &cluster, &cable).await?;
     nobody_can_verify_it_yet(&worker, &cluster).await?;
-    let who = cluster.authority.twin()?;
-    let plane = plan(
-        &scratch,
-        ("plane", 1),
-        cluster.plane_yaml()?,
-        who,
-        &end("connect"),
-    )?;
-    let plane = plane.forward(CERTIFICATES_PORT).boot().await?;
+    let plane = boot_plane(&scratch, &cluster, &cable).await?;
     chapters![
         it_gets_a_certificate(&worker, &cluster),
         calls_for_it_go_by_the_control_plane(&plane),
         instarctl_verifies_it(&worker, &cluster, &scratch),
         who_has_not_the_token_gets_none(&plane, &cluster),
-        a_certificate_is_for_where_its_request_comes_from(&plane, &cluster),
-        the_two_ports_are_not_mixed_up(&plane),
+        a_certificate_is_for_its_caller_alone(&plane, &cluster),
     ]
     .await?;
     drop(plane);
     it_keeps_it_over_a_power_cut(worker, &cluster).await
+}
+
+/// Boots the worker alone: its control plane is dead.
+async fn boot_worker(scratch: &Scratch, cluster: &Cluster, cable: &Cable) -> Result<Node> {
+    let any = cluster.authority.twin()?.believing_any_node();
+    let yaml = cluster.worker_yaml.clone();
+    let plan = plan(scratch, ("worker", 2), yaml, any, &cable.end("listen"))?;
+    plan.blank_disk()?.boot().await
+}
+
+async fn boot_plane(scratch: &Scratch, cluster: &Cluster, cable: &Cable) -> Result<Node> {
+    let (yaml, who) = (cluster.plane_yaml()?, cluster.authority.twin()?);
+    let plan = plan(scratch, ("plane", 1), yaml, who, &cable.end("connect"))?;
+    plan.forward(CERTIFICATES_PORT).boot().await
 }
 
 async fn nobody_can_verify_it_yet(worker: &Node, cluster: &Cluster) -> Outcome {
@@ -215,13 +220,26 @@ async fn who_has_not_the_token_gets_none(plane: &Node, cluster: &Cluster) -> Out
     Ok(())
 }
 
-async fn a_certificate_is_for_where_its_request_comes_from(
-    plane: &Node,
-    cluster: &Cluster,
-) -> Outcome {
+async fn a_certificate_is_for_its_caller_alone(plane: &Node, cluster: &Cluster) -> Outcome {
+    chapters![
+        a_request_for_another_address_is_refused(plane, cluster),
+        who_claims_to_be_an_administrator_gets_a_servers(plane, cluster),
+        the_two_ports_are_not_mixed_up(plane),
+    ]
+    .await
+}
+
+async fn a_request_for_another_address_is_refused(plane: &Node, cluster: &Cluster) -> Outcome {
     let elsewhere = ask(plane, &cluster.token, request(&["10.77.0.9", "x"])?).await?;
     let code = elsewhere.err().map(|status| status.code());
     ensure!(code == Some(Code::PermissionDenied), "{code:?}");
+    Ok(())
+}
+
+async fn who_claims_to_be_an_administrator_gets_a_servers(
+    plane: &Node,
+    cluster: &Cluster,
+) -> Outcome {
     let signed = ask(plane, &cluster.token, claims_to_be_an_administrator()?).await??;
     let certificate = instar_pki::certificate_from_pem(std::str::from_utf8(&signed.crt)?)?;
     ensure!(
