@@ -51,6 +51,7 @@ impl Family<'_> {
         self.page.push_str(self.name);
         for (number, (name, text)) in labels.iter().enumerate() {
             self.page.push(if number == 0 { '{' } else { ',' });
+            // Writing to a string cannot fail.
             let _ = write!(self.page, "{name}=\"");
             for character in text.chars() {
                 match character {
@@ -65,6 +66,7 @@ impl Family<'_> {
         if !labels.is_empty() {
             self.page.push('}');
         }
+        // As above.
         let _ = match value.into() {
             Value::Whole(value) => writeln!(self.page, " {value}"),
             Value::Fraction(value) => writeln!(self.page, " {value}"),
