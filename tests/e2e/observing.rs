@@ -146,7 +146,7 @@ async fn page(node: &Node) -> Result<String> {
 
 /// The begins of lines that Prometheus's parser makes of the page.
 const SAMPLES: [&str; 10] = [
-    "gauge instar_info {architecture=x86_64,version=v0.1.0} 1.0",
+    "gauge instar_info {architecture=amd64,version=v0.1.0} 1.0",
     "gauge instar_generation {} 1.0",
     "gauge instar_machine_ready {} 1.0",
     "gauge instar_service_healthy {service=apid} 1.0",

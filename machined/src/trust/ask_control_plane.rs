@@ -38,6 +38,10 @@ const PAUSES: BackOff = BackOff {
     longest: Duration::from_secs(300),
 };
 
+/// How many failures in a row are in the log, and then one of how many.
+const SAID: u32 = 3;
+const SAID_EVERY: u32 = 12;
+
 /// Asks for as long as it runs.
 pub struct AskControlPlane {
     /// The newest trust.
@@ -113,7 +117,8 @@ impl AskControlPlane {
         let authority = question.accepted.first()?;
         let held = self.granted.borrow().clone();
         match granted::next(held.as_ref(), authority, &question.names, SystemTime::now()) {
-            Next::Wait(pause) => Some(pause),
+            // Machines that booted at once do not ask at once half a day later.
+            Next::Wait(pause) => Some(with_jitter(pause)),
             Next::Ask => match self.ask(&question).await {
                 Ok(()) => {
                     *failures = 0;
@@ -122,11 +127,14 @@ impl AskControlPlane {
                 Err(error) => {
                     *failures = failures.saturating_add(1);
                     let pause = with_jitter(PAUSES.after(*failures));
-                    tracing::warn!(
-                        "no certificate from the control plane {}: {error:#}; the next try is in {} s",
-                        question.control_plane.host,
-                        pause.as_secs()
-                    );
+                    // A control plane may have none to give, as that of kubeadm: said now and then.
+                    if *failures <= SAID || failures.is_multiple_of(SAID_EVERY) {
+                        tracing::warn!(
+                            "no certificate from the control plane {}: {error:#}; the next try is in {} s",
+                            question.control_plane.host,
+                            pause.as_secs()
+                        );
+                    }
                     Some(pause)
                 }
             },
