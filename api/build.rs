@@ -8,17 +8,19 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file with a service or a package of its own; imports are included.
-const FILES: [&str; 25] = [
+const FILES: [&str; 27] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
     "storage/storage.proto",
+    "security/security.proto",
     "time/time.proto",
     "cluster/cluster.proto",
     "inspect/inspect.proto",
     "instar/bundle.proto",
     "instar/image_pins.proto",
     "instar/image_updates.proto",
+    "instar/metrics.proto",
     "instar/temporary_registry.proto",
     "instar/upgrade.proto",
     "instar/upgrade_follow.proto",

@@ -21,6 +21,15 @@ pub const CHANGES_VERSION: &str = "this node changes to another version; ask aga
 /// TCP port of the API.
 pub const PORT: u16 = 50000;
 
+/// TCP port at which machines with the authority's key sign certificates for those without it.
+pub const CERTIFICATES_PORT: u16 = 50001;
+
+/// The one method that is served there.
+pub const CERTIFICATE_METHOD: &str = "/securityapi.SecurityService/Certificate";
+
+/// gRPC metadata key of that method's token.
+pub const TOKEN_KEY: &str = "token";
+
 /// gRPC metadata key that names the one node that a call is for.
 pub const NODE_KEY: &str = "node";
 
@@ -70,6 +79,10 @@ package!(
 package!(
     /// `ClusterService`.
     cluster, "cluster"
+);
+package!(
+    /// `SecurityService`: certificates for machines without the authority's key.
+    securityapi, "securityapi"
 );
 package!(
     /// `InspectService`.

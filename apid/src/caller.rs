@@ -25,6 +25,9 @@ pub enum Mode {
 /// The word for the peer of a connection over the socket for pods, as machined gets it.
 pub const PODS: &str = "pods";
 
+/// The word before the address of a machine that wants a certificate, as machined gets it.
+pub const WORKER: &str = "worker ";
+
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
@@ -32,6 +35,8 @@ pub(super) enum Peer {
     Network(SocketAddr),
     /// A pod of this node, over the socket for pods.
     Pods,
+    /// A machine that wants a certificate. It has none to show, and its token is machined's to check.
+    Worker(SocketAddr),
 }
 
 impl fmt::Display for Peer {
@@ -39,6 +44,7 @@ impl fmt::Display for Peer {
         match self {
             Peer::Network(address) => address.fmt(f),
             Peer::Pods => f.write_str(PODS),
+            Peer::Worker(address) => write!(f, "{WORKER}{address}"),
         }
     }
 }
@@ -55,6 +61,15 @@ pub(super) struct Caller {
 }
 
 impl Caller {
+    /// A caller whom nobody asks who it is, where the config says that anybody may read.
+    pub(super) fn anyone(address: SocketAddr) -> Self {
+        Caller {
+            roles: vec![Role::Reader],
+            peer: Peer::Network(address),
+            certificates: Arc::default(),
+        }
+    }
+
     /// The rank whose quota the caller's calls use.
     pub(super) fn rank(&self) -> Rank {
         Rank::of(&self.roles)

@@ -33,6 +33,17 @@ pub enum ControlMessage {
     TakeAddresses(Answer),
     /// Serve pods on a listening unix socket, which follows by itself ([`send_socket`]); no longer on the one of before.
     ServePods,
+    /// Sign certificates for workers on a listening TCP socket, which follows by itself ([`send_socket`]).
+    ServeWorkers,
+    /// Close that socket.
+    StopServingWorkers,
+    /// Serve metrics on a listening TCP socket, which follows by itself ([`send_socket`]).
+    ServeMetrics {
+        /// Whether clients need a certificate; otherwise there is no TLS.
+        with_tls: bool,
+    },
+    /// Close that socket.
+    StopServingMetrics,
     /// Drain: finish the calls in flight and exit. Another apid takes over.
     Drain,
 }

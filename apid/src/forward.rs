@@ -18,6 +18,7 @@ use super::revocable::{Revocable, Revocation};
 use super::target::{self, Target};
 use super::uploads::{Room, Upload};
 use super::{impersonation, permissions};
+use instar_api::CERTIFICATE_METHOD;
 use instar_base::error_chain::chain;
 use instar_base::quota::Rank;
 
@@ -25,6 +26,14 @@ use instar_base::quota::Rank;
 const CLOSED: &str = "not authorized: this machine may hold data and cannot read its machine config, so nobody may change it (its status says why); boot it with the kernel argument instar.maintenance=open to let anybody bring a config";
 /// The answer to a pod that names another node.
 const THIS_NODE_ALONE: &str = "a call over the node's socket for pods is for this node alone";
+
+/// The answer to a call at the wrong one of the two ports.
+fn other_port(is_worker: bool) -> &'static str {
+    match is_worker {
+        true => "this port is for certificates alone; the API is on port 50000",
+        false => "certificates are signed on port 50001",
+    }
+}
 
 impl Proxy {
     /// Answers a call: by machined or by other nodes if the caller may make it, with an error status otherwise. The call is also refused if
@@ -41,8 +50,14 @@ impl Proxy {
             ..caller.clone()
         };
         let refused = |code, message| refuse(code, message).map(Counted::free);
+        let is_worker = matches!(caller.peer, Peer::Worker(_));
+        if is_worker != (request.uri().path() == CERTIFICATE_METHOD) {
+            return refused(Code::PermissionDenied, other_port(is_worker));
+        }
         // Checked for calls to other nodes too: the other node checks them again, by its own table.
-        if !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode()) {
+        if !is_worker
+            && !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode())
+        {
             let why = match credentials.mode() {
                 Mode::Closed => CLOSED,
                 Mode::Normal | Mode::Maintenance => "not authorized",
@@ -90,6 +105,7 @@ impl Proxy {
     ) -> Response<Body> {
         let request = request.map(|body| revocation.guard(body));
         let target = match credentials.mode() {
+            Mode::Normal if matches!(caller.peer, Peer::Worker(_)) => Ok(Target::Here),
             Mode::Normal => target::of(&request, credentials),
             Mode::Maintenance | Mode::Closed => Ok(Target::Here),
         };

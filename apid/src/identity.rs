@@ -132,10 +132,7 @@ impl Credentials {
             vec![certificate.clone()],
             PrivatePkcs8KeyDer::from(key).into(),
         )?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        // Every command is a new connection and no client resumes; keep no session state for unknown clients.
-        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
+        without_sessions(&mut config);
         Ok(Credentials {
             mode: identity.mode,
             names: identity.names.clone(),
@@ -149,6 +146,31 @@ impl Credentials {
     /// The TLS acceptor for connections to this identity.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.clone())
+    }
+
+    /// The TLS acceptor for machines that want a certificate: it shows the same one, and asks for none. Made for each connection, as there
+    /// are few.
+    pub(super) fn acceptor_of_workers(&self) -> anyhow::Result<TlsAcceptor> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+            .with_no_client_auth()
+            .with_cert_resolver(self.config.cert_resolver.clone());
+        without_sessions(&mut config);
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// The TLS acceptor for readers of metrics: as for the API, over HTTP/1.1. Made for each connection, as there are few.
+    pub(super) fn acceptor_of_metrics(&self) -> anyhow::Result<TlsAcceptor> {
+        let verifier = self.verifier.clone().context("there is no config")?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(self.config.cert_resolver.clone());
+        without_sessions(&mut config);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
     /// The caller at the other end of an accepted connection.
@@ -181,11 +203,20 @@ impl Credentials {
         })
     }
 
+    /// The machine at the other end of a connection that is for certificates; none while the node has no config.
+    pub(super) fn worker(&self, address: SocketAddr) -> Option<Caller> {
+        (self.mode == Mode::Normal).then(|| Caller {
+            roles: Vec::new(),
+            peer: Peer::Worker(address),
+            certificates: Arc::default(),
+        })
+    }
+
     /// Whether this caller would be accepted now.
     pub(super) fn still_lets_in(&self, caller: &Caller) -> bool {
         match caller.peer {
             Peer::Network(_) => self.lets_in(&caller.certificates),
-            Peer::Pods => self.mode == Mode::Normal,
+            Peer::Pods | Peer::Worker(_) => self.mode == Mode::Normal,
         }
     }
 
@@ -223,6 +254,13 @@ impl Credentials {
         let certificate = ParsedCertificate::try_from(&self.certificate);
         certificate.is_ok_and(|own| verify_server_name(&own, &name.server_name()).is_ok())
     }
+}
+
+/// Negotiates HTTP/2, and keeps no sessions: every command is a new connection and no client resumes.
+fn without_sessions(config: &mut ServerConfig) {
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
 }
 
 #[cfg(test)]

@@ -29,7 +29,9 @@ mod in_flight;
 mod lookup;
 mod merge_replies;
 mod metadata;
+mod metrics;
 mod node_ref;
+mod one_call;
 mod pace;
 mod peers;
 mod permissions;
@@ -42,14 +44,16 @@ mod target;
 mod tls;
 mod unauthenticated_limit;
 mod uploads;
+mod workers;
 
-pub use caller::{Mode, PODS};
+pub use caller::{Mode, PODS, WORKER};
 pub use control_message::{
     Answer, ControlMessage, Found, Question, receive as receive_question, send as send_control,
     send_socket,
 };
 pub use identity::Identity;
 pub use lookup::LOOKUPS;
+pub use one_call::OneCall;
 pub use permissions::{is_judged_again, may_call};
 pub use sandbox::enter as enter_sandbox;
 pub use self_check::SelfCheck;
@@ -75,9 +79,11 @@ use grpc_status::Code;
 use identity::Credentials;
 use in_flight::{FAREWELL, InFlight, LULL};
 use lookup::Lookups;
+use metrics::MetricsListener;
 use pods::PodsListener;
 use proxy::Proxy;
 use unauthenticated_limit::{Place, UnauthenticatedLimit};
+use workers::WorkersListener;
 
 use instar_base::quota::{Permit, Quota, Rank};
 use instar_sys::text;
@@ -146,14 +152,20 @@ pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let (lookups, questions) = Lookups::new();
     let (drain, draining) = watch::channel(false);
     let (pods, for_pods) = watch::channel(None);
+    let (workers, for_workers) = watch::channel(None);
+    let (metrics, for_metrics) = watch::channel(None);
     let senders = Senders {
         credentials: sender,
         drain,
         pods,
+        workers,
+        metrics,
     };
     let listeners = Listeners {
         network: listener,
         pods: for_pods,
+        workers: for_workers,
+        metrics: for_metrics,
     };
     tokio::select! {
         ended = follow_orders(orders, senders, lookups.clone()) => ended,
@@ -167,6 +179,8 @@ struct Senders {
     credentials: watch::Sender<Arc<Credentials>>,
     drain: watch::Sender<bool>,
     pods: watch::Sender<Option<PodsListener>>,
+    workers: watch::Sender<Option<WorkersListener>>,
+    metrics: watch::Sender<Option<MetricsListener>>,
 }
 
 /// The sockets that connections come from.
@@ -174,6 +188,10 @@ struct Listeners {
     network: TcpListener,
     /// None until machined gives one, as on a machine without pods.
     pods: watch::Receiver<Option<PodsListener>>,
+    /// None on a machine that signs no certificates.
+    workers: watch::Receiver<Option<WorkersListener>>,
+    /// None unless the config asks for metrics.
+    metrics: watch::Receiver<Option<MetricsListener>>,
 }
 
 async fn follow_orders(
@@ -202,6 +220,25 @@ async fn follow_orders(
                 let listener = pods::listener(socket.context("receive the socket for pods")?)?;
                 senders.pods.send_replace(Some(listener));
             }
+            ControlMessage::ServeWorkers => {
+                let socket = control_message::receive_socket(orders.as_ref()).await;
+                let socket = socket.context("receive the socket for workers")?;
+                senders
+                    .workers
+                    .send_replace(Some(workers::listener(socket)?));
+            }
+            ControlMessage::StopServingWorkers => {
+                senders.workers.send_replace(None);
+            }
+            ControlMessage::ServeMetrics { with_tls } => {
+                let socket = control_message::receive_socket(orders.as_ref()).await;
+                let socket = socket.context("receive the socket for metrics")?;
+                let listener = metrics::listener(socket, with_tls)?;
+                senders.metrics.send_replace(Some(listener));
+            }
+            ControlMessage::StopServingMetrics => {
+                senders.metrics.send_replace(None);
+            }
             ControlMessage::Drain => {
                 senders.drain.send_replace(true);
             }
@@ -227,11 +264,20 @@ async fn accept_until_drained(
         }
         tokio::time::sleep(LULL).await;
     };
-    let Listeners { network, pods } = listeners;
+    let Listeners {
+        network,
+        pods,
+        workers,
+        metrics,
+    } = listeners;
     let (of_pods, for_pods) = (credentials.clone(), proxy.for_another());
+    let (of_workers, for_workers) = (credentials.clone(), proxy.for_another());
+    let (of_metrics, for_metrics) = (credentials.clone(), proxy.for_another());
     tokio::select! {
         never = accept(network, credentials, proxy, places.clone(), ends.clone()) => match never {},
-        never = pods::accept(pods, of_pods, for_pods, places.clone(), ends) => match never {},
+        never = pods::accept(pods, of_pods, for_pods, places.clone(), ends.clone()) => match never {},
+        never = workers::accept(workers, of_workers, for_workers, places.clone(), ends) => match never {},
+        never = metrics::accept(metrics, of_metrics, for_metrics) => match never {},
         () = lull => {}
     }
     // Each connection has a place until its end.
@@ -298,6 +344,8 @@ enum Arrived {
     Network(TcpStream, Place, Quota),
     /// From a pod.
     Pod(UnixStream),
+    /// From a machine that wants a certificate, with its place among those of its kind.
+    Worker(TcpStream, Place),
 }
 
 /// A connection whose caller is known, with its place among others.
@@ -317,6 +365,18 @@ impl Arrived {
                     caller: credentials.pod().context("the node has no config")?,
                     stream: Either::Right(stream),
                     _place: (None, None),
+                });
+            }
+            Arrived::Worker(stream, place) => {
+                let peer = stream.peer_addr()?;
+                stream.set_nodelay(true)?;
+                let caller = credentials.worker(peer).context("the node has no config")?;
+                let acceptor = credentials.acceptor_of_workers()?;
+                let tls = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+                return Ok(Accepted {
+                    caller,
+                    stream: Either::Left(tls),
+                    _place: (Some(place), None),
                 });
             }
         };

@@ -115,3 +115,67 @@ impl ClientCertVerifier for ClientsOnly {
         self.chain.supported_verify_schemes()
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
+    use tokio::net::TcpStream;
+
+    /// Takes any server for the right one.
+    #[derive(Debug)]
+    struct Any(CryptoProvider);
+
+    impl ServerCertVerifier for Any {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &rustls_pki_types::ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.signature_verification_algorithms.supported_schemes()
+        }
+    }
+
+    /// A connection of a client that shows no certificate.
+    pub(crate) async fn without_a_certificate(
+        stream: TcpStream,
+    ) -> tokio_rustls::client::TlsStream<TcpStream> {
+        let provider = rustls::crypto::ring::default_provider();
+        let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(provider.clone()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Any(provider)))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let name = rustls_pki_types::ServerName::try_from("127.0.0.1").unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        connector.connect(name, stream).await.unwrap()
+    }
+}

@@ -54,6 +54,11 @@ pub const DECODERS: [Decoder; 14] = [
         decoders::registry_challenge,
         seeds::registry_challenges,
     ),
+    decoder(
+        "certificate-request",
+        decoders::certificate_request,
+        seeds::certificate_requests,
+    ),
     decoder("dhcp-offer", decoders::dhcp_offer, seeds::dhcp_offers),
     decoder("time-answer", decoders::time_answer, seeds::time_answers),
     decoder(

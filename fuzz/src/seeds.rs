@@ -3,6 +3,14 @@
 use instar_api::machine as wire;
 use prost::Message;
 
+/// A request for a certificate, as workers send it.
+pub(crate) fn certificate_requests() -> Vec<Vec<u8>> {
+    let key = instar_pki::PrivateKey::generate();
+    let names = ["10.0.0.7".into(), "worker-1".into()];
+    let request = key.and_then(|key| instar_pki::request_for_server(&key, &names));
+    request.into_iter().map(String::into_bytes).collect()
+}
+
 /// The first byte is the number of the message in the decoder's list.
 pub(crate) fn api_requests() -> Vec<Vec<u8>> {
     let apply = wire::ApplyConfigurationRequest {

@@ -22,4 +22,4 @@ pub use client::{Body, Client, Request};
 pub use error::HttpError;
 pub use place::Place;
 pub use proxies::{BadProxy, Proxies};
-pub use tls::{SYSTEM_BUNDLE, TlsError, Trust};
+pub use tls::{SYSTEM_BUNDLE, TlsError, Trust, client_config};

@@ -117,7 +117,10 @@ fn add(roots: &mut RootCertStore, pem: &str, what: &'static str) -> Result<(), T
 }
 
 /// The settings of one host for rustls.
-pub(crate) fn client_config(trust: &Trust, authority: &str) -> Result<ClientConfig, TlsError> {
+///
+/// # Errors
+/// They allow no connection.
+pub fn client_config(trust: &Trust, authority: &str) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()

@@ -27,7 +27,7 @@ use crate::sequences::{
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, ReleaseOrigin, RunningSystem, handover};
-use crate::{api, hang_guard, image_collection, logging, status, sys};
+use crate::{api, hang_guard, image_collection, log_forwarding, logging, status, sys};
 
 /// The name under which init keeps the API's listening socket.
 const LISTENER: &str = "api";
@@ -102,6 +102,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images_checked,
         own_certificates,
         pinned_key,
+        granted_certificate,
         ..
     } = handed_over.clone();
     let keeps_workloads = welcome.workloads == Some(Domain::Kept);
@@ -128,6 +129,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images_in_force,
         own_certificates,
         pinned_key,
+        granted_certificate,
         kept,
     }));
     if let Some(origin) = origin {
@@ -194,6 +196,7 @@ fn start_followers(machine: &Arc<Machine>) {
     crate::base::task::spawn(follow::keep(machine.clone()));
     crate::base::task::spawn(kubernetes::keep(machine.clone()));
     crate::base::task::spawn(intent::remember_trust(machine.clone()));
+    crate::base::task::spawn(log_forwarding::keep(machine.clone()));
     crate::base::task::spawn(note_time(machine.clone()));
     crate::base::task::spawn(watch_sticks(machine.clone(), api::collect_support));
 }

@@ -14,7 +14,7 @@ use crate::values::{ImageReference, PublicKey};
 
 /// Decodes a request to the API: the first byte selects the message.
 pub fn api_request(bytes: &[u8]) {
-    use instar_api::{cluster, cosi::resource, instar, machine, storage, time};
+    use instar_api::{cluster, cosi::resource, instar, machine, securityapi, storage, time};
     let Some((which, bytes)) = bytes.split_first() else {
         return;
     };
@@ -63,7 +63,15 @@ pub fn api_request(bytes: &[u8]) {
         instar::PrepareUpgradeRequest,
         instar::BundleExportRequest,
         instar::ServeImagesRequest,
+        securityapi::CertificateRequest,
     ];
+}
+
+/// Reads a request for a certificate, which anybody with the token may send.
+pub fn certificate_request(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        drop(instar_pki::ServerRequest::from_pem(text));
+    }
 }
 
 fn roundtrip<M: Message + Default + PartialEq>(bytes: &[u8]) {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! daemon      starts all of it                              daemon, logging; decoders for fuzzers
-//! api         answers callers                               api, apid_service, console
+//! api         answers callers and receivers                 api, apid_service, console, log_forwarding
 //! sequences   boot, upgrade, reset and the like             sequences
 //! intent      the config as specs in the domains' terms     intent
 //! machine     the state that the parts share                machine, status, image_collection
@@ -59,6 +59,7 @@ pub mod init_link;
 pub mod intent;
 pub mod kernel_settings;
 pub mod kubernetes;
+pub mod log_forwarding;
 pub mod logging;
 pub mod machine;
 pub mod meta;

@@ -37,7 +37,7 @@ use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
 use crate::temporary_registry::TemporaryRegistry;
 use crate::time::TimeSync;
-use crate::trust::{Maintenance, OwnCertificates, PinnedKey};
+use crate::trust::{Granted, Maintenance, MetricsPort, OwnCertificates, PinnedKey, WorkersPort};
 use crate::upgrade::{FailedImages, Floor, RunningSystem, UpgradeState};
 
 /// A machine config and the text that it was read from.
@@ -138,6 +138,12 @@ pub struct Machine {
     pub own_certificates: watch::Sender<Option<OwnCertificates>>,
     /// The API's key, if no authority signs for the node.
     pub pinned_key: watch::Sender<PinnedKey>,
+    /// The certificate that a control plane has signed, if no authority here signs for the node.
+    pub granted_certificate: watch::Sender<Option<Granted>>,
+    /// The socket at which workers ask for certificates, if this node signs them.
+    pub workers_port: watch::Sender<Option<WorkersPort>>,
+    /// The socket for metrics, if the config asks for them.
+    pub metrics_port: watch::Sender<Option<MetricsPort>>,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
@@ -185,6 +191,8 @@ pub struct Parts {
     pub own_certificates: Option<OwnCertificates>,
     /// The API's key of the previous generation, if no authority signs for the node.
     pub pinned_key: PinnedKey,
+    /// The certificate of the previous generation that a control plane has signed.
+    pub granted_certificate: Option<Granted>,
     /// Descriptors that an earlier machined of this generation left with init.
     pub kept: BTreeMap<String, OwnedFd>,
 }
@@ -238,6 +246,9 @@ impl Machine {
             settled: watch::channel(false).0,
             own_certificates: watch::channel(parts.own_certificates).0,
             pinned_key: watch::channel(parts.pinned_key).0,
+            granted_certificate: watch::channel(parts.granted_certificate).0,
+            workers_port: watch::channel(None).0,
+            metrics_port: watch::channel(None).0,
             operations: Operations::default(),
         }
     }

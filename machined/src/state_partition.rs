@@ -33,6 +33,14 @@ pub const TRUST: StateFile = StateFile {
     loss: "a machine that lost its config is closed to everybody",
 };
 
+/// The certificate that a control plane has signed for this machine, with its key.
+pub const GRANTED_CERTIFICATE: StateFile = StateFile {
+    name: "certificate.json",
+    mode: 0o600,
+    writer: "trust/granted.rs",
+    loss: "a machine without the authority's key asks its control plane for another certificate",
+};
+
 /// The upgrade under way.
 pub const UPGRADE: StateFile = StateFile {
     name: "upgrade.json",
@@ -118,6 +126,7 @@ pub const META: StateFile = StateFile {
 pub const ALL: [StateFile; 12] = [
     MACHINE_CONFIG,
     TRUST,
+    GRANTED_CERTIFICATE,
     UPGRADE,
     FAILED_IMAGES,
     UPGRADE_HISTORY,

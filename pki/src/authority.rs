@@ -10,6 +10,7 @@ use crate::certificate::{self, Purpose, SubjectName, Template, Validity, Validit
 use crate::key::{KeyError, PrivateKey};
 use crate::peer;
 use crate::pem::{self, PemError};
+use crate::request::ServerRequest;
 use crate::role::Role;
 
 /// Lifetime of a new authority: 10 years.
@@ -239,13 +240,34 @@ impl CertificateAuthority {
             return Err(AuthorityError::NoNames);
         }
         check_names(names)?;
-        let subject = certificate::subject(&[AUTHORITY_ORGANIZATION], Some("machine"));
         self.issue(
             key,
             Purpose::Server(names),
-            &subject,
+            &server_subject(),
             Validity::starting(now, lifetime)?,
         )
+    }
+
+    /// Signs a server's request: for its key and its names. Its subject is ours, whatever the request says.
+    ///
+    /// # Errors
+    /// The dates are out of range, or the authority's key fails.
+    pub fn sign_server(
+        &self,
+        request: &ServerRequest,
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<CertificateDer<'static>, AuthorityError> {
+        let template = Template {
+            purpose: Purpose::Server(&request.names),
+            issuer: &self.subject,
+            subject: &server_subject(),
+            validity: Validity::starting(now, lifetime)?,
+            public_key_info: &request.public_key_info,
+            key_id: &certificate::key_id(&request.public_key),
+            authority_key_id: self.key_id.as_deref(),
+        };
+        Ok(template.sign(&self.key)?)
     }
 
     /// Issues a certificate for a part of a Kubernetes cluster, with an ECDSA key on P-256: a client's, or with names that of a server which is a
@@ -293,6 +315,11 @@ impl CertificateAuthority {
         .sign(&self.key)?;
         Ok(IssuedCertificate { certificate, key })
     }
+}
+
+/// The subject of a server's certificate.
+fn server_subject() -> Vec<u8> {
+    certificate::subject(&[AUTHORITY_ORGANIZATION], Some("machine"))
 }
 
 fn check_names(names: &[SubjectName]) -> Result<(), AuthorityError> {

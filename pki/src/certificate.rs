@@ -185,7 +185,7 @@ pub(crate) fn key_id(public_key: &[u8]) -> Vec<u8> {
     ring::digest::digest(&ring::digest::SHA256, public_key).as_ref()[..20].to_vec()
 }
 
-fn extension(oid: &[u8], critical: bool, content: &[u8]) -> Vec<u8> {
+pub(crate) fn extension(oid: &[u8], critical: bool, content: &[u8]) -> Vec<u8> {
     let critical = if critical {
         der::boolean(true)
     } else {
@@ -194,7 +194,7 @@ fn extension(oid: &[u8], critical: bool, content: &[u8]) -> Vec<u8> {
     der::sequence(&[&der::object_id(oid), &critical, &der::octet_string(content)])
 }
 
-fn general_name(name: &SubjectName) -> Vec<u8> {
+pub(crate) fn general_name(name: &SubjectName) -> Vec<u8> {
     match name {
         SubjectName::Dns(name) => der::implicit(2, name.as_bytes()),
         SubjectName::Ip(IpAddr::V4(address)) => der::implicit(7, &address.octets()),

@@ -22,6 +22,8 @@ pub mod oid {
     pub const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
     /// A name's common name.
     pub const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+    /// The attribute `extensionRequest` of a request for a certificate (RFC 2985).
+    pub const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
     /// The extension `subjectKeyIdentifier` (RFC 5280).
     pub const SUBJECT_KEY_ID: &[u8] = &[0x55, 0x1d, 0x0e];
     /// The extension `keyUsage` (RFC 5280).

@@ -85,7 +85,8 @@ pub fn server_names(certificate: &[u8]) -> Result<BTreeSet<SubjectName>, PeerErr
     names.map(name).collect()
 }
 
-fn name(name: &GeneralName<'_>) -> Result<SubjectName, PeerError> {
+/// The name in an encoded one.
+pub(crate) fn name(name: &GeneralName<'_>) -> Result<SubjectName, PeerError> {
     let address = |bytes: &[u8]| -> Option<IpAddr> {
         match bytes.len() {
             4 => Some(<[u8; 4]>::try_from(bytes).ok()?.into()),

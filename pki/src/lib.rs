@@ -16,6 +16,7 @@ mod kept;
 mod key;
 mod peer;
 mod pem;
+mod request;
 mod role;
 pub mod rootfs_signature;
 mod sec1;
@@ -30,5 +31,6 @@ pub use pem::{
     PemError, certificate_from_pem, certificate_to_pem, certificates_from_pem,
     private_key_from_pem, with_standard_label,
 };
+pub use request::{RequestError, ServerRequest, request_for_server};
 pub use role::{Role, roles_from_list, roles_to_list};
 pub use signature::is_signature;

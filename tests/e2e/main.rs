@@ -49,6 +49,7 @@ mod machine_config;
 mod medium;
 mod mirrors;
 mod no_call_fails;
+mod observing;
 mod odd_images;
 mod one_at_a_time;
 mod other_clients;
@@ -78,6 +79,7 @@ mod upgrade_trust;
 mod volumes;
 mod watchdog;
 mod ways_in;
+mod worker_certificates;
 mod workloads;
 
 use std::process::ExitCode;
@@ -158,6 +160,7 @@ const OF_LONG_RUNS: [Area; 43] = [
     secure_boot::tests,
     ways_in::tests,
     upgrade_trust::tests,
+    worker_certificates::tests,
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.
@@ -175,6 +178,7 @@ const OF_EVERY_RUN: [Area; 30] = [
     packet_capture::tests,
     other_clients::tests,
     forwarding::tests,
+    observing::tests,
     authorities::tests,
     trust::tests,
     tls::tests,

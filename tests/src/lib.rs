@@ -51,6 +51,7 @@ mod installers;
 mod instarctl;
 mod kubernetes;
 mod local_server;
+mod log_receiver;
 mod machine_config;
 mod node;
 mod node_facts;
@@ -59,6 +60,7 @@ mod other_rootfs;
 mod outage;
 mod parked;
 pub mod power_cuts;
+mod prometheus;
 mod proxy;
 mod python;
 mod registry;
@@ -119,6 +121,7 @@ pub use kubernetes::{
     push_extension, push_extension_with, push_kubectl, push_kured, push_pause,
     push_system_upgrade_controller, push_upgrade_image, worker_config,
 };
+pub use log_receiver::LogReceiver;
 pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
 pub use oci_image::{OciImage, Pushed};
@@ -128,6 +131,7 @@ pub use other_rootfs::{
 };
 pub use outage::{Outage, OutageProbe};
 pub use parked::Parked;
+pub use prometheus::parse_metrics;
 pub use proxy::HttpProxy;
 pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, chapter, run};

@@ -14,6 +14,7 @@ mod disk_selector;
 mod image_reference;
 mod image_rule;
 mod kernel_parameter;
+mod log_destination;
 mod name;
 mod network;
 mod public_key;
@@ -42,6 +43,7 @@ pub use disk_selector::{
 pub use image_reference::{ImageReference, ReferenceError};
 pub use image_rule::{ImagePattern, ImageRule, RuleEffect};
 pub use kernel_parameter::{KernelParameter, NotAParameter};
+pub use log_destination::{LogContent, LogDestination, LogEndpoint, LogTransport, NotALogEndpoint};
 pub use name::{
     AbsolutePath, BadName, ContainerName, HostPort, Hostname, HttpUrl, LinkName, RegistryHost,
     TimeServer, VolumeName,

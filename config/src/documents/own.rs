@@ -100,6 +100,21 @@ pub(super) const KINDS: &[Kind] = &[
             ),
         ],
     ),
+    kind(
+        "EventLogConfig",
+        &[
+            req("name", Text),
+            req("url", Url(&["tcp", "udp", "tls"])),
+            opt("extraTags", TextMap),
+        ],
+    ),
+    kind(
+        "MetricsConfig",
+        &[
+            req("listen", Text),
+            opt("readers", OneOf(&["certificate", "anyone"])),
+        ],
+    ),
     kind("UpgradeTrustConfig", &[req("keys", TEXTS)]),
     kind(
         "UpgradeGateConfig",

@@ -15,7 +15,7 @@ pub(super) const KINDS: &[Kind] = &[
     ),
     kind(
         "KmsgLogConfig",
-        &[opt("name", Text), opt("url", Url(&["tcp", "udp"]))],
+        &[opt("name", Text), opt("url", Url(&["tcp", "udp", "tls"]))],
     ),
     kind(
         "OOMConfig",

@@ -16,10 +16,10 @@ pub use instar_values::{
     AbsolutePath, Bandwidth, ByteSize, Capabilities, CheckTarget, Cidr, ClientIdentity, Comparison,
     ContainerName, ContainerNetwork, Digest, DiskFields, DiskKind, DiskSelector, EndpointUrl,
     EtcFile, HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImagePattern,
-    ImageReference, ImageRule, KernelModule, LinkName, Millicores, Mirror, MirrorEndpoint, Mount,
-    MountOption, MountSource, PublicKey, RegistryAuth, RegistryHost, RouteSpec, RuleEffect, Secret,
-    SecurityProfile, SizeCondition, StaticHost, TimeOfDay, TimeServer, UtcOffset, VolumeName,
-    Weekday, Window, quantity,
+    ImageReference, ImageRule, KernelModule, LinkName, LogContent, LogDestination, LogEndpoint,
+    Millicores, Mirror, MirrorEndpoint, Mount, MountOption, MountSource, PublicKey, RegistryAuth,
+    RegistryHost, RouteSpec, RuleEffect, Secret, SecurityProfile, SizeCondition, StaticHost,
+    TimeOfDay, TimeServer, UtcOffset, VolumeName, Weekday, Window, quantity,
 };
 
 mod container;
@@ -38,6 +38,8 @@ pub struct MachineConfig {
     pub trust: Trust,
     /// The token by which a machine without the CA's key gets a certificate.
     pub token: Option<Secret>,
+    /// The host of the cluster's endpoint, a name or an address: a machine without the CA's key asks there for a certificate.
+    pub control_plane_host: Option<String>,
     /// The host name of the machine.
     pub hostname: HostnamePolicy,
     /// Whether and where to install; `None` leaves the disks alone.
@@ -78,6 +80,28 @@ pub struct MachineConfig {
     pub etc_files: Vec<EtcFile>,
     /// Certificate authorities to trust beside the built-in ones.
     pub trusted_roots: Vec<TrustedRoots>,
+    /// The receivers of logs, in the order of the file.
+    pub log_destinations: Vec<LogDestination>,
+    /// Where metrics are served; `None`: nowhere.
+    pub metrics: Option<Metrics>,
+}
+
+/// Where metrics are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metrics {
+    /// The address and port.
+    pub listen: SocketAddr,
+    /// Who may read them.
+    pub readers: MetricsReaders,
+}
+
+/// Who may read metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsReaders {
+    /// Clients with a certificate that may call the API as a reader: over TLS.
+    Certificate,
+    /// Anybody who reaches the port: over HTTP without TLS.
+    Anyone,
 }
 
 /// The role of a machine.

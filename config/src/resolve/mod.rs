@@ -9,6 +9,7 @@ mod image_rules;
 mod install;
 mod kubernetes;
 mod network;
+mod observation;
 mod registries;
 mod system;
 mod trust;
@@ -102,6 +103,7 @@ pub(super) fn config<'a>(
             _ => MachineType::Worker,
         },
         token,
+        control_plane_host: trust::control_plane_host(&documents),
         hostname: system::hostname(&documents),
         install: install::spec(&documents),
         containers,
@@ -122,6 +124,8 @@ pub(super) fn config<'a>(
         environment: system::environment(&documents),
         etc_files: system::etc_files(&documents),
         trusted_roots: trust::trusted_roots(&documents),
+        log_destinations: observation::log_destinations(&documents),
+        metrics: observation::metrics(&documents),
         // Last: if it is missing, everything else has been read and its problems reported.
         trust: trust?,
     };

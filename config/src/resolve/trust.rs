@@ -6,7 +6,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 use super::{
     super::{
-        model::{PublicKey, Secret, Trust, TrustedRoots},
+        model::{EndpointUrl, PublicKey, Secret, Trust, TrustedRoots},
         section::Section,
     },
     Documents,
@@ -30,6 +30,18 @@ pub(super) fn trust(documents: &Documents<'_>) -> Option<Trust> {
         cert_sans: machine.list("certSANs").unwrap_or_default(),
         ca: ca?,
     })
+}
+
+/// The host of the cluster's endpoint. A machine of a cluster without an endpoint still boots; it asks nobody for a certificate.
+pub(super) fn control_plane_host(documents: &Documents<'_>) -> Option<String> {
+    let cluster = documents.cluster.as_ref();
+    let large = cluster.and_then(|cluster| cluster.section("controlPlane"));
+    let document = documents.one("KubeClusterConfig");
+    let endpoint = large
+        .and_then(|plane| plane.text("endpoint"))
+        .or_else(|| document.and_then(|document| document.text("endpoint")))?;
+    let endpoint: EndpointUrl = endpoint.parse().ok()?;
+    endpoint.host().map(str::to_owned)
 }
 
 pub(super) fn trusted_roots(documents: &Documents<'_>) -> Vec<TrustedRoots> {

@@ -11,6 +11,8 @@ use std::task::{Context, Poll, ready};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use futures_util::TryFutureExt as _;
+use futures_util::future::InspectOk;
 use http::{HeaderName, HeaderValue, Request};
 use hyper::body::{Body as HttpBody, Bytes, Frame};
 use rustls_pki_types::CertificateDer;
@@ -19,6 +21,7 @@ use tonic::body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::metrics::count_call;
 use crate::machine::Machine;
 use crate::{apid, intent};
 
@@ -113,18 +116,21 @@ pub(super) struct Rechecking<S> {
     inner: S,
 }
 
-impl<S: Service<Request<Body>>> Service<Request<Body>> for Rechecking<S> {
+impl<S, B> Service<Request<Body>> for Rechecking<S>
+where
+    S: Service<Request<Body>, Response = http::Response<B>>,
+{
     type Response = S::Response;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = InspectOk<S::Future, fn(&S::Response)>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> S::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         if !apid::is_judged_again(request.uri().path()) {
-            return self.inner.call(request);
+            return counted(self.inner.call(request));
         }
         let credentials = CallerCredentials {
             machine: self.machine.clone(),
@@ -135,13 +141,21 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Rechecking<S> {
                 .is_some_and(|peer| peer == apid::PODS),
         };
         request.extensions_mut().insert(credentials.clone());
-        self.inner.call(request.map(|body| {
+        counted(self.inner.call(request.map(|body| {
             Body::new(CheckedAtEnd {
                 body,
                 check: Some(move || credentials.check()),
             })
-        }))
+        })))
     }
+}
+
+/// Counts the answer of a call.
+fn counted<F, B, E>(call: F) -> InspectOk<F, fn(&http::Response<B>)>
+where
+    F: Future<Output = Result<http::Response<B>, E>>,
+{
+    call.inspect_ok(|answer| count_call(answer.headers()))
 }
 
 /// A request's body that ends only if a check allows it. A request whose body does not end reaches no method.

@@ -2,6 +2,7 @@
 //!
 //! Source of the format: Documentation/ABI/testing/dev-kmsg in the kernel's source.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
@@ -26,6 +27,34 @@ const FACILITIES: [&str; 12] = [
 const PRIORITIES: [&str; 8] = [
     "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug",
 ];
+
+/// A record of the kernel's log. As text it is one line with its newline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// syslog's facility, such as `kern`.
+    pub facility: &'static str,
+    /// syslog's priority, such as `info`.
+    pub priority: &'static str,
+    /// Its number since the boot of the kernel.
+    pub number: u64,
+    /// When it was written.
+    pub at: jiff::Timestamp,
+    /// Its text.
+    pub message: String,
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Record {
+            facility,
+            priority,
+            at,
+            message,
+            ..
+        } = self;
+        writeln!(f, "{facility}: {priority:>7}: [{at:.9}]: {message}")
+    }
+}
 
 /// A reader of the kernel's log.
 pub struct KernelLog {
@@ -58,12 +87,12 @@ impl KernelLog {
         })
     }
 
-    /// Returns the next existing record as a line; none at the end of the log.
-    pub fn next_kept(&mut self) -> anyhow::Result<Option<String>> {
+    /// Returns the next existing record; none at the end of the log.
+    pub fn next_kept(&mut self) -> anyhow::Result<Option<Record>> {
         let mut record = [0; LARGEST_RECORD];
         loop {
             match rustix::io::read(self.device.get_ref(), &mut record) {
-                Ok(length) => return Ok(format_record(&record[..length], self.boot)),
+                Ok(length) => return Ok(parse(&record[..length], self.boot)),
                 Err(Errno::AGAIN) => return Ok(None),
                 // Records were overwritten before they were read; the next read continues with the oldest record.
                 Err(Errno::PIPE) => {}
@@ -72,11 +101,11 @@ impl KernelLog {
         }
     }
 
-    /// Waits for the next record and returns it as a line.
-    pub async fn next(&mut self) -> anyhow::Result<String> {
+    /// Waits for the next record and returns it.
+    pub async fn next(&mut self) -> anyhow::Result<Record> {
         loop {
-            if let Some(line) = self.next_kept()? {
-                return Ok(line);
+            if let Some(record) = self.next_kept()? {
+                return Ok(record);
             }
             let mut ready = self.device.readable().await.context("wait for /dev/kmsg")?;
             ready.clear_ready();
@@ -84,20 +113,24 @@ impl KernelLog {
     }
 }
 
-/// Formats a record as `facility: priority: [time]: message` with a newline; none if it is not a record.
-fn format_record(record: &[u8], boot: SystemTime) -> Option<String> {
+/// Reads a record; none if it is not a record.
+fn parse(record: &[u8], boot: SystemTime) -> Option<Record> {
     let record = String::from_utf8_lossy(record);
     let (prefix, rest) = record.split_once(';')?;
     let mut fields = prefix.split(',');
     let level: usize = fields.next()?.parse().ok()?;
-    let micros: u64 = fields.nth(1)?.parse().ok()?;
+    let number: u64 = fields.next()?.parse().ok()?;
+    let micros: u64 = fields.next()?.parse().ok()?;
     let message = rest.lines().next().unwrap_or_default();
     let facility = FACILITIES.get(level >> 3).copied().unwrap_or("local");
     let priority = PRIORITIES[level & 7];
-    let time = jiff::Timestamp::try_from(boot + Duration::from_micros(micros)).ok()?;
-    Some(format!(
-        "{facility}: {priority:>7}: [{time:.9}]: {message}\n"
-    ))
+    Some(Record {
+        facility,
+        priority,
+        number,
+        at: jiff::Timestamp::try_from(boot + Duration::from_micros(micros)).ok()?,
+        message: message.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -106,6 +139,8 @@ mod tests {
 
     #[test]
     fn records_become_lines() {
+        let format_record =
+            |record: &[u8], boot| parse(record, boot).map(|record| record.to_string());
         let boot = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let record = b"30,12,1500000,-;machined: boot: start\n SUBSYSTEM=x\n";
         assert_eq!(

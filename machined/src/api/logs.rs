@@ -105,13 +105,16 @@ pub(super) fn kernel(
         loop {
             let next = match log.next_kept() {
                 Ok(None) if follow => tokio::select! {
-                    line = log.next() => line.map(Some),
+                    record = log.next() => record.map(Some),
                     () = sender.closed() => return,
                 },
                 other => other,
             };
             let answer = match next {
-                Ok(Some(line)) => Ok(chunk(&metadata, secrets.shown(line).into_bytes())),
+                Ok(Some(record)) => {
+                    let line = secrets.shown(record.to_string());
+                    Ok(chunk(&metadata, line.into_bytes()))
+                }
                 Ok(None) => return,
                 Err(error) => Err(Status::internal(format!("{error:#}"))),
             };

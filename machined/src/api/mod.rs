@@ -25,6 +25,7 @@ mod kernel_log;
 mod lifecycle;
 mod logs;
 mod machine_service;
+mod metrics;
 mod netstat;
 mod packet_capture;
 mod readers;
@@ -32,6 +33,7 @@ mod readiness;
 mod reflection;
 mod reset;
 pub mod resources;
+mod security_service;
 mod service_list;
 mod shares;
 mod state;
@@ -43,9 +45,9 @@ mod upgrade_follow;
 mod upgrade_plan;
 mod upgrade_request;
 
-pub use kernel_log::KernelLog;
+pub use kernel_log::{KernelLog, Record as KernelRecord};
 pub use readers::serve_reader;
-pub use support::collect as collect_support;
+pub use support::{collect as collect_support, in_words as event_in_words};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,6 +61,7 @@ use instar_api::inspect::inspect_service_server::InspectServiceServer;
 use instar_api::instar::bundle_service_server::BundleServiceServer;
 use instar_api::instar::image_pin_service_server::ImagePinServiceServer;
 use instar_api::instar::image_update_service_server::ImageUpdateServiceServer;
+use instar_api::instar::metrics_service_server::MetricsServiceServer;
 use instar_api::instar::temporary_registry_service_server::TemporaryRegistryServiceServer;
 use instar_api::instar::upgrade_follow_service_server::UpgradeFollowServiceServer;
 use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
@@ -66,6 +69,7 @@ use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
 use instar_api::machine::machine_service_server::MachineServiceServer;
 use instar_api::machine::storage_service_server::StorageServiceServer as FilesystemServiceServer;
+use instar_api::securityapi::security_service_server::SecurityServiceServer;
 use instar_api::storage::storage_service_server::StorageServiceServer as DiskServiceServer;
 use instar_api::time::time_service_server::TimeServiceServer;
 use tokio::net::{UnixListener, UnixStream};
@@ -86,6 +90,8 @@ use images::ImageApi;
 use inspect_service::InspectApi;
 use lifecycle::LifecycleApi;
 use machine_service::MachineApi;
+use metrics::MetricsApi;
+use security_service::SecurityApi;
 use state::StateApi;
 use storage::StorageApi;
 use temporary_registry::TemporaryRegistryApi;
@@ -189,6 +195,10 @@ fn routes(machine: &Arc<Machine>) -> Routes {
             machine.clone(),
         )))
         .add_service(ImageUpdateServiceServer::new(ImageUpdateApi::new(
+            machine.clone(),
+        )))
+        .add_service(MetricsServiceServer::new(MetricsApi::new(machine.clone())))
+        .add_service(SecurityServiceServer::new(SecurityApi::new(
             machine.clone(),
         )))
         .add_service(health)

@@ -63,8 +63,8 @@ async fn collect_all(
 fn kernel_log() -> String {
     let mut text = String::new();
     let read = KernelLog::open(false).and_then(|mut log| {
-        while let Some(line) = log.next_kept()? {
-            text.push_str(&Secrets::Hidden.shown(line));
+        while let Some(record) = log.next_kept()? {
+            text.push_str(&Secrets::Hidden.shown(record.to_string()));
         }
         Ok(())
     });
@@ -86,7 +86,7 @@ fn events(machine: &Machine) -> String {
 }
 
 /// An event in one line. Formatting every field of every type would cost more memory on every machine than these lines are worth.
-fn in_words(payload: &EventPayload) -> String {
+pub fn in_words(payload: &EventPayload) -> String {
     let name = payload.name();
     match payload {
         EventPayload::Sequence(event) => {

@@ -3,7 +3,7 @@
 
 mod lookup;
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::services::{
 };
 use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
-use crate::trust::Keys;
+use crate::trust::{Keys, MetricsPort, WorkersPort};
 use crate::values::system_process;
 
 /// The name of the service.
@@ -49,6 +49,8 @@ pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<D
             keys,
             settled: machine.watch_settled(),
             pods_socket: machine.pods_socket.subscribe(),
+            workers_port: machine.workers_port.subscribe(),
+            metrics_port: machine.metrics_port.subscribe(),
             cgroup: Cgroup::beside_machined(NAME)?
                 .with_memory_limit(memory_limit(statistics::memory()?.memtotal << 10)),
         }),
@@ -75,6 +77,10 @@ struct Apid {
     settled: watch::Receiver<bool>,
     /// The listening socket for pods, if the machine has any.
     pods_socket: watch::Receiver<Option<PodsSocket>>,
+    /// The listening socket for workers, if the machine signs their certificates.
+    workers_port: watch::Receiver<Option<WorkersPort>>,
+    /// The listening socket for metrics, if the config asks for them.
+    metrics_port: watch::Receiver<Option<MetricsPort>>,
     cgroup: Cgroup,
 }
 
@@ -102,16 +108,24 @@ impl Apid {
             .await
             .context("send the identity")?;
         let settled = self.settled.clone();
-        let mut pods_socket = self.pods_socket.clone();
-        // This apid has not got the socket that is there already.
-        pods_socket.mark_changed();
+        let (mut pods, mut workers) = (self.pods_socket.clone(), self.workers_port.clone());
+        // This apid has not got the sockets that are there already.
+        pods.mark_changed();
+        workers.mark_changed();
+        let mut metrics = self.metrics_port.clone();
+        metrics.mark_changed();
+        let sockets = Sockets {
+            pods,
+            workers,
+            metrics,
+        };
         let (questions, orders) = ours.into_split();
         let (found, answers) = mpsc::channel(1);
         let (drain, to_drain) = watch::channel(false);
         let feeder = crate::base::task::spawn(async move {
             // Both end when apid ends or machined does, so their results say nothing new.
             tokio::select! {
-                _ = give_orders(orders, identity, settled, pods_socket, answers, to_drain) => {}
+                _ = give_orders(orders, identity, settled, sockets, answers, to_drain) => {}
                 _ = lookup::answer(questions, found) => {}
             }
         });
@@ -124,12 +138,36 @@ impl Apid {
     }
 }
 
-/// Sends apid every new identity, every socket for pods, every answer, and once each the orders to forget its start and to drain.
+/// The sockets that apid serves besides its own.
+struct Sockets {
+    pods: watch::Receiver<Option<PodsSocket>>,
+    workers: watch::Receiver<Option<WorkersPort>>,
+    metrics: watch::Receiver<Option<MetricsPort>>,
+}
+
+/// A socket on its way to apid.
+enum Sent {
+    Pods(PodsSocket),
+    Workers(WorkersPort),
+    Metrics(MetricsPort),
+}
+
+impl AsFd for Sent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Sent::Pods(socket) => socket.as_fd(),
+            Sent::Workers(socket) => socket.as_fd(),
+            Sent::Metrics(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// Sends apid every new identity, every socket for pods or workers, every answer, and once each the orders to forget its start and to drain.
 async fn give_orders(
     mut apid: OwnedWriteHalf,
     mut identity: watch::Receiver<Option<Identity>>,
     mut settled: watch::Receiver<bool>,
-    mut pods_socket: watch::Receiver<Option<PodsSocket>>,
+    mut sockets: Sockets,
     mut answers: mpsc::Receiver<Answer>,
     mut to_drain: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
@@ -146,10 +184,28 @@ async fn give_orders(
                 forgotten = true;
                 Some(ControlMessage::ForgetStart)
             }
-            changed = pods_socket.changed() => {
+            changed = sockets.pods.changed() => {
                 changed?;
-                socket = pods_socket.borrow_and_update().clone();
+                socket = sockets.pods.borrow_and_update().clone().map(Sent::Pods);
                 socket.is_some().then_some(ControlMessage::ServePods)
+            }
+            changed = sockets.workers.changed() => {
+                changed?;
+                socket = sockets.workers.borrow_and_update().clone().map(Sent::Workers);
+                Some(match socket {
+                    Some(_) => ControlMessage::ServeWorkers,
+                    None => ControlMessage::StopServingWorkers,
+                })
+            }
+            changed = sockets.metrics.changed() => {
+                changed?;
+                let newest = sockets.metrics.borrow_and_update().clone();
+                let order = match &newest {
+                    Some(port) => ControlMessage::ServeMetrics { with_tls: port.with_tls() },
+                    None => ControlMessage::StopServingMetrics,
+                };
+                socket = newest.map(Sent::Metrics);
+                Some(order)
             }
             Some(answer) = answers.recv() => Some(ControlMessage::TakeAddresses(answer)),
             // When the sender goes, the running apid has ended, and so does this task.

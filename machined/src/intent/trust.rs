@@ -2,17 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use instar_pki::CertificateAuthority;
 use tokio::sync::watch;
 
+use super::granted_certificate::keep_granted;
 use super::remember_trust::authorities;
-use crate::config::MachineConfig;
+use crate::config::{MachineConfig, MachineType, MetricsReaders};
 use crate::machine::{Configured, Machine};
 use crate::network::NetworkStatus;
-use crate::trust::{Authorities, KeepIdentity, Keys, Maintenance, Names, Trust};
+use crate::trust::{
+    AskControlPlane, Authorities, ControlPlane, ForWorkers, KeepIdentity, Keys, Maintenance,
+    MetricsSpec, Names, Trust, follow_metrics, follow_workers, own_names,
+};
+
+/// Pause before the port for workers is opened again after a failure.
+const PORT_AGAIN: Duration = Duration::from_secs(2);
 
 /// Starts the tasks that keep apid's identity in step with the machine config and the network.
 pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
@@ -22,10 +29,28 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     let (self_check_sender, self_check) = watch::channel(None);
 
     let (mut config, mut maintenance) = (machine.watch_config(), machine.maintenance());
+    let ask = AskControlPlane {
+        trust: trust.clone(),
+        names: names.clone(),
+        granted: machine.granted_certificate.clone(),
+        pinned: machine.pinned_key.clone(),
+    };
+    let (mut ask, follower) = (Some(ask), machine.clone());
     crate::base::task::spawn(async move {
         loop {
             let configured = config.borrow_and_update().clone();
             let without = maintenance.borrow_and_update().clone();
+            let of_config = configured.as_ref().map(|configured| &configured.config);
+            let signs = of_config.is_some_and(signs_for_workers);
+            let is_done = follow_workers(&follower.workers_port, signs)
+                & follow_metrics(&follower.metrics_port, of_config.and_then(metrics));
+            // These two tasks stay, and rest while the config has the authority's key.
+            if of_config.and_then(control_plane).is_some()
+                && let Some(ask) = ask.take()
+            {
+                crate::base::task::spawn(keep_granted(follower.clone()));
+                crate::base::task::spawn(ask.run());
+            }
             match trust_of(configured.as_deref(), &without) {
                 Ok(next) => drop(trust_sender.send_replace(Some(next))),
                 Err(error) => {
@@ -39,6 +64,8 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             let changed = tokio::select! {
                 changed = config.changed() => changed,
                 changed = maintenance.changed() => changed,
+                // An apid of before this machined may have the port for a moment.
+                () = tokio::time::sleep(PORT_AGAIN), if !is_done => Ok(()),
             };
             if changed.is_err() {
                 return;
@@ -64,6 +91,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             self_check: self_check_sender,
             own: machine.own_certificates.clone(),
             pinned: machine.pinned_key.clone(),
+            granted: machine.granted_certificate.subscribe(),
         }
         .run(),
     );
@@ -75,34 +103,101 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
 
 fn trust_of(configured: Option<&Configured>, without: &Maintenance) -> anyhow::Result<Trust> {
     match (configured, without) {
-        (Some(Configured { config, .. }), _) => trust_in(&authorities(config)),
+        (Some(Configured { config, .. }), _) => trust_in(
+            &authorities(config),
+            control_plane(config),
+            endpoint(config),
+        ),
         (None, Maintenance::Open) => Ok(Trust::Maintenance),
         (None, Maintenance::Closed(_)) => Ok(Trust::Closed),
-        (None, Maintenance::Authorities(remembered)) => trust_in(remembered),
+        (None, Maintenance::Authorities(remembered)) => trust_in(remembered, None, None),
     }
 }
 
 /// Checks whether the API can be served with the config's authorities.
 pub(super) fn check(config: &MachineConfig) -> anyhow::Result<()> {
-    trust_in(&authorities(config)).map(drop)
+    trust_in(&authorities(config), control_plane(config), None).map(drop)
 }
 
-fn trust_in(authorities: &Authorities) -> anyhow::Result<Trust> {
+/// Returns the name of the cluster's endpoint if this machine is one that answers there: workers reach it by that name.
+fn endpoint(config: &MachineConfig) -> Option<&str> {
+    let host = config.control_plane_host.as_deref();
+    host.filter(|_| signs_for_workers(config))
+}
+
+/// Whether the machine signs certificates for those without the authority's key.
+fn signs_for_workers(config: &MachineConfig) -> bool {
+    config.machine_type == MachineType::ControlPlane
+        && config.trust.ca_key.is_some()
+        && config.token.is_some()
+}
+
+/// Returns where metrics are served.
+fn metrics(config: &MachineConfig) -> Option<MetricsSpec> {
+    let metrics = config.metrics?;
+    Some(MetricsSpec {
+        listen: metrics.listen,
+        with_tls: metrics.readers == MetricsReaders::Certificate,
+    })
+}
+
+/// Returns where the machine gets its certificate, if it cannot sign one.
+fn control_plane(config: &MachineConfig) -> Option<ControlPlane> {
+    let is_without = config.trust.ca_key.is_none();
+    let (host, token) = (config.control_plane_host.clone()?, config.token.clone()?);
+    is_without.then_some(ControlPlane { host, token })
+}
+
+/// Returns what the machine signs for workers with; None if it signs nothing.
+///
+/// # Errors
+/// The config's authority is unusable.
+pub fn for_workers(machine: &Machine) -> anyhow::Result<Option<ForWorkers>> {
+    let configured = machine.config();
+    let config = configured.as_ref().map(|configured| &configured.config);
+    let Some(config) = config.filter(|config| signs_for_workers(config)) else {
+        return Ok(None);
+    };
+    let (Some(token), Some(key)) = (&config.token, &config.trust.ca_key) else {
+        return Ok(None);
+    };
+    let authority = CertificateAuthority::from_pem(&config.trust.ca, key.expose());
+    let names = names(&machine.network.status().borrow());
+    let mut extra = config.trust.cert_sans.clone();
+    extra.extend(config.control_plane_host.clone());
+    let mut accepted = vec![config.trust.ca.as_str()];
+    accepted.extend(config.trust.accepted_cas.iter().map(String::as_str));
+    Ok(Some(ForWorkers {
+        authority: Box::new(authority.context("machine.ca")?),
+        accepted: accepted.join("\n"),
+        token: token.clone(),
+        own: own_names(&names, &extra),
+    }))
+}
+
+fn trust_in(
+    authorities: &Authorities,
+    control_plane: Option<ControlPlane>,
+    endpoint: Option<&str>,
+) -> anyhow::Result<Trust> {
     let authority = authorities
         .key
         .as_ref()
         .map(|key| CertificateAuthority::from_pem(&authorities.ca, key))
         .transpose()
         .context("machine.ca")?;
-    if authority.is_none() {
+    if authority.is_none() && control_plane.is_none() {
         tracing::warn!(
             "the machine has no CA key: clients cannot verify this node, pin its fingerprint"
         );
     }
+    let mut extra_names = authorities.names.clone();
+    extra_names.extend(endpoint.map(str::to_owned));
     Ok(Trust::Configured {
         authority: authority.map(Box::new),
+        control_plane,
         accepted: accepted(authorities)?,
-        extra_names: authorities.names.clone(),
+        extra_names,
     })
 }
 

@@ -12,8 +12,6 @@ pub struct ConfigChange {
     pub live: Vec<&'static Row>,
     /// Settings that only a boot applies.
     pub at_boot: Vec<&'static Row>,
-    /// Settings that nothing applies yet, neither now nor at a boot: they are only kept with the config.
-    pub unserved: Vec<&'static Row>,
     /// Containers that the new config no longer has, by name.
     pub removed: Vec<String>,
     /// Containers that are new or changed, and so started, by name.
@@ -42,7 +40,6 @@ impl ConfigChange {
                     all_start = true;
                 }
                 TakenOver::AtBoot => change.at_boot.push(row),
-                TakenOver::Never => change.unserved.push(row),
             }
         }
         let name = |container: &Container| container.name.to_string();
@@ -73,7 +70,7 @@ impl ConfigChange {
 
     /// Whether the machine goes on unchanged.
     pub fn is_nothing(&self) -> bool {
-        let settings = [&self.live, &self.at_boot, &self.unserved];
+        let settings = [&self.live, &self.at_boot];
         settings.iter().all(|rows| rows.is_empty())
             && self.removed.is_empty()
             && self.started.is_empty()
@@ -100,7 +97,6 @@ impl fmt::Display for ConfigChange {
                 self.upgraded_otherwise.join(", "),
             ),
             ("taken over by a reboot", self.names_at_boot()),
-            ("kept, not served yet", names(&self.unserved)),
         ];
         let parts = parts.into_iter().filter(|(_, what)| !what.is_empty());
         let parts: Vec<String> = parts.map(|(how, what)| format!("{how}: {what}")).collect();
@@ -135,14 +131,15 @@ mod tests {
         assert_eq!(change.to_string(), "taken over now: registries");
     }
 
-    /// Nothing applies this setting, so a reboot gains nothing.
     #[test]
-    fn what_nothing_applies_takes_no_reboot() {
+    fn the_token_changes_while_the_machine_runs() {
         let changed = OLD.replace("token: ", "token: x");
         assert_ne!(changed, OLD);
         let change = ConfigChange::between(&parse(OLD), &parse(&changed));
-        assert!(change.at_boot.is_empty(), "{change}");
-        assert_eq!(change.to_string(), "kept, not served yet: the token");
+        assert_eq!(
+            change.to_string(),
+            "taken over now: certificates of workers"
+        );
     }
 
     #[test]

@@ -449,6 +449,7 @@ pub(super) async fn next_generation(
         services_up,
         own_certificates: machine.own_certificates.borrow().clone(),
         pinned_key: machine.pinned_key.borrow().clone(),
+        granted_certificate: machine.granted_certificate.borrow().clone(),
     };
     let memfd = left.to_memfd()?;
     let workloads = match machine.services.left().is_empty() && !has_kubernetes {

@@ -32,6 +32,8 @@ struct Lines {
     dropped: u64,
     /// Sequence number of the first kept line.
     first: u64,
+    /// Sequence number of the first line that was written in this generation.
+    own: u64,
     /// The line that has not ended yet.
     partial: Vec<u8>,
 }
@@ -43,6 +45,8 @@ pub enum Tail {
     All,
     /// With the newest lines, at most this many.
     Lines(usize),
+    /// With the lines of this generation.
+    Own,
 }
 
 /// A reader's request for lines that are no longer in memory.
@@ -87,6 +91,18 @@ impl LogRing {
             lines.first + lines.kept.len() as u64
         };
         self.newest.send_replace(newest);
+    }
+
+    /// Adds output that an earlier generation has left: it is there to be read, and no news ([`Tail::Own`]).
+    pub fn inherit(&self, left: &[u8]) {
+        self.write(left);
+        let mut lines = self.lock();
+        lines.own = lines.first + lines.kept.len() as u64;
+    }
+
+    /// Whether this is the same ring.
+    pub fn is(&self, other: &LogRing) -> bool {
+        Arc::ptr_eq(&self.lines, &other.lines)
     }
 
     /// Ends a line that has no newline, as at the service's exit.
@@ -140,6 +156,10 @@ impl LogRing {
         let (skipped, wanted) = match tail {
             Tail::All => (0, None),
             Tail::Lines(count) => (kept.saturating_sub(count), Some(count.saturating_sub(kept))),
+            Tail::Own => {
+                let older = lines.own.saturating_sub(lines.first);
+                (usize::try_from(older).unwrap_or(kept).min(kept), Some(0))
+            }
         };
         Reader {
             ring: self.clone(),
@@ -266,6 +286,18 @@ mod tests {
         let contents = before.contents().len();
         let nearly_all = CAPACITY - LONGEST_LINE..=LONGEST_LOG;
         assert!(nearly_all.contains(&contents), "{contents}");
+    }
+
+    #[test]
+    fn what_was_left_is_no_news() {
+        let ring = LogRing::default();
+        ring.inherit(b"old\nbegun ");
+        ring.write(b"and ended\nnew\n");
+        assert_eq!(all(&ring, Tail::Own), "begun and ended\nnew\n");
+        assert_eq!(all(&ring, Tail::All), "old\nbegun and ended\nnew\n");
+        ring.write(&vec![b'x'; 2 * CAPACITY]);
+        assert!(all(&ring, Tail::Own).starts_with("xxx"));
+        assert!(ring.is(&ring.clone()) && !ring.is(&LogRing::default()));
     }
 
     #[test]

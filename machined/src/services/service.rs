@@ -479,7 +479,7 @@ impl Actor {
     /// Continues the log where an earlier machined left it.
     fn recall_log(&self) {
         match self.service.definition.workload.take_log(LONGEST_LOG) {
-            Ok(Some(log)) => self.service.log.write(&log),
+            Ok(Some(log)) => self.service.log.inherit(&log),
             Ok(None) => {}
             Err(error) => tracing::warn!(
                 "service {}: the end of its log of before is lost: {error:#}",

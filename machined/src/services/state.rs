@@ -51,6 +51,8 @@ pub struct ServiceStatus {
     pub left: bool,
     /// Its health is the one that an earlier machined recorded; no check has confirmed it.
     pub recalled: bool,
+    /// How often it came up under this machined.
+    pub starts: u64,
     /// When its process started, under an earlier machined too.
     pub(super) runs_since: Option<Instant>,
 }
@@ -66,6 +68,7 @@ impl ServiceStatus {
             checked,
             left: false,
             recalled: false,
+            starts: 0,
             runs_since: None,
         }
     }
@@ -73,6 +76,7 @@ impl ServiceStatus {
     /// Enters a phase and adds it to the history.
     pub fn enter(&mut self, phase: Phase, message: String) {
         if phase == Phase::Running {
+            self.starts += 1;
             self.runs_since.get_or_insert_with(Instant::now);
         } else {
             self.runs_since = None;

@@ -14,6 +14,7 @@ use instar_pki::{
 };
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Lifetime of a certificate.
@@ -196,26 +197,31 @@ impl fmt::Debug for OwnCertificates {
 ///
 /// # Errors
 /// It is no JSON.
-pub fn if_readable<'de, D: Deserializer<'de>>(
+pub fn if_readable<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     from: D,
-) -> Result<Option<OwnCertificates>, D::Error> {
+) -> Result<Option<T>, D::Error> {
     let given = serde_json::Value::deserialize(from)?;
     // The error could show parts of a key.
-    Ok(serde_json::from_value(given).unwrap_or_default())
+    Ok(serde_json::from_value::<Option<T>>(given).unwrap_or_default())
 }
 
 /// Bytes as base64 in JSON.
-mod base64_text {
+pub(super) mod base64_text {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::trust) fn serialize<S: Serializer>(
+        bytes: &[u8],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.serialize_str(&STANDARD.encode(bytes))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    pub(in crate::trust) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(from)?;
         STANDARD
             .decode(text)
@@ -310,7 +316,10 @@ mod tests {
         let authority = CertificateAuthority::generate(now).unwrap();
         let own = OwnCertificates::issue(&authority, &names(&["node-1"]), now).unwrap();
         let text = serde_json::to_string(&own).unwrap();
-        let read = |text: &str| if_readable(&mut serde_json::Deserializer::from_str(text)).unwrap();
+        let read = |text: &str| {
+            if_readable::<OwnCertificates, _>(&mut serde_json::Deserializer::from_str(text))
+                .unwrap()
+        };
         assert_eq!(read(&text).as_ref(), Some(&own));
         for other in ["null", "7", r#"{"authority":"AA=="}"#, r#"{"server":[]}"#] {
             assert_eq!(read(other), None, "{other}");

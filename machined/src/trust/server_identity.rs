@@ -11,6 +11,8 @@ use instar_pki::{CertificateAuthority, PrivateKey, Role, SubjectName};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::control_plane::ControlPlane;
+use super::granted::Granted;
 use super::own_certificates::{LIFETIME, OwnCertificates, due};
 use crate::apid::{Identity, Mode, SelfCheck};
 
@@ -23,7 +25,9 @@ pub enum Trust {
     Configured {
         /// Signs the node's certificate; None if the config has no key (a worker's).
         authority: Option<Box<CertificateAuthority>>,
-        /// DER of the authorities whose clients are let in.
+        /// Signs it for a node without the key, if the config names one.
+        control_plane: Option<ControlPlane>,
+        /// DER of the authorities whose clients are let in; the config's own first.
         accepted: Vec<Vec<u8>>,
         /// Further names for the certificate.
         extra_names: Vec<String>,
@@ -57,6 +61,8 @@ pub struct KeepIdentity {
     pub own: watch::Sender<Option<OwnCertificates>>,
     /// The key of the previous generation, if no authority signs for the node; the next one inherits it.
     pub pinned: watch::Sender<PinnedKey>,
+    /// The certificate that a control plane has signed, if no authority here signs for the node.
+    pub granted: watch::Receiver<Option<Granted>>,
 }
 
 /// Certificates that are issued together, by one authority.
@@ -83,9 +89,15 @@ impl KeepIdentity {
                 let trust = self.trust.borrow_and_update();
                 let names = self.names.borrow_and_update().clone().unwrap_or_default();
                 let own = self.own.borrow().clone();
+                let granted = self.granted.borrow_and_update().clone();
+                // The request for a certificate may have made the key.
+                if pinned == PinnedKey::default() {
+                    pinned = self.pinned.borrow().clone();
+                }
+                let held = Held { own, granted };
                 trust
                     .as_ref()
-                    .map(|trust| issue(trust, &names, SystemTime::now(), own, &mut pinned))
+                    .map(|trust| issue(trust, &names, SystemTime::now(), held, &mut pinned))
             };
             match next {
                 Some(Ok(issued)) => {
@@ -101,6 +113,8 @@ impl KeepIdentity {
             tokio::select! {
                 changed = self.trust.changed() => if changed.is_err() { return },
                 changed = self.names.changed() => if changed.is_err() { return },
+                // The sender lives in the machine.
+                Ok(()) = self.granted.changed() => {}
                 () = clock_moved_or_due(due) => {}
             }
         }
@@ -139,7 +153,7 @@ impl fmt::Debug for PinnedKey {
 
 impl PinnedKey {
     /// Returns the same key each time.
-    fn get(&mut self) -> anyhow::Result<PrivateKey> {
+    pub(super) fn get(&mut self) -> anyhow::Result<PrivateKey> {
         if let Some(pem) = &self.0 {
             return Ok(PrivateKey::from_pem(pem)?);
         }
@@ -149,12 +163,19 @@ impl PinnedKey {
     }
 }
 
+/// The certificates that the node has already.
+#[derive(Default)]
+struct Held {
+    own: Option<OwnCertificates>,
+    granted: Option<Granted>,
+}
+
 /// Returns the identity for this trust: with the certificates of before if they fit, else with new ones.
 fn issue(
     trust: &Trust,
     names: &Names,
     now: SystemTime,
-    own: Option<OwnCertificates>,
+    held: Held,
     pinned: &mut PinnedKey,
 ) -> anyhow::Result<Issued> {
     match trust {
@@ -162,17 +183,24 @@ fn issue(
             authority: Some(authority),
             accepted,
             extra_names,
+            ..
         } => {
             let names = subjects(names, extra_names);
-            signed(authority, accepted.clone(), names, now, own)
+            signed(authority, accepted.clone(), names, now, held.own)
         }
-        // A worker's config has no key to sign with; operators pin the fingerprint instead.
+        // A worker's config has no key to sign with; without a certificate from its control plane, operators pin the fingerprint.
         Trust::Configured {
             authority: None,
             accepted,
             extra_names,
+            ..
         } => {
             let names = subjects(names, extra_names);
+            let good = held.granted.filter(|it| it.is_good(accepted, now));
+            if let Some(granted) = good {
+                *pinned = PinnedKey(Some(granted.key.clone()));
+                return by_control_plane(&granted, accepted.clone(), names.0, now);
+            }
             self_signed(Mode::Normal, accepted.clone(), names, now, pinned)
         }
         Trust::Maintenance | Trust::Closed => {
@@ -269,6 +297,35 @@ fn self_signed(
     })
 }
 
+/// Returns an identity with the certificate that a control plane has signed. A throw-away authority admits the API's own check.
+fn by_control_plane(
+    granted: &Granted,
+    mut accepted: Vec<Vec<u8>>,
+    known: BTreeSet<String>,
+    now: SystemTime,
+) -> anyhow::Result<Issued> {
+    let key = PrivateKey::from_pem(&granted.key).context("read the key of the certificate")?;
+    let authority = CertificateAuthority::generate(now).context("make a throw-away authority")?;
+    accepted.push(authority.certificate().to_vec());
+    let reader = authority.issue_client(&[Role::Reader], now, LIFETIME);
+    let reader = reader.context("issue the certificate of the API's check")?;
+    let shown = Some((reader.der().as_ref(), reader.key_der()));
+    let key = key.to_der();
+    Ok(Issued {
+        // Another certificate comes earlier, if the control plane lives.
+        due: granted.end().min(due(reader.der())?),
+        identity: Identity::new(
+            Mode::Normal,
+            &granted.certificate,
+            key.secret_der(),
+            &accepted,
+            known.into_iter().collect(),
+        ),
+        self_check: SelfCheck::new(&granted.authority, shown).context("make the API's check")?,
+        own: None,
+    })
+}
+
 /// Logs a new certificate in one line, with the reason for it: each line of the log differs by the fingerprint.
 fn log_new(names: &[SubjectName], certificate: &[u8], why: &str) -> anyhow::Result<()> {
     let fingerprint = instar_pki::public_key_fingerprint(certificate)?;
@@ -280,7 +337,7 @@ fn log_new(names: &[SubjectName], certificate: &[u8], why: &str) -> anyhow::Resu
 }
 
 /// Returns the names that the machine itself knows, and for the certificate also those that the config adds.
-fn subjects(names: &Names, extra: &[String]) -> (BTreeSet<String>, Vec<SubjectName>) {
+pub(super) fn subjects(names: &Names, extra: &[String]) -> (BTreeSet<String>, Vec<SubjectName>) {
     let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
     known.extend(names.hostnames.iter().cloned());
     known.extend(["127.0.0.1", "::1", "localhost"].map(str::to_owned));
@@ -288,6 +345,13 @@ fn subjects(names: &Names, extra: &[String]) -> (BTreeSet<String>, Vec<SubjectNa
     let all = known.iter().chain(others);
     let subjects = all.map(|name| SubjectName::from(name.as_str())).collect();
     (known, subjects)
+}
+
+/// Returns the names of the machine itself, and of the certificates that nobody else gets.
+pub fn own_names(names: &Names, extra: &[String]) -> BTreeSet<String> {
+    let (mut known, _) = subjects(names, extra);
+    known.extend(extra.iter().cloned());
+    known
 }
 
 #[cfg(test)]
@@ -298,6 +362,7 @@ mod tests {
     /// The channels of a keeper: its inputs, and its output.
     struct Told {
         _trust: watch::Sender<Option<Trust>>,
+        _granted: watch::Sender<Option<Granted>>,
         names: watch::Sender<Option<Names>>,
         identity: watch::Receiver<Option<Identity>>,
     }
@@ -306,6 +371,7 @@ mod tests {
         let (trust_sender, trust) = watch::channel(Some(Trust::Maintenance));
         let (names_sender, names) = watch::channel(names);
         let (identity_sender, identity) = watch::channel(None);
+        let granted = watch::channel(None);
         let keeper = KeepIdentity {
             trust,
             names,
@@ -313,10 +379,12 @@ mod tests {
             self_check: watch::channel(None).0,
             own: watch::channel(None).0,
             pinned: watch::channel(PinnedKey::default()).0,
+            granted: granted.1,
         };
         tokio::spawn(keeper.run());
         Told {
             _trust: trust_sender,
+            _granted: granted.0,
             names: names_sender,
             identity,
         }
@@ -352,7 +420,14 @@ mod tests {
                 addresses: [address.parse().unwrap()].into(),
                 ..Names::default()
             };
-            let issued = issue(trust, &names, SystemTime::now(), None, &mut pinned).unwrap();
+            let issued = issue(
+                trust,
+                &names,
+                SystemTime::now(),
+                Held::default(),
+                &mut pinned,
+            )
+            .unwrap();
             issued.identity.public_key_fingerprint().unwrap()
         };
         let first = key(&Trust::Maintenance, "192.0.2.7");
@@ -360,6 +435,7 @@ mod tests {
         let authority = CertificateAuthority::generate(SystemTime::now()).unwrap();
         let configured = Trust::Configured {
             authority: Some(Box::new(authority)),
+            control_plane: None,
             accepted: Vec::new(),
             extra_names: Vec::new(),
         };
@@ -376,13 +452,18 @@ mod tests {
                 CertificateAuthority::from_pem(&authority.certificate_pem(), &authority.key_pem())
                     .unwrap(),
             )),
+            control_plane: None,
             accepted: Vec::new(),
             extra_names: extra.iter().map(|name| (*name).to_owned()).collect(),
         };
         let after = |own, trust: &Trust| {
             let mut pinned = PinnedKey::default();
             let (names, now) = (Names::default(), SystemTime::now());
-            issue(trust, &names, now, own, &mut pinned).unwrap().own
+            let held = Held {
+                own,
+                ..Held::default()
+            };
+            issue(trust, &names, now, held, &mut pinned).unwrap().own
         };
         let first = after(None, &trust(&[]));
         assert!(first.is_some());
@@ -390,6 +471,36 @@ mod tests {
         assert_ne!(after(first.clone(), &trust(&["lamp.example"])), first);
         // Maintenance mode shows a certificate of its own, and has nothing to hand over.
         assert_eq!(after(first, &Trust::Maintenance), None);
+    }
+
+    #[test]
+    fn a_worker_shows_what_its_control_plane_signed_while_that_is_good() {
+        let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+        let [ours, other] = [(); 2].map(|()| CertificateAuthority::generate(now).unwrap());
+        let granted = super::super::granted::tests::granted(&ours, &["worker-1"], now);
+        let trust = |authority: &CertificateAuthority| Trust::Configured {
+            authority: None,
+            control_plane: None,
+            accepted: vec![authority.certificate().to_vec()],
+            extra_names: Vec::new(),
+        };
+        let shown = |authority, at| {
+            let held = Held {
+                granted: Some(granted.clone()),
+                ..Held::default()
+            };
+            let mut pinned = PinnedKey::default();
+            let issued = issue(&trust(authority), &Names::default(), at, held, &mut pinned);
+            let issued = issued.unwrap();
+            assert!(issued.due > at);
+            issued.identity.public_key_fingerprint().unwrap()
+        };
+        let fingerprint = instar_pki::public_key_fingerprint(&granted.certificate).unwrap();
+        assert_eq!(shown(&ours, now), fingerprint);
+        assert_eq!(shown(&ours, now + 23 * hour), fingerprint);
+        // The key would stay, if it had been shown before.
+        assert_ne!(shown(&ours, now + 25 * hour), fingerprint);
+        assert_ne!(shown(&other, now), fingerprint);
     }
 
     #[tokio::test]

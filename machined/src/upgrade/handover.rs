@@ -16,7 +16,7 @@ use crate::containers::InForce;
 use crate::init_link::StartReason;
 use crate::network::{Lease, Ours};
 use crate::store::event_log::ActorId;
-use crate::trust::{self, OwnCertificates, PinnedKey};
+use crate::trust::{self, Granted, OwnCertificates, PinnedKey};
 use crate::values::{Digest, Version};
 
 /// The name under which init keeps the hand-over.
@@ -93,6 +93,9 @@ pub struct Handover {
     pub own_certificates: Option<OwnCertificates>,
     /// The API's key, if no authority signs for the node: operators compare its fingerprint.
     pub pinned_key: PinnedKey,
+    /// The certificate that a control plane has signed, with its key.
+    #[serde(deserialize_with = "trust::if_readable")]
+    pub granted_certificate: Option<Granted>,
 }
 
 impl Handover {

@@ -33,7 +33,7 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 16] = [
+const SERVED: [&str; 18] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
@@ -41,6 +41,7 @@ const SERVED: [&str; 16] = [
     "instar.BundleService",
     "instar.ImagePinService",
     "instar.ImageUpdateService",
+    "instar.MetricsService",
     "instar.TemporaryRegistryService",
     "instar.UpgradeFollowService",
     "instar.UpgradeService",
@@ -48,6 +49,7 @@ const SERVED: [&str; 16] = [
     "machine.LifecycleService",
     "machine.MachineService",
     "machine.StorageService",
+    "securityapi.SecurityService",
     "storage.StorageService",
     "time.TimeService",
 ];

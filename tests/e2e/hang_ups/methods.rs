@@ -78,7 +78,10 @@ const CHANGE_NOTHING: &[&str] = &[
     "cluster.ClusterService/HealthCheck",
     "inspect.InspectService/ControllerRuntimeDependencies",
     "instar.BundleService/Export",
+    "instar.MetricsService/Read",
     "instar.UpgradeService/Plan",
+    // It is refused on this port.
+    "securityapi.SecurityService/Certificate",
     // These change memory alone.
     "instar.TemporaryRegistryService/Serve",
     "instar.TemporaryRegistryService/Stop",

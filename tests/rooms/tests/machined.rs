@@ -54,7 +54,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
     ("machine", &["machine", "status", "image_collection"]),
     ("intent", &["intent"]),
     ("sequences", &["sequences"]),
-    ("api", &["api", "apid_service", "console"]),
+    ("api", &["api", "apid_service", "console", "log_forwarding"]),
     ("daemon", &["daemon", "decoders", "lib", "logging", "main"]),
 ];
 

@@ -43,6 +43,7 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
         images_checked: machine.images.checked(),
         own_certificates: machine.own_certificates.borrow().clone(),
         pinned_key: machine.pinned_key.borrow().clone(),
+        granted_certificate: machine.granted_certificate.borrow().clone(),
         ..Handover::default()
     };
     let memfd = left.to_memfd()?;

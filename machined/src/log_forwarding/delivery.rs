@@ -1,0 +1,198 @@
+//! Sends the lines of one queue to their receiver, for as long as the config names it. A receiver that is away, or that does not read, costs
+//! nothing but its queue.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use instar_http_client::{Trust, client_config};
+use rustls_pki_types::ServerName;
+use socket2::SockRef;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+use super::queue::Queue;
+use crate::base::back_off::BackOff;
+use crate::values::{LogEndpoint, LogTransport};
+
+/// Timeout for a connection: lookup, TCP and TLS.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Timeout for one line. A receiver that takes none for so long is cut off.
+const WRITE: Duration = Duration::from_secs(30);
+/// Pauses between tries to connect.
+const PAUSES: BackOff = BackOff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(60),
+};
+
+/// A way to a receiver, of one type for all transports.
+enum Way {
+    Stream(Pin<Box<dyn AsyncWrite + Send>>),
+    Datagrams(UdpSocket),
+}
+
+/// Sends for as long as it is polled. `trust` has the authorities for TLS.
+pub(super) async fn deliver(endpoint: LogEndpoint, trust: Trust, queue: Queue) {
+    let mut failures = 0;
+    // A line that a connection did not take as a whole goes to the next one.
+    let mut kept = None;
+    loop {
+        let connecting = tokio::time::timeout(CONNECT, connect(&endpoint, &trust));
+        let connected = connecting.await.context("no answer in time").flatten();
+        let error = match connected {
+            Ok(way) => send(way, &queue, &mut kept, &mut failures).await,
+            Err(error) => error,
+        };
+        failures += 1;
+        // The first failure is said, and then the drops that follow from it.
+        if failures == 1 {
+            tracing::warn!("logs do not get to {endpoint}: {error:#}; they wait");
+        }
+        if let Some(dropped) = queue.report(Instant::now()) {
+            tracing::warn!("logs do not get to {endpoint}: {error:#}; {dropped} lines are lost");
+        }
+        tokio::time::sleep(PAUSES.after(failures)).await;
+    }
+}
+
+/// Sends lines until one fails.
+async fn send(
+    mut way: Way,
+    queue: &Queue,
+    kept: &mut Option<Vec<u8>>,
+    failures: &mut u32,
+) -> anyhow::Error {
+    loop {
+        let line = match kept.take() {
+            Some(line) => line,
+            None => queue.pop().await,
+        };
+        let sent = tokio::time::timeout(WRITE, way.send(&line)).await;
+        match sent
+            .context("it takes no lines")
+            .map(|sent| sent.map_err(anyhow::Error::from))
+        {
+            Ok(Ok(())) => *failures = 0,
+            Ok(Err(error)) | Err(error) => {
+                match way {
+                    Way::Stream(_) => *kept = Some(line),
+                    Way::Datagrams(_) => queue.note_lost(),
+                }
+                return error;
+            }
+        }
+        if let Some(dropped) = queue.report(Instant::now()) {
+            tracing::warn!("a receiver of logs is too slow: {dropped} lines are lost");
+        }
+    }
+}
+
+impl Way {
+    async fn send(&mut self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Way::Stream(stream) => {
+                stream.write_all(line).await?;
+                stream.flush().await
+            }
+            Way::Datagrams(socket) => socket.send(line).await.map(drop),
+        }
+    }
+}
+
+async fn connect(endpoint: &LogEndpoint, trust: &Trust) -> anyhow::Result<Way> {
+    let found = tokio::net::lookup_host((endpoint.host(), endpoint.port()));
+    let mut last = anyhow::anyhow!("the name has no address");
+    for address in found.await.context("look up the receiver")? {
+        match connect_to(address, endpoint, trust).await {
+            Ok(way) => return Ok(way),
+            Err(error) => last = error.context(address),
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(
+    address: SocketAddr,
+    endpoint: &LogEndpoint,
+    trust: &Trust,
+) -> anyhow::Result<Way> {
+    if endpoint.transport == LogTransport::Udp {
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any).await.context("open a socket")?;
+        // Connected, so that a closed port is an error of a later line.
+        socket.connect(address).await?;
+        return Ok(Way::Datagrams(socket));
+    }
+    let stream = TcpStream::connect(address).await?;
+    // A receiver that lost its power is noticed, and its lines wait for it.
+    SockRef::from(&stream).set_tcp_user_timeout(Some(WRITE))?;
+    if endpoint.transport == LogTransport::Tcp {
+        return Ok(Way::Stream(Box::pin(stream)));
+    }
+    let config = client_config(trust, endpoint.address.as_str())?;
+    let name = ServerName::try_from(endpoint.host().to_owned())?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream);
+    Ok(Way::Stream(Box::pin(stream.await.context("TLS")?)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+    use tokio::net::TcpListener;
+
+    fn endpoint(transport: &str, address: SocketAddr) -> LogEndpoint {
+        format!("{transport}://{address}").parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn lines_go_on_with_the_next_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = endpoint("tcp", listener.local_addr().unwrap());
+        let queue = Queue::default();
+        let task = tokio::spawn(deliver(to, Trust::default(), queue.clone()));
+        queue.push(b"one\n".to_vec());
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        assert_eq!(lines.next_line().await.unwrap().unwrap(), "one");
+        // Closed with a reset, which the next write meets.
+        let stream = lines.into_inner().into_inner();
+        SockRef::from(&stream)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(stream);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        queue.push(b"two\n".to_vec());
+        queue.push(b"three\n".to_vec());
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        assert_eq!(lines.next_line().await.unwrap().unwrap(), "two");
+        assert_eq!(lines.next_line().await.unwrap().unwrap(), "three");
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn datagrams_hold_a_line_each() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let to = endpoint("udp", receiver.local_addr().unwrap());
+        let queue = Queue::default();
+        let task = tokio::spawn(deliver(to, Trust::default(), queue.clone()));
+        queue.push(b"one\n".to_vec());
+        queue.push(b"two\n".to_vec());
+        let mut buffer = [0; 100];
+        for expected in [b"one\n", b"two\n"] {
+            let length = receiver.recv(&mut buffer).await.unwrap();
+            assert_eq!(&buffer[..length], expected);
+        }
+        task.abort();
+    }
+}
