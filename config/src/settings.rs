@@ -171,6 +171,7 @@ pub const SETTINGS: [Row; 22] = [
         served: &[
             "ContainerConfig",
             "ContainerHealthConfig",
+            "ContainerStopConfig",
             "ContainerUpdateConfig",
             "ContainerUpgradeConfig",
         ],

@@ -17,6 +17,7 @@ mod own_cluster;
 mod publisher;
 mod restart;
 mod shown;
+mod shutdown;
 mod single_machine;
 mod system_upgrade_controller;
 mod watched_node;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         kured::tests(),
         node::tests(),
         restart::tests(),
+        shutdown::tests(),
         single_machine::tests(),
         system_upgrade_controller::tests(),
     ];
