@@ -41,6 +41,14 @@ pub const UPGRADE: StateFile = StateFile {
     loss: "a version on trial is judged without its predecessor's services, and nobody is told why it failed",
 };
 
+/// The replacement of the whole machine that is under way.
+pub const REPLACEMENT: StateFile = StateFile {
+    name: "replacement.json",
+    mode: 0o644,
+    writer: "upgrade/replacement.rs",
+    loss: "if the power failed before EPHEMERAL was erased, it is not",
+};
+
 /// Images that failed here.
 pub const FAILED_IMAGES: StateFile = StateFile {
     name: "failed-images.json",
@@ -107,10 +115,11 @@ pub const META: StateFile = StateFile {
 };
 
 /// All these files.
-pub const ALL: [StateFile; 11] = [
+pub const ALL: [StateFile; 12] = [
     MACHINE_CONFIG,
     TRUST,
     UPGRADE,
+    REPLACEMENT,
     FAILED_IMAGES,
     UPGRADE_HISTORY,
     RELEASE_FLOOR,

@@ -59,6 +59,7 @@ mod power_cuts;
 mod proxies;
 mod refused_images;
 mod release_rules;
+mod replace;
 mod resources;
 mod rollback;
 mod secure_boot;
@@ -113,7 +114,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 42] = [
+const OF_LONG_RUNS: [Area; 43] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -124,6 +125,7 @@ const OF_LONG_RUNS: [Area; 42] = [
     hangs::tests,
     installed::tests,
     release_rules::tests,
+    replace::tests,
     proxies::tests,
     kexec::tests,
     io_errors::tests,
