@@ -69,7 +69,7 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 .PHONY: build
 build: deps ## Compile what runs in machines, static
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
-	    -p instar-init -p machined -p installer -p instar-kubernetes-init -p greeter -p instar-machined-double
+	    -p instar-init -p machined -p installer -p instar-kubernetes-init -p instar-logind -p greeter -p instar-machined-double
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-channel-publisher
 

@@ -60,5 +60,6 @@ pub use standing::{Standing, resources};
 pub use target::Target;
 pub use tracker::{Goal, Tracker, Update, Verdict, service_state};
 pub use upgrade::{
-    Upgraded, ask_for_rollback, ask_for_upgrade, is_busy, roll_back, upgrade, version_in_tag,
+    Upgraded, ask_for_replacement, ask_for_rollback, ask_for_upgrade, is_busy, replace, roll_back,
+    upgrade, version_in_tag,
 };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use instar_api::instar::ReplaceRequest;
+use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
 use instar_api::machine::{RollbackRequest, UpgradeRequest};
 
 use crate::failure::{Failure, FailureKind};
@@ -36,6 +38,32 @@ pub async fn ask_for_upgrade(
     node.only(reply.into_inner().messages)
 }
 
+/// Asks for a replacement of the machine by an image; returns the actor of its events.
+///
+/// # Errors
+/// The node refused it.
+pub async fn ask_for_replacement(node: &Node, request: ReplaceRequest) -> Result<String, Failure> {
+    let mut client = UpgradeServiceClient::new(node.channel());
+    let reply = client.replace(node.request(request)).await;
+    let reply = reply.map_err(|status| node.explain("did not take the replacement", status))?;
+    Ok(reply.into_inner().actor_id)
+}
+
+/// Replaces a machine by an image: an upgrade by a reboot that leaves nothing on EPHEMERAL. Follows it until the version has proved itself.
+///
+/// # Errors
+/// Those of [`upgrade`].
+pub async fn replace(
+    node: &Node,
+    request: ReplaceRequest,
+    limit: Duration,
+    progress: &mut impl Progress,
+) -> Result<Upgraded, Failure> {
+    let image = request.image.clone();
+    let act = async |node: &Node| ask_for_replacement(node, request).await;
+    follow_to_version(node, &image, limit, progress, act).await
+}
+
 /// Upgrades a node, and follows it until the version has proved itself.
 ///
 /// # Errors
@@ -47,11 +75,22 @@ pub async fn upgrade(
     progress: &mut impl Progress,
 ) -> Result<Upgraded, Failure> {
     let image = request.image.clone();
-    let before = node.tag().await?;
     let act = async |node: &Node| Ok(ask_for_upgrade(node, request).await?.actor_id);
+    follow_to_version(node, &image, limit, progress, act).await
+}
+
+/// Begins a change to the version in an image, and follows it until the version has proved itself.
+async fn follow_to_version(
+    node: &Node,
+    image: &str,
+    limit: Duration,
+    progress: &mut impl Progress,
+    act: impl AsyncFnOnce(&Node) -> Result<String, Failure>,
+) -> Result<Upgraded, Failure> {
+    let before = node.tag().await?;
     let done = follow(node, Goal::NewBoot, limit, progress, act).await?;
     let after = node.tag().await?;
-    check_version(node, &image, &before, &after, &done.actor).await?;
+    check_version(node, image, &before, &after, &done.actor).await?;
     Ok(Upgraded {
         before,
         after,

@@ -10,8 +10,9 @@ use super::yaml::{self, Node};
 const MARKS: (&str, &str) = ("---", "...");
 
 /// Kinds with further settings of the container that they name.
-const OF_A_CONTAINER: [&str; 3] = [
+const OF_A_CONTAINER: [&str; 4] = [
     "ContainerHealthConfig",
+    "ContainerStopConfig",
     "ContainerUpdateConfig",
     "ContainerUpgradeConfig",
 ];

@@ -178,6 +178,7 @@ pub const SETTINGS: [Row; 25] = [
         served: &[
             "ContainerConfig",
             "ContainerHealthConfig",
+            "ContainerStopConfig",
             "ContainerUpdateConfig",
             "ContainerUpgradeConfig",
         ],

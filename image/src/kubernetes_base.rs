@@ -3,7 +3,7 @@
 //! ```text
 //!   layer 1   programs of Debian that kubelet, containerd and CNI plugins call, with their libraries; users; directories
 //!   layer 2   /usr/lib/modules/RELEASE, for each kernel that machines may run: machined loads them before the container starts
-//!   layer 3   kubernetes-init, and the release's name
+//!   layer 3   kubernetes-init, logind, and the release's name
 //! ```
 //!
 //! A new version has a new third layer, and often no other: a node fetches a megabyte.
@@ -96,7 +96,9 @@ const XTABLES: &str = "usr/lib/x86_64-linux-gnu/xtables";
 
 /// The place of kubernetes-init in the image.
 const INIT: &str = "usr/lib/instar/kubernetes-init";
-/// Its other name: agents call it to reboot the machine.
+/// The place of the program that tells kubelet of a shutdown.
+const LOGIND: &str = "usr/lib/instar/logind";
+/// The other name of kubernetes-init: agents call it to reboot the machine.
 const SYSTEMCTL: (&str, &str) = ("usr/bin/systemctl", "../lib/instar/kubernetes-init");
 
 /// The inputs and output of a build.
@@ -110,7 +112,9 @@ pub struct Options {
     pub flavours: Vec<Flavour>,
     /// The static program kubernetes-init.
     pub init: PathBuf,
-    /// The workspace that it was built from.
+    /// The static program logind.
+    pub logind: PathBuf,
+    /// The workspace that they were built from.
     pub workspace: PathBuf,
     /// Where packages come from.
     pub packages: debian::Source,
@@ -133,6 +137,7 @@ pub struct Report {
 /// A program, package or tool is missing, or the folder cannot be written.
 pub fn build(options: &Options) -> Result<Report> {
     let init = build::program(&options.init)?;
+    let logind = build::program(&options.logind)?;
     let packages = debian::fetch(&options.packages, &packages())?;
     let mut programs = Programs::new(&packages);
     let debian = debian_layer(&mut programs)?;
@@ -143,7 +148,7 @@ pub fn build(options: &Options) -> Result<Report> {
             &build::packages(*flavour),
         )?)?;
     }
-    let own = own_layer(&init, &options.version)?;
+    let own = own_layer(&init, &logind, &options.version)?;
 
     let is_used = |fetched: &&Fetched| programs.used().contains(fetched.package.name.as_str());
     let used: Vec<&Fetched> = packages
@@ -153,7 +158,7 @@ pub fn build(options: &Options) -> Result<Report> {
         .collect();
     let crates = crates::of_programs(
         &options.workspace,
-        &["instar-kubernetes-init"],
+        &["instar-kubernetes-init", "instar-logind"],
         crates::PLATFORM,
     )?;
     let contents = sbom::of_kubernetes_base(&options.version, Blake3::of(&init), &used, &crates);
@@ -267,9 +272,10 @@ fn add_settings(tree: &mut Tree) -> Result<()> {
     tree.symlink("etc/mtab", "/proc/self/mounts")
 }
 
-fn own_layer(init: &[u8], version: &Version) -> Result<Tree> {
+fn own_layer(init: &[u8], logind: &[u8], version: &Version) -> Result<Tree> {
     let mut tree = Tree::new();
     tree.file(INIT, 0o755, init)?;
+    tree.file(LOGIND, 0o755, logind)?;
     // A file and no link: the machine's is put over it, and must not be hidden by extensions.
     tree.file(
         "etc/os-release",
@@ -325,11 +331,11 @@ mod tests {
 
     #[test]
     fn the_layer_of_a_version_has_only_what_a_version_changes() {
-        let own = own_layer(b"init", &"v0.3.0".parse().unwrap()).unwrap();
+        let own = own_layer(b"init", b"logind", &"v0.3.0".parse().unwrap()).unwrap();
         let is_file = |(_, node): &(&str, &crate::tree::Node)| {
             matches!(node.content, crate::tree::Content::File(_))
         };
         let files: Vec<_> = own.iter().filter(is_file).map(|(path, _)| path).collect();
-        assert_eq!(files, ["etc/os-release", INIT]);
+        assert_eq!(files, ["etc/os-release", INIT, LOGIND]);
     }
 }

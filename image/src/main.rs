@@ -125,7 +125,7 @@ struct KubernetesBase {
     /// Debian's kernel to take modules from; may be repeated.
     #[arg(long = "kernel", value_enum, default_values = ["cloud"])]
     kernels: Vec<Kernel>,
-    /// Take kubernetes-init from this cargo profile.
+    /// Take kubernetes-init and logind from this cargo profile.
     #[arg(long, default_value = "release")]
     profile: String,
     /// The workspace that it was built from; its crates are listed in the SBOM.
@@ -407,6 +407,7 @@ fn build_kubernetes_base(arguments: KubernetesBase) -> Result<()> {
         out: arguments.out,
         flavours: arguments.kernels.into_iter().map(Kernel::flavour).collect(),
         init: programs.join("kubernetes-init"),
+        logind: programs.join("logind"),
         workspace: arguments.workspace,
         packages: arguments.source.into(),
         created: arguments.created,

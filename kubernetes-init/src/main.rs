@@ -9,6 +9,7 @@
 //! - `start` below: from the start to the loop; `run`: the loop.
 //! - `extensions`: from the plan to services; `layers`: their files over the base.
 //! - `supervisor`, `service`: the decisions, without side effects; `processes`, `starter`, `output`, `notify`, `cgroups`: what carries them out.
+//! - `shutdown`: the service that tells kubelet that everything ends, before it does.
 //! - `reboot`: a reboot of the machine that waits, or that a pod asks for.
 //! - `report`: the status for machined; `ending`: the end of everything.
 //!
@@ -33,6 +34,7 @@ mod reboot;
 mod report;
 mod run;
 mod service;
+mod shutdown;
 mod signals;
 mod starter;
 mod supervisor;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use instar_kubernetes_plan::{LOGS, PLAN, STATUS, STOP_SECONDS};
+use instar_kubernetes_plan::{LOGS, LONGEST_SHUTDOWN, PLAN, STATUS, STOP_SECONDS};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
@@ -17,12 +17,13 @@ use crate::processes::Processes;
 use crate::reboot;
 use crate::report::Report;
 use crate::service::Action;
+use crate::shutdown;
 use crate::signals::Signals;
 use crate::supervisor::{Event, Supervisor};
 
 /// Limit on a wait: the processes that a service has left are looked for.
 const LOOK: Duration = Duration::from_secs(1);
-/// Limit on the ends of all services, in their order; then everything ends at once.
+/// Limit on the ends of all services, in their order, after kubelet's time for its pods; then everything ends at once.
 const ALL_SERVICES: Duration = Duration::from_secs(5);
 /// The end is over before machined kills the container.
 const _: () = assert!(ALL_SERVICES.as_secs() + ending::GRACE.as_secs() < STOP_SECONDS);
@@ -38,6 +39,8 @@ pub(crate) struct Container {
     supervisor: Supervisor,
     processes: Processes,
     report: Report,
+    /// For how long kubelet may end pods before everything ends.
+    shutdown: Duration,
     /// The time at which the ends of services are not waited for any more.
     stop_by: Option<Instant>,
 }
@@ -59,6 +62,7 @@ impl Container {
             supervisor: Supervisor::default(),
             processes: Processes::new(cgroups, directory.join(LOGS)),
             report: Report::new(directory.join(STATUS)),
+            shutdown: Duration::ZERO,
             stop_by: None,
         }
     }
@@ -119,8 +123,8 @@ impl Container {
         }
         if came.stop && self.stop_by.is_none() {
             say("everything ends, as the machine asked for it");
-            self.stop_by = Some(Instant::now() + ALL_SERVICES);
-            events.push(Event::Stop);
+            self.stop_by = Some(Instant::now() + self.shutdown + ALL_SERVICES);
+            events.push(Event::Stop(self.shutdown));
         }
         events.extend(self.processes.listen().into_iter().map(Event::Ready));
         while let Some(reaped) = self.processes.reap() {
@@ -171,6 +175,10 @@ impl Container {
                 say(&format!("{name}: starts"));
                 (name, processes.start_main(self.supervisor.service(name)?))
             }
+            Action::AnnounceShutdown(name) => {
+                say("kubelet is told, and ends its pods");
+                (name, processes.signal_main(name, Signal::USR1))
+            }
             Action::TerminateMain(name) => (name, processes.signal_main(name, Signal::TERM)),
             Action::TerminateAll(name) => (name, processes.terminate_all(name)),
             Action::KillMain(name) => (name, processes.signal_main(name, Signal::KILL)),
@@ -214,6 +222,10 @@ impl Container {
         self.report.plan_has(outcome.errors);
         put.ok()?;
         self.used = outcome.used;
+        if let Some(seconds) = plan.shutdown_seconds {
+            self.shutdown = Duration::from_secs(seconds.min(LONGEST_SHUTDOWN));
+            shutdown::add(&mut outcome.services, self.shutdown);
+        }
         Some(Event::Planned(outcome.services))
     }
 }

@@ -55,6 +55,8 @@ pub(crate) enum Action {
     Prepare(String, usize),
     /// Start the service itself.
     Start(String),
+    /// Have this service tell kubelet that everything ends.
+    AnnounceShutdown(String),
     /// Tell the process that was started to end.
     TerminateMain(String),
     /// Tell all processes of the service to end.

@@ -3,7 +3,13 @@
 //!
 //! ```text
 //!   Up:        a service starts when every one that it starts after has started, or has failed to start once
-//!    │ Stop
+//!    │ Stop, and the service that tells kubelet of it does not run, or pods have no time
+//!    ├──────────────────────────────────────────────────────────────────────────────────┐
+//!    │ Stop, otherwise                                                                   │
+//!    ▼                                                                                   │
+//!   Announced: kubelet ends its pods; no service starts                                  │
+//!    │ the service that tells it has ended, or the time is over                          │
+//!    ├───────────────────────────────────────────────────────────────────────────────────┘
 //!    ▼
 //!   Stopping:  a service is told to end when every one that starts after it has ended: kubelet before containerd
 //!    │ all have ended
@@ -12,9 +18,12 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use instar_kubernetes_plan::State;
 
 use crate::service::{Action, Life, Service, Then};
+use crate::shutdown;
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,14 +43,17 @@ pub(crate) enum Event {
     Empty(String),
     /// Time has passed.
     Tick,
-    /// Everything is to end.
-    Stop,
+    /// Everything is to end. kubelet has so long to end its pods.
+    Stop(Duration),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
     Up,
+    Announced {
+        until: Instant,
+    },
     Stopping,
     Finished,
 }
@@ -66,17 +78,19 @@ impl Supervisor {
                 None
             }),
             Event::Empty(name) => self.with(&name, |life| life.is_empty(now)),
-            Event::Stop if self.phase == Phase::Up => {
-                self.phase = Phase::Stopping;
-                Vec::new()
-            }
-            Event::Planned(_) | Event::Stop | Event::Tick => Vec::new(),
+            Event::Stop(longest) if self.phase == Phase::Up => self.announce(longest, now),
+            Event::Planned(_) | Event::Stop(_) | Event::Tick => Vec::new(),
         };
+        if let Phase::Announced { until } = self.phase
+            && (until <= now || !self.can_announce())
+        {
+            self.phase = Phase::Stopping;
+        }
         actions.extend(self.services.values_mut().filter_map(|life| life.late(now)));
         match self.phase {
             Phase::Up => actions.extend(self.start(now)),
             Phase::Stopping => actions.extend(self.stop(now)),
-            Phase::Finished => {}
+            Phase::Announced { .. } | Phase::Finished => {}
         }
         for action in &actions {
             if let Action::Forget(name) = action {
@@ -88,7 +102,12 @@ impl Supervisor {
 
     /// The time of the next [`Event::Tick`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.services.values().filter_map(Life::deadline).min()
+        let announced = match self.phase {
+            Phase::Announced { until } => Some(until),
+            Phase::Up | Phase::Stopping | Phase::Finished => None,
+        };
+        let services = self.services.values().filter_map(Life::deadline);
+        services.chain(announced).min()
     }
 
     /// All services.
@@ -104,6 +123,24 @@ impl Supervisor {
     /// Whether a command before the start of this service runs.
     pub(crate) fn is_preparing(&self, name: &str) -> bool {
         self.services.get(name).is_some_and(Life::is_preparing)
+    }
+
+    /// Has kubelet told that everything ends, if that can be.
+    fn announce(&mut self, longest: Duration, now: Instant) -> Vec<Action> {
+        if longest.is_zero() || !self.can_announce() {
+            self.phase = Phase::Stopping;
+            return Vec::new();
+        }
+        self.phase = Phase::Announced {
+            until: now + longest,
+        };
+        vec![Action::AnnounceShutdown(shutdown::NAME.to_owned())]
+    }
+
+    /// Whether the service that tells kubelet of a shutdown runs.
+    fn can_announce(&self) -> bool {
+        let teller = self.services.get(shutdown::NAME);
+        teller.is_some_and(|life| life.shown() == State::Running)
     }
 
     fn with(

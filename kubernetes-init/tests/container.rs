@@ -230,6 +230,34 @@ fn a_stop_ends_services_in_the_opposite_order_and_then_everything() {
 }
 
 #[test]
+fn kubelet_ends_its_pods_before_anything_else_ends() {
+    let node = Node::new("shutdown");
+    // It stands for the program of the base, which this machine does not have: pods need two seconds.
+    let teller = "#!/bin/sh\ntrap 'sleep 2; echo pods have ended >> /instar/told; exit 0' USR1\n/usr/bin/tell-ready &\n\
+        while :; do sleep 0.1; done\n";
+    let kubelet = format!(
+        "ExecStart=/bin/sh -c 'trap \"echo kubelet ends >> /instar/told; exit 0\" TERM; {}; while :; do sleep 0.1; done'\n",
+        "echo kubelet starts >> /instar/told"
+    );
+    node.extension(
+        Extension::new("a")
+            .service("kubelet", "", &kubelet)
+            .file("usr/lib/instar/logind", teller)
+            .file("usr/bin/tell-ready", node::TELL_READY),
+    );
+    node.shutdown_seconds(20);
+    node.plan(&["a"]);
+    let running = node.start();
+    running.until("kubelet runs", |_| node.told() == ["kubelet starts"]);
+    let started = std::time::Instant::now();
+    assert_eq!(running.stop(), Some(0));
+    let lasted = started.elapsed().as_secs();
+    assert!((2..20).contains(&lasted), "{lasted} s");
+    let told = ["kubelet starts", "pods have ended", "kubelet ends"];
+    assert_eq!(node.told(), told);
+}
+
+#[test]
 fn it_runs_only_as_the_first_process() {
     let program = Path::new(env!("CARGO_BIN_EXE_kubernetes-init"));
     let run = std::process::Command::new(program).output().unwrap();

@@ -49,6 +49,14 @@ pub const UPGRADE: StateFile = StateFile {
     loss: "a version on trial is judged without its predecessor's services, and nobody is told why it failed",
 };
 
+/// The replacement of the whole machine that is under way.
+pub const REPLACEMENT: StateFile = StateFile {
+    name: "replacement.json",
+    mode: 0o644,
+    writer: "upgrade/replacement.rs",
+    loss: "if the power failed before EPHEMERAL was erased, it is not",
+};
+
 /// Images that failed here.
 pub const FAILED_IMAGES: StateFile = StateFile {
     name: "failed-images.json",
@@ -128,6 +136,7 @@ pub const ALL: [StateFile; 12] = [
     TRUST,
     GRANTED_CERTIFICATE,
     UPGRADE,
+    REPLACEMENT,
     FAILED_IMAGES,
     UPGRADE_HISTORY,
     RELEASE_FLOOR,

@@ -61,6 +61,7 @@ mod power_cuts;
 mod proxies;
 mod refused_images;
 mod release_rules;
+mod replace;
 mod resources;
 mod rollback;
 mod secure_boot;
@@ -128,6 +129,7 @@ const OF_LONG_RUNS: [Area; 43] = [
     hangs::tests,
     installed::tests,
     release_rules::tests,
+    replace::tests,
     proxies::tests,
     kexec::tests,
     io_errors::tests,

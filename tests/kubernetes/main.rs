@@ -18,6 +18,7 @@ mod own_cluster;
 mod publisher;
 mod restart;
 mod shown;
+mod shutdown;
 mod single_machine;
 mod system_upgrade_controller;
 mod watched_node;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         node::tests(),
         node_upgrades::tests(),
         restart::tests(),
+        shutdown::tests(),
         single_machine::tests(),
         system_upgrade_controller::tests(),
     ];

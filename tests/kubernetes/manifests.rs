@@ -27,6 +27,11 @@ pub(crate) fn guarded(image: &str, node: &str) -> String {
     with_image(include_str!("manifests/guarded.yaml"), image).replace("${NODE}", node)
 }
 
+/// The Deployment `database`, at the port 8080 of its node, which needs 12 s to end and then writes a line to its node's disk.
+pub(crate) fn database(image: &str) -> String {
+    with_image(include_str!("manifests/database.yaml"), image)
+}
+
 /// kured, for an API server at this port.
 pub(crate) fn kured(image: &str, port: u16) -> String {
     let manifest = with_image(include_str!("manifests/kured.yaml"), image);

@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, Extension};
 use crate::kept::Kept;
 use crate::operator::{Operator, apply, it_is_told};
 use crate::publisher::Publisher;
-use crate::shown::{is_ready, it_joins_and_runs_pods, tell_time, wait_for_pods};
+use crate::shown::{is_ready, it_joins_and_runs_pods, run_pods, tell_time, wait_for_pods};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![starts_again_from_what_it_has]
@@ -95,13 +95,22 @@ async fn after_a_reboot_the_node_is_back(
     let operator = Operator::of(node, scratch)?;
     let said = operator.run(&["reboot", "--no-wait"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    before.then_another(node, cluster).await
+    before.is_followed_by_another(node, cluster).await?;
+    // kubelet ended the pods of before for good, as nothing brings them back but their user.
+    for name in PODS {
+        let pod = cluster.pod(name)?;
+        ensure!(pod["status"]["reason"] == "Terminated", "{}", pod["status"]);
+        let words = ["delete", "pod", name];
+        cluster.plane.kubectl().run(&words)?;
+    }
+    run_pods(node, cluster).await
 }
 
 async fn after_a_power_cut_the_node_is_back(node: Node, cluster: &Cluster) -> Outcome {
     let before = Start::of(&node, cluster)?;
     let node = node.power_cycle().await?;
-    before.then_another(&node, cluster).await
+    before.is_followed_by_another(&node, cluster).await?;
+    before.pods_run_again(&node, cluster).await
 }
 
 /// One start of the node, as its cluster and its pod `server` tell of it.
@@ -118,8 +127,8 @@ impl Start {
         })
     }
 
-    /// Waits for the next start, of the same node with the same pods.
-    async fn then_another(self, node: &Node, cluster: &Cluster) -> Outcome {
+    /// Waits for the next start of the same node.
+    async fn is_followed_by_another(&self, node: &Node, cluster: &Cluster) -> Outcome {
         node.wait_until("the node is ready again", PATIENCE, async || {
             let shown = cluster.node()?;
             let boot = |node: &Value| node["status"]["nodeInfo"]["bootID"].clone();
@@ -130,11 +139,10 @@ impl Start {
             Ok(())
         })
         .await?;
-        tell_time(node, "it is ready again").await?;
-        self.its_pods_run_again(node, cluster).await
+        tell_time(node, "it is ready again").await
     }
 
-    async fn its_pods_run_again(self, node: &Node, cluster: &Cluster) -> Outcome {
+    async fn pods_run_again(self, node: &Node, cluster: &Cluster) -> Outcome {
         node.wait_until("the pod answers again", PATIENCE, async || {
             let server = Greeter::of(node)?.get("/since")?;
             ensure!(server != self.server, "it is the one of before");

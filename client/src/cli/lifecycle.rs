@@ -38,6 +38,9 @@ pub(crate) struct Upgrade {
     /// Only print the steps and the effect on each container; nothing changes
     #[arg(long, conflicts_with_all = ["stage", "no_reboot", "no_wait"])]
     pub(crate) dry_run: bool,
+    /// Replace the machine: reboot into the new version with nothing left on EPHEMERAL, neither images nor volumes. The config stays
+    #[arg(long, conflicts_with_all = ["stage", "no_reboot", "prepare", "reboot_mode", "if_needed"])]
+    pub(crate) wipe: bool,
     /// Upgrade although the version is below the node's floor, may not follow the running one, has a wrong tag, or failed before
     #[arg(long)]
     pub(crate) force: bool,

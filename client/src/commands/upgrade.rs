@@ -5,9 +5,14 @@ mod dry_run;
 mod needed;
 mod prepare;
 
+use std::time::Duration;
+
+use instar_api::instar::ReplaceRequest;
 use instar_api::machine::UpgradeRequest;
 use instar_api::machine::upgrade_request::RebootMode;
-use instar_client::{Failure, FailureKind, Upgraded, ask_for_upgrade, upgrade};
+use instar_client::{
+    Failure, FailureKind, Node, Upgraded, ask_for_replacement, ask_for_upgrade, replace, upgrade,
+};
 use serde_json::json;
 
 use self::needed::Need;
@@ -30,7 +35,7 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
     }
     let request = request(arguments);
     if arguments.dry_run {
-        return dry_run::run(global, &node, request).await;
+        return dry_run::run(global, &node, request, arguments.wipe).await;
     }
     if arguments.stage {
         // The reply comes when the upgrade is staged; the result of the next boot is not waited for.
@@ -49,21 +54,67 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
             );
         }
     }
+    let call = Call::of(arguments, request);
     if !arguments.wait.wanted() {
-        let actor = ask_for_upgrade(&node, request).await?.actor_id;
+        let actor = call.ask(&node).await?;
         return global.output.show(
             || format!("{}: accepted, actor {actor}", node.name()),
             || json!({ "node": node.name(), "actor_id": actor }),
         );
     }
     let mut display = ProgressDisplay::new(node.name());
-    let upgraded = upgrade(&node, request, arguments.wait.timeout, &mut display).await;
+    let upgraded = call
+        .follow(&node, arguments.wait.timeout, &mut display)
+        .await;
     display.finish();
+    show(global, &node, &arguments.image, upgraded?)
+}
+
+/// The call that begins the change of versions.
+enum Call {
+    Upgrade(UpgradeRequest),
+    Replace(ReplaceRequest),
+}
+
+impl Call {
+    fn of(arguments: &Upgrade, request: UpgradeRequest) -> Self {
+        match arguments.wipe {
+            true => Self::Replace(ReplaceRequest {
+                image: arguments.image.clone(),
+                force: arguments.force,
+            }),
+            false => Self::Upgrade(request),
+        }
+    }
+
+    /// Makes the call; returns the actor of the node's events.
+    async fn ask(self, node: &Node) -> Result<String, Failure> {
+        match self {
+            Self::Upgrade(request) => Ok(ask_for_upgrade(node, request).await?.actor_id),
+            Self::Replace(request) => ask_for_replacement(node, request).await,
+        }
+    }
+
+    /// Makes the call, and follows the node until the version has proved itself.
+    async fn follow(
+        self,
+        node: &Node,
+        limit: Duration,
+        display: &mut ProgressDisplay,
+    ) -> Result<Upgraded, Failure> {
+        match self {
+            Self::Upgrade(request) => upgrade(node, request, limit, display).await,
+            Self::Replace(request) => replace(node, request, limit, display).await,
+        }
+    }
+}
+
+fn show(global: &Global, node: &Node, image: &str, upgraded: Upgraded) -> Result<(), Failure> {
     let Upgraded {
         before,
         after,
         done,
-    } = upgraded?;
+    } = upgraded;
     let (boot_before, boot_after) = done.boot_ids.unzip();
     global.output.show(
         || {
@@ -82,7 +133,7 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
             json!({
                 "node": node.name(),
                 "actor_id": done.actor,
-                "image": arguments.image,
+                "image": image,
                 "version_before": before,
                 "version_after": after,
                 "boot_id_before": boot_before,
@@ -97,11 +148,13 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
 fn request(arguments: &Upgrade) -> UpgradeRequest {
     UpgradeRequest {
         image: arguments.image.clone(),
-        // Data is always kept.
+        // Data is kept; another call erases it.
         preserve: true,
         stage: arguments.stage,
         force: arguments.force,
         reboot_mode: match arguments.reboot_mode {
+            // For a dry run.
+            _ if arguments.wipe => RebootMode::Powercycle,
             UpgradeMode::Default => RebootMode::Default,
             UpgradeMode::Powercycle => RebootMode::Powercycle,
             UpgradeMode::Kexec => RebootMode::Kexec,

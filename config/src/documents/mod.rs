@@ -231,6 +231,6 @@ mod tests {
             unique(kind.name, kind.fields);
         }
         // The kinds of the published schema, one that it lacks, the main document, and ours.
-        assert_eq!(names.len(), 88 + 1 + 1 + 12);
+        assert_eq!(names.len(), 88 + 1 + 1 + 13);
     }
 }

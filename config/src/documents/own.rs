@@ -41,6 +41,10 @@ pub(super) const KINDS: &[Kind] = &[
         ],
     ),
     kind(
+        "ContainerStopConfig",
+        &[req("name", Text), req("timeout", Duration)],
+    ),
+    kind(
         "ContainerUpgradeConfig",
         &[
             req("name", Text),

@@ -40,6 +40,8 @@ pub struct Container {
     pub depends_on: DependsOn,
     /// Its health check; `None`: it is healthy while it runs.
     pub health: Option<ContainerHealth>,
+    /// The time that it has to end after SIGTERM.
+    pub stop_timeout: Duration,
     /// Whether it is restarted in an upgrade without a reboot.
     pub upgrade_strategy: UpgradeStrategy,
     /// How its image's name is followed; `None`: only an operator's restart looks it up anew.
@@ -47,10 +49,14 @@ pub struct Container {
 }
 
 impl Container {
-    /// Whether the other container would run just like this one; its upgrades and updates do not matter.
+    /// The time that a container has to end if the config names none.
+    pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// Whether the other container would run just like this one; its end, its upgrades and updates do not matter.
     #[must_use]
     pub fn runs_like(&self, other: &Self) -> bool {
         let other = Self {
+            stop_timeout: self.stop_timeout,
             upgrade_strategy: self.upgrade_strategy,
             updates: self.updates.clone(),
             ..other.clone()

@@ -1,6 +1,7 @@
 //! Kubernetes on the machine.
 
 use instar_extension::Pattern;
+use instar_values::quantity;
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use super::{
@@ -94,6 +95,7 @@ impl Kubernetes {
             memory_limit: None,
             depends_on: DependsOn::default(),
             health: None::<ContainerHealth>,
+            stop_timeout: Container::STOP_TIMEOUT + self.node.shutdown_period(),
             upgrade_strategy: UpgradeStrategy::Keep,
             updates: None,
         })
@@ -245,6 +247,47 @@ pub struct NodeSettings {
     pub kubelet_arguments: BTreeMap<String, Vec<String>>,
     /// Whether containers without a seccomp profile of their own get the runtime's.
     pub default_seccomp: bool,
+}
+
+/// kubelet's times for pods at a shutdown of the node: the fields of its configuration.
+const SHUTDOWN: (&str, &str, &str) = (
+    "shutdownGracePeriod",
+    "shutdownGracePeriodCriticalPods",
+    "shutdownGracePeriodByPodPriority",
+);
+
+impl NodeSettings {
+    /// The longest time that kubelet may have to end pods: the machine's services wait for it.
+    pub const LONGEST_SHUTDOWN: Duration = Duration::from_secs(600);
+
+    /// The fields of kubelet's configuration about a shutdown that apply unless the config has one of them: those of Talos.
+    #[must_use]
+    pub fn usual_shutdown(&self) -> Vec<(&'static str, &'static str)> {
+        let (all, critical, by_priority) = SHUTDOWN;
+        let is_named = |field| self.kubelet_config.contains_key(field);
+        if [all, critical, by_priority].into_iter().any(is_named) {
+            return Vec::new();
+        }
+        vec![(all, "30s"), (critical, "10s")]
+    }
+
+    /// The time that kubelet has to end pods at a shutdown. Values that kubelet will refuse count as none.
+    #[must_use]
+    pub fn shutdown_period(&self) -> Duration {
+        let (all, _, by_priority) = SHUTDOWN;
+        let usual = self.usual_shutdown();
+        let usual = usual.into_iter().find(|(field, _)| *field == all);
+        let text = match usual {
+            Some((_, text)) => Some(text),
+            None => self.kubelet_config.get(all).and_then(|it| it.as_str()),
+        };
+        let period = text.and_then(quantity::duration).unwrap_or_default();
+        let classes = self.kubelet_config.get(by_priority);
+        let classes = classes.and_then(|it| it.as_array()).into_iter().flatten();
+        let seconds = classes.filter_map(|class| class.get("shutdownGracePeriodSeconds")?.as_u64());
+        let by_priority = Duration::from_secs(seconds.fold(0, u64::saturating_add));
+        period.max(by_priority).min(Self::LONGEST_SHUTDOWN)
+    }
 }
 
 /// The value and the effect of a taint.

@@ -35,6 +35,8 @@ const UPDATE_INTERVALS: RangeInclusive<Duration> =
 const UPDATE_TRIAL: Duration = Duration::from_secs(60);
 const UPDATE_TRIALS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+/// The limits of the time that a container has to end.
+const STOP_TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
 /// Limit on containers. init keeps a descriptor for the output of each container, 64 descriptors in all, of which some are machined's own:
 /// the API's socket, the hand-over, the history of upgrades and a prepared version take five, the others are for future versions.
 const MAX_CONTAINERS: usize = 56;
@@ -70,6 +72,21 @@ pub(super) fn containers<'a>(
             container.health = health;
         }
         origins.health.push((name, document));
+    }
+    for document in documents.of("ContainerStopConfig") {
+        let (Some(name), Some(timeout)) = (
+            document.required("name"),
+            within(&document, "timeout", STOP_TIMEOUTS, Container::STOP_TIMEOUT),
+        ) else {
+            continue;
+        };
+        if let Some(container) = containers
+            .iter_mut()
+            .find(|container| container.name == name)
+        {
+            container.stop_timeout = timeout;
+        }
+        origins.of_containers.push((name, document));
     }
     for document in documents.of("ContainerUpgradeConfig") {
         let Some(name) = document.required("name") else {
@@ -147,6 +164,7 @@ fn container(document: &Section<'_>) -> Option<Container> {
         .list("entrypoint")
         .filter(|words| !words.is_empty());
     let container = Container {
+        stop_timeout: Container::STOP_TIMEOUT,
         upgrade_strategy: UpgradeStrategy::default(),
         updates: None,
         entrypoint,

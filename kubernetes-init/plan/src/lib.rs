@@ -34,9 +34,11 @@ pub const MACHINE_ID: &str = "machine-id";
 pub const LOGS: &str = "logs";
 /// Limit on a plan, in bytes.
 pub const LARGEST_PLAN: u64 = 1 << 20;
-/// The time within which kubernetes-init has ended everything after SIGTERM: below the 10 s after which machined kills a container. With a
-/// longer time there, this may be longer as well.
+/// The time within which kubernetes-init has ended everything after SIGTERM, without the time that kubelet has for its pods
+/// ([`Plan::shutdown_seconds`]). machined kills the container a second later.
 pub const STOP_SECONDS: u64 = 9;
+/// Limit on the time that kubelet has for its pods, in seconds.
+pub const LONGEST_SHUTDOWN: u64 = 600;
 
 /// What is to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +53,10 @@ pub struct Plan {
     /// How often each service was asked to restart, by its name: a changed number restarts it.
     #[serde(default)]
     pub restarts: BTreeMap<String, u64>,
+    /// For how long kubelet may end its pods when everything is to end; without it pods are not told, as with a machined that knows no such
+    /// time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shutdown_seconds: Option<u64>,
     /// Why a reboot of the machine waits, if one does; pods see it as the file /run/reboot-required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_required: Option<String>,

@@ -7,6 +7,7 @@ use instar_kubernetes_plan::State;
 
 use super::{Event, Supervisor};
 use crate::service::{Action, Service};
+use crate::shutdown;
 
 fn service(name: &str, after: &[&str]) -> Service {
     Service {
@@ -289,7 +290,10 @@ fn everything_ends_in_the_opposite_order() {
     // One that has no process is passed over.
     bench.ends("agent", false);
     bench.is_empty("agent");
-    assert_eq!(bench.event(Event::Stop), [terminate_all("kubelet")]);
+    assert_eq!(
+        bench.event(Event::Stop(Duration::ZERO)),
+        [terminate_all("kubelet")]
+    );
     assert_eq!(
         bench.event(Event::Planned(services.to_vec())),
         [],
@@ -300,9 +304,70 @@ fn everything_ends_in_the_opposite_order() {
     assert_eq!(bench.after(15), [Action::KillAll("containerd".to_owned())]);
     assert_eq!(bench.ends("containerd", false), []);
     assert_eq!(bench.is_empty("containerd"), [Action::Finish]);
-    assert_eq!(bench.event(Event::Stop), []);
+    assert_eq!(bench.event(Event::Stop(Duration::ZERO)), []);
     assert_eq!(
-        Supervisor::default().decide(Event::Stop, bench.now),
+        Supervisor::default().decide(Event::Stop(Duration::ZERO), bench.now),
         [Action::Finish]
+    );
+}
+
+/// containerd, kubelet, and the service that tells kubelet of a shutdown, which runs if `is_ready`.
+fn node_with_teller(is_ready: bool) -> Bench {
+    let mut services = vec![
+        service("containerd", &[]),
+        service("kubelet", &["containerd"]),
+    ];
+    shutdown::add(&mut services, Duration::from_secs(30));
+    let (mut bench, actions) = Bench::with(&services);
+    assert_eq!(actions, [start(shutdown::NAME)], "all others wait for it");
+    if is_ready {
+        let actions = bench.event(Event::Ready(shutdown::NAME.to_owned()));
+        assert_eq!(actions, [start("containerd"), start("kubelet")]);
+    }
+    bench
+}
+
+const POD_TIME: Duration = Duration::from_secs(30);
+
+#[test]
+fn kubelet_is_told_first_and_has_its_time() {
+    let announce = Action::AnnounceShutdown(shutdown::NAME.to_owned());
+    let mut bench = node_with_teller(true);
+    assert_eq!(bench.event(Event::Stop(POD_TIME)), [announce.clone()]);
+    assert_eq!(bench.event(Event::Stop(POD_TIME)), [], "once");
+    assert_eq!(
+        bench.ends("containerd", false),
+        [terminate_all("containerd")]
+    );
+    assert_eq!(bench.is_empty("containerd"), []);
+    assert_eq!(bench.after(20), [], "nothing starts again");
+    // All pods have ended.
+    assert_eq!(
+        bench.ends(shutdown::NAME, true),
+        [terminate_all(shutdown::NAME), terminate_all("kubelet")]
+    );
+
+    let mut bench = node_with_teller(true);
+    assert_eq!(bench.event(Event::Stop(POD_TIME)), [announce]);
+    assert_eq!(bench.supervisor.deadline(), Some(bench.now + POD_TIME));
+    assert_eq!(bench.after(29), []);
+    assert_eq!(
+        bench.after(1),
+        [terminate_all("kubelet")],
+        "its time is over"
+    );
+}
+
+#[test]
+fn nobody_is_told_if_pods_have_no_time_or_the_teller_does_not_run() {
+    let mut bench = node_with_teller(true);
+    assert_eq!(
+        bench.event(Event::Stop(Duration::ZERO)),
+        [terminate_all("kubelet")]
+    );
+    let mut bench = node_with_teller(false);
+    assert_eq!(
+        bench.event(Event::Stop(POD_TIME)),
+        [terminate_all(shutdown::NAME)]
     );
 }

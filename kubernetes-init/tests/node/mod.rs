@@ -1,6 +1,6 @@
 //! A container on this machine: its extensions, its plan, and kubernetes-init in it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,6 +66,7 @@ pub(crate) struct Node {
     folder: tempfile::TempDir,
     variables: RefCell<BTreeMap<String, BTreeMap<String, String>>>,
     restarts: RefCell<BTreeMap<String, u64>>,
+    shutdown_seconds: Cell<Option<u64>>,
     name: String,
 }
 
@@ -75,6 +76,7 @@ impl Node {
             folder: tempfile::tempdir().unwrap(),
             variables: RefCell::default(),
             restarts: RefCell::default(),
+            shutdown_seconds: Cell::default(),
             name: name.to_owned(),
         };
         fs::create_dir_all(node.directory().join("trees")).unwrap();
@@ -113,6 +115,11 @@ impl Node {
             .or_default() += 1;
     }
 
+    /// In the next plan kubelet has so long to end its pods.
+    pub(crate) fn shutdown_seconds(&self, seconds: u64) {
+        self.shutdown_seconds.set(Some(seconds));
+    }
+
     /// Writes a plan with these extensions: NAME, or NAME=TREE.
     pub(crate) fn plan(&self, extensions: &[&str]) {
         let planned = extensions.iter().map(|text| {
@@ -127,6 +134,7 @@ impl Node {
             extensions: planned.collect(),
             environment: self.variables.borrow().clone(),
             restarts: self.restarts.borrow().clone(),
+            shutdown_seconds: self.shutdown_seconds.get(),
             reboot_required: None,
         };
         self.write_plan(&serde_json::to_string(&plan).unwrap());

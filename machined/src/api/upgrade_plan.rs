@@ -1,4 +1,4 @@
-//! `instar.UpgradeService`: shows what an upgrade would do, and prepares one ahead.
+//! `instar.UpgradeService`: shows what an upgrade would do, prepares one ahead, and replaces the machine by an image.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use instar_api::instar as wire;
 use instar_api::instar::upgrade_service_server::UpgradeService;
 use tonic::{Request, Response, Status};
 
-use super::{changing, image_pins, upgrade_request};
+use super::{caller, changing, image_pins, upgrade_request};
 use crate::machine::Machine;
 use crate::sequences::{self, Ahead, AheadPlan};
 use crate::upgrade::{Route, UpgradeMode, UpgradeRequest};
@@ -78,6 +78,27 @@ impl UpgradeService for UpgradePlanApi {
             Ok(answer(&machine.running.version, plan))
         };
         Ok(Response::new(changing::to_its_end(preparing).await?))
+    }
+
+    async fn replace(
+        &self,
+        request: Request<wire::ReplaceRequest>,
+    ) -> Result<Response<wire::ReplaceResponse>, Status> {
+        let peer = caller::peer(&request).to_owned();
+        let request = request.into_inner();
+        tracing::info!("replacement by {} asked for by {peer}", request.image);
+        let wanted = UpgradeRequest {
+            image: request.image,
+            force: request.force,
+            mode: UpgradeMode::Replace,
+        };
+        let machine = self.machine.clone();
+        let begun = changing::to_its_end(async move {
+            let begun = sequences::upgrade(machine, wanted).await;
+            begun.map_err(upgrade_request::status)
+        });
+        let actor_id = begun.await?.0;
+        Ok(Response::new(wire::ReplaceResponse { actor_id }))
     }
 }
 

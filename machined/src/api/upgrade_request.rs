@@ -41,6 +41,7 @@ pub(super) fn status(error: UpgradeError) -> Status {
         | UpgradeError::Pull(_)
         | UpgradeError::Untrusted(_)
         | UpgradeError::NotInstalled
+        | UpgradeError::NothingToReplace
         | UpgradeError::NowhereToKeep(_) => Status::failed_precondition(text),
         UpgradeError::NoRoom(..) | UpgradeError::TooManyPins(_) => Status::resource_exhausted(text),
         UpgradeError::Interrupted(_) => Status::aborted(text),

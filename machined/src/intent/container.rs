@@ -38,6 +38,7 @@ pub fn service(
         puller: puller_in_force(machine),
         images: machine.images.clone(),
         may_be_kept: strategy_in_force(machine, &container.name),
+        stop_timeout: stop_timeout_in_force(machine, container),
         in_force: machine.images_in_force.clone(),
         runtime: Runtime::default(),
         init: machine.init.clone(),
@@ -91,6 +92,25 @@ pub async fn end_unnamed_containers(machine: &Machine, configured: &Configured) 
             tracing::warn!("something of container {name} is left: {error:#}");
         }
     }
+}
+
+/// Returns a function that reads the time to end from the config in force at the stop; a container that the config names no more has the one
+/// that it started with.
+fn stop_timeout_in_force(
+    machine: &Arc<Machine>,
+    container: &config::Container,
+) -> Box<dyn Fn() -> Duration + Send + Sync> {
+    let (machine, name, at_start) = (
+        machine.clone(),
+        container.name.clone(),
+        container.stop_timeout,
+    );
+    Box::new(move || {
+        let configured = machine.config();
+        let mut containers = configured.iter().flat_map(|it| &it.config.containers);
+        let named = containers.find(|container| container.name == name);
+        named.map_or(at_start, |container| container.stop_timeout)
+    })
 }
 
 fn keeps(container: &config::Container) -> bool {

@@ -52,6 +52,8 @@ pub(super) fn configuration(kubernetes: &Kubernetes) -> String {
         "volumePluginDir": "/var/kubernetes/kubelet-plugins/volume/exec",
     });
     if let Value::Object(fields) = &mut configuration {
+        let usual = node.usual_shutdown().into_iter();
+        fields.extend(usual.map(|(field, time)| (field.to_owned(), time.into())));
         merge(fields, &node.kubelet_config);
     }
     configuration.to_string()
@@ -130,6 +132,8 @@ mod tests {
         let written: Value = serde_json::from_str(&configuration(&kubernetes)).unwrap();
         assert_eq!(written["maxPods"], 7);
         assert_eq!(written["failSwapOn"], true);
+        assert_eq!(written["shutdownGracePeriod"], "30s");
+        assert_eq!(written["shutdownGracePeriodCriticalPods"], "10s");
         assert_eq!(
             written["authentication"]["webhook"],
             json!({"enabled": true, "cacheTTL": "1s"})
@@ -139,6 +143,29 @@ mod tests {
             written["registerWithTaints"],
             json!([{"key": "dedicated", "value": "db", "effect": "NoSchedule"}])
         );
+    }
+
+    #[test]
+    fn the_machine_waits_for_as_long_as_kubelet_does() {
+        let mut node = kubernetes().node;
+        for (config, seconds) in [
+            (json!({}), 30),
+            (json!({"shutdownGracePeriod": "1m30s"}), 90),
+            (json!({"shutdownGracePeriod": "0s"}), 0),
+            (json!({"shutdownGracePeriod": "soon"}), 0),
+            (json!({"shutdownGracePeriod": "5h"}), 600),
+            (
+                json!({"shutdownGracePeriodByPodPriority": [
+                    {"priority": 0, "shutdownGracePeriodSeconds": 40},
+                    {"priority": 1000, "shutdownGracePeriodSeconds": 5},
+                ]}),
+                45,
+            ),
+        ] {
+            node.kubelet_config = config.as_object().unwrap().clone();
+            let period = node.shutdown_period().as_secs();
+            assert_eq!(period, seconds, "{config}");
+        }
     }
 
     #[test]

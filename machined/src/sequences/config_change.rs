@@ -16,8 +16,8 @@ pub struct ConfigChange {
     pub removed: Vec<String>,
     /// Containers that are new or changed, and so started, by name.
     pub started: Vec<String>,
-    /// Containers that run on, but whose strategy for upgrades changes, by name.
-    pub upgraded_otherwise: Vec<String>,
+    /// Containers that run on, but whose strategy for upgrades, or time to end, changes, by name.
+    pub treated_otherwise: Vec<String>,
 }
 
 impl ConfigChange {
@@ -52,7 +52,7 @@ impl ConfigChange {
         let (on, started): (Vec<&Container>, _) = new.containers.iter().partition(runs_on);
         let is_other = |container: &&&Container| !old.containers.contains(container);
         change.removed = old.containers.iter().filter(is_gone).map(name).collect();
-        change.upgraded_otherwise = on.iter().filter(is_other).map(|it| name(it)).collect();
+        change.treated_otherwise = on.iter().filter(is_other).map(|it| name(it)).collect();
         change.started = started.into_iter().map(name).collect();
         change
     }
@@ -74,7 +74,7 @@ impl ConfigChange {
         settings.iter().all(|rows| rows.is_empty())
             && self.removed.is_empty()
             && self.started.is_empty()
-            && self.upgraded_otherwise.is_empty()
+            && self.treated_otherwise.is_empty()
     }
 }
 
@@ -93,8 +93,8 @@ impl fmt::Display for ConfigChange {
             ("containers removed", self.removed.join(", ")),
             ("containers started", self.started.join(", ")),
             (
-                "upgrades treat these containers otherwise",
-                self.upgraded_otherwise.join(", "),
+                "stops and upgrades treat these containers otherwise",
+                self.treated_otherwise.join(", "),
             ),
             ("taken over by a reboot", self.names_at_boot()),
         ];
@@ -186,7 +186,7 @@ mod tests {
         let change = ConfigChange::between(&parse(OLD), &strategy("restart"));
         assert_eq!(
             change.to_string(),
-            "upgrades treat these containers otherwise: web"
+            "stops and upgrades treat these containers otherwise: web"
         );
         assert!(!change.is_nothing());
         assert!(ConfigChange::between(&parse(OLD), &strategy("keep")).is_nothing());

@@ -366,6 +366,7 @@ impl Keeper {
             node: next.node.clone(),
             extensions: next.extensions.clone(),
             environment,
+            shutdown_seconds: Some(kubernetes.node.shutdown_period().as_secs()),
             reboot_required: next.reboot_required.clone(),
             ..Plan::default()
         };

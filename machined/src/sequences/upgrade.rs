@@ -6,6 +6,7 @@ pub(super) mod bless_retry;
 pub(super) mod committed;
 pub(super) mod current_handover;
 mod dry_run;
+pub(super) mod replace;
 mod rules;
 pub(super) mod trial_record;
 
@@ -53,7 +54,7 @@ pub(super) struct Checked {
     pub(super) image: Arc<Unpacked>,
     pub(super) candidate: Candidate,
     pub(super) path: Route,
-    by_kexec: bool,
+    mode: UpgradeMode,
     pub(super) pending: PendingUpgrade,
 }
 
@@ -79,6 +80,7 @@ pub(super) async fn check_first(
     actor: &ActorId,
     progress: &ProgressSink,
 ) -> Result<Checked, UpgradeError> {
+    replace::check(machine, request).await?;
     progress.say(format!("looking up {}", request.image));
     let Found {
         puller,
@@ -132,7 +134,7 @@ pub(super) async fn check_first(
         image: Arc::new(image),
         candidate,
         path,
-        by_kexec: request.mode == UpgradeMode::Kexec,
+        mode: request.mode,
         pending,
     })
 }
@@ -227,6 +229,7 @@ fn route(mode: UpgradeMode, shortest: Route) -> Route {
         UpgradeMode::Quickest => shortest,
         UpgradeMode::Reboot => Route::Reboot("a reboot was asked for"),
         UpgradeMode::Kexec => Route::Reboot("a reboot by kexec was asked for"),
+        UpgradeMode::Replace => Route::Reboot("EPHEMERAL is erased"),
     }
 }
 
@@ -296,19 +299,22 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     }
     machine.enter(MachineStage::Upgrading);
     let image = checked.image.clone();
-    let (path, by_kexec) = (checked.path, checked.by_kexec);
+    let (path, mode) = (checked.path, checked.mode);
     let pending = checked.pending.clone();
     let outcome = run(phases(&machine, checked), &actor, &machine.events).await;
     if outcome.is_ok() && path != Route::Soft {
-        let end = match by_kexec {
-            true => kexec::or_reboot(&machine).await,
-            false => End::Reboot,
+        let end = match mode {
+            UpgradeMode::Kexec => kexec::or_reboot(&machine).await,
+            UpgradeMode::Quickest | UpgradeMode::Reboot | UpgradeMode::Replace => End::Reboot,
         };
         leave(&machine, end).await;
     }
     // The upgrade failed before the point of no return: the running version goes on. Its disk comes first, because it holds the changes
     // that have to be taken back.
     resume::go_on(&machine).await;
+    if let Err(error) = replace::unmark(&machine) {
+        tracing::error!("the next boot may erase EPHEMERAL: {error:#}");
+    }
     if let Err(error) = trial_record::withdraw(&machine, &pending).await {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
@@ -323,8 +329,8 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         image,
         candidate,
         path,
+        mode,
         pending,
-        ..
     } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
     let services_up = machine.services.up();
@@ -339,6 +345,9 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         };
         async move {
             trial_record::unstage(&machine).await?;
+            if mode == UpgradeMode::Replace {
+                replace::mark(&machine, &record.upgrade.to)?;
+            }
             let silent = ProgressSink::silent();
             let delivery =
                 run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
@@ -361,7 +370,12 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         Route::Soft => vec![install, stop::stop_for_next_generation(machine)],
         Route::Reboot(_) => vec![stop::stop_services(machine), install],
     };
-    phases.push(stop::unmount(machine));
+    match mode {
+        UpgradeMode::Replace => phases.extend(replace::phases(machine)),
+        UpgradeMode::Quickest | UpgradeMode::Reboot | UpgradeMode::Kexec => {
+            phases.push(stop::unmount(machine));
+        }
+    }
     match path {
         Route::Soft => {
             phases.push(stop::undo_settings(machine));

@@ -33,6 +33,8 @@ pub struct ContainerWorkload {
     pub images: ImageStore,
     /// Whether its operator lets it live through upgrades; called at each upgrade.
     pub may_be_kept: Box<dyn Fn() -> bool + Send + Sync>,
+    /// The time that it has to end after SIGTERM; called at each stop.
+    pub stop_timeout: Box<dyn Fn() -> Duration + Send + Sync>,
     /// The images that containers run.
     pub in_force: ImagesInForce,
     /// The runtime that makes containers.
@@ -47,8 +49,6 @@ pub struct ContainerWorkload {
     pub prepared: Mutex<Option<VerifiedImage>>,
 }
 
-/// Grace period for a container that is not adopted.
-const GRACE: Duration = Duration::from_secs(10);
 /// Bytes of a pipe: the output of a talkative program in a second.
 const PIPE: usize = 256 << 10;
 /// Time limit for a registry to resolve a name, if an image is here that can be used instead.
@@ -244,7 +244,7 @@ impl ContainerWorkload {
             Ok(Some(container)) => match self.may_run_on(&container).await {
                 Ok(image) => return Adopted::Running(self.follow_again(container, image, log)),
                 Err(why) => {
-                    end(&container).await;
+                    end(&container, (self.stop_timeout)()).await;
                     format!("{why:#}")
                 }
             },
@@ -300,10 +300,10 @@ impl ContainerWorkload {
 }
 
 /// Ends a container as a stop would.
-async fn end(container: &RunningContainer) {
+async fn end(container: &RunningContainer, timeout: Duration) {
     if container.terminate().is_ok() {
         // Processes that have not ended by then are killed with their cgroup.
-        let _ = tokio::time::timeout(GRACE, container.wait()).await;
+        let _ = tokio::time::timeout(timeout, container.wait()).await;
     }
 }
 
@@ -377,6 +377,10 @@ impl Workload for ContainerWorkload {
             "it was started as one that ends with its generation"
         );
         Ok(())
+    }
+
+    fn stop_timeout(&self) -> Duration {
+        (self.stop_timeout)()
     }
 
     fn leave_record(&self, record: &str) -> anyhow::Result<()> {

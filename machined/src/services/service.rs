@@ -21,11 +21,12 @@ use crate::base::back_off::BackOff;
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{ServiceFact, Store};
 
-/// Grace period: a service that has not ended this long after the request to end is killed.
+/// Limit on the end of a service after SIGKILL, and on the end of the watch over one that lives on.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Limit on the wait for a service to stop: twice the grace period, and time to remove what is left of the service on a busy machine.
-const STOPPING: Duration = Duration::from_secs(60);
+/// Limit on the wait for a service to stop, beside the time that the service has to end: its end after SIGKILL, and time to remove what is left
+/// of it on a busy machine.
+const STOPPING: Duration = Duration::from_secs(50);
 
 /// Interval between health checks of an unhealthy service: short, because callers may be waiting for it.
 const UNHEALTHY_INTERVAL: Duration = Duration::from_secs(1);
@@ -79,8 +80,8 @@ pub enum NotStopped {
     #[error("it was started again while it was being stopped")]
     StartedAgain,
     /// The service, or the cleanup after it, hangs.
-    #[error("it has not ended within {} s, and ends when it can", STOPPING.as_secs())]
-    InTime,
+    #[error("it has not ended within {0} s, and ends when it can")]
+    InTime(u64),
 }
 
 /// The handle of a service's actor.
@@ -223,8 +224,9 @@ impl Service {
                 _ = desired.wait_for(|desired| desired.is_up()) => Err(NotStopped::StartedAgain),
             }
         };
-        let ended = tokio::time::timeout(STOPPING, ended).await;
-        ended.unwrap_or(Err(NotStopped::InTime))
+        let limit = self.definition.workload.stop_timeout() + STOPPING;
+        let ended = tokio::time::timeout(limit, ended).await;
+        ended.unwrap_or(Err(NotStopped::InTime(limit.as_secs())))
     }
 
     /// Waits until it is up.
@@ -550,7 +552,8 @@ impl Actor {
             }
             Over::StopRequested => {
                 self.note(Event::Stops, "asked to end".to_owned());
-                let steps = [(Signal::Terminate, GRACE), (Signal::Kill, GRACE)];
+                let timeout = self.service.definition.workload.stop_timeout();
+                let steps = [(Signal::Terminate, timeout), (Signal::Kill, GRACE)];
                 let exit = end(running.as_mut(), &steps).await;
                 tracing::info!(
                     "service {}: stopped, the process {exit}",

@@ -174,7 +174,7 @@ async fn what_does_not_end_is_left_behind() {
     services.stop_workloads().await;
     assert_eq!(begun.elapsed(), Duration::from_secs(60));
     assert_eq!(hangs.status().phase, Phase::Stopping);
-    assert_eq!(hangs.stop().await, Err(NotStopped::InTime));
+    assert_eq!(hangs.stop().await, Err(NotStopped::InTime(60)));
     services.remove("hangs").await;
     assert!(services.get("hangs").is_none());
 }

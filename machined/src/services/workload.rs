@@ -2,9 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use super::log_ring::LogRing;
 use crate::base::Exit;
+
+/// The time that a workload has to end after SIGTERM if nothing names another one.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The future that a step of a workload returns.
 pub type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -12,7 +16,7 @@ pub type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A signal to a running workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// End within the grace period.
+    /// End within the workload's time.
     Terminate,
     /// End now.
     Kill,
@@ -40,6 +44,10 @@ pub trait Workload: Send + Sync + 'static {
     /// The workload depends on something in the generation.
     fn outlives_generation(&self) -> anyhow::Result<()> {
         anyhow::bail!("it is a part of the generation")
+    }
+    /// Returns the time that the workload has to end after SIGTERM; asked at each stop.
+    fn stop_timeout(&self) -> Duration {
+        STOP_TIMEOUT
     }
     /// Stores a record beside the workload for the machined that adopts it; the record is removed with the workload.
     ///

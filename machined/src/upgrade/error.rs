@@ -28,6 +28,8 @@ pub enum UpgradeMode {
     Reboot,
     /// By a reboot past the firmware, even if that is not needed.
     Kexec,
+    /// By a reboot through the firmware, with nothing left on EPHEMERAL.
+    Replace,
 }
 
 /// Why an upgrade was refused. Nothing has changed.
@@ -56,6 +58,11 @@ pub enum UpgradeError {
         "this machine does not boot from its disk, so it keeps no version for its next boot; upgrade without staging"
     )]
     NotInstalled,
+    /// The next boot would not start the image.
+    #[error(
+        "this machine does not boot from its disk, so no image on it can replace what runs; reset erases its data"
+    )]
+    NothingToReplace,
     /// The machine cannot keep a version for the next boot, and only a boot could start this one.
     #[error(
         "only a reboot can start this version ({0}), and this machine does not boot from its disk: there is nowhere to keep it; upgrade in one step, or boot the machine with it"
@@ -100,6 +107,7 @@ impl UpgradeError {
             | Self::Refused(_)
             | Self::Untrusted(_)
             | Self::NotInstalled
+            | Self::NothingToReplace
             | Self::NoRoom(..)
             | Self::TooManyPins(_)
             | Self::NowhereToKeep(_) => ENVIRONMENT,

@@ -15,6 +15,7 @@ mod prepared;
 mod progress_sink;
 mod record;
 mod release_rules;
+pub mod replacement;
 mod rootfs_trust;
 mod running;
 mod state;

@@ -30,11 +30,12 @@ const WALKED: &[&str] = &[
     "storage.StorageService/BlockDeviceWipe",
 ];
 
-/// Methods that `bundles` hangs up on.
+/// Methods that `bundles` and `replace` hang up on.
 const WALKED_ELSEWHERE: &[&str] = &[
     "instar.BundleService/Begin",
     "instar.BundleService/Write",
     "instar.BundleService/Import",
+    "instar.UpgradeService/Replace",
 ];
 
 /// Methods that only read, and methods that this version refuses.

@@ -6,7 +6,7 @@
 //! its limit allows, and goes on trying. `greeter slow SECONDS` ends this long after SIGTERM. `greeter beat PORT` reports how
 //! long it was kept from running (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
 //! halves, with that pause between them and none before the next line. `greeter pause` waits to be ended. `greeter place FILE TEXT`
-//! replaces a file whole, then waits to be ended. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its answers to a GET:
+//! replaces a file whole, then waits to be ended. `greeter [PORT [SECONDS [FILE]]]` listens, on 8080 by default. Its answers to a GET:
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -29,7 +29,7 @@
 //! | `/bomb` | how many threads it could start until its limit; they stay |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
-//! SIGTERM ends it with 0, after SECONDS.
+//! SIGTERM ends it with 0, after SECONDS; as its last act it writes a line to FILE.
 
 mod beat;
 mod watch;
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
         None => "8080".to_owned(),
     };
     let seconds = arguments.next().and_then(|seconds| seconds.parse().ok());
-    end_when_asked(Duration::from_secs(seconds.unwrap_or(0)));
+    end_in_order(Duration::from_secs(seconds.unwrap_or(0)), arguments.next());
     let listener = match TcpListener::bind(format!("0.0.0.0:{port}")) {
         Ok(listener) => listener,
         Err(error) => {
@@ -119,8 +119,12 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The first process of a container gets only the signals that it waits for or handles.
 fn end_when_asked(after: Duration) {
+    end_in_order(after, None);
+}
+
+/// The first process of a container gets only the signals that it waits for or handles. The file tells that it has ended in order.
+fn end_in_order(after: Duration, file: Option<String>) {
     let mut asked = SigSet::empty();
     asked.add(Signal::SIGTERM);
     if asked.thread_block().is_ok() {
@@ -128,6 +132,9 @@ fn end_when_asked(after: Duration) {
             if asked.wait().is_ok() {
                 println!("greeter: asked to end");
                 std::thread::sleep(after);
+                if let Some(Err(error)) = file.map(add_last_line) {
+                    println!("greeter: its last line is lost: {error}");
+                }
                 std::process::exit(0);
             }
         });
@@ -136,6 +143,12 @@ fn end_when_asked(after: Duration) {
             println!("greeter: nobody hears SIGTERM: {error}");
         }
     }
+}
+
+fn add_last_line(file: String) -> Result<()> {
+    let mut file = fs::File::options().create(true).append(true).open(file)?;
+    file.write_all(b"ended in order\n")?;
+    file.sync_all()
 }
 
 /// Puts a file where other programs find it only whole, and waits to be ended.

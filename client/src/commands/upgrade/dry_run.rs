@@ -13,6 +13,7 @@ pub(super) async fn run(
     global: &Global,
     node: &Node,
     upgrade: UpgradeRequest,
+    erases: bool,
 ) -> Result<(), Failure> {
     let request = UpgradePlanRequest {
         upgrade: Some(upgrade),
@@ -21,14 +22,16 @@ pub(super) async fn run(
     let reply = client.plan(node.request(request)).await;
     let plan = reply.map_err(|status| node.explain("would not take the upgrade", status))?;
     let plan = plan.into_inner();
-    global
-        .output
-        .show(|| text(node.name(), &plan), || json(node.name(), &plan))
+    global.output.show(
+        || text(node.name(), &plan, erases),
+        || json(node.name(), &plan, erases),
+    )
 }
 
-fn text(node: &str, plan: &UpgradePlanResponse) -> String {
+fn text(node: &str, plan: &UpgradePlanResponse, erases: bool) -> String {
     let (before, after) = (&plan.version_before, &plan.version);
     let how = match plan.reboot_reason.as_str() {
+        _ if erases => "with a reboot, and erase EPHEMERAL".to_owned(),
         "" => "without a reboot".to_owned(),
         why => format!("with a reboot ({why})"),
     };
@@ -57,7 +60,7 @@ fn row(container: &ContainerPlan) -> Vec<String> {
     ]
 }
 
-fn json(node: &str, plan: &UpgradePlanResponse) -> Value {
+fn json(node: &str, plan: &UpgradePlanResponse, erases: bool) -> Value {
     let containers = plan.containers.iter().map(|container| {
         json!({
             "name": container.name,
@@ -70,6 +73,7 @@ fn json(node: &str, plan: &UpgradePlanResponse) -> Value {
         "dry_run": true,
         "version_before": plan.version_before,
         "version_after": plan.version,
+        "erases_ephemeral": erases,
         "reboot": !plan.reboot_reason.is_empty(),
         "reboot_reason": plan.reboot_reason,
         "overridden": plan.overridden,
@@ -98,7 +102,7 @@ mod tests {
             overridden: vec!["it is old".to_owned()],
             ..UpgradePlanResponse::default()
         };
-        let told = text("node-1", &plan);
+        let told = text("node-1", &plan, false);
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(
             lines,
@@ -115,7 +119,10 @@ mod tests {
             containers: Vec::new(),
             ..plan
         };
-        assert!(text("node-1", &reboot).contains("with a reboot (init is another one)"));
-        assert_eq!(json("node-1", &reboot)["reboot"], true);
+        let told = text("node-1", &reboot, false);
+        assert!(told.contains("with a reboot (init is another one)"));
+        let told = text("node-1", &reboot, true);
+        assert!(told.contains("with a reboot, and erase EPHEMERAL; nothing"));
+        assert_eq!(json("node-1", &reboot, false)["reboot"], true);
     }
 }

@@ -16,6 +16,7 @@ use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user
 use crate::intent;
 use crate::kubernetes;
 use crate::machine::{Configured, Machine};
+use crate::sequences::upgrade::replace;
 use crate::services::Cgroup;
 use crate::status;
 use crate::values::DiskSelector;
@@ -38,17 +39,18 @@ pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()>
     if !is_used {
         refuse_without_uefi(&configured.config)?;
     }
+    // A config need not name the disk that the machine was started from.
+    if boot_assets::came_from_a_disk(machine).await? {
+        find_state(machine).await?;
+        replace::at_start(machine).await?;
+    }
     mount_as(machine, spec(&configured.config)?).await?;
     keep_config(machine, configured).await
 }
 
 async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
-    // A config need not name the disk that the machine was started from.
-    let is_to_be_found = spec.disk.is_none() && boot_assets::came_from_a_disk(machine).await?;
     // Disk drivers cost a second and two MiB, which a machine without a disk saves.
-    if is_to_be_found {
-        find_state(machine).await?;
-    } else if spec.disk.is_some() {
+    if spec.disk.is_some() {
         load_disk_drivers(machine).await?;
     }
     let mounted = machine.disk.mount(&spec).await;

@@ -1,0 +1,77 @@
+//! The steps of a replacement, in the upgrade that makes it and at the start of the version that it brings (`upgrade::replacement`).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use crate::disk::{Label, Users, Wipe};
+use crate::machine::Machine;
+use crate::sequences::Phase;
+use crate::sequences::steps::{boot_assets, disk};
+use crate::upgrade::replacement::{Mark, Replacement};
+use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
+
+/// Checks that the machine can be replaced if that was asked for: only one that boots from its disk gets the image by its next boot.
+pub(super) async fn check(machine: &Machine, request: &UpgradeRequest) -> Result<(), UpgradeError> {
+    if request.mode != UpgradeMode::Replace {
+        return Ok(());
+    }
+    let installed = boot_assets::installed(machine).await;
+    match installed.map_err(UpgradeError::Machine)? {
+        Some(_) => Ok(()),
+        None => Err(UpgradeError::NothingToReplace),
+    }
+}
+
+/// Writes the mark: from now on the next boot into this version erases EPHEMERAL.
+pub(super) fn mark(machine: &Machine, version: &str) -> anyhow::Result<()> {
+    let state = machine.disk.state().context("STATE is not mounted")?;
+    let mark = Replacement {
+        version: version.to_owned(),
+        begun_in: machine.generation.kernel_boot_id.to_string(),
+    };
+    mark.save(state).context("note the replacement on STATE")
+}
+
+/// Takes the mark back: the machine goes on with its data.
+pub(super) fn unmark(machine: &Machine) -> anyhow::Result<()> {
+    machine.disk.state().map_or(Ok(()), Replacement::remove)
+}
+
+/// Unmounts the disk, and erases EPHEMERAL.
+pub(super) fn phases(machine: &Arc<Machine>) -> [Phase; 2] {
+    let unmounted = machine.clone();
+    let unmount = Phase::of("unmount", async move {
+        Ok(disk::unmount(&unmounted, Users::MustBeGone).await?)
+    });
+    let erased = machine.clone();
+    [
+        unmount,
+        Phase::of("reset", async move { erase(&erased).await }),
+    ]
+}
+
+/// Erases EPHEMERAL at the start of a version that is to replace all that was there. Called before EPHEMERAL is mounted.
+pub(in crate::sequences) async fn at_start(machine: &Machine) -> anyhow::Result<()> {
+    let Some(state) = machine.disk.state() else {
+        return Ok(());
+    };
+    let Some(replacement) = Replacement::load(state)? else {
+        return Ok(());
+    };
+    let (version, boot) = (
+        &machine.running.version,
+        machine.generation.kernel_boot_id.to_string(),
+    );
+    if replacement.at_start(version, &boot) == Mark::Erase {
+        tracing::info!("EPHEMERAL is erased: this machine was replaced by {version}");
+        erase(machine).await?;
+    }
+    Replacement::remove(state)
+}
+
+async fn erase(machine: &Machine) -> anyhow::Result<()> {
+    let ephemeral = Wipe::Partitions(BTreeSet::from([Label::Ephemeral]));
+    Ok(machine.disk.wipe(ephemeral).await?)
+}
