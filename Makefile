@@ -181,6 +181,7 @@ e2e: image ## Run the tests in virtual machines
 	@$(call build-image,v0.1.0,for-servers,generic)
 	@build/fetch-chronyd
 	@build/fetch-cosign
+	@build/install-packages chromium chromium-driver
 	cargo test --locked $(TOOLS) --test e2e
 
 # One test at a time: each has a control plane and a machine of its own, whose pods have to be ready in time.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use instar_pki::Role;
 use instar_tests::{
-    HttpServer, INSTALLER, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
-    Outcome, Registry, Said, Scratch, Test, chapters, tests,
+    Browser, FollowedProgram, HttpServer, INSTALLER, Identity, ImageUnderTest, Instarctl,
+    MachineConfig, Node, OciImage, Outcome, Registry, Said, Scratch, Screen, Test, chapters, tests,
 };
 use serde_json::Value;
 
@@ -44,8 +44,11 @@ async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
     let fleet = Fleet::boot(&scratch).await?;
     chapters![
         a_plan_changes_nothing(&fleet),
-        a_rollout_that_is_killed_goes_on(&fleet),
+        a_rollout_is_killed_twice(&fleet),
+        a_person_steers_it_with_a_phone(&fleet, &scratch),
+        it_goes_on_where_it_was(&fleet),
         a_bad_version_stops_after_the_first(&fleet),
+        the_page_tells_why(&fleet, &scratch),
         a_version_that_fails_later_sends_all_back(&fleet),
     ]
     .await
@@ -194,7 +197,7 @@ async fn a_plan_changes_nothing(fleet: &Fleet) -> Outcome {
     fleet.all_run("v0.1.0").await
 }
 
-async fn a_rollout_that_is_killed_goes_on(fleet: &Fleet) -> Outcome {
+async fn a_rollout_is_killed_twice(fleet: &Fleet) -> Outcome {
     let image = fleet.registry.installer_for_guest("v0.2.0");
     let arguments = fleet.arguments("roll", &image);
     for (node, doing) in [("lamp-1", "begins now"), ("lamp-2", "begins now")] {
@@ -203,6 +206,10 @@ async fn a_rollout_that_is_killed_goes_on(fleet: &Fleet) -> Outcome {
         roll.wait_for("the machine's turn", PATIENCE * 3, is_meant)?;
         // Dropped: killed, while the machine upgrades.
     }
+    Ok(())
+}
+
+async fn it_goes_on_where_it_was(fleet: &Fleet) -> Outcome {
     let said = fleet.roll("v0.2.0").await?;
     ensure!(said.code == Some(0), "{said:#?}");
     ensure!(
@@ -220,6 +227,89 @@ async fn a_bad_version_stops_after_the_first(fleet: &Fleet) -> Outcome {
     let steps = fleet.steps().await?;
     ensure!(steps == ["failed", "waiting", "waiting"], "{steps:?}");
     fleet.all_run("v0.2.0").await
+}
+
+/// The page of the rollout in the fleet's folder, in a browser.
+struct Page {
+    browser: Browser,
+    _server: FollowedProgram,
+}
+
+impl Page {
+    fn open(fleet: &Fleet, scratch: &Scratch, screen: Screen) -> anyhow::Result<Self> {
+        let serve = [
+            "fleet",
+            "serve",
+            "--state",
+            &fleet.state,
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let mut server = fleet.client.follow(&serve)?;
+        let line = server.wait_for("the address", PATIENCE, |line| line.starts_with("open "))?;
+        let browser = Browser::start(scratch, screen)?;
+        browser.open(line.trim_start_matches("open "))?;
+        browser.wait_for_text("connected")?;
+        Ok(Self {
+            browser,
+            _server: server,
+        })
+    }
+
+    /// Checks that nothing is wider than the screen, and that fingers hit each button.
+    fn fits(&self, screen: Screen) -> Outcome {
+        let width = "return document.documentElement.scrollWidth";
+        let width = self.browser.run(width)?.as_u64().context("no width")?;
+        ensure!(
+            width <= u64::from(screen.size().0),
+            "it is {width} pixels wide"
+        );
+        let smallest = "return Math.min(...[...document.querySelectorAll('main button')].map((it) => it.offsetHeight))";
+        let smallest = self.browser.run(smallest)?.as_u64();
+        ensure!(
+            smallest.is_some_and(|it| it >= 44),
+            "{smallest:?} pixels high"
+        );
+        Ok(())
+    }
+
+    /// Clicks, and waits until the page says these words.
+    fn click(&self, button: &str, words: &str) -> Outcome {
+        self.browser.click(button)?;
+        self.browser.wait_for_text(words)?;
+        Ok(())
+    }
+}
+
+async fn a_person_steers_it_with_a_phone(fleet: &Fleet, scratch: &Scratch) -> Outcome {
+    let page = Page::open(fleet, scratch, Screen::Phone)?;
+    page.browser
+        .wait_for_text("no command drives this rollout")?;
+    page.fits(Screen::Phone)?;
+    println!("{}", page.browser.screenshot("phone")?.display());
+    page.click("[data-command=pause]", "paused: on the page")?;
+    page.click(
+        "[data-command=hold][data-machine=lamp-3]",
+        "held: on the page",
+    )?;
+    let held = fleet.status().await?;
+    ensure!(held["nodes"][2]["hold"] == "on the page", "{held:#}");
+    ensure!(held["phase"] == "rolling, paused: on the page", "{held:#}");
+    page.click("[data-command=release][data-machine=lamp-3]", "Hold")?;
+    page.click("[data-command=abort]", "End the rollout?")?;
+    page.click("dialog [value=no]", "Resume")?;
+    page.click("[data-command=resume]", "Pause")
+}
+
+async fn the_page_tells_why(fleet: &Fleet, scratch: &Scratch) -> Outcome {
+    let page = Page::open(fleet, scratch, Screen::Laptop)?;
+    let text = page.browser.wait_for_text(BAD.1)?;
+    ensure!(
+        text.contains("went back") && text.contains("0 of 3 updated"),
+        "{text}"
+    );
+    println!("{}", page.browser.screenshot("laptop")?.display());
+    Ok(())
 }
 
 /// The last machine refuses what the others have taken.

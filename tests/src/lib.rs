@@ -21,6 +21,7 @@
 mod any_server;
 mod bad_line;
 mod bare_boot;
+mod browser;
 mod bundle;
 mod calls;
 mod channels;
@@ -83,6 +84,7 @@ mod wrong_time_server;
 
 pub use bad_line::{BadLine, Impairment};
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
+pub use browser::{Browser, Screen};
 pub use bundle::{
     bundle, bundle_directory, copy_from_fat, fat_stick, fat_stick_with, place_for_sticks,
     place_for_usb_sticks, plug_in, plug_into_usb, pull_out, stick,

@@ -1,5 +1,6 @@
 //! Rollouts over a fleet.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -19,6 +20,16 @@ pub(crate) enum Fleet {
     Roll(FleetRoll),
     /// Show how far the rollout is
     Status(FleetState),
+    /// Show the rollout as a page for a browser, which can steer it too; runs until it is ended
+    ///
+    /// The address that is printed ends in a key: whoever has it may pause, approve, abort and roll back.
+    Serve {
+        /// Address to listen on
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8095")]
+        listen: SocketAddr,
+        #[command(flatten)]
+        state: FleetState,
+    },
     /// Let no other node begin; nodes that are under way come to their end
     Pause {
         /// Why, for others to read

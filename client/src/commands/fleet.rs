@@ -5,6 +5,8 @@
 //!                            │ ▲
 //!                            ▼ │  one lock for each change, one for as long as a driver runs
 //!                          drive: look ─ observe ─ decide ─ intend ─ save ─ act
+//!                            │
+//!                            └ seen.json ─► serve ─► a browser
 //! ```
 //!
 //! The decision: commands of people change the record in the folder, and the driver reads it again before each step. A socket of the driver
@@ -15,6 +17,7 @@ mod drive;
 mod look;
 mod members;
 mod plan;
+mod serve;
 mod show;
 mod store;
 
@@ -29,6 +32,7 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
         Fleet::Plan(arguments) => plan::run(global, arguments).await,
         Fleet::Roll(arguments) => roll(global, arguments).await,
         Fleet::Status(state) => status(global, state),
+        Fleet::Serve { listen, state } => serve::run(global, *listen, state).await,
         Fleet::Pause { reason, state } => {
             let command = Command::Pause(reason.clone());
             tell(global, state, command)

@@ -8,6 +8,7 @@ use indicatif::MultiProgress;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Action, Facts, MachineName, Phase, Record};
 use instar_rollout_driver::{Driver, Machines, Task};
+use instar_rollout_page::Seen;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
@@ -29,14 +30,26 @@ pub(super) async fn run(global: &Global, folder: &Folder, lock: File) -> Result<
     };
     let driver = Driver::new(folder.clone(), machines);
     let changes = Changes::new(global.output);
-    let ended = LocalSet::new().run_until(drive(driver, changes)).await;
+    let ended = LocalSet::new()
+        .run_until(drive(driver, folder, changes))
+        .await;
     drop(lock);
     ended
 }
 
-async fn drive(mut driver: Driver<Folder, Asked<'_>>, mut changes: Changes) -> Result<(), Failure> {
+async fn drive(
+    mut driver: Driver<Folder, Asked<'_>>,
+    folder: &Folder,
+    mut changes: Changes,
+) -> Result<(), Failure> {
+    let mut shown = Seen::default();
     loop {
         let round = driver.round().await?;
+        let seen = Seen::of(&round.decision, &round.facts);
+        if seen != shown {
+            folder.keep_seen(&seen)?;
+            shown = seen;
+        }
         changes.show(&round.record, &round.decision)?;
         if round.record.has_ended() && driver.is_idle() {
             return result(&round.record);

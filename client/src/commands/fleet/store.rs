@@ -12,6 +12,7 @@ use instar_base::whole_file;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{MachineName, Record};
 use instar_rollout_driver::Store;
+use instar_rollout_page::Seen;
 use serde::{Deserialize, Serialize};
 
 use super::members::Way;
@@ -19,6 +20,8 @@ use crate::cli::{FleetState, Global};
 use crate::target;
 
 const RECORD: &str = "rollout.json";
+/// What the driver saw last. Its loss is no matter: the next round writes it again.
+const SEEN: &str = "seen.json";
 /// Limit on a change of the record by another process: it takes milliseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -99,6 +102,25 @@ impl Folder {
             self.save(&rollout)?;
         }
         Ok((result, rollout))
+    }
+
+    /// Stores what the driver has seen, for the page.
+    pub(super) fn keep_seen(&self, seen: &Seen) -> Result<(), Failure> {
+        let saved = whole_file::replace_json(&self.0.join(SEEN), 0o600, seen);
+        saved.map_err(|error| {
+            let cause: Box<dyn std::error::Error + Send + Sync> = error.into();
+            Failure::new(
+                FailureKind::Failed,
+                "cannot store what is seen of the nodes",
+            )
+            .because(cause)
+        })
+    }
+
+    /// What the driver saw last; nothing if that cannot be read.
+    pub(super) fn seen(&self) -> Seen {
+        let seen = whole_file::read_json(&self.0.join(SEEN));
+        seen.unwrap_or_default().unwrap_or_default()
     }
 
     fn save(&self, rollout: &Rollout) -> Result<(), Failure> {

@@ -1,0 +1,197 @@
+"use strict";
+
+// The key is behind the # of the address, which browsers send to no server.
+const key = location.hash.slice(1);
+const authorization = { authorization: `Bearer ${key}` };
+
+// The pause before the next try to connect, in milliseconds.
+const AGAIN = 2000;
+// A stream says something every ten seconds.
+const SILENCE = 25000;
+
+// The colour of each step; others have none.
+const TONES = {
+  "preparing": "busy", "upgrading": "busy", "going back": "busy",
+  "updated": "updated", "went back": "back",
+  "failed": "failed", "stuck": "failed",
+};
+
+const place = (id) => document.getElementById(id);
+
+// Makes an element; text is never taken as HTML.
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+function tone(machine) {
+  if (machine.hold !== null) return "held";
+  return TONES[machine.step] ?? "";
+}
+
+function complain(text) {
+  place("message").textContent = text;
+  place("message").hidden = text === "";
+}
+
+// Asks the visitor; null needs no question.
+function confirmed(question) {
+  if (question === null) return Promise.resolve(true);
+  const dialog = place("question");
+  place("asked").textContent = question;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+async function send(rollout, command, machine, question) {
+  if (!await confirmed(question)) return;
+  try {
+    const body = JSON.stringify({ rollout, command, machine });
+    const answer = await fetch("/commands", { method: "POST", headers: authorization, body });
+    complain(answer.ok ? "" : await answer.text());
+  } catch (error) {
+    complain(`the command did not arrive: ${error.message}`);
+  }
+}
+
+function button(label, rollout, command, { machine = "", question = null, strong = false } = {}) {
+  const made = make("button", { type: "button", "data-command": command, "data-machine": machine }, label);
+  if (strong) made.className = "strong";
+  made.addEventListener("click", () => send(rollout, command, machine, question));
+  return made;
+}
+
+// The commands that make sense now.
+function actions(view) {
+  const buttons = [];
+  const add = (...words) => buttons.push(button(words[0], view.name, words[1], words[2]));
+  const stands = view.paused !== null || view.phase === "stopped";
+  if (!view.ended) {
+    if (stands) add("Resume", "resume");
+    else add("Pause", "pause");
+    if (view.approved !== null && view.phase === "rolling") add(`Approve wave ${view.approved + 1}`, "approve");
+    add("Abort", "abort", { strong: true, question: "End the rollout? Machines keep the version that they run." });
+  }
+  if (view.phase !== "going back" && view.phase !== "went back") {
+    const question = `Send all machines that run ${view.version} back to the version of before?`;
+    add("Roll back", "rollback", { strong: true, question });
+  }
+  return make("div", { class: "actions" }, ...buttons);
+}
+
+// The steps at which a machine is still to get the version.
+const IS_TO_GET_IT = ["waiting", "preparing", "prepared", "upgrading"];
+
+function versions(machine, view) {
+  if (machine.step === "updated") return `runs ${view.version}`;
+  const runs = machine.running ?? machine.before;
+  const gets = IS_TO_GET_IT.includes(machine.step) && runs !== view.version;
+  const parts = [runs === null ? null : `runs ${runs}`, gets ? `gets ${view.version}` : null];
+  return parts.filter((part) => part !== null).join(", ");
+}
+
+function machineCard(machine, view) {
+  const name = machine.pool === "" ? machine.name : `${machine.name} (${machine.pool})`;
+  const reason = machine.hold === null ? machine.reason : `held: ${machine.hold}`;
+  const card = make("li", { class: "machine", "data-tone": tone(machine), "data-name": machine.name },
+    make("h3", {}, name),
+    make("span", { class: "step" }, machine.step),
+    make("p", { class: "versions quiet" }, versions(machine, view)),
+    make("p", { class: "reason" }, reason));
+  if (!view.ended && (machine.hold !== null || IS_TO_GET_IT.includes(machine.step))) {
+    const { name: of } = machine;
+    card.append(machine.hold === null
+      ? button("Hold", view.name, "hold", { machine: of })
+      : button("Release", view.name, "release", { machine: of }));
+  }
+  return card;
+}
+
+function bar(view) {
+  const parts = ["updated", "back", "busy", "failed"].map((of) => {
+    const share = view.machines.filter((machine) => tone(machine) === of).length / view.machines.length;
+    const part = make("span", { class: of });
+    part.style.width = `${100 * share}%`;
+    return part;
+  });
+  return make("div", { class: "bar", "aria-hidden": "true" }, ...parts);
+}
+
+function rolloutCard(view) {
+  const done = view.machines.filter((machine) => machine.step === "updated").length;
+  const lines = [
+    make("h2", {}, view.version),
+    make("p", { class: "quiet" }, view.image),
+    make("p", { class: "phase" }, `${view.phase}${view.why === "" ? "" : `: ${view.why}`}; ${done} of ${view.machines.length} updated`),
+  ];
+  if (view.paused !== null) lines.push(make("p", { class: "paused" }, `paused: ${view.paused}`));
+  if (!view.driven && !view.ended) {
+    lines.push(make("p", { class: "undriven" }, "no command drives this rollout now: nothing begins until `instarctl fleet roll` runs again"));
+  }
+  return make("section", { class: "rollout", "data-name": view.name, "data-phase": view.phase },
+    ...lines, bar(view), actions(view),
+    make("ul", { class: "machines" }, ...view.machines.map((machine) => machineCard(machine, view))));
+}
+
+// Shows all rollouts anew. The focus stays on the button that had it.
+function show(rollouts) {
+  const at = document.activeElement?.dataset;
+  const cards = rollouts.map(rolloutCard);
+  const none = make("p", { class: "quiet" }, "There is no rollout yet. `instarctl fleet roll` begins one.");
+  place("rollouts").replaceChildren(...(cards.length === 0 ? [none] : cards));
+  if (at?.command !== undefined) {
+    const again = [...document.querySelectorAll("button")].find((it) =>
+      it.dataset.command === at.command && it.dataset.machine === at.machine);
+    again?.focus();
+  }
+}
+
+function take(line) {
+  if (line === "") return;
+  const said = JSON.parse(line);
+  if (said.error === undefined) show(said.rollouts);
+  else complain(said.error);
+}
+
+// Reads the stream to its end.
+async function watch() {
+  const hangs = new AbortController();
+  let timer = setTimeout(() => hangs.abort(), SILENCE);
+  const answer = await fetch("/rollouts", { headers: authorization, signal: hangs.signal });
+  if (!answer.ok) {
+    clearTimeout(timer);
+    throw new Error(await answer.text());
+  }
+  place("connection").textContent = "connected";
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let begun = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    clearTimeout(timer);
+    timer = setTimeout(() => hangs.abort(), SILENCE);
+    const lines = (begun + value).split("\n");
+    begun = lines.pop();
+    lines.forEach(take);
+  }
+  clearTimeout(timer);
+}
+
+async function run() {
+  for (;;) {
+    try {
+      await watch();
+      place("connection").textContent = "connecting again";
+    } catch (error) {
+      place("connection").textContent = `not connected: ${error.message}`;
+    }
+    await new Promise((resolve) => setTimeout(resolve, AGAIN));
+  }
+}
+
+run();
