@@ -131,7 +131,7 @@ pub const META: StateFile = StateFile {
 };
 
 /// All these files.
-pub const ALL: [StateFile; 12] = [
+pub const ALL: [StateFile; 14] = [
     MACHINE_CONFIG,
     TRUST,
     GRANTED_CERTIFICATE,

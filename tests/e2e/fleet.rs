@@ -237,23 +237,24 @@ struct Page {
 
 impl Page {
     fn open(fleet: &Fleet, scratch: &Scratch, screen: Screen) -> anyhow::Result<Self> {
-        let serve = [
-            "fleet",
-            "serve",
-            "--state",
-            &fleet.state,
-            "--listen",
-            "127.0.0.1:0",
-        ];
-        let mut server = fleet.client.follow(&serve)?;
-        let line = server.wait_for("the address", PATIENCE, |line| line.starts_with("open "))?;
+        let (server, address) = Self::serve(fleet)?;
         let browser = Browser::start(scratch, screen)?;
-        browser.open(line.trim_start_matches("open "))?;
+        browser.open(&address)?;
         browser.wait_for_text("connected")?;
         Ok(Self {
             browser,
             _server: server,
         })
+    }
+
+    /// Has the command serve the page; returns its address, too.
+    fn serve(fleet: &Fleet) -> anyhow::Result<(FollowedProgram, String)> {
+        let state = ["fleet", "serve", "--state", &fleet.state];
+        let serve = [&state[..], &["--listen", "127.0.0.1:0"]].concat();
+        let mut server = fleet.client.follow(&serve)?;
+        let is_meant = |line: &str| line.starts_with("open ");
+        let line = server.wait_for("the address", PATIENCE, is_meant)?;
+        Ok((server, line.trim_start_matches("open ").to_owned()))
     }
 
     /// Checks that nothing is wider than the screen, and that fingers hit each button.
@@ -283,22 +284,27 @@ impl Page {
 
 async fn a_person_steers_it_with_a_phone(fleet: &Fleet, scratch: &Scratch) -> Outcome {
     let page = Page::open(fleet, scratch, Screen::Phone)?;
-    page.browser
-        .wait_for_text("no command drives this rollout")?;
+    let words = "no command drives this rollout";
+    page.browser.wait_for_text(words)?;
     page.fits(Screen::Phone)?;
     println!("{}", page.browser.screenshot("phone")?.display());
     page.click("[data-command=pause]", "paused: on the page")?;
-    page.click(
-        "[data-command=hold][data-machine=lamp-3]",
-        "held: on the page",
-    )?;
-    let held = fleet.status().await?;
-    ensure!(held["nodes"][2]["hold"] == "on the page", "{held:#}");
-    ensure!(held["phase"] == "rolling, paused: on the page", "{held:#}");
-    page.click("[data-command=release][data-machine=lamp-3]", "Hold")?;
+    a_person_holds_a_machine(fleet, &page).await?;
     page.click("[data-command=abort]", "End the rollout?")?;
     page.click("dialog [value=no]", "Resume")?;
     page.click("[data-command=resume]", "Pause")
+}
+
+async fn a_person_holds_a_machine(fleet: &Fleet, page: &Page) -> Outcome {
+    let of_the_last = "[data-machine=lamp-3]";
+    let hold = format!("[data-command=hold]{of_the_last}");
+    page.click(&hold, "held: on the page")?;
+    let held = fleet.status().await?;
+    ensure!(held["nodes"][2]["hold"] == "on the page", "{held:#}");
+    let phase = "rolling, paused: on the page";
+    ensure!(held["phase"] == phase, "{held:#}");
+    let release = format!("[data-command=release]{of_the_last}");
+    page.click(&release, "Hold")
 }
 
 async fn the_page_tells_why(fleet: &Fleet, scratch: &Scratch) -> Outcome {

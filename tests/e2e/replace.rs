@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use instar_api::instar::ReplaceRequest;
 use instar_tests::{
     Greeter, HangUp, ImageUnderTest, ImpatientCaller, Instarctl, MachineConfig, Node, Outcome,
@@ -85,6 +85,17 @@ impl Machine {
         console.matches("upgrade: upgrade: done").count()
     }
 
+    /// Waits until one more installer has done its work.
+    async fn wait_for_installer(&self, before: usize) -> Outcome {
+        let installed = async || {
+            ensure!(self.installers_done() > before, "not yet");
+            Ok(())
+        };
+        self.node
+            .wait_until("the installer", PATIENCE, installed)
+            .await
+    }
+
     /// Writes to the volume.
     async fn write(&self) -> Outcome {
         self.volume().await?;
@@ -155,19 +166,12 @@ async fn an_upgrade_keeps_the_volume(machine: &Machine) -> Outcome {
 
 /// The power is cut when the new version can boot, and perhaps before EPHEMERAL is erased.
 async fn a_power_cut_leaves_nothing_either(machine: Machine) -> Outcome {
+    let before = machine.installers_done();
     let image = machine.image("v0.1.0");
     let replace = ["upgrade", "--wipe", "--no-wait", "--image", &image];
-    let before = machine.installers_done();
     let said = machine.client.run(&replace).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    let installed = async || {
-        ensure!(machine.installers_done() > before, "not yet");
-        Ok(())
-    };
-    machine
-        .node
-        .wait_until("the installer", PATIENCE, installed)
-        .await?;
+    machine.wait_for_installer(before).await?;
     let node = machine.node.power_cycle().await?;
     let machine = Machine { node, ..machine };
     machine.is_replaced_by("v0.1.0").await
@@ -180,7 +184,10 @@ async fn a_machine_without_a_disk_is_not_replaced(scratch: Scratch) -> Outcome {
     let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
     let plan = plan.configure(move |config| config.registry(&host));
     let node = plan.boot_until_ready(PATIENCE).await?;
-    let client = Instarctl::of(&node, &scratch)?;
+    is_not_replaced(&node, &Instarctl::of(&node, &scratch)?, &registry).await
+}
+
+async fn is_not_replaced(node: &Node, client: &Instarctl, registry: &Registry) -> Outcome {
     let image = registry.installer_for_guest("v0.2.0");
     let said = client
         .run(&["upgrade", "--wipe", "--image", &image])
@@ -188,7 +195,7 @@ async fn a_machine_without_a_disk_is_not_replaced(scratch: Scratch) -> Outcome {
     ensure!(said.code == Some(5), "{said:?}");
     let words = "this machine does not boot from its disk";
     ensure!(said.complaint.contains(words), "{said:?}");
-    let runs = node.version().await.context("ask it")?.tag;
+    let runs = node.version().await?.tag;
     ensure!(runs == "v0.1.0", "{runs} runs");
     Ok(())
 }

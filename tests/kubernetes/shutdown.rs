@@ -46,20 +46,22 @@ async fn it_ends_in_order_before_the_reboot(
     let operator = Operator::of(node, scratch)?;
     let said = operator.run(&["reboot", "--no-wait"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
+    is_back(node, cluster, &before).await?;
+    tell_time(node, "it is ready again").await
+}
+
+/// Waits until the same node is ready in another boot.
+async fn is_back(node: &Node, cluster: &Cluster, before: &Value) -> Outcome {
+    let boot = |node: &Value| node["status"]["nodeInfo"]["bootID"].clone();
     node.wait_until("the node is ready again", PATIENCE, async || {
         let shown = cluster.node()?;
-        let boot = |node: &Value| node["status"]["nodeInfo"]["bootID"].clone();
-        ensure!(
-            boot(&shown) != boot(&before) && is_ready(&shown),
-            "{}",
-            shown["status"]
-        );
+        let is_another = boot(&shown) != boot(before);
+        ensure!(is_another && is_ready(&shown), "{}", shown["status"]);
         let same = shown["metadata"]["uid"] == before["metadata"]["uid"];
         ensure!(same, "it is another node: {shown:#}");
         Ok(())
     })
-    .await?;
-    tell_time(node, "it is ready again").await
+    .await
 }
 
 async fn one_pod_has_taken_its_place(node: &Node, cluster: &Cluster) -> Outcome {
@@ -67,19 +69,14 @@ async fn one_pod_has_taken_its_place(node: &Node, cluster: &Cluster) -> Outcome 
     let ends = Greeter::of(node)?.get("/read/data/ends")?;
     println!("{ends}");
     ensure!(ends == "ended in order\n", "{ends}");
-    let pods = cluster
-        .plane
-        .kubectl()
-        .get(&["pods", "-l", "app=database"])?;
+    let of_database = ["pods", "-l", "app=database"];
+    let pods = cluster.plane.kubectl().get(&of_database)?;
     let pods = pods["items"].as_array().into_iter().flatten();
-    let (old, new): (Vec<&Value>, Vec<_>) =
-        pods.partition(|pod| pod["status"]["phase"] == "Failed");
+    let has_ended = |pod: &&Value| pod["status"]["phase"] == "Failed";
+    let (old, new): (Vec<&Value>, Vec<_>) = pods.partition(has_ended);
     ensure!(new.len() == 1, "{new:#?}");
-    ensure!(
-        old.iter()
-            .all(|pod| pod["status"]["reason"] == "Terminated"),
-        "{old:#?}"
-    );
+    let in_order = |pod: &&Value| pod["status"]["reason"] == "Terminated";
+    ensure!(old.iter().all(in_order), "{old:#?}");
     Ok(())
 }
 
