@@ -327,27 +327,28 @@ impl Keeper {
         let text = pool.annotations().get(COMMAND);
         let obey = |kept: &mut Kept| {
             let (Some(rollout), Some(record)) = (&mut kept.status.rollout, &mut kept.record) else {
-                return;
+                return None;
             };
             if rollout.command.as_ref() == text {
-                return;
+                return None;
             }
             rollout.command = text.cloned();
             let Some(text) = text else {
-                return;
+                return None;
             };
-            let told = match rollouts::command(text) {
+            Some(match rollouts::command(text) {
                 Some(command) => record.command(command).map_err(|error| error.to_string()),
                 None => Err("it is none of resume, abort and rollback".to_owned()),
-            };
-            match told {
-                Ok(()) => eprintln!("pool {}: a person's command: {text}", self.name),
-                Err(why) => eprintln!("pool {}: the command {text} is refused: {why}", self.name),
-            }
+            })
         };
-        self.store.update(obey).await?;
-        if text.is_none() {
+        let (told, _) = self.store.update(obey).await?;
+        let Some(text) = text else {
             return Ok(());
+        };
+        match told {
+            Some(Ok(())) => eprintln!("pool {}: a person's command: {text}", self.name),
+            Some(Err(why)) => eprintln!("pool {}: {text} is refused: {why}", self.name),
+            None => {}
         }
         let api: Api<Pool> = Api::all(self.cluster.client.clone());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {COMMAND: null}}}));

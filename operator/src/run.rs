@@ -104,6 +104,8 @@ async fn client(read: Option<Duration>) -> Result<Client, Error> {
     let found = Config::infer().await;
     let mut config =
         found.map_err(|error| Error::Other(format!("there is no way to the cluster: {error}")))?;
+    // An eviction that a budget forbids is refused with a time to wait: the drain has to know of it, and not wait in the client.
+    config.default_retry = false;
     config.connect_timeout = Some(CALL);
     config.read_timeout = read;
     config.reset_reader_on_write = true;
