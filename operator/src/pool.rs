@@ -333,9 +333,7 @@ impl Keeper {
                 return None;
             }
             rollout.command = text.cloned();
-            let Some(text) = text else {
-                return None;
-            };
+            let text = text?;
             Some(match rollouts::command(text) {
                 Some(command) => record.command(command).map_err(|error| error.to_string()),
                 None => Err("it is none of resume, abort and rollback".to_owned()),
