@@ -11,7 +11,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client};
 use tokio::time::timeout;
 
-use crate::api::{NodeUpgrade, Pool};
+use crate::api::{Channel, NodeUpgrade, Pool};
 use crate::lease::Leadership;
 use crate::node::NodeView;
 
@@ -25,6 +25,7 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Store<NodeObject>,
     pub(crate) pools: Store<Pool>,
     pub(crate) upgrades: Store<NodeUpgrade>,
+    pub(crate) channels: Store<Channel>,
     pub(crate) lease: Rc<Leadership>,
     /// The client configuration for the nodes' APIs.
     pub(crate) talosconfig: Option<PathBuf>,
@@ -50,6 +51,11 @@ impl Cluster {
     /// A pool as the watch has seen it last.
     pub(crate) fn pool(&self, name: &str) -> Option<Arc<Pool>> {
         self.pools.get(&ObjectRef::new(name))
+    }
+
+    /// A channel as the watch has seen it last.
+    pub(crate) fn channel(&self, name: &str) -> Option<Arc<Channel>> {
+        self.channels.get(&ObjectRef::new(name))
     }
 
     pub(crate) fn node_api(&self) -> Api<NodeObject> {

@@ -9,6 +9,7 @@
 //!
 //! The floor plan, imports run down this list:
 //! - `run`: the watches, the lease, a keeper for each pool
+//! - `channels`: reads the lists of channels, and shows the newest release of each
 //! - `pool`: one pool: commands of people, rounds of the driver, what is shown
 //! - `machines`: the nodes of one rollout as the driver sees and asks them
 //! - `upgrade`: one node's upgrade: cordon, drain, and the calls of its API
@@ -30,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod channels;
 mod cluster;
 mod eviction;
 mod failure;

@@ -5,7 +5,7 @@ use kube::CustomResourceExt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::api::{NodeUpgrade, Pool};
+use crate::api::{Channel, NodeUpgrade, Pool};
 use crate::failure::Error;
 
 const NAME: &str = "instar-operator";
@@ -40,7 +40,7 @@ const TEMPLATE: Place = Place {
 /// # Errors
 /// They cannot be written as YAML.
 pub fn definitions() -> Result<String, Error> {
-    let all: [CustomResourceDefinition; 2] = [Pool::crd(), NodeUpgrade::crd()];
+    let all: [CustomResourceDefinition; 3] = [Channel::crd(), Pool::crd(), NodeUpgrade::crd()];
     documents(&all)
 }
 
@@ -98,6 +98,8 @@ impl Place {
     fn rights(self) -> [Value; 2] {
         let named = json!({"name": NAME});
         let rules = json!([
+            rule("instar.dev", "channels", &["list", "watch"]),
+            rule("instar.dev", "channels/status", &["patch"]),
             rule("instar.dev", "pools", &["get", "list", "watch", "patch"]),
             rule("instar.dev", "pools/status", &["update"]),
             rule(

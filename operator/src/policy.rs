@@ -39,16 +39,32 @@ pub(crate) fn policy(spec: &PoolSpec) -> Result<Policy, String> {
     Ok(policy)
 }
 
-/// The image with its tag or digest.
+/// What the nodes of a pool are to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The image of this name, with a tag or a digest.
+    Image(String),
+    /// The newest release of this Channel.
+    Channel(String),
+}
+
+/// What the nodes of a pool are to run.
 ///
 /// # Errors
-/// It has neither, and there is no version; or it has one, and there is a version as well.
-pub(crate) fn image(spec: &PoolSpec) -> Result<String, String> {
-    let last = spec.image.rsplit('/').next().unwrap_or_default();
-    let is_exact = last.contains(':') || spec.image.contains('@');
+/// It names both or none, or an image without exactly one of tag, digest and version.
+pub(crate) fn wanted(spec: &PoolSpec) -> Result<Wanted, String> {
+    let image = match (&spec.image, &spec.channel) {
+        (None, Some(channel)) if spec.version.is_none() => {
+            return Ok(Wanted::Channel(channel.clone()));
+        }
+        (Some(image), None) => image,
+        _ => return Err("set either image (and version) or channel".to_owned()),
+    };
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let is_exact = last.contains(':') || image.contains('@');
     match (&spec.version, is_exact) {
-        (None, true) => Ok(spec.image.clone()),
-        (Some(version), false) => Ok(format!("{}:{version}", spec.image)),
+        (None, true) => Ok(Wanted::Image(image.clone())),
+        (Some(version), false) => Ok(Wanted::Image(format!("{image}:{version}"))),
         (None, false) => Err("image: it has neither a tag nor a digest: set version".to_owned()),
         (Some(_), true) => Err("version: the image has a tag or a digest already".to_owned()),
     }
@@ -140,20 +156,30 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_exact() {
-        for (named, version, expected) in [
-            ("r:5000/i:v1", None, Some("r:5000/i:v1")),
-            ("r:5000/i@sha256:ab", None, Some("r:5000/i@sha256:ab")),
-            ("r:5000/i", Some("v2"), Some("r:5000/i:v2")),
-            ("r:5000/i", None, None),
-            ("r:5000/i:v1", Some("v2"), None),
+    fn an_image_is_exact_or_a_channels() {
+        let image = |name: &str| Some(Wanted::Image(name.to_owned()));
+        let channel = Some(Wanted::Channel("stable".to_owned()));
+        for (fields, expected) in [
+            (json!({"image": "r:5000/i:v1"}), image("r:5000/i:v1")),
+            (
+                json!({"image": "r:5000/i@sha256:ab"}),
+                image("r:5000/i@sha256:ab"),
+            ),
+            (
+                json!({"image": "r:5000/i", "version": "v2"}),
+                image("r:5000/i:v2"),
+            ),
+            (json!({"image": "r:5000/i"}), None),
+            (json!({"image": "r:5000/i:v1", "version": "v2"}), None),
+            (json!({"image": null, "channel": "stable"}), channel),
+            (json!({"image": "r/i:v1", "channel": "stable"}), None),
+            (
+                json!({"image": null, "channel": "stable", "version": "v1"}),
+                None,
+            ),
+            (json!({"image": null}), None),
         ] {
-            let pool = spec(json!({"image": named, "version": version}));
-            assert_eq!(
-                image(&pool).ok().as_deref(),
-                expected,
-                "{named} {version:?}"
-            );
+            assert_eq!(wanted(&spec(fields.clone())).ok(), expected, "{fields}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use instar_client::Failure;
 use instar_rollout::{MachineName, Phase, Policy, Record, Release};
 use instar_rollout_driver::{Driver, Round, plan, target};
+use instar_values::Version;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::{ObjectMeta, Selector, SelectorExt as _};
@@ -22,7 +23,7 @@ use crate::cluster::{ASK, Cluster};
 use crate::failure::{Error, code};
 use crate::machines::PoolNodes;
 use crate::node::NodeView;
-use crate::policy;
+use crate::policy::{self, Wanted};
 use crate::record_store::{Kept, RecordStore};
 use crate::rollouts::{self, Next};
 use crate::shown::{self, Invalid};
@@ -51,6 +52,8 @@ pub(crate) struct Keeper {
 /// A pool that can be driven.
 struct Checked {
     image: String,
+    /// The version of the image, if it is a channel's.
+    newest: Option<Version>,
     policy: Policy,
     nodes: Vec<NodeView>,
 }
@@ -143,7 +146,11 @@ impl Keeper {
     fn check(&mut self, pool: &Pool) -> Result<Checked, Invalid> {
         let bad = |reason: &'static str| move |why: String| Invalid::new(reason, why);
         let policy = policy::policy(&pool.spec).map_err(bad("BadPolicy"))?;
-        let image = policy::image(&pool.spec).map_err(bad("BadImage"))?;
+        let wanted = policy::wanted(&pool.spec).map_err(bad("BadImage"))?;
+        let (image, newest) = match wanted {
+            Wanted::Image(image) => (image, None),
+            Wanted::Channel(name) => self.of_channel(&name)?,
+        };
         let timeout = policy::drain_timeout(&pool.spec).map_err(bad("BadPolicy"))?;
         let selector = selector(pool)?;
         let force = policy::is_forced(&pool.spec);
@@ -152,6 +159,9 @@ impl Keeper {
         machines.drain = Drain { timeout, force };
         let mut nodes = self.cluster.all_nodes();
         nodes.retain(|node| selector.matches(&node.labels));
+        if let Some(newest) = &newest {
+            nodes.retain(|node| !node.is_newer_than(newest));
+        }
         for other in self.cluster.pools.state() {
             let Ok(selects) = selector_of_another(&other, &self.name) else {
                 continue;
@@ -168,9 +178,23 @@ impl Keeper {
         }
         Ok(Checked {
             image,
+            newest,
             policy,
             nodes,
         })
+    }
+
+    /// The newest release of a channel: its image and version.
+    fn of_channel(&self, name: &str) -> Result<(String, Option<Version>), Invalid> {
+        let none = |why: &str| Invalid::new("NoRelease", format!("channel {name}: {why}"));
+        let channel = self.cluster.channel(name);
+        let channel = channel.ok_or_else(|| none("there is none of this name"))?;
+        let status = channel.status.clone().unwrap_or_default();
+        match (status.image, status.version.map(|it| it.parse())) {
+            (Some(image), Some(Ok(version))) => Ok((image, Some(version))),
+            _ if status.message.is_empty() => Err(none("its list was not read yet")),
+            _ => Err(none(&status.message)),
+        }
     }
 
     /// Begins a new rollout, if there has to be one. Returns why there has to be one and cannot be yet.
@@ -183,7 +207,12 @@ impl Keeper {
         let rollout = kept.status.rollout.as_ref();
         let before = rollout.zip(kept.record.as_ref());
         let known = before.map(|(rollout, record)| (rollout.image.as_str(), record));
-        let next = rollouts::next(&checked.image, known, &checked.nodes);
+        let image = match (&checked.newest, known) {
+            // A release that was withdrawn sends nobody back.
+            (Some(newest), Some((image, record))) if !is_older(&record.target, newest) => image,
+            _ => &checked.image,
+        };
+        let next = rollouts::next(image, known, &checked.nodes);
         if next == Next::GoOn {
             return Ok(None);
         }
@@ -209,7 +238,7 @@ impl Keeper {
         let number = rollout.map_or(1, |rollout| rollout.number + 1);
         let rollout = Rollout {
             number,
-            image: checked.image.clone(),
+            image: image.to_owned(),
             ..Rollout::default()
         };
         let (target, nodes) = (&begun.target.version, begun.machines.len());
@@ -298,27 +327,26 @@ impl Keeper {
         let text = pool.annotations().get(COMMAND);
         let obey = |kept: &mut Kept| {
             let (Some(rollout), Some(record)) = (&mut kept.status.rollout, &mut kept.record) else {
-                return;
+                return None;
             };
             if rollout.command.as_ref() == text {
-                return;
+                return None;
             }
             rollout.command = text.cloned();
-            let Some(text) = text else {
-                return;
-            };
-            let told = match rollouts::command(text) {
+            let text = text?;
+            Some(match rollouts::command(text) {
                 Some(command) => record.command(command).map_err(|error| error.to_string()),
                 None => Err("it is none of resume, abort and rollback".to_owned()),
-            };
-            match told {
-                Ok(()) => eprintln!("pool {}: a person's command: {text}", self.name),
-                Err(why) => eprintln!("pool {}: the command {text} is refused: {why}", self.name),
-            }
+            })
         };
-        self.store.update(obey).await?;
-        if text.is_none() {
+        let (told, _) = self.store.update(obey).await?;
+        let Some(text) = text else {
             return Ok(());
+        };
+        match told {
+            Some(Ok(())) => eprintln!("pool {}: a person's command: {text}", self.name),
+            Some(Err(why)) => eprintln!("pool {}: {text} is refused: {why}", self.name),
+            None => {}
         }
         let api: Api<Pool> = Api::all(self.cluster.client.clone());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {COMMAND: null}}}));
@@ -452,6 +480,12 @@ impl Wait {
             Self::For(why) | Self::Refused(why) => why.clone(),
         }
     }
+}
+
+/// Whether a release is older than a version of a channel; one without an order is.
+fn is_older(release: &Release, newest: &Version) -> bool {
+    let version = release.version.parse::<Version>();
+    version.is_ok_and(|version| version < *newest)
 }
 
 fn selector(pool: &Pool) -> Result<Selector, Invalid> {

@@ -18,7 +18,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use crate::api::{NodeUpgrade, Pool};
+use crate::api::{Channel, NodeUpgrade, Pool};
+use crate::channels;
 use crate::cluster::Cluster;
 use crate::failure::Error;
 use crate::lease::Leadership;
@@ -103,6 +104,8 @@ async fn client(read: Option<Duration>) -> Result<Client, Error> {
     let found = Config::infer().await;
     let mut config =
         found.map_err(|error| Error::Other(format!("there is no way to the cluster: {error}")))?;
+    // An eviction that a budget forbids is refused with a time to wait: the drain has to know of it, and not wait in the client.
+    config.default_retry = false;
     config.connect_timeout = Some(CALL);
     config.read_timeout = read;
     config.reset_reader_on_write = true;
@@ -139,6 +142,7 @@ async fn watch(
     let (nodes, node_writer) = reflector::store();
     let (pools, pool_writer) = reflector::store();
     let (upgrades, upgrade_writer) = reflector::store();
+    let (channels, channel_writer) = reflector::store();
     let config = watcher::Config::default();
     let node_events = watcher(Api::<Node>::all(watches.clone()), config.clone())
         .modify(trim)
@@ -147,6 +151,9 @@ async fn watch(
     let pool_events = watcher(Api::<Pool>::all(watches.clone()), config.clone())
         .default_backoff()
         .reflect(pool_writer);
+    let channel_events = watcher(Api::<Channel>::all(watches.clone()), config.clone())
+        .default_backoff()
+        .reflect(channel_writer);
     let upgrade_events = watcher(Api::<NodeUpgrade>::all(watches), config)
         .default_backoff()
         .reflect(upgrade_writer);
@@ -156,11 +163,13 @@ async fn watch(
             nodes,
             pools,
             upgrades,
+            channels,
             lease,
             talosconfig: options.talosconfig.clone(),
             own_node: options.node.clone(),
         },
         wakers: Rc::default(),
+        readers: RefCell::default(),
         seen: RefCell::default(),
     };
     let on_nodes = each(node_events, |event| keepers.node_changed(event));
@@ -168,9 +177,10 @@ async fn watch(
         keepers.pool_changed(event);
         shown.set(&keepers.cluster.pools);
     });
+    let on_channels = each(channel_events, |_| keepers.channels_changed());
     let on_upgrades = each(upgrade_events, |_| {});
     let keep = keepers.begin();
-    tokio::join!(on_nodes, on_pools, on_upgrades, keep);
+    tokio::join!(on_nodes, on_pools, on_channels, on_upgrades, keep);
     Err(Error::Other("a watch has ended".to_owned()))
 }
 
@@ -195,6 +205,8 @@ struct Keepers {
     cluster: Cluster,
     /// What wakes each keeper; none before all watches have seen the cluster once.
     wakers: Rc<RefCell<Option<Wakers>>>,
+    /// What wakes the reader of each channel.
+    readers: RefCell<Wakers>,
     /// The nodes as they were seen last: most changes of their objects do not matter here.
     seen: RefCell<BTreeMap<String, NodeView>>,
 }
@@ -206,10 +218,13 @@ impl Keepers {
             nodes,
             pools,
             upgrades,
+            channels,
             ..
         } = &self.cluster;
-        if wait(nodes).await && wait(pools).await && wait(upgrades).await {
+        let are_seen = wait(nodes).await && wait(pools).await && wait(upgrades).await;
+        if are_seen && wait(channels).await {
             *self.wakers.borrow_mut() = Some(Wakers::new());
+            self.channels_changed();
             self.wake_all();
             self.free_orphans();
         }
@@ -248,6 +263,34 @@ impl Keepers {
             // Another pool may wait for this one, or share a node with it.
             watcher::Event::Apply(_) | watcher::Event::InitDone => self.wake_all(),
         }
+    }
+
+    /// Wakes the readers of all channels, and the pools, which may follow one. Channels without a reader get it.
+    fn channels_changed(&self) {
+        if self.wakers.borrow().is_none() {
+            return;
+        }
+        let mut readers = self.readers.borrow_mut();
+        readers.retain(|name, wake| {
+            let is_there = self.cluster.channel(name).is_some();
+            if !is_there {
+                // It notices, and ends.
+                wake.notify_one();
+            }
+            is_there
+        });
+        for channel in self.cluster.channels.state() {
+            let name = channel.name_any();
+            let wake = readers.entry(name.clone()).or_insert_with(|| {
+                let wake = Rc::new(Notify::new());
+                let reader = channels::keep(self.cluster.clone(), name, wake.clone());
+                tokio::task::spawn_local(reader);
+                wake
+            });
+            wake.notify_one();
+        }
+        drop(readers);
+        self.wake_all();
     }
 
     /// Wakes the keepers of all pools; those without one get it.

@@ -83,8 +83,19 @@ impl Order {
             (Ok(()), _) => None,
             (Err(failure), _) => {
                 self.log(&failure.chain());
-                report(&failure)
+                report(&failure).map(|report| self.without_name(report))
             }
+        }
+    }
+
+    /// The node's name stands before each failure anyway.
+    fn without_name(&self, report: Report) -> Report {
+        match report {
+            Report::Failed(why) => {
+                let own = format!("{}: ", self.node);
+                Report::Failed(why.strip_prefix(&own).unwrap_or(&why).to_owned())
+            }
+            Report::Done => Report::Done,
         }
     }
 

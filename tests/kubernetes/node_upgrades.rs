@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    ControlPlane, FleetOperator, Identity, Outcome, Scratch, Test, chapters,
-    install_fleet_operator, tests,
+    Channels, ControlPlane, FleetOperator, Identity, ImageUnderTest, Outcome, Registry, Scratch,
+    Test, chapters, install_fleet_operator, tests,
 };
 
 use self::fleet::Fleet;
@@ -18,6 +18,7 @@ use crate::PATIENCE;
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         pools_without_machines_tell_what_they_wait_for,
+        pools_follow_channels,
         many_nodes_cost_little,
         a_pool_upgrades_its_nodes_one_by_one,
     ]
@@ -106,6 +107,69 @@ async fn a_node_of_two_pools_is_a_conflict(plane: &ControlPlane) -> Outcome {
     kubectl.run(&["delete", "pool", "other"])?;
     is_told(plane, "lab", "Waiting", "127.0.0.1:1").await?;
     kubectl.run(&["delete", "node", "nobody"])?;
+    is_told(plane, "lab", "Waiting", "no node fits").await
+}
+
+/// A Channel of the key and the server.
+fn channel(name: &str, url: &str, key: &str) -> String {
+    let key: Vec<String> = key.lines().map(|line| format!("    {line}\n")).collect();
+    format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: Channel\nmetadata: {{name: {name}}}\n\
+         spec:\n  url: {url}\n  interval: 5s\n  publicKey: |\n{}",
+        key.concat()
+    )
+}
+
+async fn shows(plane: &ControlPlane, channel: &str, field: &str, words: &str) -> Outcome {
+    eventually(&format!("{channel} shows {words}"), || {
+        let shown = plane.kubectl().get(&["channel", channel])?;
+        ensure!(column(&shown, field).contains(words), "{}", shown["status"]);
+        Ok(())
+    })
+    .await
+}
+
+async fn pools_follow_channels(scratch: Scratch) -> Outcome {
+    let plane = ControlPlane::start(&scratch)?;
+    install_fleet_operator(&plane)?;
+    let config = Identity::administrator()?.client_config("127.0.0.1:1")?;
+    let _operator = FleetOperator::start(&plane, &scratch, "first", &config)?;
+    chapters![
+        a_channel_shows_its_newest_release(&plane, &scratch),
+        a_pool_follows_a_channel(&plane),
+    ]
+    .await
+}
+
+async fn a_channel_shows_its_newest_release(plane: &ControlPlane, scratch: &Scratch) -> Outcome {
+    let registry = Registry::start(scratch)?;
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+        registry.push_installer_without_kernel(&image)?;
+    }
+    let channels = Channels::serve(scratch, &registry)?;
+    channels.publish(&["create", "stable"])?;
+    channels.add("stable", &registry.installer_for_guest("v0.1.0"), &[])?;
+    let url = format!("http://{}", channels.address());
+    let stable = channel("stable", &url, &channels.public_key()?);
+    plane.kubectl().apply("stable", &stable)?;
+    shows(plane, "stable", "version", "v0.1.0").await?;
+    channels.add("stable", &registry.installer_for_guest("v0.2.0"), &[])?;
+    shows(plane, "stable", "version", "v0.2.0").await?;
+    println!("{}", plane.kubectl().run(&["get", "channels"])?);
+    Ok(())
+}
+
+/// The server is gone meanwhile, and the channel says so; what it has said before stays.
+async fn a_pool_follows_a_channel(plane: &ControlPlane) -> Outcome {
+    shows(plane, "stable", "message", "connect").await?;
+    shows(plane, "stable", "version", "v0.2.0").await?;
+    let kubectl = plane.kubectl();
+    let follows = pool("lab", "r1", "null", "  channel: stable\n");
+    kubectl.apply("lab", &follows)?;
+    is_told(plane, "lab", "Waiting", "no node fits").await?;
+    kubectl.run(&["delete", "channel", "stable"])?;
+    is_told(plane, "lab", "Invalid", "channel stable: there is none").await?;
+    kubectl.apply("lab", &pool("lab", "r1", "r/i:v0.2.0", "  channel: null\n"))?;
     is_told(plane, "lab", "Waiting", "no node fits").await
 }
 
@@ -210,6 +274,7 @@ async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
         they_are_evicted_before_the_upgrade(&fleet),
         a_person_sends_the_nodes_back(&fleet),
         a_persons_cordon_stays(&fleet),
+        a_channel_that_cannot_be_read_says_why(&fleet),
         every_right_was_used(&fleet),
     ]
     .await
@@ -282,35 +347,35 @@ async fn a_persons_command_ends_the_rollout(fleet: &Fleet) -> Outcome {
 /// The node says that its pods would not live through this image. It is not upgraded, and the pod runs on.
 async fn pods_that_would_end_stay_while_their_budget_forbids(fleet: &Fleet) -> Outcome {
     let held = fleet.run_guarded_pod(fleet::NAMES[0]).await?;
-    let image = fleet.push_with_other_rules("one")?;
-    let rest = "  drain: {timeout: 20s}\n";
-    fleet.roll(&image, rest)?;
+    let image = fleet.push_that_reboots(1)?;
+    fleet.roll(&image, "  drain: {timeout: 20s}\n")?;
     fleet.told("Halted", "disruption budget").await?;
-    fleet.wait_until_uncordoned(fleet::NAMES[0]).await?;
+    they_are_in_service(fleet, "v0.2.0").await?;
     ensure!(fleet.guarded_pod()? == held, "the pod was replaced");
     Ok(())
 }
 
-/// Without the budget it goes, the node is upgraded, and the pod is back.
+/// Without the budget the pod goes before the node is asked. The installer of this image does not run: the node stays, and the pod comes back.
 async fn they_are_evicted_before_the_upgrade(fleet: &Fleet) -> Outcome {
-    let plane = &fleet.cluster.plane;
+    let kubectl = fleet.cluster.plane.kubectl();
     let before = fleet.guarded_pod()?;
-    plane.kubectl().run(&["delete", "pdb", "guarded"])?;
-    let image = fleet.push_with_other_rules("two")?;
-    fleet.roll(&image, "")?;
-    fleet.told("Done", "2 of 2 nodes").await?;
+    kubectl.run(&["delete", "pdb", "guarded"])?;
+    fleet.roll(&fleet.push_that_reboots(2)?, "")?;
+    fleet.told("Halted", fleet::NAMES[0]).await?;
+    they_are_in_service(fleet, "v0.2.0").await?;
     let after = fleet.run_guarded_pod(fleet::NAMES[0]).await?;
     ensure!(after != before, "the pod was not evicted");
-    println!("{}", fleet.log()?);
     Ok(())
 }
 
-/// They go back to the image that they ran before.
+/// Another image of the same version, and back to the one that they ran before.
 async fn a_person_sends_the_nodes_back(fleet: &Fleet) -> Outcome {
+    fleet.roll(&fleet.push_another()?, "")?;
+    fleet.told("Done", "2 of 2 nodes").await?;
     fleet.command("rollback").await?;
     fleet.told("WentBack", "a person asked for it").await?;
     for name in fleet::NAMES {
-        let upgrade = format!("lab.{name}.4");
+        let upgrade = format!("lab.{name}.5");
         fleet.wait_for_phase(&upgrade, "WentBack").await?;
     }
     they_are_in_service(fleet, "v0.2.0").await
@@ -327,10 +392,17 @@ async fn a_persons_cordon_stays(fleet: &Fleet) -> Outcome {
     fleet.wait_for_label(fleet::NAMES[1], "v0.1.0").await?;
     fleet.wait_for_label(held, "v0.2.0").await?;
     fleet
-        .wait_for_phase(&format!("lab.{held}.5"), "Left")
+        .wait_for_phase(&format!("lab.{held}.6"), "Left")
         .await?;
     ensure!(fleet.is_cordoned(held)?, "{held} was uncordoned");
     Ok(())
+}
+
+async fn a_channel_that_cannot_be_read_says_why(fleet: &Fleet) -> Outcome {
+    let plane = &fleet.cluster.plane;
+    let nowhere = channel("nowhere", "http://127.0.0.1:1", "no key");
+    plane.kubectl().apply("nowhere", &nowhere)?;
+    shows(plane, "nowhere", "message", "publicKey").await
 }
 
 /// What the operator's roles allow it has asked for meanwhile: without any of these verbs the chapters above would fail. Pods are deleted only

@@ -104,11 +104,16 @@ impl Channels {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The document of a machine that follows a channel. `more`: further fields, a line each.
-    pub fn document(&self, channel: &str, more: &str) -> Result<String> {
+    /// The key that its lists are believed by, PEM.
+    pub fn public_key(&self) -> Result<String> {
         let mut public = self.key.clone().into_os_string();
         public.push(".pub");
-        let public = std::fs::read_to_string(public)?;
+        std::fs::read_to_string(public).context("cannot read the public key")
+    }
+
+    /// The document of a machine that follows a channel. `more`: further fields, a line each.
+    pub fn document(&self, channel: &str, more: &str) -> Result<String> {
+        let public = self.public_key()?;
         let indented: Vec<String> = public.lines().map(|line| format!("  {line}")).collect();
         let url = format!("http://{HOST_FOR_GUEST}:{}", self.port);
         Ok(format!(

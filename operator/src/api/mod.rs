@@ -3,9 +3,11 @@
 // The lint takes the columns of a definition, which have the same type, for one attribute that is written twice.
 #![allow(clippy::duplicated_attributes)]
 
+mod channel;
 mod node_upgrade;
 mod pool;
 
+pub use channel::{Channel, ChannelSpec, ChannelStatus};
 pub use node_upgrade::{NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus};
 pub use pool::{
     Approval, Drain, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec, PoolStatus, Rate, Rollout,

@@ -32,12 +32,17 @@ pub struct PoolSpec {
     /// The nodes of the pool. A node belongs to one pool at most.
     pub node_selector: LabelSelector,
     /// The installer's image: with a tag, with a digest, or with neither, and then `version` is its tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
-    pub image: String,
+    pub image: Option<String>,
     /// The tag of the image, if `image` has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub version: Option<String>,
+    /// The Channel whose newest release the nodes are to run, in place of an image. They never get an older version by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub channel: Option<String>,
     /// How carefully nodes get the version.
     #[serde(default)]
     pub policy: Policy,

@@ -113,14 +113,29 @@ impl Fleet {
         self.cluster.registry.installer_for_guest(version)
     }
 
-    /// Pushes an image of v0.2.0 whose rules for containers differ, so that none lives through an upgrade to it; returns its name in a guest.
-    pub(super) fn push_with_other_rules(&self, rules: &str) -> anyhow::Result<String> {
-        let registry = &self.cluster.registry;
+    /// Pushes an image of v0.2.0 with another kernel, so that the machine would reboot, and an installer that is no program; returns its name in a
+    /// guest. Each number is another image.
+    pub(super) fn push_that_reboots(&self, number: u8) -> anyhow::Result<String> {
+        let kernel = format!("{number:02x}").repeat(32);
+        let image = self.second()?.label("dev.instar.kernel.blake3", &kernel);
+        let image = image.with_file("usr/bin/installer", b"no program at all")?;
+        self.push(image, &format!("instar/rebooting-{number}"))
+    }
+
+    /// Pushes another image of v0.2.0; returns its name in a guest.
+    pub(super) fn push_another(&self) -> anyhow::Result<String> {
+        let image = self.second()?.label("org.example.edition", "2");
+        self.push(image, "instar/another")
+    }
+
+    fn second(&self) -> anyhow::Result<OciImage> {
         let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
-        let image = image.first_layer_alone();
-        let image = image.label("dev.instar.workloads", rules);
-        let repository = format!("instar/{rules}");
-        image.push(registry, &repository, "v0.2.0")?;
+        Ok(image.first_layer_alone())
+    }
+
+    fn push(&self, image: OciImage, repository: &str) -> anyhow::Result<String> {
+        let registry = &self.cluster.registry;
+        image.push(registry, repository, "v0.2.0")?;
         Ok(registry.image_for_guest(&format!("{repository}:v0.2.0")))
     }
 
@@ -149,11 +164,6 @@ impl Fleet {
         let pods = shown["items"].as_array().context("no list")?;
         ensure!(pods.len() == 1, "{} pods", pods.len());
         Ok(pods[0]["metadata"]["uid"].to_string())
-    }
-
-    /// What the operator that runs has written.
-    pub(super) fn log(&self) -> anyhow::Result<String> {
-        self.operator.as_ref().context("no operator")?.log()
     }
 
     pub(super) fn is_cordoned(&self, name: &str) -> anyhow::Result<bool> {

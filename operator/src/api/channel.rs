@@ -1,0 +1,73 @@
+//! A Channel: the newest release of a signed list, for pools that follow it.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The newest release of a signed list, for pools that follow it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
+#[kube(
+    group = "instar.dev",
+    version = "v1alpha1",
+    kind = "Channel",
+    plural = "channels",
+    status = "ChannelStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Version", json_path = ".status.version", type_ = "string"),
+    printcolumn(name = "Serial", json_path = ".status.serial", type_ = "integer"),
+    printcolumn(name = "Date", json_path = ".status.date", type_ = "string"),
+    printcolumn(name = "Message", json_path = ".status.message", type_ = "string"),
+    printcolumn(
+        name = "Age",
+        json_path = ".metadata.creationTimestamp",
+        type_ = "date"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ChannelSpec {
+    /// Where channels are published: the list is URL/CHANNEL/releases-v1.json.
+    #[schemars(length(min = 1, max = 1024))]
+    pub url: String,
+    /// The channel's name there; that of this object by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// The key that signs its lists, PEM.
+    pub public_key: String,
+    /// An authority of the server's certificate, PEM. Lists are believed by their signature alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// The architecture of its nodes.
+    #[serde(default = "amd64")]
+    pub architecture: String,
+    /// How often the list is read, as in `10m`, which is the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[0-9]+[smhd]$"))]
+    pub interval: Option<String>,
+}
+
+fn amd64() -> String {
+    "amd64".to_owned()
+}
+
+/// What is known of a channel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ChannelStatus {
+    /// The version of the newest release that was not withdrawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Its image, by its digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// The date at which it came into the channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
+    /// The serial of the newest list that was seen: an older one is not believed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serial: Option<u64>,
+    /// The digest of that list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list: Option<String>,
+    /// What is wrong with it; empty if nothing is.
+    pub message: String,
+}
