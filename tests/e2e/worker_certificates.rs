@@ -172,7 +172,7 @@ async fn calls_for_it_go_by_the_control_plane(plane: &Node) -> Outcome {
     request.metadata_mut().insert("node", WORKER.parse()?);
     let reply = plane.machine().await?.hostname(request).await?.into_inner();
     let name = reply.messages.first().context("no answer")?;
-    ensure!(name.hostname.starts_with("talos-"), "{name:?}");
+    ensure!(name.hostname.starts_with("instar-"), "{name:?}");
     Ok(())
 }
 
