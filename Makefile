@@ -158,6 +158,10 @@ cluster: image kubernetes-base ## Boot a machine that is a whole Kubernetes clus
 	@build/kubernetes-extensions
 	@target/debug/run-node start-cluster
 
+.PHONY: fleet
+fleet: image ## Boot five machines that follow a channel: one goes first, the others follow one at a time, a bad release stops at the first
+	@target/debug/run-node start-fleet
+
 .PHONY: cluster-stop
 cluster-stop: ## End what make cluster left running
 	@[ ! -e target/debug/run-node ] || target/debug/run-node stop-cluster

@@ -91,6 +91,7 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/instar.ImagePinService/Unpin",
             "/instar.ImageUpdateService/Approve",
             "/instar.UpgradeFollowService/Approve",
+            "/instar.UpgradeFollowService/Bring",
             "/instar.UpgradeFollowService/Check",
             "/instar.UpgradeFollowService/Hold",
         ],

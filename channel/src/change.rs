@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use instar_values::{Digest, Version};
 
 use crate::list::place;
-use crate::{Date, Follower, List, Release, choose};
+use crate::{Date, Follower, Label, List, Release, choose};
 
 /// Why a list is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +85,13 @@ pub fn add(list: &mut List, release: Release) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// The other channel does not have it or has withdrawn it, or this one has its version already.
-pub fn promote(list: &mut List, from: &List, digest: Digest, date: Date) -> Result<(), Refusal> {
+pub fn promote(
+    list: &mut List,
+    from: &List,
+    digest: Digest,
+    only_for: Vec<Label>,
+    date: Date,
+) -> Result<(), Refusal> {
     let found = from.releases.iter().find(|it| it.digest == digest);
     let found = found.ok_or_else(|| unknown(digest, from))?;
     if let Some(why) = &found.withdrawn {
@@ -97,7 +103,7 @@ pub fn promote(list: &mut List, from: &List, digest: Digest, date: Date) -> Resu
     let release = Release {
         date,
         // Who may have it in the other channel says nothing about this one.
-        only_for: Vec::new(),
+        only_for,
         ..found.clone()
     };
     add(list, release)
@@ -310,7 +316,7 @@ pub(crate) mod tests {
         beta.releases[0].only_for = vec!["canary=yes".parse().unwrap()];
         beta.releases[0].notes = "faster".into();
         let digest = beta.releases[0].digest;
-        promote(&mut stable, &beta, digest, date(500)).unwrap();
+        promote(&mut stable, &beta, digest, Vec::new(), date(500)).unwrap();
         let promoted = stable.find(&version("v0.3.0"), "amd64").unwrap();
         assert_eq!(promoted.digest, digest);
         assert_eq!(
@@ -318,13 +324,20 @@ pub(crate) mod tests {
             (date(500), "faster")
         );
         assert!(promoted.only_for.is_empty());
-        let again = promote(&mut stable, &beta, digest, date(600)).unwrap_err();
+        let again = promote(&mut stable, &beta, digest, Vec::new(), date(600)).unwrap_err();
         assert_eq!(again, Refusal::Known(version("v0.3.0")));
-        let none = promote(&mut stable, &beta, Digest::of(b"none"), date(600)).unwrap_err();
+        let none = promote(
+            &mut stable,
+            &beta,
+            Digest::of(b"none"),
+            Vec::new(),
+            date(600),
+        )
+        .unwrap_err();
         assert!(matches!(none, Refusal::Unknown(..)), "{none}");
         withdraw(&mut beta, &version("v0.3.0"), "bad").unwrap();
         let mut third = list_of(&[]);
-        let bad = promote(&mut third, &beta, digest, date(600)).unwrap_err();
+        let bad = promote(&mut third, &beta, digest, Vec::new(), date(600)).unwrap_err();
         assert!(matches!(bad, Refusal::Withdrawn { .. }), "{bad}");
         let unknown = withdraw(&mut third, &version("v9.0.0"), "bad").unwrap_err();
         assert!(matches!(unknown, Refusal::Unknown(..)), "{unknown}");

@@ -60,6 +60,7 @@ pub fn api_request(bytes: &[u8]) {
         instar::UnpinImageRequest,
         instar::ApproveReleaseRequest,
         instar::HoldReleaseRequest,
+        instar::BringListRequest,
         instar::PrepareUpgradeRequest,
         instar::BundleExportRequest,
         instar::ServeImagesRequest,

@@ -1,5 +1,6 @@
 //! `make run` and `make stop`: a node of one's own, from nothing to its first upgrade, with the times measured on the
 //! way. `make cluster` and `make cluster-stop`: the same with a machine that is a Kubernetes cluster (`cluster`).
+//! `make fleet`: five machines that follow a channel by themselves (`fleet`), which end with the demonstration.
 //!
 //! Everything happens by the programs that users have: `instarctl`, `image push`, `instar-qemu`. The node and the
 //! registry run on afterwards; `make stop` ends both, and so does another `make run`, which begins anew.
@@ -7,6 +8,7 @@
 mod api;
 mod background;
 mod cluster;
+mod fleet;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -35,16 +37,18 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let word = std::env::args().nth(1).unwrap_or_default();
-    let place = Place::new(match word.contains("cluster") {
-        true => "cluster",
-        false => "run",
+    let place = Place::new(match word.split('-').nth(1) {
+        Some("cluster") => "cluster",
+        Some("fleet") => "fleet",
+        _ => "run",
     });
     let done = match word.as_str() {
         "start" => start(demonstrate(&place)),
         "start-cluster" => start(cluster::demonstrate(&place)),
+        "start-fleet" => start(fleet::demonstrate(&place)),
         "stop" | "stop-cluster" => stop(&place),
         _ => Err(anyhow::anyhow!(
-            "write `run-node start`, `stop`, `start-cluster` or `stop-cluster`"
+            "write `run-node start`, `stop`, `start-cluster`, `stop-cluster` or `start-fleet`"
         )),
     };
     match done {

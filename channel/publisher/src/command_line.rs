@@ -86,6 +86,9 @@ pub(crate) enum Command {
         /// The channel that gets it
         #[arg(long)]
         to: ChannelName,
+        /// Only machines with one of these labels go to it, such as canary=yes; "open" opens it to all
+        #[arg(long, value_name = "LABEL", value_delimiter = ',')]
+        only_for: Vec<Label>,
         #[command(flatten)]
         signing: Signing,
     },

@@ -31,11 +31,18 @@ pub(crate) fn run(path: &Path, command: &Command) -> anyhow::Result<()> {
             release,
             from,
             to,
+            only_for,
             signing,
         } => edit(path, to, signing, |folder, list| {
             let from = folder.read(from)?;
             let digest = find(&from, release)?;
-            Ok(change::promote(list, &from, digest, now())?)
+            Ok(change::promote(
+                list,
+                &from,
+                digest,
+                only_for.clone(),
+                now(),
+            )?)
         }),
         Command::Open {
             channel,

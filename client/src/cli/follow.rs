@@ -1,5 +1,7 @@
 //! The channel that a node follows by itself.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 
 /// Actions on the channel that a node follows.
@@ -9,6 +11,11 @@ pub(crate) enum Follow {
     Status,
     /// Have the node ask for the channel's list at once
     Check,
+    /// Bring the channel's list to a node that reaches no server of it
+    Bring {
+        /// The folder of the channel, with releases-v1.json and its signature
+        folder: PathBuf,
+    },
     /// Approve the release that the node goes to
     Approve {
         /// Its version or digest

@@ -1,10 +1,13 @@
 //! `follow`: shows how nodes follow their channels, and tells them what people want.
 
+use std::path::Path;
+
 use instar_api::instar::upgrade_follow_service_client::UpgradeFollowServiceClient;
 use instar_api::instar::{
-    ApproveReleaseRequest, CheckChannelRequest, FollowStatus, FollowStatusRequest,
-    HoldReleaseRequest,
+    ApproveReleaseRequest, BringListRequest, CheckChannelRequest, FollowStatus,
+    FollowStatusRequest, HoldReleaseRequest,
 };
+use instar_channel::{LIST, SIGNATURE};
 use instar_client::{Failure, Node};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
@@ -18,6 +21,7 @@ pub(super) async fn run(global: &Global, follow: &Follow) -> Result<(), Failure>
         match follow {
             Follow::Status => status(global, &node).await?,
             Follow::Check => check(global, &node).await?,
+            Follow::Bring { folder } => bring(global, &node, folder).await?,
             Follow::Approve { release } => approve(global, &node, release).await?,
             Follow::Hold { release } => hold(global, &node, release, false).await?,
             Follow::Release { release } => hold(global, &node, release, true).await?,
@@ -117,6 +121,25 @@ async fn check(global: &Global, node: &Node) -> Result<(), Failure> {
     global.output.show(
         || format!("{}: asks for the list now", node.name()),
         || json!({ "node": node.name() }),
+    )
+}
+
+async fn bring(global: &Global, node: &Node, folder: &Path) -> Result<(), Failure> {
+    let read = |name: &str| {
+        let file = folder.join(name);
+        let doing = format!("cannot read {}", file.display());
+        std::fs::read(file).map_err(|error| Failure::io(doing, error))
+    };
+    let request = BringListRequest {
+        list: read(LIST)?,
+        signature: read(SIGNATURE)?,
+    };
+    let reply = client(node).bring(node.request(request)).await;
+    let reply = reply.map_err(|status| node.explain("cannot bring the list", status))?;
+    let serial = reply.into_inner().serial;
+    global.output.show(
+        || format!("{}: has list {serial}", node.name()),
+        || json!({ "node": node.name(), "serial": serial }),
     )
 }
 

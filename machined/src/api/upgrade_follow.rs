@@ -5,9 +5,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use instar_api::instar as wire;
 use instar_api::instar::upgrade_follow_service_server::UpgradeFollowService;
+use instar_channel::Position;
 use tonic::{Request, Response, Status};
 
 use super::changing;
+use crate::base::error_chain::chain;
 use crate::follow::FollowFact;
 use crate::machine::Machine;
 use crate::sequences::follow::forgive;
@@ -42,6 +44,27 @@ impl UpgradeFollowService for UpgradeFollowApi {
         followed(&self.machine)?;
         self.machine.follow.ask_for_look();
         Ok(Response::new(wire::CheckChannelResponse {}))
+    }
+
+    async fn bring(
+        &self,
+        request: Request<wire::BringListRequest>,
+    ) -> Result<Response<wire::BringListResponse>, Status> {
+        let wire::BringListRequest { list, signature } = request.into_inner();
+        let configured = self.machine.config();
+        let follow = configured.as_ref();
+        let follow = follow.and_then(|it| it.config.upgrade_follow.as_ref());
+        let follow = follow.ok_or_else(follows_none)?;
+        let opened = instar_channel::open(&follow.channel, &follow.key, &list, &signature);
+        let opened = opened.map_err(|error| Status::invalid_argument(chain(&error)))?;
+        let record = self.machine.follow.record();
+        let known = record.as_ref().and_then(|it| it.position.as_ref());
+        Position::after(known, &opened, &list)
+            .map_err(|error| Status::failed_precondition(error.to_string()))?;
+        self.machine.follow.bring(list, signature);
+        Ok(Response::new(wire::BringListResponse {
+            serial: opened.serial,
+        }))
     }
 
     async fn approve(
@@ -102,10 +125,14 @@ fn followed(machine: &Machine) -> Result<(String, FollowFact), Status> {
         (None, true) => Err(Status::unavailable(
             "the machine has not looked at its channel yet; ask again in a moment",
         )),
-        (None, false) => Err(Status::failed_precondition(
-            "this machine follows no channel; UpgradeFollowConfig in its config names one",
-        )),
+        (None, false) => Err(follows_none()),
     }
+}
+
+fn follows_none() -> Status {
+    Status::failed_precondition(
+        "this machine follows no channel; UpgradeFollowConfig in its config names one",
+    )
 }
 
 /// Finds a release of the list by its version or digest.

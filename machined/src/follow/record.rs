@@ -38,6 +38,8 @@ struct State {
     file: Option<PathBuf>,
     /// Whether the list is to be asked for at once.
     look: bool,
+    /// A list and its signature that a caller has brought.
+    brought: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Follow {
@@ -132,6 +134,17 @@ impl Follow {
     pub fn ask_for_look(&self) {
         self.lock().look = true;
         self.wishes.send_replace(());
+    }
+
+    /// Has a list taken that a caller brings, in place of asking for one.
+    pub fn bring(&self, list: Vec<u8>, signature: Vec<u8>) {
+        self.lock().brought = Some((list, signature));
+        self.ask_for_look();
+    }
+
+    /// Takes the list that a caller has brought.
+    pub fn take_brought(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        self.lock().brought.take()
     }
 
     /// Whether a caller wants the list to be asked for. A second call says no.

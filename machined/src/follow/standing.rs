@@ -421,6 +421,12 @@ fn choose(
     }
 }
 
+/// A release was just held: what the channel has besides is for the next step, whose facts know of the hold.
+fn held(record: Record, policy: &Policy<'_>) -> Step {
+    let keeps_lock = record.has_lock && policy.has_lock;
+    done(record, Act::None, Standing::UpToDate { keeps_lock }, VIEW)
+}
+
 fn idle(mut record: Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
     let has_failed = record.holds.iter().any(|hold| hold.has_failed);
     let keeps_lock = match facts.chosen {
@@ -442,7 +448,7 @@ fn idle(mut record: Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
 fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
     if let Fetched::Wrong(why) = &facts.fetched {
         let record = record.failed(&target, why.clone(), policy, facts.now);
-        return idle(record, facts, policy);
+        return held(record, policy);
     }
     let waits = |record, wait, act, again| done(record, act, Standing::Waits(wait), again);
     if let Some((wait, again)) = obstacle(&target, facts, policy) {
@@ -540,7 +546,7 @@ fn switching(mut record: Record, attempt: Attempt, facts: &Facts<'_>, policy: &P
     }
     if let Some(why) = &facts.failure {
         let record = record.failed(&attempt.target, why.clone(), policy, facts.now);
-        return idle(record, facts, policy);
+        return held(record, policy);
     }
     if facts.is_busy {
         return done(record, Act::None, Standing::Switches, VIEW);
@@ -552,7 +558,7 @@ fn switching(mut record: Record, attempt: Attempt, facts: &Facts<'_>, policy: &P
             facts.running
         );
         let record = record.failed(&attempt.target, why, policy, facts.now);
-        return idle(record, facts, policy);
+        return held(record, policy);
     }
     record.stage = Stage::Target(attempt.target.clone());
     choose(record, Some(attempt.target), facts, policy)
@@ -563,7 +569,7 @@ fn proving(mut record: Record, attempt: Attempt, facts: &Facts<'_>, policy: &Pol
         let why = facts.failure.clone();
         let why = why.unwrap_or_else(|| format!("the machine went to {} after it", facts.running));
         let record = record.failed(&attempt.target, why, policy, facts.now);
-        return idle(record, facts, policy);
+        return held(record, policy);
     }
     let ready_for = facts.ready_for.unwrap_or(0);
     if facts.ready_for.is_some() && ready_for >= policy.healthy_for {
@@ -591,7 +597,7 @@ fn returning(
 ) -> Step {
     if !runs(&attempt.target, facts) {
         let record = record.failed(&attempt.target, why.to_owned(), policy, facts.now);
-        return idle(record, facts, policy);
+        return held(record, policy);
     }
     let standing = Standing::Returns(why.to_owned());
     if facts.is_busy {
@@ -600,7 +606,7 @@ fn returning(
     if attempt.returns >= MOST_TRIES {
         let why = format!("{why}; and the machine cannot go back by itself");
         let record = record.failed(&attempt.target, why, policy, facts.now);
-        return idle(record, facts, policy);
+        return held(record, policy);
     }
     record.stage = Stage::Returning(
         Attempt {

@@ -417,6 +417,13 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     };
     let proving = with_lock(Stage::Proving(attempt("v0.2.0", 1)));
     assert_eq!(waits(&proving, &proven, &policy), ("current", Act::Unlock));
+    // The facts of the step in which it fails do not know of the hold yet.
+    let hangs = Facts {
+        failure: Some("hangs".into()),
+        ..facts("v0.1.0", NOTHING)
+    };
+    let switching = with_lock(Stage::Switching(attempt("v0.2.0", 1)));
+    assert_eq!(waits(&switching, &hangs, &policy), ("locked", Act::None));
     let mut failed = with_lock(Stage::Idle);
     failed.hold_release(Hold {
         digest: Digest::of(b"bad"),

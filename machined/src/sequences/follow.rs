@@ -479,7 +479,10 @@ impl<'a> Following<'a> {
             return;
         };
         let known = record.position.as_ref();
-        let looked = list::look(self.machine, &self.follow, known).await;
+        let looked = match self.machine.follow.take_brought() {
+            Some((bytes, signature)) => list::opened(&self.follow, known, &bytes, &signature),
+            None => list::look(self.machine, &self.follow, known).await,
+        };
         self.looked = Some(Instant::now());
         let error = match looked {
             Ok(found) => {

@@ -95,6 +95,7 @@ const CHANGE_NOTHING: &[&str] = &[
     // These make one write, to the record of the channel.
     "instar.UpgradeFollowService/Approve",
     "instar.UpgradeFollowService/Hold",
+    "instar.UpgradeFollowService/Bring",
     "instar.UpgradeFollowService/Check",
     "instar.UpgradeFollowService/Status",
     "cosi.resource.State/Get",

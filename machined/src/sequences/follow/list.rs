@@ -54,7 +54,9 @@ pub(super) async fn look(
             }
             Ok(found)
         }
-        None if errors.is_empty() => bail!("the config names no address of it"),
+        None if errors.is_empty() => bail!(
+            "the config names no address of it, and `follow bring` has brought no list since the machine started"
+        ),
         None => bail!("{}", errors.join("; ")),
     }
 }
@@ -74,8 +76,21 @@ async fn at(
     let bytes = document(client, &format!("{url}/{channel}/{LIST}"), LARGEST).await?;
     let signature = format!("{url}/{channel}/{SIGNATURE}");
     let signature = document(client, &signature, LARGEST_SIGNATURE).await?;
-    let list = instar_channel::open(channel, &follow.key, &bytes, &signature)?;
-    let position = Position::after(known, &list, &bytes)?;
+    opened(follow, known, &bytes, &signature)
+}
+
+/// Reads a list.
+///
+/// # Errors
+/// It is not by the channel's key, or an old one.
+pub(super) fn opened(
+    follow: &UpgradeFollow,
+    known: Option<&Position>,
+    bytes: &[u8],
+    signature: &[u8],
+) -> anyhow::Result<Found> {
+    let list = instar_channel::open(&follow.channel, &follow.key, bytes, signature)?;
+    let position = Position::after(known, &list, bytes)?;
     Ok(Found { list, position })
 }
 
