@@ -25,7 +25,7 @@ pub struct Decoder {
 }
 
 /// All decoders.
-pub const DECODERS: [Decoder; 14] = [
+pub const DECODERS: [Decoder; 15] = [
     decoder("api-request", decoders::api_request, seeds::api_requests),
     decoder(
         "machine-config",

@@ -333,7 +333,10 @@ const POD_TIME: Duration = Duration::from_secs(30);
 fn kubelet_is_told_first_and_has_its_time() {
     let announce = Action::AnnounceShutdown(shutdown::NAME.to_owned());
     let mut bench = node_with_teller(true);
-    assert_eq!(bench.event(Event::Stop(POD_TIME)), [announce.clone()]);
+    assert_eq!(
+        bench.event(Event::Stop(POD_TIME)),
+        std::slice::from_ref(&announce)
+    );
     assert_eq!(bench.event(Event::Stop(POD_TIME)), [], "once");
     assert_eq!(
         bench.ends("containerd", false),

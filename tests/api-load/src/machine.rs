@@ -71,6 +71,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         floor: None,
         images_in_force: Default::default(),
         own_certificates: None,
+        granted_certificate: None,
         pinned_key: PinnedKey::default(),
         kept: Default::default(),
     })))
