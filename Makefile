@@ -172,7 +172,8 @@ lint: deps ## Check format, lints, dependencies, and that imports run down
 	@build/install-cargo-shear
 	build/check-dependencies
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets --test e2e --test kubernetes -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked $(TOOLS) --test e2e --test kubernetes -- -D warnings
 	cargo test --locked -p instar-rooms
 
 .PHONY: unit

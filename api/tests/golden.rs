@@ -209,6 +209,7 @@ fn descriptors_name_every_service() {
             "instar.BundleService",
             "instar.ImagePinService",
             "instar.ImageUpdateService",
+            "instar.MetricsService",
             "instar.TemporaryRegistryService",
             "instar.UpgradeFollowService",
             "instar.UpgradeService",
@@ -216,6 +217,7 @@ fn descriptors_name_every_service() {
             "machine.LifecycleService",
             "machine.MachineService",
             "machine.StorageService",
+            "securityapi.SecurityService",
             "storage.StorageService",
             "time.TimeService",
         ]

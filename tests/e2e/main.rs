@@ -117,7 +117,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 43] = [
+const OF_LONG_RUNS: [Area; 45] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -166,7 +166,7 @@ const OF_LONG_RUNS: [Area; 43] = [
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.
-const OF_EVERY_RUN: [Area; 30] = [
+const OF_EVERY_RUN: [Area; 31] = [
     rollback::tests,
     upgrade::tests,
     channel::tests,

@@ -6,7 +6,7 @@ pub(super) mod bless_retry;
 pub(super) mod committed;
 pub(super) mod current_handover;
 mod dry_run;
-pub(super) mod replace;
+mod replace;
 mod rules;
 pub(super) mod trial_record;
 

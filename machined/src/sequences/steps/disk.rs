@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use super::boot_assets;
 use super::load_modules::load_disk_drivers;
 use super::needs_uefi::refuse_without_uefi;
+use super::replaced;
 use crate::base::blocking_io::{self, ANSWER};
 use crate::command_line;
 use crate::config::{Kubernetes, MachineConfig, UserVolumeKind};
@@ -16,7 +17,6 @@ use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user
 use crate::intent;
 use crate::kubernetes;
 use crate::machine::{Configured, Machine};
-use crate::sequences::upgrade::replace;
 use crate::services::Cgroup;
 use crate::status;
 use crate::values::DiskSelector;
@@ -42,7 +42,7 @@ pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()>
     // A config need not name the disk that the machine was started from.
     if boot_assets::came_from_a_disk(machine).await? {
         find_state(machine).await?;
-        replace::at_start(machine).await?;
+        replaced::at_start(machine).await?;
     }
     mount_as(machine, spec(&configured.config)?).await?;
     keep_config(machine, configured).await

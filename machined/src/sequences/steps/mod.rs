@@ -13,5 +13,6 @@ pub(super) mod needs_uefi;
 pub(super) mod next_config;
 pub(super) mod overlay;
 pub(super) mod release_memory;
+pub(super) mod replaced;
 pub(super) mod resume;
 pub(super) mod stop;

@@ -1,15 +1,15 @@
-//! The steps of a replacement, in the upgrade that makes it and at the start of the version that it brings (`upgrade::replacement`).
+//! The steps of a replacement in the upgrade that makes it (`upgrade::replacement`). Those at the start of the version that it brings are in
+//! `steps::replaced`.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use crate::disk::{Label, Users, Wipe};
+use crate::disk::Users;
 use crate::machine::Machine;
 use crate::sequences::Phase;
-use crate::sequences::steps::{boot_assets, disk};
-use crate::upgrade::replacement::{Mark, Replacement};
+use crate::sequences::steps::{boot_assets, disk, replaced};
+use crate::upgrade::replacement::Replacement;
 use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
 
 /// Checks that the machine can be replaced if that was asked for: only one that boots from its disk gets the image by its next boot.
@@ -48,30 +48,6 @@ pub(super) fn phases(machine: &Arc<Machine>) -> [Phase; 2] {
     let erased = machine.clone();
     [
         unmount,
-        Phase::of("reset", async move { erase(&erased).await }),
+        Phase::of("reset", async move { replaced::erase(&erased).await }),
     ]
-}
-
-/// Erases EPHEMERAL at the start of a version that is to replace all that was there. Called before EPHEMERAL is mounted.
-pub(in crate::sequences) async fn at_start(machine: &Machine) -> anyhow::Result<()> {
-    let Some(state) = machine.disk.state() else {
-        return Ok(());
-    };
-    let Some(replacement) = Replacement::load(state)? else {
-        return Ok(());
-    };
-    let (version, boot) = (
-        &machine.running.version,
-        machine.generation.kernel_boot_id.to_string(),
-    );
-    if replacement.at_start(version, &boot) == Mark::Erase {
-        tracing::info!("EPHEMERAL is erased: this machine was replaced by {version}");
-        erase(machine).await?;
-    }
-    Replacement::remove(state)
-}
-
-async fn erase(machine: &Machine) -> anyhow::Result<()> {
-    let ephemeral = Wipe::Partitions(BTreeSet::from([Label::Ephemeral]));
-    Ok(machine.disk.wipe(ephemeral).await?)
 }
