@@ -34,7 +34,6 @@ async fn edits_and_patches_change_what_they_name_and_keep_the_rest(scratch: Scra
         edits_change_what_the_editor_changes(&editor),
         talosctl_leaves_what_it_is_not_shown(&story, Release::V1_13, "edited", "older"),
         talosctl_leaves_what_it_is_not_shown(&story, Release::V1_14, "older", "newer"),
-        settings_that_nothing_applies_yet_need_no_reboot(&story),
     ]
     .await
 }
@@ -336,20 +335,4 @@ async fn a_name_is_patched_once_more(story: &Story<'_>, name: &str) -> Outcome {
     let said = story.patch(&HOSTNAME.replace("patched", name)).await?;
     ensure!(said.code == Some(0), "{said:?}");
     story.is_called(name).await
-}
-
-/// Nothing applies these settings yet, so they need neither a reboot nor a disk.
-async fn settings_that_nothing_applies_yet_need_no_reboot(story: &Story<'_>) -> Outcome {
-    for (mode, value) in [("no-reboot", "1"), ("auto", "2")] {
-        let token = format!("machine: {{token: abcde{value}.0123456789abcdef}}");
-        let patch = ["patch", "mc", "-p", &token, "--mode", mode];
-        let said = story.client.run(&patch).await?;
-        ensure!(
-            said.code == Some(0)
-                && said.output.contains("kept, not served yet: the token")
-                && said.output.contains("machine.token"),
-            "{said:?}"
-        );
-    }
-    Ok(())
 }

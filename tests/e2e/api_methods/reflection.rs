@@ -33,7 +33,7 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 18] = [
+const SERVED: [&str; 17] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
@@ -49,7 +49,6 @@ const SERVED: [&str; 18] = [
     "machine.LifecycleService",
     "machine.MachineService",
     "machine.StorageService",
-    "securityapi.SecurityService",
     "storage.StorageService",
     "time.TimeService",
 ];
