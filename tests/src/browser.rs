@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::followed_program::FollowedProgram;
-use crate::http_client::http;
+use crate::http_client::http_1_1;
 use crate::scratch::Scratch;
 
 /// Limit on the start of a program, and on what a page is to show.
@@ -162,7 +162,7 @@ fn call(address: &str, method: &str, target: &str, message: &Value) -> Result<Va
         message => message.to_string(),
     };
     let headers = [("content-type", "application/json")];
-    let answer = http(address, method, target, &headers, body.as_bytes())?;
+    let answer = http_1_1(address, method, target, &headers, body.as_bytes())?;
     let value: Value = serde_json::from_slice(&answer.body)?;
     ensure!(answer.status == 200, "{method} {target}: {value:#}");
     Ok(value["value"].clone())

@@ -37,12 +37,33 @@ pub fn http(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> Result<HttpAnswer> {
+    // The answer ends with the connection and is never in chunks.
+    send(address, (method, target, "HTTP/1.0"), headers, body)
+}
+
+/// The same for a server that speaks nothing older than HTTP/1.1, and gives no answer in chunks.
+pub(crate) fn http_1_1(
+    address: &str,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Result<HttpAnswer> {
+    let headers = [headers, &[("Connection", "close")]].concat();
+    send(address, (method, target, "HTTP/1.1"), &headers, body)
+}
+
+fn send(
+    address: &str,
+    (method, target, version): (&str, &str, &str),
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Result<HttpAnswer> {
     let what = || format!("{method} http://{address}{target}");
     let mut connection = TcpStream::connect(address).with_context(what)?;
     connection.set_read_timeout(Some(PATIENCE))?;
-    // HTTP/1.0: the answer ends with the connection and is never in chunks.
     let mut head = format!(
-        "{method} {target} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n",
+        "{method} {target} {version}\r\nHost: {address}\r\nContent-Length: {}\r\n",
         body.len()
     );
     for (name, value) in headers {
