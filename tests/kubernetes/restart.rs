@@ -11,7 +11,9 @@ use crate::cluster::{Cluster, Extension};
 use crate::kept::Kept;
 use crate::operator::{Operator, apply, it_is_told};
 use crate::publisher::Publisher;
-use crate::shown::{is_ready, it_joins_and_runs_pods, run_pods, tell_time, wait_for_pods};
+use crate::shown::{
+    is_ended_by_kubelet, is_ready, it_joins_and_runs_pods, run_pods, tell_time, wait_for_pods,
+};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![starts_again_from_what_it_has]
@@ -99,7 +101,7 @@ async fn after_a_reboot_the_node_is_back(
     // kubelet ended the pods of before for good, as nothing brings them back but their user.
     for name in PODS {
         let pod = cluster.pod(name)?;
-        ensure!(pod["status"]["reason"] == "Terminated", "{}", pod["status"]);
+        ensure!(is_ended_by_kubelet(&pod), "{}", pod["status"]);
         let words = ["delete", "pod", name];
         cluster.plane.kubectl().run(&words)?;
     }

@@ -77,6 +77,13 @@ pub(crate) fn is_ready(object: &Value) -> bool {
     all.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
+/// Whether kubelet has ended a pod for a shutdown of its node.
+pub(crate) fn is_ended_by_kubelet(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    let mut all = conditions.into_iter().flatten();
+    all.any(|condition| condition["reason"] == "TerminationByKubelet")
+}
+
 pub(crate) fn os_image(node: &Value) -> anyhow::Result<String> {
     let shown = node["status"]["nodeInfo"]["osImage"].as_str();
     Ok(shown.context("the node shows no OS")?.to_owned())

@@ -8,7 +8,7 @@ use crate::PATIENCE;
 use crate::cluster::Cluster;
 use crate::manifests;
 use crate::operator::Operator;
-use crate::shown::{give_it_a_network, is_ready, tell_time};
+use crate::shown::{give_it_a_network, is_ended_by_kubelet, is_ready, tell_time};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![a_reboot_waits_for_pods]
@@ -72,11 +72,8 @@ async fn one_pod_has_taken_its_place(node: &Node, cluster: &Cluster) -> Outcome 
     let of_database = ["pods", "-l", "app=database"];
     let pods = cluster.plane.kubectl().get(&of_database)?;
     let pods = pods["items"].as_array().into_iter().flatten();
-    let has_ended = |pod: &&Value| pod["status"]["phase"] == "Failed";
-    let (old, new): (Vec<&Value>, Vec<_>) = pods.partition(has_ended);
-    ensure!(new.len() == 1, "{new:#?}");
-    let in_order = |pod: &&Value| pod["status"]["reason"] == "Terminated";
-    ensure!(old.iter().all(in_order), "{old:#?}");
+    let (old, new): (Vec<&Value>, Vec<_>) = pods.partition(|pod| is_ended_by_kubelet(pod));
+    ensure!(new.len() == 1 && old.len() == 1, "{new:#?}\n{old:#?}");
     Ok(())
 }
 
