@@ -74,13 +74,39 @@ fn send(
         .write_all(head.as_bytes())
         .and_then(|()| connection.write_all(body));
     let mut answer = Vec::new();
-    let received = connection.read_to_end(&mut answer);
+    let received = read_answer(&mut connection, &mut answer);
     // A server may refuse before it has read everything: then its answer counts, and not the failed write.
     if answer.is_empty() {
         sent.with_context(what)?;
         received.with_context(what)?;
     }
     parse(answer).with_context(|| format!("{}: not an HTTP answer", what()))
+}
+
+/// Reads to the end of the connection, or of the length that the answer tells: some servers keep the connection open all the same.
+fn read_answer(connection: &mut TcpStream, answer: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        let length = connection.read(&mut piece)?;
+        answer.extend_from_slice(&piece[..length]);
+        if length == 0 || is_whole(answer) {
+            return Ok(());
+        }
+    }
+}
+
+fn is_whole(answer: &[u8]) -> bool {
+    let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
+        return false;
+    };
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let lengths = head
+        .lines()
+        .filter_map(|line| line.strip_prefix("content-length:"));
+    let length = lengths
+        .filter_map(|text| text.trim().parse::<usize>().ok())
+        .next();
+    length.is_some_and(|length| answer.len() >= end + 4 + length)
 }
 
 fn parse(answer: Vec<u8>) -> Option<HttpAnswer> {
@@ -113,6 +139,11 @@ mod tests {
             (202, Some("/v2/x"))
         );
         assert_eq!(answer.body, b"body");
+        assert!(is_whole(b"HTTP/1.1 200 OK\r\nContent-Length:4\r\n\r\nbody"));
+        assert!(!is_whole(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nbody"
+        ));
+        assert!(!is_whole(b"HTTP/1.0 200 OK\r\n\r\nbody"));
         assert_eq!(parse(b"garbage".to_vec()), None);
     }
 }
