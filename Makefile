@@ -54,7 +54,9 @@ FAULTS ?=
 # Which writes of an upgrade and of a pull `make ioerrors` has fail: how many, all, or FIRST-LAST.
 WRITES ?= all
 # One selection of packages for all that runs here: another one would compile dependencies again.
-TOOLS := -p image -p instar-qemu -p instarctl -p instar-tests
+TOOLS ?= -p image -p instar-qemu -p instarctl -p instar-tests
+# More of these packages to build with their programs.
+TOOLS_WITH ?=
 
 .PHONY: help
 help: ## This list
@@ -75,7 +77,7 @@ build: deps ## Compile what runs in machines, static
 
 .PHONY: tools
 tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
-	cargo build --locked $(TOOLS) --bins
+	cargo build --locked $(TOOLS) $(TOOLS_WITH) --bins
 
 # A version, the folder in target/image, a kernel, more options.
 define build-image
@@ -173,7 +175,7 @@ lint: deps ## Check format, lints, dependencies, and that imports run down
 	build/check-dependencies
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked $(TOOLS) --test e2e --test kubernetes -- -D warnings
+	cargo clippy --locked --workspace --test e2e --test kubernetes -- -D warnings
 	cargo test --locked -p instar-rooms
 
 .PHONY: unit
