@@ -19,10 +19,7 @@ pub fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     name.push(".new");
     let new = directory.join(name);
     // A leftover has its own mode.
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove(&new)?;
     let mut file = File::options()
         .write(true)
         .create_new(true)
@@ -48,6 +45,14 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> 
             .with_context(|| format!("parse {}", path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}
+
+/// Removes a file; a missing one is fine.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
     }
 }
 

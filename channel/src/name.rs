@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 /// Limit on the length, in bytes: that of a label's value in Kubernetes.
 const LONGEST: usize = 63;
 
@@ -53,18 +51,7 @@ impl fmt::Display for ChannelName {
     }
 }
 
-impl Serialize for ChannelName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for ChannelName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+instar_values::serde_by_text!(ChannelName);
 
 #[cfg(test)]
 mod tests {

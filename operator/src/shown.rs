@@ -188,9 +188,9 @@ pub(crate) fn node_upgrade(entry: &Entry, reason: Option<&Reason>) -> NodeUpgrad
         Step::Stuck { .. } => ("Stuck", None),
         Step::Left { .. } => ("Left", None),
     };
-    let message = match &entry.step {
-        Step::Failed { why, .. } | Step::Stuck { why } | Step::Left { why } => why.clone(),
-        _ => reason.map(ToString::to_string).unwrap_or_default(),
+    let message = match entry.step.why() {
+        Some(why) => why.to_owned(),
+        None => reason.map(ToString::to_string).unwrap_or_default(),
     };
     NodeUpgradeStatus {
         phase: phase.to_owned(),

@@ -1,11 +1,9 @@
 //! A certificate and its key that were issued earlier and are to be used again.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use rustls_pki_types::PrivatePkcs8KeyDer;
-use x509_parser::extensions::GeneralName;
 
 use crate::authority::IssuedCertificate;
 use crate::certificate::SubjectName;
@@ -82,23 +80,7 @@ pub fn server_names(certificate: &[u8]) -> Result<BTreeSet<SubjectName>, PeerErr
         .subject_alternative_name()
         .map_err(|error| PeerError::Malformed(error.to_string()))?;
     let names = names.iter().flat_map(|names| &names.value.general_names);
-    names.map(name).collect()
-}
-
-/// The name in an encoded one.
-pub(crate) fn name(name: &GeneralName<'_>) -> Result<SubjectName, PeerError> {
-    let address = |bytes: &[u8]| -> Option<IpAddr> {
-        match bytes.len() {
-            4 => Some(<[u8; 4]>::try_from(bytes).ok()?.into()),
-            _ => Some(<[u8; 16]>::try_from(bytes).ok()?.into()),
-        }
-    };
-    let name = match name {
-        GeneralName::DNSName(name) => Some(SubjectName::Dns((*name).to_owned())),
-        GeneralName::IPAddress(bytes) => address(bytes).map(SubjectName::Ip),
-        _ => None,
-    };
-    name.ok_or_else(|| PeerError::Malformed("a name that is neither DNS nor address".to_owned()))
+    names.map(peer::name).collect()
 }
 
 #[cfg(test)]

@@ -1,10 +1,14 @@
 //! Reads a certificate that a peer presented. Its chain and dates are checked by the TLS library.
 
+use std::net::IpAddr;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
+use crate::certificate::SubjectName;
 use crate::role::Role;
 
 /// Why a certificate is refused.
@@ -72,4 +76,20 @@ pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, PeerError> {
         Ok(_) => Err(PeerError::Malformed("bytes after its end".to_owned())),
         Err(error) => Err(PeerError::Malformed(error.to_string())),
     }
+}
+
+/// The name in an encoded one.
+pub(crate) fn name(name: &GeneralName<'_>) -> Result<SubjectName, PeerError> {
+    let address = |bytes: &[u8]| -> Option<IpAddr> {
+        match bytes.len() {
+            4 => Some(<[u8; 4]>::try_from(bytes).ok()?.into()),
+            _ => Some(<[u8; 16]>::try_from(bytes).ok()?.into()),
+        }
+    };
+    let name = match name {
+        GeneralName::DNSName(name) => Some(SubjectName::Dns((*name).to_owned())),
+        GeneralName::IPAddress(bytes) => address(bytes).map(SubjectName::Ip),
+        _ => None,
+    };
+    name.ok_or_else(|| PeerError::Malformed("a name that is neither DNS nor address".to_owned()))
 }

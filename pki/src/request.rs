@@ -9,8 +9,8 @@ use x509_parser::prelude::FromDer as _;
 
 use crate::certificate::{self, SubjectName};
 use crate::der;
-use crate::kept;
 use crate::key::{KeyError, PrivateKey};
+use crate::peer;
 use crate::pem;
 
 /// The label of a request in PEM.
@@ -73,7 +73,7 @@ impl ServerRequest {
         for extension in request.requested_extensions().into_iter().flatten() {
             if let ParsedExtension::SubjectAlternativeName(given) = extension {
                 for given in &given.general_names {
-                    names.push(kept::name(given).map_err(|error| malformed(&error))?);
+                    names.push(peer::name(given).map_err(|error| malformed(&error))?);
                 }
             }
         }
@@ -193,7 +193,7 @@ mod tests {
             client_roles(&issued).unwrap_err();
             assert_eq!(
                 crate::public_key_fingerprint(&issued).unwrap(),
-                crate::peer::fingerprint_of(&key.public_key_info())
+                peer::fingerprint_of(&key.public_key_info())
             );
         }
     }

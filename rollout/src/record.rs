@@ -100,6 +100,28 @@ pub enum Phase {
     },
 }
 
+impl Phase {
+    /// Its word, for people.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Phase::Rolling => "rolling",
+            Phase::Halted { .. } => "stopped",
+            Phase::GoingBack { .. } => "going back",
+            Phase::Aborted => "aborted",
+            Phase::Done => "done",
+            Phase::WentBack { .. } => "went back",
+        }
+    }
+
+    /// Why it is in this phase, if the word does not say it.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Phase::Halted { why } | Phase::GoingBack { why } | Phase::WentBack { why } => Some(why),
+            Phase::Rolling | Phase::Aborted | Phase::Done => None,
+        }
+    }
+}
+
 /// A machine's part in a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
@@ -174,6 +196,41 @@ pub enum Step {
 }
 
 impl Step {
+    /// Its word, for people.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Step::Waiting => "waiting",
+            Step::Preparing { .. } => "preparing",
+            Step::Prepared => "prepared",
+            Step::Switching { .. } => "upgrading",
+            Step::Updated { .. } => "updated",
+            Step::Failed { .. } => "failed",
+            Step::Returning { .. } => "going back",
+            Step::Returned { .. } => "went back",
+            Step::Stuck { .. } => "stuck",
+            Step::Left { .. } => "left",
+        }
+    }
+
+    /// Since when the machine is there, if that is known.
+    pub fn since(&self) -> Option<Moment> {
+        match self {
+            Step::Preparing { since }
+            | Step::Switching { since, .. }
+            | Step::Returning { since, .. } => Some(*since),
+            Step::Updated { at } | Step::Failed { at, .. } | Step::Returned { at } => Some(*at),
+            Step::Waiting | Step::Prepared | Step::Stuck { .. } | Step::Left { .. } => None,
+        }
+    }
+
+    /// Why the machine is there, if the step has a reason of its own.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Step::Failed { why, .. } | Step::Stuck { why } | Step::Left { why } => Some(why),
+            _ => None,
+        }
+    }
+
     /// Whether the machine may be out of service by the rollout's hand.
     pub fn is_under_way(&self) -> bool {
         matches!(self, Step::Switching { .. } | Step::Returning { .. })

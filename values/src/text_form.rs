@@ -1,6 +1,8 @@
 //! Values that stand in documents and records as their text: what `Display` writes, `FromStr` reads.
 
-/// Implements `Serialize` and `Deserialize` by a value's text. An error of its parser is the error of the document.
+/// Implements `Serialize` and `Deserialize` by a value's text. An error of its parser is the error of the document. The crate that calls it
+/// has `serde`.
+#[macro_export]
 macro_rules! serde_by_text {
     ($value:ty) => {
         impl serde::Serialize for $value {

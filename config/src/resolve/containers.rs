@@ -73,50 +73,58 @@ pub(super) fn containers<'a>(
         }
         origins.health.push((name, document));
     }
-    for document in documents.of("ContainerStopConfig") {
-        let (Some(name), Some(timeout)) = (
-            document.required("name"),
-            within(&document, "timeout", STOP_TIMEOUTS, Container::STOP_TIMEOUT),
-        ) else {
-            continue;
-        };
-        if let Some(container) = containers
-            .iter_mut()
-            .find(|container| container.name == name)
-        {
-            container.stop_timeout = timeout;
-        }
-        origins.of_containers.push((name, document));
-    }
-    for document in documents.of("ContainerUpgradeConfig") {
-        let Some(name) = document.required("name") else {
-            continue;
-        };
-        if let Some(container) = containers
-            .iter_mut()
-            .find(|container| container.name == name)
-        {
-            container.upgrade_strategy = match document.text("strategy") {
-                Some("restart") => UpgradeStrategy::Restart,
-                _ => UpgradeStrategy::Keep,
-            };
-        }
-        origins.of_containers.push((name, document));
-    }
-    for document in documents.of("ContainerUpdateConfig") {
-        let Some(name) = document.required("name") else {
-            continue;
-        };
-        let updates = updates(&document);
-        if let Some(container) = containers
-            .iter_mut()
-            .find(|container| container.name == name)
-        {
-            container.updates = updates;
-        }
-        origins.of_containers.push((name, document));
-    }
+    let timeout = |document: &Section<'_>| {
+        within(document, "timeout", STOP_TIMEOUTS, Container::STOP_TIMEOUT)
+    };
+    apply_each(
+        documents.of("ContainerStopConfig"),
+        &mut containers,
+        origins,
+        timeout,
+        |container, timeout| container.stop_timeout = timeout,
+    );
+    apply_each(
+        documents.of("ContainerUpgradeConfig"),
+        &mut containers,
+        origins,
+        |document| Some(strategy(document)),
+        |container, strategy| container.upgrade_strategy = strategy,
+    );
+    apply_each(
+        documents.of("ContainerUpdateConfig"),
+        &mut containers,
+        origins,
+        |document| Some(updates(document)),
+        |container, updates| container.updates = updates,
+    );
     containers
+}
+
+/// Reads documents of one kind, and sets the result at the containers that they name. Whether there are such containers is checked later.
+fn apply_each<'a, T>(
+    documents: impl Iterator<Item = Section<'a>>,
+    containers: &mut [Container],
+    origins: &mut Origins<'a>,
+    read: impl Fn(&Section<'a>) -> Option<T>,
+    set: impl Fn(&mut Container, T),
+) {
+    for document in documents {
+        let (Some(name), Some(value)) = (document.required("name"), read(&document)) else {
+            continue;
+        };
+        let mut named = containers.iter_mut();
+        if let Some(container) = named.find(|container| container.name == name) {
+            set(container, value);
+        }
+        origins.of_containers.push((name, document));
+    }
+}
+
+fn strategy(document: &Section<'_>) -> UpgradeStrategy {
+    match document.text("strategy") {
+        Some("restart") => UpgradeStrategy::Restart,
+        _ => UpgradeStrategy::Keep,
+    }
 }
 
 fn updates(document: &Section<'_>) -> Option<ContainerUpdates> {

@@ -141,7 +141,7 @@ fn cluster_of(kubeconfig: &str) -> Option<serde_json::Value> {
 /// # Errors
 /// A file cannot be removed.
 pub fn remove_membership() -> io::Result<()> {
-    super::remove(&etc().join("kubelet.conf"))?;
+    whole_file::remove(&etc().join("kubelet.conf"))?;
     match fs::remove_dir_all(kubelet_certificate::directory()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,

@@ -95,7 +95,7 @@ pub fn prepare(is_running: bool) -> io::Result<()> {
     }
     if !is_running {
         for left in [PLAN, STATUS] {
-            remove(&control().join(left))?;
+            whole_file::remove(&control().join(left))?;
         }
     }
     // Pods see /run of the container by this path.
@@ -125,14 +125,6 @@ fn digest(parts: &[&str]) -> String {
         hasher.update(part.as_bytes());
     }
     hasher.finalize().to_hex()[..16].to_owned()
-}
-
-/// Removes a file; a missing one is fine.
-fn remove(file: &Path) -> io::Result<()> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
 }
 
 /// Writes a file in place: the container has it bound over another file, and would see a replaced one no more.

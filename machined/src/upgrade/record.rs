@@ -36,12 +36,7 @@ impl UpgradeRecord {
     /// Removes the record: the upgrade is over.
     pub fn remove(state: &Path) -> anyhow::Result<()> {
         let file = state.join(UPGRADE.name);
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("remove {}", file.display()))
-            }
-            _ => Ok(()),
-        }
+        whole_file::remove(&file).with_context(|| format!("remove {}", file.display()))
     }
 
     /// Returns why the upgrade is given up, in one line.

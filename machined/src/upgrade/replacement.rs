@@ -10,7 +10,6 @@
 //! The decision: the version that leaves erases, as the next one may not know the mark; and the next one erases as well, since the power may
 //! have failed between the boot entry and the erasure.
 
-use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -68,12 +67,7 @@ impl Replacement {
     /// It cannot be removed.
     pub fn remove(state: &Path) -> anyhow::Result<()> {
         let file = state.join(REPLACEMENT.name);
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("remove {}", file.display()))
-            }
-            _ => Ok(()),
-        }
+        whole_file::remove(&file).with_context(|| format!("remove {}", file.display()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use instar_rollout::{Decision, Facts, MachineName, Moment, Phase, Record, Release, Step};
+use instar_rollout::{Decision, Facts, MachineName, Record, Release};
 use serde::{Deserialize, Serialize};
 
 /// What a driver saw of the machines the last time, and why each of them is where it is.
@@ -88,15 +88,14 @@ pub struct MachineView {
 impl View {
     /// Makes it of the record, and of what a driver has seen.
     pub fn of(name: &str, image: &str, record: &Record, seen: &Seen, driven: bool) -> Self {
-        let (phase, why) = phase(&record.phase);
         let approvals = record.policies.iter();
         let approvals = approvals.filter(|it| it.approval != instar_rollout::Approval::None);
         Self {
             name: name.to_owned(),
             version: record.target.version.clone(),
             image: image.to_owned(),
-            phase,
-            why: why.unwrap_or_default().to_owned(),
+            phase: record.phase.word(),
+            why: record.phase.why().unwrap_or_default().to_owned(),
             paused: record.paused.clone(),
             ended: record.has_ended(),
             driven,
@@ -109,48 +108,20 @@ impl View {
 fn machines(record: &Record, seen: &Seen) -> Vec<MachineView> {
     let machines = record.machines.iter().map(|(name, entry)| {
         let seen = seen.machines.get(name).cloned().unwrap_or_default();
-        let (step, since, own) = step(&entry.step);
         let version = |release: &Release| release.version.clone();
         MachineView {
             name: name.to_string(),
             pool: entry.pool.clone(),
             running: seen.running,
             before: entry.before.as_ref().map(version),
-            step,
-            since: since.map(|moment| moment.0),
+            step: entry.step.word(),
+            since: entry.step.since().map(|moment| moment.0),
             // The record's own words are newer than what was seen.
-            reason: own.map_or(seen.reason, str::to_owned),
+            reason: entry.step.why().map_or(seen.reason, str::to_owned),
             hold: entry.hold.clone(),
         }
     });
     machines.collect()
-}
-
-fn phase(phase: &Phase) -> (&'static str, Option<&str>) {
-    match phase {
-        Phase::Rolling => ("rolling", None),
-        Phase::Halted { why } => ("stopped", Some(why)),
-        Phase::GoingBack { why } => ("going back", Some(why)),
-        Phase::Aborted => ("aborted", None),
-        Phase::Done => ("done", None),
-        Phase::WentBack { why } => ("went back", Some(why)),
-    }
-}
-
-/// Its word, since when, and why.
-fn step(step: &Step) -> (&'static str, Option<Moment>, Option<&str>) {
-    match step {
-        Step::Waiting => ("waiting", None, None),
-        Step::Preparing { since } => ("preparing", Some(*since), None),
-        Step::Prepared => ("prepared", None, None),
-        Step::Switching { since, .. } => ("upgrading", Some(*since), None),
-        Step::Updated { at } => ("updated", Some(*at), None),
-        Step::Failed { at, why } => ("failed", Some(*at), Some(why)),
-        Step::Returning { since, .. } => ("going back", Some(*since), None),
-        Step::Returned { at } => ("went back", Some(*at), None),
-        Step::Stuck { why } => ("stuck", None, Some(why)),
-        Step::Left { why } => ("left", None, Some(why)),
-    }
 }
 
 #[cfg(test)]
@@ -158,7 +129,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeSet;
 
-    use instar_rollout::{Member, Policy};
+    use instar_rollout::{Member, Moment, Policy, Step};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use instar_client::Failure;
-use instar_rollout::{Decision, Fact, MachineName, Phase, Reason, Record, Step};
+use instar_rollout::{Decision, Fact, MachineName, Reason, Record, Step};
 use serde_json::{Value, json};
 
 use super::store::Rollout;
@@ -31,7 +31,7 @@ pub(super) fn status(output: Output, rollout: &Rollout) -> Result<(), Failure> {
                     name.to_string(),
                     entry.pool.clone(),
                     before.unwrap_or_else(|| "-".to_owned()),
-                    step(&entry.step).to_owned(),
+                    entry.step.word().to_owned(),
                     why(&entry.step, entry.hold.as_deref()),
                 ]
             });
@@ -45,7 +45,7 @@ pub(super) fn status(output: Output, rollout: &Rollout) -> Result<(), Failure> {
                     "node": name.as_str(),
                     "pool": entry.pool,
                     "before": entry.before.as_ref().map(|before| before.version.clone()),
-                    "step": step(&entry.step),
+                    "step": entry.step.word(),
                     "reason": why(&entry.step, entry.hold.as_deref()),
                     "hold": entry.hold,
                 })
@@ -64,13 +64,9 @@ pub(super) fn status(output: Output, rollout: &Rollout) -> Result<(), Failure> {
 
 /// The rollout's phase in words.
 fn phase(record: &Record) -> String {
-    let phase = match &record.phase {
-        Phase::Rolling => "rolling".to_owned(),
-        Phase::Halted { why } => format!("stopped: {why}"),
-        Phase::GoingBack { why } => format!("going back: {why}"),
-        Phase::Aborted => "aborted".to_owned(),
-        Phase::Done => "done".to_owned(),
-        Phase::WentBack { why } => format!("went back: {why}"),
+    let phase = match record.phase.why() {
+        Some(why) => format!("{}: {why}", record.phase.word()),
+        None => record.phase.word().to_owned(),
     };
     match &record.paused {
         Some(why) => format!("{phase}, paused: {why}"),
@@ -78,25 +74,10 @@ fn phase(record: &Record) -> String {
     }
 }
 
-fn step(step: &Step) -> &'static str {
-    match step {
-        Step::Waiting => "waiting",
-        Step::Preparing { .. } => "preparing",
-        Step::Prepared => "prepared",
-        Step::Switching { .. } => "upgrading",
-        Step::Updated { .. } => "updated",
-        Step::Failed { .. } => "failed",
-        Step::Returning { .. } => "going back",
-        Step::Returned { .. } => "went back",
-        Step::Stuck { .. } => "stuck",
-        Step::Left { .. } => "left",
-    }
-}
-
 fn why(step: &Step, hold: Option<&str>) -> String {
-    match step {
-        Step::Failed { why, .. } | Step::Stuck { why } | Step::Left { why } => why.clone(),
-        _ => hold.map(|why| format!("held: {why}")).unwrap_or_default(),
+    match step.why() {
+        Some(why) => why.to_owned(),
+        None => hold.map(|why| format!("held: {why}")).unwrap_or_default(),
     }
 }
 

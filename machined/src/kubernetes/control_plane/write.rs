@@ -115,10 +115,7 @@ fn join_itself(kubernetes: &Kubernetes, plane: &ControlPlane, place: &Place) -> 
     let file = "kubelet-client-first.pem";
     let content = format!("{}{}", identity.certificate, identity.key.expose());
     whole_file::replace(&pki.join(file), 0o600, content.as_bytes())?;
-    match fs::remove_file(&current) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
+    whole_file::remove(&current)?;
     let target = format!("/var/{PKI}/{file}");
     std::os::unix::fs::symlink(target, &current).context("name the node's certificate")
 }
@@ -222,7 +219,7 @@ fn put_manifest(name: &str, content: &str) -> io::Result<()> {
 fn remove_manifests(wanted: &BTreeMap<&'static str, String>) -> anyhow::Result<()> {
     for name in manifests::NAMES {
         if !wanted.contains_key(name) {
-            super::super::remove(&manifest(name))?;
+            whole_file::remove(&manifest(name))?;
         }
     }
     Ok(())
