@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use instar_pki::CertificateAuthority;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::granted_certificate::keep_granted;
 use super::remember_trust::authorities;
@@ -18,8 +19,10 @@ use crate::trust::{
     MetricsSpec, Names, Trust, follow_metrics, follow_workers, own_names,
 };
 
-/// Pause before the port for workers is opened again after a failure.
+/// Pause before the port for workers is opened again after a failure, or while addresses are missing.
 const PORT_AGAIN: Duration = Duration::from_secs(2);
+/// Limit on the time that the port for workers stays closed for the sake of addresses from DHCP.
+const ADDRESSES: Duration = Duration::from_secs(30);
 
 /// Starts the tasks that keep apid's identity in step with the machine config and the network.
 pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
@@ -35,14 +38,16 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
         granted: machine.granted_certificate.clone(),
         pinned: machine.pinned_key.clone(),
     };
-    let (mut ask, follower) = (Some(ask), machine.clone());
+    let (mut ask, follower, start) = (Some(ask), machine.clone(), Instant::now());
     crate::base::task::spawn(async move {
         loop {
             let configured = config.borrow_and_update().clone();
             let without = maintenance.borrow_and_update().clone();
             let of_config = configured.as_ref().map(|configured| &configured.config);
             let signs = of_config.is_some_and(signs_for_workers);
-            let is_done = follow_workers(&follower.workers_port, signs)
+            let is_time = knows_its_addresses(&follower.network.status().borrow(), start.elapsed());
+            let is_done = follow_workers(&follower.workers_port, signs && is_time)
+                & (is_time || !signs)
                 & follow_metrics(&follower.metrics_port, of_config.and_then(metrics));
             // These two tasks stay, and rest while the config has the authority's key.
             if of_config.and_then(control_plane).is_some()
@@ -130,6 +135,13 @@ fn signs_for_workers(config: &MachineConfig) -> bool {
     config.machine_type == MachineType::ControlPlane
         && config.trust.ca_key.is_some()
         && config.token.is_some()
+}
+
+/// Whether certificates can be signed for others: nobody gets one for an address of this machine, which therefore has to know its own. A
+/// link that gets no lease in time keeps no worker waiting.
+fn knows_its_addresses(status: &NetworkStatus, since_start: Duration) -> bool {
+    let is_examined = *status != NetworkStatus::default();
+    (is_examined && status.without_lease.is_empty()) || since_start >= ADDRESSES
 }
 
 /// Returns where metrics are served.
@@ -240,5 +252,30 @@ fn names(status: &NetworkStatus) -> Names {
             .map(|address| address.address.address())
             .collect(),
         hostnames: BTreeSet::from_iter((!hostname.is_empty()).then_some(hostname)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gets_a_certificate_before_the_machine_knows_its_own_addresses() {
+        let examined = |without: &[&str]| NetworkStatus {
+            hostname: "plane".to_owned(),
+            without_lease: without.iter().map(|link| (*link).to_owned()).collect(),
+            ..NetworkStatus::default()
+        };
+        let early = ADDRESSES - Duration::from_millis(1);
+        for (status, since_start, expected) in [
+            (NetworkStatus::default(), Duration::ZERO, false),
+            (examined(&["eth0"]), Duration::ZERO, false),
+            (examined(&["eth0"]), early, false),
+            (examined(&["eth0"]), ADDRESSES, true),
+            (examined(&[]), Duration::ZERO, true),
+        ] {
+            let found = knows_its_addresses(&status, since_start);
+            assert_eq!(found, expected, "{status:?} after {since_start:?}");
+        }
     }
 }

@@ -315,6 +315,7 @@ impl Actor {
         let retry = !problems.is_empty();
         let status = NetworkStatus {
             links: kernel.links.iter().map(link_status).collect(),
+            without_lease: without_lease(dhcp, &self.leases),
             address_ready: !addresses.is_empty(),
             connectivity_ready: routes.iter().any(|route| route.destination.prefix() == 0),
             etc_files_ready: files_written,
@@ -393,6 +394,14 @@ fn domains_of(leases: &[Lease]) -> Vec<String> {
         .filter(|domain| hostname::is_valid(domain))
         .map(str::to_owned)
         .collect()
+}
+
+fn without_lease(
+    dhcp: &BTreeMap<String, DhcpSpec>,
+    leases: &BTreeMap<String, Lease>,
+) -> Vec<String> {
+    let without = dhcp.keys().filter(|link| !leases.contains_key(*link));
+    without.cloned().collect()
 }
 
 fn link_status(link: &Link) -> LinkStatus {

@@ -27,6 +27,8 @@ pub struct NetworkStatus {
     pub hostname: String,
     /// The hostname's origin.
     pub hostname_origin: Option<HostnameOrigin>,
+    /// Links that DHCP is to give an address, and that have none from it yet.
+    pub without_lease: Vec<String>,
     /// Whether there is an address of global scope.
     pub address_ready: bool,
     /// Whether there is a default route.
