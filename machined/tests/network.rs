@@ -417,8 +417,7 @@ fn a_lease_that_ends_takes_its_address_along() {
                     leases,
                 )
                 .unwrap();
-                let status =
-                    wait_for(&network, 5, |status| has_address(status, "10.77.1.")).await;
+                let status = wait_for(&network, 5, |status| has_address(status, "10.77.1.")).await;
                 assert!(status.without_lease.is_empty(), "{status:#?}");
                 let status =
                     wait_for(&network, 15, |status| !has_address(status, "10.77.1.")).await;
