@@ -33,6 +33,8 @@ STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=optimize_for_s
 TRIM_PATHS := -Z trim-paths --config 'profile.$(PROFILE).trim-paths="all"'
 # A panic names its file, not its line: 5,000 places of 24 bytes, which each process that is loaded anywhere has as memory of its own.
 LOCATIONS := --config 'target.$(TARGET).rustflags=["-Zlocation-detail=file"]'
+# machined's functions lie in the order of a list.
+LINKER := --config 'target.$(TARGET).linker="build/link-in-order"'
 # The version of a release: that of the workspace, and of instarctl.
 VERSION := v$(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The two versions that tests and make run upgrade between; nobody downloads them.
@@ -70,7 +72,7 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 
 .PHONY: build
 build: deps ## Compile what runs in machines, static
-	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
+	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) $(LINKER) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-init -p machined -p installer -p instar-kubernetes-init -p instar-logind -p greeter -p instar-machined-double
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-channel-publisher
@@ -218,6 +220,17 @@ bench-images: image ## Measure pulls of images beside containerd, podman, and sk
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-image-load
 	@target/debug/bench images
+
+# With names, which the program of the image has not, and with addresses that QEMU's notes tell.
+.PHONY: code-order
+code-order: image ## Renew machined/code-order, the order of machined's functions: records those that an idle machine and a boot run
+	$(STD_FOR_GUESTS) cargo rustc --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) $(LINKER) --profile $(PROFILE) --target $(TARGET) \
+	    -p machined --bin machined -- -Cstrip=none
+	@mkdir -p target/code-order
+	@cp target/$(TARGET)/$(PROFILE)/machined target/code-order/machined.symbols
+	@strip -o target/code-order/machined target/code-order/machined.symbols
+	@$(call build-image,v0.1.0,code-order,$(KERNEL),--machined target/code-order/machined)
+	@target/debug/record-code-order
 
 .PHONY: powercut
 powercut: image ## Cut the power at every write of a recorded node: all states judged, some dozens really booted

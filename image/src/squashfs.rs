@@ -12,8 +12,8 @@ use crate::{archive, tree::Tree};
 
 /// Block size, bytes: that many are compressed together. A page that a program needs is read with all of its block,
 /// which then stays in memory: small blocks make a larger file, but less is in memory beside the page, in the page
-/// cache and in the kernel's buffers (docs/architecture.md).
-const BLOCK: u32 = 4096;
+/// cache and in the kernel's buffers (docs/architecture.md). machined's functions that run together are neighbours.
+const BLOCK: u32 = 8192;
 
 /// Writes `tree` to `out`, compressed with zstd at the given level (1 to 22).
 ///

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use instar_tests::{ImageUnderTest, code_lines_below, guest_program, workspace_root};
+use instar_tests::{ImageUnderTest, code_lines_below, guest_program, guest_program_file, workspace_root};
 
 use crate::table::{Limit, Table};
 
@@ -16,6 +16,11 @@ pub(crate) fn measure(image: &ImageUnderTest, table: &mut Table) -> Result<()> {
     table.add("init_protocol_lines", protocol as f64, Limit::None);
     let machined = guest_program("machined")?.len();
     table.add("machined_bytes", machined as f64, Limit::None);
+    table.add(
+        "code_order_found_percent",
+        code_order_found()?,
+        Limit::AtLeast(75.0),
+    );
     let rootfs = size(&image.rootfs())?;
     table.add("rootfs_bytes", rootfs as f64, Limit::None);
     let kernel = size(&image.kernel())?;
@@ -28,6 +33,19 @@ pub(crate) fn measure(image: &ImageUnderTest, table: &mut Table) -> Result<()> {
         Limit::AtMost(f64::from(40 << 20)).with_goal(Limit::AtMost(18_000_000.0)),
     );
     Ok(())
+}
+
+/// Returns how many functions of `machined/code-order` this build of machined has, in percent. If there are few, `make code-order` renews
+/// the list.
+fn code_order_found() -> Result<f64> {
+    let lines = |file: &Path| -> Result<usize> {
+        let text = std::fs::read_to_string(file);
+        let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(text.lines().count())
+    };
+    let found = lines(&guest_program_file("machined.order")?)?;
+    let listed = lines(&workspace_root().join("machined/code-order"))?;
+    Ok(found as f64 / listed as f64 * 100.0)
 }
 
 fn size(file: &Path) -> Result<u64> {

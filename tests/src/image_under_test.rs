@@ -30,6 +30,11 @@ impl ImageUnderTest {
         Self::in_folder(target_directory().join("image/for-servers"), "v0.1.0")
     }
 
+    /// The image of `make code-order`.
+    pub fn for_code_order() -> Result<Self> {
+        Self::in_folder(target_directory().join("image/code-order"), "v0.1.0")
+    }
+
     fn of(target: &Path, version: &'static str) -> Result<Self> {
         Self::in_folder(target.join("image").join(version), version)
     }

@@ -1,0 +1,122 @@
+//! Names of a program's functions, without what another build of the same sources would change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use instar_tests::workspace_root;
+
+/// Functions that begin each program.
+const BEGINNING: [&str; 2] = ["_start", "__libc_start_main"];
+const PAGE: u64 = 4096;
+
+/// A program's functions by their addresses in its file.
+pub(crate) struct Symbols {
+    /// By its address: the end of a function, and its names. Functions with the same code are one.
+    functions: BTreeMap<u64, (u64, Vec<String>)>,
+}
+
+impl Symbols {
+    /// Reads the symbols of a program.
+    pub(crate) fn of(program: &Path) -> Result<Self> {
+        let mut functions = BTreeMap::new();
+        for line in output("nm", &["-S", "--defined-only"], program)?.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let (address, size, name) = match words[..] {
+                [address, size, "t" | "T", name] => (address, size, name),
+                // What is written in assembly tells no size.
+                [address, "t" | "T", name] => (address, "1", name),
+                _ => continue,
+            };
+            let number = |text| u64::from_str_radix(text, 16);
+            let (address, size) = (number(address)?, number(size)?);
+            let (end, names): &mut (u64, Vec<String>) = functions.entry(address).or_default();
+            *end = (*end).max(address + size);
+            names.push(name.to_owned());
+        }
+        ensure!(
+            !functions.is_empty(),
+            "{} has no symbols",
+            program.display()
+        );
+        Ok(Self { functions })
+    }
+
+    /// Returns the names of the functions that ran, each once.
+    ///
+    /// # Errors
+    /// The program did not run.
+    pub(crate) fn in_order(&self, ran: &[Vec<u64>]) -> Result<Vec<String>> {
+        let base = self.base(&ran.concat()).context("machined did not run")?;
+        let mut seen = BTreeSet::new();
+        let mut list = Vec::new();
+        for address in ran.iter().flatten() {
+            let Some(address) = address.checked_sub(base) else {
+                continue;
+            };
+            let Some((start, (end, names))) = self.functions.range(..=address).next_back() else {
+                continue;
+            };
+            if address < *end && seen.insert(*start) {
+                list.extend(names.iter().cloned());
+            }
+        }
+        let mut once = BTreeSet::new();
+        let names = stable(&list)?.into_iter();
+        Ok(names.filter(|name| once.insert(name.clone())).collect())
+    }
+
+    /// Finds the address that the program was loaded at: where all that begins a program has run.
+    fn base(&self, ran: &[u64]) -> Option<u64> {
+        let of = |wanted: &str| {
+            let mut functions = self.functions.iter();
+            let found = functions.find(|(_, (_, names))| names.iter().any(|name| name == wanted));
+            found.map(|(address, _)| *address)
+        };
+        let beginning = BEGINNING.map(of);
+        let [Some(first), ..] = beginning else {
+            return None;
+        };
+        let ran: BTreeSet<u64> = ran.iter().copied().collect();
+        let mut bases = ran.iter().filter_map(|address| address.checked_sub(first));
+        bases.find(|base| {
+            let mut rest = beginning.iter().flatten();
+            base % PAGE == 0 && rest.all(|address| ran.contains(&(base + address)))
+        })
+    }
+}
+
+fn output(command: &str, arguments: &[&str], program: &Path) -> Result<String> {
+    let output = Command::new(command).args(arguments).arg(program).output();
+    let output = output.with_context(|| format!("cannot run {command}"))?;
+    ensure!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).context("names that are no text")
+}
+
+/// Returns the names without what another build would change, as `build/link-in-order` has them.
+fn stable(names: &[String]) -> Result<Vec<String>> {
+    let script = workspace_root().join("build/function-names.sed");
+    let mut sed = Command::new("sed")
+        .args(["-E", "-f"])
+        .arg(script)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run sed")?;
+    let mut input = sed.stdin.take().context("sed has no input")?;
+    let text = names.join("\n");
+    let writing = std::thread::spawn(move || input.write_all(text.as_bytes()));
+    let output = sed.wait_with_output().context("cannot wait for sed")?;
+    ensure!(output.status.success(), "sed has failed");
+    writing
+        .join()
+        .map_err(|_| anyhow!("the thread that writes to sed has ended"))??;
+    let text = String::from_utf8(output.stdout).context("names that are no text")?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
