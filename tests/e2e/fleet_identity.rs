@@ -120,8 +120,8 @@ async fn nothing_is_signed_before_the_fingerprint_is_compared(signing: &Signing)
     let shown = signing.node.fingerprint_on_console()?;
     ensure!(said.complaint.contains(&shown), "{said:#?}");
     let wrong = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
-    let said = signing.sign_in_maintenance(&["--cert-fingerprint", wrong]);
-    let said = said.await?;
+    let wrong = ["--cert-fingerprint", wrong];
+    let said = signing.sign_in_maintenance(&wrong).await?;
     ensure!(said.code != Some(0), "{said:#?}");
     Ok(())
 }
