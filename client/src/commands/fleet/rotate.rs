@@ -26,7 +26,7 @@ use serde_json::json;
 use self::client_file::ClientFile;
 use self::config::Authorities;
 use self::record::{Pair, Rotation};
-use self::step::{ClientChange, Fact, NodeChange, Step};
+use self::step::{Client, ClientChange, Fact, NodeChange, Step};
 use super::members::{self, Way};
 use super::store::Folder;
 use super::{authority_file, show, sign};
@@ -171,26 +171,14 @@ async fn drive(
 ) -> Result<(), Failure> {
     let mut waits: Option<(Instant, String)> = None;
     loop {
-        let facts = look::all(global, rotation).await?;
-        let step = step::next(client.fact(rotation)?, &facts);
-        let why = match &step {
-            Step::Done => return Ok(()),
-            Step::Wait(nodes) => in_words(nodes),
-            Step::Client(change) => {
-                client.change(rotation, *change)?;
-                tell(global, "client configuration", client_words(*change))?;
+        let facts = (client.fact(rotation)?, look::all(global, rotation).await?);
+        let why = match steps_of_a_look(global, rotation, client, facts).await? {
+            Outcome::Done => return Ok(()),
+            Outcome::Changed => {
                 waits = None;
                 continue;
             }
-            Step::Node(name, change) => match act(global, rotation, name, *change).await {
-                Ok(()) => {
-                    tell(global, name.as_str(), node_words(*change))?;
-                    waits = None;
-                    continue;
-                }
-                Err(failure) if is_away(&failure) => format!("{name}: {}", failure.chain()),
-                Err(failure) => return Err(failure),
-            },
+            Outcome::Waits(why) => why,
         };
         let since = waits
             .as_ref()
@@ -205,6 +193,53 @@ async fn drive(
         }
         waits = Some((since, why));
         tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// What came of a look at all nodes.
+enum Outcome {
+    Done,
+    /// Something was changed: look again.
+    Changed,
+    /// Nothing can be done now, for this reason.
+    Waits(String),
+}
+
+/// Takes the next step, and the same change of further nodes with it: between these nothing else decides, and a large fleet is not looked at
+/// again for each node.
+async fn steps_of_a_look(
+    global: &Global,
+    rotation: &Rotation,
+    client: &ClientFile,
+    mut facts: (Client, BTreeMap<MachineName, Fact>),
+) -> Result<Outcome, Failure> {
+    loop {
+        let step = step::next(facts.0, &facts.1);
+        let change = match &step {
+            Step::Done => return Ok(Outcome::Done),
+            Step::Wait(nodes) => return Ok(Outcome::Waits(in_words(nodes))),
+            Step::Client(change) => {
+                client.change(rotation, *change)?;
+                tell(global, "client configuration", client_words(*change))?;
+                return Ok(Outcome::Changed);
+            }
+            Step::Node(name, change) => {
+                match act(global, rotation, name, *change).await {
+                    Ok(()) => tell(global, name.as_str(), node_words(*change))?,
+                    Err(failure) if is_away(&failure) => {
+                        return Ok(Outcome::Waits(format!("{name} ({})", failure.chain())));
+                    }
+                    Err(failure) => return Err(failure),
+                }
+                *change
+            }
+        };
+        facts = step::after(facts, &step);
+        let next = step::next(facts.0, &facts.1);
+        let is_the_same = matches!(next, Step::Node(_, next) if next == change);
+        if !is_the_same {
+            return Ok(Outcome::Changed);
+        }
     }
 }
 
