@@ -19,6 +19,7 @@ use instar_tests::{
 };
 use serde_json::Value;
 use tonic::Code;
+use tonic::transport::Channel;
 
 use crate::PATIENCE;
 
@@ -68,20 +69,13 @@ struct Signing {
 impl Signing {
     fn begin(scratch: &Scratch) -> Result<Self> {
         let authority = Identity::administrator()?;
-        let config = keyless(&authority, "lamp-1")
-            .install_disk("/dev/vda")
-            .to_yaml();
-        let disk = scratch.join("disk.img");
-        create_blank_disk(&disk, DiskFormat::Raw, 2 << 30)?;
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .disk(&disk)
-            .without_config(authority.twin()?)
-            .start()?;
-        node.wait_for_line("the API answers on port", PATIENCE)?;
+        let config = keyless(&authority, "lamp-1").install_disk("/dev/vda");
+        let config = scratch.write("lamp-1.yaml", config.to_yaml())?;
+        let node = in_maintenance_mode(scratch, authority.twin()?)?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             file: authority_file(scratch, "authority.pem", &authority)?,
-            config: scratch.write("lamp-1.yaml", config)?.display().to_string(),
+            config: config.display().to_string(),
             node,
             authority,
         })
@@ -98,6 +92,17 @@ impl Signing {
         let insecure = ["--insecure", "-n", self.client.endpoint()];
         self.sign(&self.file, &[&insecure[..], more].concat()).await
     }
+}
+
+fn in_maintenance_mode(scratch: &Scratch, identity: Identity) -> Result<Node> {
+    let disk = scratch.join("disk.img");
+    create_blank_disk(&disk, DiskFormat::Raw, 2 << 30)?;
+    let node = Node::plan(scratch, &ImageUnderTest::first()?)
+        .disk(&disk)
+        .without_config(identity)
+        .start()?;
+    node.wait_for_line("the API answers on port", PATIENCE)?;
+    Ok(node)
 }
 
 async fn a_person_signs_the_request_of_a_machine(scratch: Scratch) -> Outcome {
@@ -167,6 +172,8 @@ async fn a_foreign_authority_is_refused(signing: &Signing, scratch: &Scratch) ->
     Ok(())
 }
 
+type Api = NodeCertificateServiceClient<Channel>;
+
 /// A certificate by the right authority.
 fn signed(signing: &Signing, request: &str, names: &[&str]) -> Result<String> {
     let ours = &signing.authority;
@@ -184,29 +191,24 @@ async fn what_is_for_another_machine_is_refused(signing: &Signing) -> Outcome {
     let before = signing.node.shown_certificate().await?;
     let mut api = NodeCertificateServiceClient::new(signing.node.channel().await?);
     let shown = api.show(ShowCertificateRequest {}).await?.into_inner();
+    let other_name = signed(signing, &shown.csr, &["lamp-9"])?;
+    is_refused(&mut api, other_name, "is for lamp-9").await?;
     let other_key = request_for_server(&PrivateKey::generate()?, &["lamp-1".into()])?;
-    for (certificate, why) in [
-        (signed(signing, &shown.csr, &["lamp-9"])?, "is for lamp-9"),
-        (
-            signed(signing, &other_key, &[])?,
-            "is for a key with the fingerprint",
-        ),
-    ] {
-        let authority = String::new();
-        let refused = api.grant(GrantCertificateRequest {
-            certificate,
-            authority,
-        });
-        let refused = refused.await.err().context("it was taken")?;
-        ensure!(
-            refused.code() == Code::InvalidArgument && refused.message().contains(why),
-            "{refused}"
-        );
-    }
-    ensure!(
-        signing.node.shown_certificate().await? == before,
-        "another one"
-    );
+    let other_key = signed(signing, &other_key, &[])?;
+    is_refused(&mut api, other_key, "is for a key with the fingerprint").await?;
+    let after = signing.node.shown_certificate().await?;
+    ensure!(after == before, "another one");
+    Ok(())
+}
+
+async fn is_refused(api: &mut Api, certificate: String, why: &str) -> Outcome {
+    let request = GrantCertificateRequest {
+        certificate,
+        authority: String::new(),
+    };
+    let refused = api.grant(request).await.err().context("it was taken")?;
+    ensure!(refused.code() == Code::InvalidArgument, "{refused}");
+    ensure!(refused.message().contains(why), "{refused}");
     Ok(())
 }
 
@@ -252,16 +254,9 @@ const NAMES: [&str; 2] = ["lamp-1", "lamp-2"];
 impl Fleet {
     async fn boot(scratch: &Scratch) -> Result<Self> {
         let old = Identity::administrator()?;
-        let with_key = MachineConfig::new(&old).hostname(NAMES[0]);
-        let configs = [with_key, keyless(&old, NAMES[1])];
-        let [first, second] = [0, 1].map(|number| {
-            let yaml = configs[number].to_yaml();
-            start(scratch, NAMES[number], yaml, &old)
-        });
-        let nodes = [first?, second?];
-        nodes[0].wait_for_api(PATIENCE * 2).await?;
-        nodes[1].wait_for_line("the API answers on port", PATIENCE * 2)?;
-        let config = scratch.write("fleet-config", old.client_config(&nodes[0].endpoint()?)?)?;
+        let nodes = machines(scratch, &old).await?;
+        let config = old.client_config(&nodes[0].endpoint()?)?;
+        let config = scratch.write("fleet-config", config)?;
         Ok(Self {
             client: Instarctl::of(&nodes[0], scratch)?.with_config(config.clone()),
             file: fleet_file(scratch, &nodes)?,
@@ -283,6 +278,22 @@ impl Fleet {
         Ok(said)
     }
 
+    /// Signs the request of the machine without the authority's key.
+    async fn sign(&self, authority: &str, more: &[&str]) -> Outcome {
+        let at = self.nodes[1].endpoint()?;
+        let sign = ["fleet", "sign", "--authority", authority, "--endpoints"];
+        let said = [&sign[..], &[&at], more].concat();
+        let said = self.client.run_elsewhere(&said).await?;
+        ensure!(said.code == Some(0), "{said:#?}");
+        Ok(())
+    }
+
+    async fn reaches_both(&self) -> Outcome {
+        let reached = self.is_reached_by(&self.config).await?;
+        ensure!(reached == [true; 2], "{reached:?}");
+        Ok(())
+    }
+
     /// Whether this client configuration reaches both machines.
     async fn is_reached_by(&self, config: &PathBuf) -> Result<[bool; 2]> {
         let client = self.client.with_config(config.clone());
@@ -294,6 +305,16 @@ impl Fleet {
         }
         Ok(reached)
     }
+}
+
+async fn machines(scratch: &Scratch, old: &Identity) -> Result<[Node; 2]> {
+    let with_key = MachineConfig::new(old).hostname(NAMES[0]).to_yaml();
+    let without = keyless(old, NAMES[1]).to_yaml();
+    let first = start(scratch, NAMES[0], with_key, old)?;
+    let second = start(scratch, NAMES[1], without, old)?;
+    first.wait_for_api(PATIENCE * 2).await?;
+    second.wait_for_line("the API answers on port", PATIENCE * 2)?;
+    Ok([first, second])
 }
 
 fn start(scratch: &Scratch, name: &str, yaml: String, old: &Identity) -> Result<Node> {
@@ -330,22 +351,13 @@ async fn the_authority_of_a_fleet_is_replaced(scratch: Scratch) -> Outcome {
 
 async fn the_machine_without_a_key_is_signed_for(fleet: &Fleet, scratch: &Scratch) -> Outcome {
     let file = authority_file(scratch, "old.pem", &fleet.old)?;
-    let (fingerprint, at) = (
-        fleet.nodes[1].fingerprint_on_console()?,
-        fleet.nodes[1].endpoint()?,
-    );
-    let sign = ["fleet", "sign", "--authority", &file, "--endpoints", &at];
-    let sign = [&sign[..], &["--cert-fingerprint", &fingerprint]].concat();
-    let said = fleet.client.run_elsewhere(&sign).await?;
-    ensure!(said.code == Some(0), "{said:#?}");
-    let reached = async || {
-        Ok(ensure!(
-            fleet.is_reached_by(&fleet.config).await? == [true; 2]
-        ))
-    };
-    fleet.nodes[1]
-        .wait_until("both are reached", PATIENCE, reached)
-        .await
+    let fingerprint = fleet.nodes[1].fingerprint_on_console()?;
+    fleet
+        .sign(&file, &["--cert-fingerprint", &fingerprint])
+        .await?;
+    let reached = async || fleet.reaches_both().await;
+    let node = &fleet.nodes[1];
+    node.wait_until("both are reached", PATIENCE, reached).await
 }
 
 async fn a_plan_changes_nothing(fleet: &Fleet) -> Outcome {
@@ -421,17 +433,6 @@ async fn the_old_client_is_refused_and_the_new_one_is_not(fleet: &Fleet) -> Outc
 
 async fn the_new_authority_signs_from_now_on(fleet: &Fleet) -> Outcome {
     let authority = format!("{}/authority.pem", fleet.state);
-    let at = fleet.nodes[1].endpoint()?;
-    let sign = [
-        "fleet",
-        "sign",
-        "--authority",
-        &authority,
-        "--endpoints",
-        &at,
-    ];
-    let said = fleet.client.run_elsewhere(&sign).await?;
-    ensure!(said.code == Some(0), "{said:#?}");
-    ensure!(fleet.is_reached_by(&fleet.config).await? == [true; 2]);
-    Ok(())
+    fleet.sign(&authority, &[]).await?;
+    fleet.reaches_both().await
 }

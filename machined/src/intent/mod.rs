@@ -9,6 +9,7 @@ mod disk;
 mod gate;
 mod granted_certificate;
 mod kernel;
+mod known_identity;
 mod network;
 mod node_certificate;
 mod registries;

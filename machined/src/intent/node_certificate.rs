@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
+use super::known_identity::{accepted, control_plane, names};
 use super::remember_trust::authorities;
-use super::trust::{accepted, control_plane, names};
 use crate::base::blocking_io;
 use crate::machine::Machine;
 use crate::trust::{self, Granted, Maintenance, NotGranted, Own, concern};

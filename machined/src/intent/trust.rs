@@ -1,6 +1,5 @@
 //! The authorities that the API trusts, and the key with which the node signs its own certificate.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::granted_certificate::keep_granted;
+use super::known_identity::{accepted, control_plane, names};
 use super::node_certificate::warn_of_the_end;
 use super::remember_trust::authorities;
 use crate::config::{MachineConfig, MachineType, MetricsReaders};
@@ -168,13 +168,6 @@ fn metrics(config: &MachineConfig) -> Option<MetricsSpec> {
     })
 }
 
-/// Returns where the machine gets its certificate, if it cannot sign one.
-pub(super) fn control_plane(config: &MachineConfig) -> Option<ControlPlane> {
-    let is_without = config.trust.ca_key.is_none();
-    let (host, token) = (config.control_plane_host.clone()?, config.token.clone()?);
-    is_without.then_some(ControlPlane { host, token })
-}
-
 /// Returns what the machine signs for workers with; None if it signs nothing.
 ///
 /// # Errors
@@ -233,15 +226,6 @@ pub fn accepted_authorities(config: &MachineConfig) -> anyhow::Result<Vec<Vec<u8
     accepted(&authorities(config))
 }
 
-pub(super) fn accepted(authorities: &Authorities) -> anyhow::Result<Vec<Vec<u8>>> {
-    let mut accepted =
-        vec![instar_pki::certificate_from_pem(&authorities.ca).context("machine.ca.crt")?];
-    for pem in &authorities.accepted {
-        accepted.push(instar_pki::certificate_from_pem(pem).context("machine.acceptedCAs")?);
-    }
-    Ok(accepted)
-}
-
 /// Returns when the youngest of the config's authorities was made.
 pub fn authorities_made(config: &MachineConfig) -> anyhow::Result<SystemTime> {
     let authorities = authorities(config);
@@ -256,18 +240,6 @@ pub fn authorities_made(config: &MachineConfig) -> anyhow::Result<SystemTime> {
 /// Returns the node's names; None before the network has been examined.
 fn known_names(status: &NetworkStatus) -> Option<Names> {
     (*status != NetworkStatus::default()).then(|| names(status))
-}
-
-pub(super) fn names(status: &NetworkStatus) -> Names {
-    let hostname = status.hostname.clone();
-    Names {
-        addresses: status
-            .addresses
-            .iter()
-            .map(|address| address.address.address())
-            .collect(),
-        hostnames: BTreeSet::from_iter((!hostname.is_empty()).then_some(hostname)),
-    }
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ mod tests {
         };
         let own = ["10.0.0.7", "localhost"];
         assert_eq!(said(&granted, &own, 0), None);
-        assert_eq!(said(&granted, &own, 335), None);
+        assert_eq!(said(&granted, &own, 334), None);
         let soon = said(&granted, &own, 340).unwrap();
         assert!(soon.contains("ends in 25 days"), "{soon}");
         assert!(said(&granted, &own, 400).unwrap().contains("has ended"));

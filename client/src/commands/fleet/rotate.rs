@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use instar_api::machine::ApplyConfigurationRequest;
 use instar_api::machine::apply_configuration_request::Mode;
+use instar_base::whole_file;
 use instar_client::{Failure, FailureKind};
 use instar_pki::CertificateAuthority;
 use instar_rollout::MachineName;
@@ -32,7 +33,6 @@ use super::store::Folder;
 use super::{authority_file, show, sign};
 use crate::cli::{FleetRotate, Global};
 use crate::commands::patch::read_config;
-use crate::private_file;
 
 /// The pause between two looks while there is nothing to do.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
         }
         None => {
             let rotation = left(new_rotation(global, arguments, &client)?, arguments)?;
-            keep_for_the_person(&folder, &client, &rotation)?;
+            keep(&folder, BEFORE, &client.text()?)?;
             rotation
         }
     };
@@ -74,6 +74,9 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
         Duration::from_secs(arguments.patience.0),
     )
     .await?;
+    // Not before the end: an authority of an earlier rotation may be there, and is in force until then.
+    let authority = authority_file::to_pem(&rotation.authority()?);
+    keep(&folder, AUTHORITY, &authority)?;
     let ended = Rotation {
         has_ended: true,
         ..rotation
@@ -147,19 +150,11 @@ fn left(mut rotation: Rotation, arguments: &FleetRotate) -> Result<Rotation, Fai
     Ok(rotation)
 }
 
-/// Writes the new authority and the old client configuration beside the record, before anything changes.
-fn keep_for_the_person(
-    folder: &Folder,
-    client: &ClientFile,
-    rotation: &Rotation,
-) -> Result<(), Failure> {
-    let authority = authority_file::to_pem(&rotation.authority()?);
-    for (name, content) in [(AUTHORITY, authority), (BEFORE, client.text()?)] {
-        let path = folder.file(name);
-        private_file::replace(&path, &content)
-            .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))?;
-    }
-    Ok(())
+/// Writes a file for the person into the folder.
+fn keep(folder: &Folder, name: &str, content: &str) -> Result<(), Failure> {
+    let path = folder.file(name);
+    whole_file::replace(&path, 0o600, content.as_bytes())
+        .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))
 }
 
 /// Takes one step after the other until there is none.

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use instar_base::whole_file;
 use instar_client::{Failure, FailureKind};
 use instar_pki::client_config::{ClientConfig, Context};
 
 use super::record::Rotation;
 use super::step::{Authority, Client, ClientChange};
 use crate::cli::Global;
-use crate::{private_file, target};
+use crate::target;
 
 /// One context of a client configuration.
 pub(super) struct ClientFile {
@@ -140,7 +141,8 @@ impl ClientFile {
         let text = config
             .to_yaml()
             .map_err(|error| self.unusable().because(error))?;
-        private_file::replace(&self.path, &text)
+        // On the disk before a node changes: the file must not fall behind the nodes when the power is cut.
+        whole_file::replace(&self.path, 0o600, text.as_bytes())
             .map_err(|error| Failure::io(format!("cannot write {}", self.path.display()), error))
     }
 }
