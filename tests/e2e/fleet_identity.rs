@@ -1,7 +1,7 @@
 //! Certificates of a fleet without a control plane: a machine's request is signed by a person (`fleet sign`), and the authority of several
 //! machines is replaced by another one (`fleet rotate`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
@@ -295,8 +295,8 @@ impl Fleet {
     }
 
     /// Whether this client configuration reaches both machines.
-    async fn is_reached_by(&self, config: &PathBuf) -> Result<[bool; 2]> {
-        let client = self.client.with_config(config.clone());
+    async fn is_reached_by(&self, config: &Path) -> Result<[bool; 2]> {
+        let client = self.client.with_config(config.to_path_buf());
         let mut reached = [false; 2];
         for (node, reached) in self.nodes.iter().zip(&mut reached) {
             let version = ["--endpoints", &node.endpoint()?, "version"].map(str::to_owned);
@@ -395,11 +395,7 @@ async fn it_is_killed_twice_and_every_machine_is_reached(fleet: &Fleet) -> Outco
         rotation.wait_for(until, PATIENCE, is_meant)?;
         // Killed.
         drop(rotation);
-        let reached = async || {
-            Ok(ensure!(
-                fleet.is_reached_by(&fleet.config).await? == [true; 2]
-            ))
-        };
+        let reached = async || fleet.reaches_both().await;
         let what = "both are reached";
         fleet.nodes[0].wait_until(what, PATIENCE, reached).await?;
     }
@@ -426,7 +422,11 @@ async fn the_old_client_is_refused_and_the_new_one_is_not(fleet: &Fleet) -> Outc
         "the new one is refused"
     );
     let before = PathBuf::from(&fleet.state).join("talosconfig.before");
-    let refused = async || Ok(ensure!(fleet.is_reached_by(&before).await? == [false; 2]));
+    let refused = async || {
+        let reached = fleet.is_reached_by(&before).await?;
+        ensure!(reached == [false; 2], "{reached:?}");
+        Ok(())
+    };
     let what = "the old one is refused";
     fleet.nodes[0].wait_until(what, PATIENCE, refused).await
 }
