@@ -169,7 +169,9 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            let now = SystemTime::now();
+            // Certificates have whole seconds.
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(since.unwrap().as_secs());
             let ours = CertificateAuthority::generate(now).unwrap();
             Bench {
                 accepted: vec![ours.certificate().to_vec()],
@@ -273,7 +275,7 @@ mod tests {
         };
         let own = ["10.0.0.7", "localhost"];
         assert_eq!(said(&granted, &own, 0), None);
-        assert_eq!(said(&granted, &own, 334), None);
+        assert_eq!(said(&granted, &own, 335), None);
         let soon = said(&granted, &own, 340).unwrap();
         assert!(soon.contains("ends in 25 days"), "{soon}");
         assert!(said(&granted, &own, 400).unwrap().contains("has ended"));
