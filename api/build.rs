@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file with a service or a package of its own; imports are included.
-const FILES: [&str; 27] = [
+const FILES: [&str; 28] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -21,6 +21,7 @@ const FILES: [&str; 27] = [
     "instar/image_pins.proto",
     "instar/image_updates.proto",
     "instar/metrics.proto",
+    "instar/node_certificate.proto",
     "instar/temporary_registry.proto",
     "instar/upgrade.proto",
     "instar/upgrade_follow.proto",

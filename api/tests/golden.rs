@@ -210,6 +210,7 @@ fn descriptors_name_every_service() {
             "instar.ImagePinService",
             "instar.ImageUpdateService",
             "instar.MetricsService",
+            "instar.NodeCertificateService",
             "instar.TemporaryRegistryService",
             "instar.UpgradeFollowService",
             "instar.UpgradeService",

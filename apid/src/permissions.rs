@@ -131,6 +131,8 @@ const TABLE: &[(&[Role], &[&str])] = &[
 /// `LVMService` and `MDService` are the interface's other exceptions. They are not served, and so not opened to callers without
 /// certificates.
 const MAINTENANCE: &[&str] = &[
+    "/instar.NodeCertificateService/Grant",
+    "/instar.NodeCertificateService/Show",
     "/machine.MachineService/ApplyConfiguration",
     "/storage.StorageService/BlockDeviceWipe",
 ];

@@ -29,7 +29,7 @@ pub(crate) use client_config::Config;
 pub(crate) use commands::Command;
 pub(crate) use disks::{Wipe, WipeMethod};
 pub(crate) use files::{FileType, List, Usage};
-pub(crate) use fleet::{Fleet, FleetLimits, FleetRoll, FleetState};
+pub(crate) use fleet::{Fleet, FleetLimits, FleetRoll, FleetRotate, FleetSign, FleetState};
 pub(crate) use follow::Follow;
 pub(crate) use generate::{Gen, GenConfig, GenSecrets};
 pub(crate) use images::{FetchTerms, Image};
@@ -37,7 +37,7 @@ pub(crate) use inspect::Inspect;
 pub(crate) use kubernetes::Etcd;
 pub(crate) use lifecycle::{RebootMode, Reset, Upgrade, UpgradeMode, Wait};
 pub(crate) use machine_config::{
-    ApplyConfig, ApplyHow, ApplyMode, Edit, MachineMode, Patch, Validate, WhichConfig,
+    ApplyConfig, ApplyHow, ApplyMode, Edit, MachineMode, Patch, Validate,
 };
 pub(crate) use meta::Meta;
 pub(crate) use network::{Netstat, Pcap};

@@ -64,6 +64,7 @@ pub fn api_request(bytes: &[u8]) {
         instar::PrepareUpgradeRequest,
         instar::BundleExportRequest,
         instar::ServeImagesRequest,
+        instar::GrantCertificateRequest,
         securityapi::CertificateRequest,
     ];
 }

@@ -33,12 +33,12 @@ pub const TRUST: StateFile = StateFile {
     loss: "a machine that lost its config is closed to everybody",
 };
 
-/// The certificate that a control plane has signed for this machine, with its key.
+/// The certificate that a control plane or a person has signed for this machine, with its key.
 pub const GRANTED_CERTIFICATE: StateFile = StateFile {
     name: "certificate.json",
     mode: 0o600,
     writer: "trust/granted.rs",
-    loss: "a machine without the authority's key asks its control plane for another certificate",
+    loss: "a machine without the authority's key asks its control plane for another certificate, or waits for a person's",
 };
 
 /// The upgrade under way.

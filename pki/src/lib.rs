@@ -26,7 +26,7 @@ pub use authority::{AuthorityError, CertificateAuthority, IssuedCertificate};
 pub use certificate::{SubjectName, ValidityError};
 pub use kept::{KeptError, names_public_key, server_names, validity};
 pub use key::{KeyError, PrivateKey};
-pub use peer::{PeerError, client_roles, public_key_fingerprint};
+pub use peer::{PeerError, client_roles, fingerprint_of, public_key_fingerprint};
 pub use pem::{
     PemError, certificate_from_pem, certificate_to_pem, certificates_from_pem,
     private_key_from_pem, with_standard_label,

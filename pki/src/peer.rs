@@ -66,7 +66,8 @@ pub fn public_key_fingerprint(certificate: &[u8]) -> Result<String, PeerError> {
     Ok(fingerprint_of(certificate.public_key().raw))
 }
 
-pub(crate) fn fingerprint_of(public_key_info: &[u8]) -> String {
+/// The fingerprint of a key, of its SubjectPublicKeyInfo in DER; see [`public_key_fingerprint`].
+pub fn fingerprint_of(public_key_info: &[u8]) -> String {
     BASE64_STANDARD.encode(ring::digest::digest(&ring::digest::SHA256, public_key_info))
 }
 

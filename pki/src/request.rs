@@ -59,6 +59,11 @@ impl ServerRequest {
         Self::from_der(&to_der(text).ok_or(RequestError::Pem)?)
     }
 
+    /// The fingerprint of its key, see [`crate::public_key_fingerprint`].
+    pub fn fingerprint(&self) -> String {
+        peer::fingerprint_of(&self.public_key_info)
+    }
+
     fn from_der(request: &[u8]) -> Result<Self, RequestError> {
         let malformed = |error: &dyn std::fmt::Display| RequestError::Malformed(error.to_string());
         let (rest, request) =

@@ -25,6 +25,7 @@ mod disk;
 mod drain;
 mod edits;
 mod fleet;
+mod fleet_identity;
 mod forwarding;
 mod full_var;
 mod hang_ups;
@@ -117,7 +118,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 45] = [
+const OF_LONG_RUNS: [Area; 46] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -163,6 +164,7 @@ const OF_LONG_RUNS: [Area; 45] = [
     ways_in::tests,
     upgrade_trust::tests,
     worker_certificates::tests,
+    fleet_identity::tests,
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.

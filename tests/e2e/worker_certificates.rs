@@ -17,7 +17,10 @@ use tonic::{Code, Request, Status};
 use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![a_worker_gets_its_certificate_from_the_control_plane]
+    tests![
+        a_worker_gets_its_certificate_from_the_control_plane,
+        a_new_authority_reaches_the_worker_by_the_control_plane
+    ]
 }
 
 /// The machines' addresses on the network that they share.
@@ -285,5 +288,51 @@ async fn it_keeps_it_over_a_power_cut(worker: Node, cluster: &Cluster) -> Outcom
         .wait_until("clients can verify it", PATIENCE, verified)
         .await?;
     ensure!(worker.shown_certificate().await? == before, "another one");
+    Ok(())
+}
+
+async fn a_new_authority_reaches_the_worker_by_the_control_plane(scratch: Scratch) -> Outcome {
+    let (cluster, cable) = (Cluster::new()?, Cable(lease_port()?));
+    let worker = boot_worker(&scratch, &cluster, &cable).await?;
+    let plane = boot_plane(&scratch, &cluster, &cable).await?;
+    it_gets_a_certificate(&worker, &cluster).await?;
+    let config = cluster.authority.client_config(&plane.endpoint()?)?;
+    let config = scratch.write("rotating.yaml", config)?;
+    let client = Instarctl::of(&plane, &scratch)?.with_config(config);
+    chapters![
+        the_authority_of_both_is_replaced(&client, [&worker, &plane], &scratch),
+        both_are_verified_by_the_new_one(&client, [&worker, &plane]),
+    ]
+    .await?;
+    ensure!(is_verified(&worker, &cluster).await.is_err(), "by the old");
+    Ok(())
+}
+
+async fn the_authority_of_both_is_replaced(
+    client: &Instarctl,
+    [worker, plane]: [&Node; 2],
+    scratch: &Scratch,
+) -> Outcome {
+    let (worker, plane) = (worker.endpoint()?, plane.endpoint()?);
+    let fleet = format!(
+        "nodes:\n  - {{name: a-worker, address: \"{worker}\"}}\n  - {{name: plane, address: \"{plane}\"}}\n"
+    );
+    let fleet = scratch.write("fleet.yaml", fleet)?.display().to_string();
+    let state = scratch.join("rotation").display().to_string();
+    let rotate = ["fleet", "rotate", "--fleet", &fleet, "--state", &state];
+    let said = client.run(&rotate).await?;
+    println!("{}{}", said.output, said.complaint);
+    ensure!(said.code == Some(0), "{said:#?}");
+    ensure!(!said.output.contains("signed here"), "{said:#?}");
+    Ok(())
+}
+
+async fn both_are_verified_by_the_new_one(client: &Instarctl, nodes: [&Node; 2]) -> Outcome {
+    for node in nodes {
+        let at = node.endpoint()?;
+        let version = ["--endpoints", &at, "version"];
+        let said = client.run_elsewhere(&version).await?;
+        ensure!(said.code == Some(0), "{said:#?}");
+    }
     Ok(())
 }

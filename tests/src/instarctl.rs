@@ -111,9 +111,15 @@ impl Instarctl {
 
     /// Runs a command to its end.
     pub async fn run(&self, arguments: &[&str]) -> Result<Said> {
+        let to_the_node = ["--endpoints", &self.endpoint];
+        self.run_elsewhere(&[&to_the_node[..], arguments].concat())
+            .await
+    }
+
+    /// The same with arguments that name another node by its endpoint.
+    pub async fn run_elsewhere(&self, arguments: &[&str]) -> Result<Said> {
         let mut command = tokio::process::Command::new(&self.program);
         command.arg("--talosconfig").arg(&self.client_config);
-        command.args(["--endpoints", &self.endpoint]);
         command
             .args(arguments)
             .stdin(Stdio::null())

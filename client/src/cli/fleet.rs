@@ -20,6 +20,17 @@ pub(crate) enum Fleet {
     Roll(FleetRoll),
     /// Show how far the rollout is
     Status(FleetState),
+    /// Sign the certificates of nodes that have no authority's key and no control plane to ask
+    ///
+    /// Each node shows a request for its own key and names. It is signed on this computer and given back; the node refuses a certificate that
+    /// is for another machine or by another authority. A node that clients cannot verify yet has to be named by the fingerprint on its console
+    /// (--cert-fingerprint), one without a machine config also with --insecure.
+    Sign(FleetSign),
+    /// Replace the authority of all nodes by a new one, or go on where that was interrupted
+    ///
+    /// First all nodes accept the new authority, then this client configuration gets a certificate of it, then the nodes get theirs, and then
+    /// the old authority is dropped. At each moment the client configuration reaches every node that is up. A node that is away is waited for.
+    Rotate(FleetRotate),
     /// Show the rollout as a page for a browser, which can steer it too; runs until it is ended
     ///
     /// The address that is printed ends in a key: whoever has it may pause, approve, abort and roll back.
@@ -69,6 +80,51 @@ pub(crate) enum Fleet {
         #[command(flatten)]
         state: FleetState,
     },
+}
+
+/// Arguments of `fleet sign`.
+#[derive(Args, Debug)]
+pub(crate) struct FleetSign {
+    /// File with the authority and its key: secrets of `gen secrets`, a machine config that has them, or PEM
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authority: PathBuf,
+    /// How long the certificates are valid (12h, 90d)
+    #[arg(long, value_name = "TIME", default_value = "365d")]
+    pub(crate) valid_for: Seconds,
+    /// Further name or address for the certificate, which the node's config brings; only for a node without a config
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Vec<String>,
+    /// Send this machine config to the node after the certificate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) apply: Option<PathBuf>,
+    /// File with the nodes of the fleet, instead of -n
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["apply", "name"])]
+    pub(crate) fleet: Option<PathBuf>,
+}
+
+/// Arguments of `fleet rotate`.
+#[derive(Args, Debug)]
+pub(crate) struct FleetRotate {
+    /// File with the nodes of the fleet
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fleet: Option<PathBuf>,
+    /// File with the new authority and its key, as for `fleet sign` [default: a new one is made]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authority: Option<PathBuf>,
+    /// How long the certificates of nodes without the authority's key are valid (12h, 90d)
+    #[arg(long, value_name = "TIME", default_value = "365d")]
+    pub(crate) valid_for: Seconds,
+    /// Do not wait for this node: it keeps the old authority; may be given several times
+    #[arg(long, value_name = "NODE")]
+    pub(crate) leave: Vec<String>,
+    /// Show the next steps, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// How long to wait for nodes that are away, while there is nothing else to do
+    #[arg(long, value_name = "TIME", default_value = "30m")]
+    pub(crate) patience: Seconds,
+    #[command(flatten)]
+    pub(crate) state: FleetState,
 }
 
 /// Where the state of the rollout is kept.

@@ -19,7 +19,7 @@ const USUAL_EDITOR: &str = "vi";
 pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure> {
     let editor = editor(|name| std::env::var_os(name));
     for node in target::all(global).await? {
-        let config = read_config(&node, &arguments.which).await?;
+        let config = read_config(&node, &arguments.which.id).await?;
         // Readable for its owner alone: the config holds the authority's key.
         let file = tempfile::Builder::new()
             .prefix("instarctl-edit-")

@@ -1,4 +1,4 @@
-//! `fleet`: rollouts over many nodes, without a server. The rules are in the crate `instar-rollout`; this is one of its drivers.
+//! `fleet`: rollouts over many nodes, their certificates and their authority, without a server. The rules are in the crate `instar-rollout`; this is one of its drivers.
 //!
 //! ```text
 //!  roll ── members, plan ─► store ◄── pause, resume, abort, rollback, approve, hold
@@ -13,12 +13,15 @@
 //! was the other choice. It would work only while a driver runs, and a pause has to count for the next driver as well.
 
 mod act;
+mod authority_file;
 mod drive;
 mod look;
 mod members;
 mod plan;
+mod rotate;
 mod serve;
 mod show;
+mod sign;
 mod store;
 
 use instar_client::{Failure, FailureKind};
@@ -31,6 +34,8 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
     match fleet {
         Fleet::Plan(arguments) => plan::run(global, arguments).await,
         Fleet::Roll(arguments) => roll(global, arguments).await,
+        Fleet::Sign(arguments) => sign::run(global, arguments).await,
+        Fleet::Rotate(arguments) => rotate::run(global, arguments).await,
         Fleet::Status(state) => status(global, state),
         Fleet::Serve { listen, state } => serve::run(global, *listen, state).await,
         Fleet::Pause { reason, state } => {

@@ -127,12 +127,20 @@ impl Secrets {
 
     /// The values for a machine config: the authority of the API, and the token.
     pub(super) fn of_machines(
-        self,
+        mut self,
         path: &Path,
     ) -> Result<(CertificateAuthority, String), Failure> {
-        let lacks = |what: &str| not_secrets(path).because(format!("it has no {what}"));
-        let pair = self.certs.os.ok_or_else(|| lacks("certs.os"))?;
-        let token = self.trustdinfo.token.filter(|token| !token.is_empty());
+        let token = self.trustdinfo.token.take();
+        let token = token.filter(|token| !token.is_empty());
+        let authority = self.authority(path)?;
+        let lacks = || not_secrets(path).because("it has no trustdinfo.token");
+        Ok((authority, token.ok_or_else(lacks)?))
+    }
+
+    /// The authority of the API.
+    pub(super) fn authority(self, path: &Path) -> Result<CertificateAuthority, Failure> {
+        let lacks = || not_secrets(path).because("it has no certs.os");
+        let pair = self.certs.os.ok_or_else(lacks)?;
         let decoded = |text: &str| {
             let bare: String = text.split_ascii_whitespace().collect();
             let bytes = BASE64_STANDARD.decode(bare).ok();
@@ -141,13 +149,12 @@ impl Secrets {
         let (certificate, key) = decoded(&pair.crt).zip(decoded(&pair.key)).ok_or_else(|| {
             not_secrets(path).because("certs.os.crt and certs.os.key must be base64 of PEM")
         })?;
-        let authority = CertificateAuthority::from_pem(&certificate, &key)
-            .map_err(|error| not_secrets(path).because(error))?;
-        Ok((authority, token.ok_or_else(|| lacks("trustdinfo.token"))?))
+        CertificateAuthority::from_pem(&certificate, &key)
+            .map_err(|error| not_secrets(path).because(error))
     }
 
     /// Reads the secrets from a machine config, in either shape.
-    fn of_config(path: &Path) -> Result<Self, Failure> {
+    pub(super) fn of_config(path: &Path) -> Result<Self, Failure> {
         let documents = patch::documents(&read(path)?).map_err(|error| {
             let name = path.display();
             Failure::new(

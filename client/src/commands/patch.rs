@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::apply_config::apply;
 use super::get;
-use crate::cli::{Global, Patch, WhichConfig};
+use crate::cli::{Global, Patch};
 use crate::{patch, target};
 
 pub(super) async fn run(global: &Global, arguments: &Patch) -> Result<(), Failure> {
@@ -14,7 +14,7 @@ pub(super) async fn run(global: &Global, arguments: &Patch) -> Result<(), Failur
     let all: Vec<String> = arguments.patches.iter().cloned().chain(file).collect();
     let patches = patch::read_all(&all)?;
     for node in target::all(global).await? {
-        let config = read_config(&node, &arguments.which).await?;
+        let config = read_config(&node, &arguments.which.id).await?;
         let changed = patch::apply(&config, &patches)?;
         if changed == config {
             nothing_applied(global, &node)?;
@@ -25,12 +25,12 @@ pub(super) async fn run(global: &Global, arguments: &Patch) -> Result<(), Failur
     Ok(())
 }
 
-/// The node's machine config, as it was written.
-pub(super) async fn read_config(node: &Node, which: &WhichConfig) -> Result<String, Failure> {
+/// The node's machine config, as it was written. `id`: the one in force (`v1alpha1`) or for the next boot (`persistent`).
+pub(super) async fn read_config(node: &Node, id: &str) -> Result<String, Failure> {
     let request = node.request(GetRequest {
         namespace: "config".to_owned(),
         r#type: "MachineConfigs.config.talos.dev".to_owned(),
-        id: which.id.clone(),
+        id: id.to_owned(),
         options: None,
     });
     let reply = get::state(node).get(request).await;

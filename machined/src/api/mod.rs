@@ -27,6 +27,7 @@ mod logs;
 mod machine_service;
 mod metrics;
 mod netstat;
+mod node_certificate;
 mod packet_capture;
 mod readers;
 mod readiness;
@@ -62,6 +63,7 @@ use instar_api::instar::bundle_service_server::BundleServiceServer;
 use instar_api::instar::image_pin_service_server::ImagePinServiceServer;
 use instar_api::instar::image_update_service_server::ImageUpdateServiceServer;
 use instar_api::instar::metrics_service_server::MetricsServiceServer;
+use instar_api::instar::node_certificate_service_server::NodeCertificateServiceServer;
 use instar_api::instar::temporary_registry_service_server::TemporaryRegistryServiceServer;
 use instar_api::instar::upgrade_follow_service_server::UpgradeFollowServiceServer;
 use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
@@ -91,6 +93,7 @@ use inspect_service::InspectApi;
 use lifecycle::LifecycleApi;
 use machine_service::MachineApi;
 use metrics::MetricsApi;
+use node_certificate::NodeCertificateApi;
 use security_service::SecurityApi;
 use state::StateApi;
 use storage::StorageApi;
@@ -195,6 +198,9 @@ fn routes(machine: &Arc<Machine>) -> Routes {
             machine.clone(),
         )))
         .add_service(ImageUpdateServiceServer::new(ImageUpdateApi::new(
+            machine.clone(),
+        )))
+        .add_service(NodeCertificateServiceServer::new(NodeCertificateApi::new(
             machine.clone(),
         )))
         .add_service(MetricsServiceServer::new(MetricsApi::new(machine.clone())))

@@ -1,5 +1,5 @@
-//! Keeps the certificate that a control plane has signed on STATE: after a reboot the node's clients can verify it even if no control plane
-//! lives.
+//! Keeps the certificate that a control plane or a person has signed on STATE: after a reboot the node's clients can verify it even if no
+//! control plane lives.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) async fn keep_granted(machine: Arc<Machine>) {
                     }
                     Ok(_) => {}
                     Err(error) => tracing::warn!(
-                        "the certificate from the control plane that was kept is lost: {error:#}"
+                        "the certificate from the control plane or a person that was kept is lost: {error:#}"
                     ),
                 }
             }
@@ -42,7 +42,7 @@ pub(super) async fn keep_granted(machine: Arc<Machine>) {
                     blocking_io::within(blocking_io::ANSWER, move || newest.write(&state));
                 if let Err(error) = writing.await.map_err(anyhow::Error::from).flatten() {
                     tracing::warn!(
-                        "the certificate from the control plane is not kept over a reboot: {error:#}"
+                        "the certificate from the control plane or a person is not kept over a reboot: {error:#}"
                     );
                 }
             }

@@ -9,7 +9,9 @@ mod disk;
 mod gate;
 mod granted_certificate;
 mod kernel;
+mod known_identity;
 mod network;
+mod node_certificate;
 mod registries;
 mod remember_trust;
 mod time;
@@ -22,6 +24,9 @@ pub use disk::disk;
 pub use gate::gate_probes;
 pub use kernel::kernel;
 pub use network::network;
+pub use node_certificate::{
+    CertificateStanding, GrantError, certificate_standing, grant_certificate, show_request,
+};
 pub use registries::{puller, puller_at_pace, puller_with_credentials, trust as trusted_servers};
 pub use remember_trust::remember_trust;
 pub use time::time;

@@ -1,6 +1,5 @@
 //! The authorities that the API trusts, and the key with which the node signs its own certificate.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +9,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::granted_certificate::keep_granted;
+use super::known_identity::{accepted, control_plane, names};
+use super::node_certificate::warn_of_the_end;
 use super::remember_trust::authorities;
 use crate::config::{MachineConfig, MachineType, MetricsReaders};
 use crate::machine::{Configured, Machine};
@@ -39,6 +40,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
         pinned: machine.pinned_key.clone(),
     };
     let (mut ask, follower, start) = (Some(ask), machine.clone(), Instant::now());
+    let mut keeps_granted = false;
     crate::base::task::spawn(async move {
         loop {
             let configured = config.borrow_and_update().clone();
@@ -49,11 +51,15 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             let is_done = follow_workers(&follower.workers_port, signs && is_time)
                 & (is_time || !signs)
                 & follow_metrics(&follower.metrics_port, of_config.and_then(metrics));
-            // These two tasks stay, and rest while the config has the authority's key.
+            // These tasks stay, and rest while the config has the authority's key.
+            if !keeps_granted && is_without_key(of_config, &without) {
+                keeps_granted = true;
+                crate::base::task::spawn(keep_granted(follower.clone()));
+                crate::base::task::spawn(warn_of_the_end(follower.clone()));
+            }
             if of_config.and_then(control_plane).is_some()
                 && let Some(ask) = ask.take()
             {
-                crate::base::task::spawn(keep_granted(follower.clone()));
                 crate::base::task::spawn(ask.run());
             }
             match trust_of(configured.as_deref(), &without) {
@@ -106,6 +112,15 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     }
 }
 
+/// Whether the machine knows its authority, and has not got the key.
+fn is_without_key(config: Option<&MachineConfig>, without: &Maintenance) -> bool {
+    match (config, without) {
+        (Some(config), _) => config.trust.ca_key.is_none(),
+        (None, Maintenance::Authorities(remembered)) => remembered.key.is_none(),
+        (None, Maintenance::Open | Maintenance::Closed(_)) => false,
+    }
+}
+
 fn trust_of(configured: Option<&Configured>, without: &Maintenance) -> anyhow::Result<Trust> {
     match (configured, without) {
         (Some(Configured { config, .. }), _) => trust_in(
@@ -153,13 +168,6 @@ fn metrics(config: &MachineConfig) -> Option<MetricsSpec> {
     })
 }
 
-/// Returns where the machine gets its certificate, if it cannot sign one.
-fn control_plane(config: &MachineConfig) -> Option<ControlPlane> {
-    let is_without = config.trust.ca_key.is_none();
-    let (host, token) = (config.control_plane_host.clone()?, config.token.clone()?);
-    is_without.then_some(ControlPlane { host, token })
-}
-
 /// Returns what the machine signs for workers with; None if it signs nothing.
 ///
 /// # Errors
@@ -200,7 +208,7 @@ fn trust_in(
         .context("machine.ca")?;
     if authority.is_none() && control_plane.is_none() {
         tracing::warn!(
-            "the machine has no CA key: clients cannot verify this node, pin its fingerprint"
+            "the machine has no CA key: until its request is signed (instarctl fleet sign), clients can only pin its fingerprint"
         );
     }
     let mut extra_names = authorities.names.clone();
@@ -218,15 +226,6 @@ pub fn accepted_authorities(config: &MachineConfig) -> anyhow::Result<Vec<Vec<u8
     accepted(&authorities(config))
 }
 
-fn accepted(authorities: &Authorities) -> anyhow::Result<Vec<Vec<u8>>> {
-    let mut accepted =
-        vec![instar_pki::certificate_from_pem(&authorities.ca).context("machine.ca.crt")?];
-    for pem in &authorities.accepted {
-        accepted.push(instar_pki::certificate_from_pem(pem).context("machine.acceptedCAs")?);
-    }
-    Ok(accepted)
-}
-
 /// Returns when the youngest of the config's authorities was made.
 pub fn authorities_made(config: &MachineConfig) -> anyhow::Result<SystemTime> {
     let authorities = authorities(config);
@@ -241,18 +240,6 @@ pub fn authorities_made(config: &MachineConfig) -> anyhow::Result<SystemTime> {
 /// Returns the node's names; None before the network has been examined.
 fn known_names(status: &NetworkStatus) -> Option<Names> {
     (*status != NetworkStatus::default()).then(|| names(status))
-}
-
-fn names(status: &NetworkStatus) -> Names {
-    let hostname = status.hostname.clone();
-    Names {
-        addresses: status
-            .addresses
-            .iter()
-            .map(|address| address.address.address())
-            .collect(),
-        hostnames: BTreeSet::from_iter((!hostname.is_empty()).then_some(hostname)),
-    }
 }
 
 #[cfg(test)]

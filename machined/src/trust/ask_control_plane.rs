@@ -8,20 +8,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use instar_api::securityapi::{CertificateRequest, CertificateResponse};
 use instar_api::{CERTIFICATE_METHOD, CERTIFICATES_PORT, TOKEN_KEY};
 use instar_pki::{IssuedCertificate, SubjectName};
 use prost::Message as _;
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier as _;
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
 use super::control_plane::ControlPlane;
 use super::granted::{self, Granted, Next};
+use super::issuer::issuer_of;
 use super::server_identity::{Names, PinnedKey, Trust, subjects};
 use crate::apid::OneCall;
 use crate::base::back_off::BackOff;
@@ -159,6 +158,7 @@ impl AskControlPlane {
             certificate,
             key: key.to_pem(),
             asked: question.names.clone(),
+            by_hand: false,
         }));
         Ok(())
     }
@@ -236,32 +236,9 @@ impl Question {
         let pem = std::str::from_utf8(&answer.crt).context("the certificate is no text")?;
         let certificate = instar_pki::certificate_from_pem(pem)?;
         IssuedCertificate::from_der(certificate.clone(), key.to_vec())?;
-        let names = instar_pki::server_names(&certificate)?;
-        let name = names.iter().find_map(server_name);
-        let name = name.context("the certificate has no name")?;
-        let leaf = CertificateDer::from(certificate.clone());
-        for authority in &self.accepted {
-            let mut roots = RootCertStore::empty();
-            roots.add(CertificateDer::from(authority.clone()))?;
-            let provider = Arc::new(rustls::crypto::ring::default_provider());
-            let verifier =
-                WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-            let now = UnixTime::now();
-            if verifier
-                .verify_server_cert(&leaf, &[], &name, &[], now)
-                .is_ok()
-            {
-                return Ok((authority.clone(), certificate));
-            }
-        }
-        bail!("no accepted authority signed the certificate")
-    }
-}
-
-fn server_name(name: &SubjectName) -> Option<ServerName<'static>> {
-    match name {
-        SubjectName::Ip(address) => Some(ServerName::IpAddress((*address).into())),
-        SubjectName::Dns(name) => ServerName::try_from(name.clone()).ok(),
+        let issuer = issuer_of(&certificate, &self.accepted)?;
+        let issuer = issuer.context("no accepted authority signed the certificate")?;
+        Ok((issuer, certificate))
     }
 }
 

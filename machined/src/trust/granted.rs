@@ -1,4 +1,5 @@
-//! The certificate that a control plane has signed for a machine without the authority's key, and when the machine asks for the next one.
+//! The certificate that a control plane or a person has signed for a machine without the authority's key, and when the machine asks a control
+//! plane for the next one.
 //!
 //! ```text
 //!   no certificate ──ask──► granted ──half of its life, other names, another authority──► ask again, the old one stays in use
@@ -34,6 +35,9 @@ pub struct Granted {
     pub(super) key: String,
     /// The names that the machine asked for. The certificate may have fewer: a control plane leaves out those of its own.
     pub(super) asked: BTreeSet<String>,
+    /// Whether a person has given it: then nobody gives the next one unasked.
+    #[serde(default)]
+    pub(super) by_hand: bool,
 }
 
 /// Does not show the key.
@@ -55,15 +59,25 @@ pub(super) enum Next {
 }
 
 impl Granted {
+    /// Whether a person has given it.
+    pub fn is_by_hand(&self) -> bool {
+        self.by_hand
+    }
+
+    /// The certificate, DER.
+    pub fn certificate(&self) -> &[u8] {
+        &self.certificate
+    }
+
     /// Whether clients can verify it now: by an accepted authority (DER), within its dates.
-    pub(super) fn is_good(&self, accepted: &[Vec<u8>], now: SystemTime) -> bool {
+    pub fn is_good(&self, accepted: &[Vec<u8>], now: SystemTime) -> bool {
         let dates = instar_pki::validity(&self.certificate);
         accepted.contains(&self.authority)
             && dates.is_ok_and(|(begin, end)| begin <= now && now < end)
     }
 
     /// When it ends.
-    pub(super) fn end(&self) -> SystemTime {
+    pub fn end(&self) -> SystemTime {
         let dates = instar_pki::validity(&self.certificate);
         dates.map_or(SystemTime::UNIX_EPOCH, |(_, end)| end)
     }
@@ -76,13 +90,17 @@ impl Granted {
         whole_file::read_json(&folder.join(GRANTED_CERTIFICATE.name))
     }
 
-    /// Writes the record into this folder, whole or not at all.
+    /// Writes the record into this folder, whole or not at all; does nothing if the same record is there already.
     ///
     /// # Errors
     /// The folder cannot be written.
     pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
         let path = folder.join(GRANTED_CERTIFICATE.name);
-        whole_file::replace_json(&path, GRANTED_CERTIFICATE.mode, self)
+        let json = serde_json::to_vec(self)?;
+        if std::fs::read(&path).is_ok_and(|there| there == json) {
+            return Ok(());
+        }
+        Ok(whole_file::replace(&path, GRANTED_CERTIFICATE.mode, &json)?)
     }
 }
 
@@ -139,6 +157,7 @@ pub(super) mod tests {
             certificate: issued.der().to_vec(),
             key: issued.key_pem(),
             asked: as_text(&subjects),
+            by_hand: false,
         }
     }
 

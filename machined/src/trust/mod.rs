@@ -1,9 +1,11 @@
 //! The node's identity and the callers that it trusts: the certificate that apid shows, and the authorities of its callers.
 
 mod ask_control_plane;
+mod by_hand;
 mod control_plane;
 mod for_workers;
 mod granted;
+mod issuer;
 mod keys;
 mod maintenance;
 mod own_certificates;
@@ -12,6 +14,7 @@ mod remembered;
 mod server_identity;
 
 pub use ask_control_plane::AskControlPlane;
+pub use by_hand::{NotGranted, Own, concern, grant};
 pub use control_plane::ControlPlane;
 pub use for_workers::{ForWorkers, Lately, Refusal, Signed};
 pub use granted::Granted;
@@ -20,4 +23,4 @@ pub use maintenance::Maintenance;
 pub use own_certificates::{OwnCertificates, if_readable};
 pub use ports::{MetricsPort, MetricsSpec, WorkersPort, follow_metrics, follow_workers};
 pub use remembered::{Authorities, Remembered};
-pub use server_identity::{KeepIdentity, Names, PinnedKey, Trust, own_names};
+pub use server_identity::{KeepIdentity, Names, PinnedKey, Trust, own_names, request};

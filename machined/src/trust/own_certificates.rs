@@ -129,6 +129,12 @@ impl OwnCertificates {
 }
 
 impl OwnCertificates {
+    /// When the API's certificate ends.
+    pub fn end(&self) -> Option<SystemTime> {
+        let dates = instar_pki::validity(&self.server.certificate);
+        dates.ok().map(|(_, end)| end)
+    }
+
     /// The settings of a server that shows the API's certificate, for HTTP/1.1 and clients without a certificate.
     pub fn server_config(&self) -> anyhow::Result<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());

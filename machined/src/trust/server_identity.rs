@@ -61,7 +61,7 @@ pub struct KeepIdentity {
     pub own: watch::Sender<Option<OwnCertificates>>,
     /// The key of the previous generation, if no authority signs for the node; the next one inherits it.
     pub pinned: watch::Sender<PinnedKey>,
-    /// The certificate that a control plane has signed, if no authority here signs for the node.
+    /// The certificate that a control plane or a person has signed, if no authority here signs for the node.
     pub granted: watch::Receiver<Option<Granted>>,
 }
 
@@ -188,7 +188,7 @@ fn issue(
             let names = subjects(names, extra_names);
             signed(authority, accepted.clone(), names, now, held.own)
         }
-        // A worker's config has no key to sign with; without a certificate from its control plane, operators pin the fingerprint.
+        // The config has no key to sign with; without a certificate from a control plane or a person, operators pin the fingerprint.
         Trust::Configured {
             authority: None,
             accepted,
@@ -196,10 +196,13 @@ fn issue(
             ..
         } => {
             let names = subjects(names, extra_names);
+            // The key stays when its certificate is of no use any more: whoever signs the next one compares the fingerprint.
+            if let Some(granted) = &held.granted {
+                *pinned = PinnedKey(Some(granted.key.clone()));
+            }
             let good = held.granted.filter(|it| it.is_good(accepted, now));
             if let Some(granted) = good {
-                *pinned = PinnedKey(Some(granted.key.clone()));
-                return by_control_plane(&granted, accepted.clone(), names.0, now);
+                return by_others(&granted, accepted.clone(), names.0, now);
             }
             self_signed(Mode::Normal, accepted.clone(), names, now, pinned)
         }
@@ -297,8 +300,8 @@ fn self_signed(
     })
 }
 
-/// Returns an identity with the certificate that a control plane has signed. A throw-away authority admits the API's own check.
-fn by_control_plane(
+/// Returns an identity with the certificate that a control plane or a person has signed. A throw-away authority admits the API's own check.
+fn by_others(
     granted: &Granted,
     mut accepted: Vec<Vec<u8>>,
     known: BTreeSet<String>,
@@ -312,7 +315,7 @@ fn by_control_plane(
     let shown = Some((reader.der().as_ref(), reader.key_der()));
     let key = key.to_der();
     Ok(Issued {
-        // Another certificate comes earlier, if the control plane lives.
+        // Another certificate comes earlier, if a control plane lives.
         due: granted.end().min(due(reader.der())?),
         identity: Identity::new(
             Mode::Normal,
@@ -345,6 +348,24 @@ pub(super) fn subjects(names: &Names, extra: &[String]) -> (BTreeSet<String>, Ve
     let all = known.iter().chain(others);
     let subjects = all.map(|name| SubjectName::from(name.as_str())).collect();
     (known, subjects)
+}
+
+/// Makes a request for a certificate: for the machine's key, and for its names and those of the config. Returns it in PEM, with the key.
+///
+/// # Errors
+/// The key fails.
+pub fn request(
+    pinned: &watch::Sender<PinnedKey>,
+    names: &Names,
+    extra: &[String],
+) -> anyhow::Result<(String, PrivateKey)> {
+    let mut held = pinned.borrow().clone();
+    let key = held.get().context("make the API's key")?;
+    // The API shows its key before anybody can call, so it is hardly ever made here.
+    pinned.send_replace(held);
+    let (_, subjects) = subjects(names, extra);
+    let request = instar_pki::request_for_server(&key, &subjects)?;
+    Ok((request, key))
 }
 
 /// Returns the names of the machine itself, and of the certificates that nobody else gets.
@@ -498,9 +519,9 @@ mod tests {
         let fingerprint = instar_pki::public_key_fingerprint(&granted.certificate).unwrap();
         assert_eq!(shown(&ours, now), fingerprint);
         assert_eq!(shown(&ours, now + 23 * hour), fingerprint);
-        // The key would stay, if it had been shown before.
-        assert_ne!(shown(&ours, now + 25 * hour), fingerprint);
-        assert_ne!(shown(&other, now), fingerprint);
+        // The key stays with a certificate of no use: whoever signs the next one compares the fingerprint.
+        assert_eq!(shown(&ours, now + 25 * hour), fingerprint);
+        assert_eq!(shown(&other, now), fingerprint);
     }
 
     #[tokio::test]

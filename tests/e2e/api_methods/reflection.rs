@@ -33,7 +33,7 @@ fn learned_calls() -> Value {
 }
 
 /// The services that a node serves, without the other ones of the protos.
-const SERVED: [&str; 17] = [
+const SERVED: [&str; 18] = [
     "cluster.ClusterService",
     "cosi.resource.State",
     "grpc.health.v1.Health",
@@ -42,6 +42,7 @@ const SERVED: [&str; 17] = [
     "instar.ImagePinService",
     "instar.ImageUpdateService",
     "instar.MetricsService",
+    "instar.NodeCertificateService",
     "instar.TemporaryRegistryService",
     "instar.UpgradeFollowService",
     "instar.UpgradeService",

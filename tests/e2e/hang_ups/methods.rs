@@ -83,6 +83,9 @@ const CHANGE_NOTHING: &[&str] = &[
     "instar.UpgradeService/Plan",
     // It is refused on this port.
     "securityapi.SecurityService/Certificate",
+    "instar.NodeCertificateService/Show",
+    // It makes one write, of the certificate.
+    "instar.NodeCertificateService/Grant",
     // These change memory alone.
     "instar.TemporaryRegistryService/Serve",
     "instar.TemporaryRegistryService/Stop",

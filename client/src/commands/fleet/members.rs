@@ -45,12 +45,24 @@ struct FileNode {
     labels: BTreeSet<String>,
 }
 
+/// How the nodes of a file, or else of the command line, are reached.
+pub(super) fn ways(
+    global: &Global,
+    file: Option<&Path>,
+) -> Result<BTreeMap<MachineName, Way>, Failure> {
+    Ok(members(global, file)?.ways)
+}
+
+fn members(global: &Global, file: Option<&Path>) -> Result<Fleet, Failure> {
+    match file {
+        Some(file) => by_file(file),
+        None => by_arguments(global),
+    }
+}
+
 /// The fleet that the arguments name.
 pub(super) fn fleet(global: &Global, arguments: &FleetRoll) -> Result<Fleet, Failure> {
-    let mut fleet = match &arguments.fleet {
-        Some(file) => by_file(file)?,
-        None => by_arguments(global)?,
-    };
+    let mut fleet = members(global, arguments.fleet.as_deref())?;
     fleet.policies.push(policy(&arguments.limits));
     Ok(fleet)
 }

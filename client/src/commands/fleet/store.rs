@@ -57,6 +57,11 @@ impl Folder {
         }
     }
 
+    /// The path of a file in it.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
     /// The rollout; none if none was begun here.
     pub(super) fn read(&self) -> Result<Option<Rollout>, Failure> {
         let failed = |why: &str| Failure::new(FailureKind::Failed, why.to_owned());

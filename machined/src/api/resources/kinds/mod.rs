@@ -19,7 +19,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 41] = [
+pub static KINDS: [&Kind; 42] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -33,6 +33,7 @@ pub static KINDS: [&Kind; 41] = [
     &kernel::PARAMETERS,
     &security::SECURITY_STATES,
     &security::IMAGE_VERIFICATION_RULES,
+    &security::NODE_CERTIFICATES,
     &upgrades::UPGRADES,
     &upgrades::FOLLOWS,
     &images::IMAGES,

@@ -1,8 +1,10 @@
 //! Kinds that tell how far the machine can trust its boot, and which images it lets in.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
+use crate::intent::{CertificateStanding, certificate_standing};
 use crate::values::{ImageRule, RuleEffect};
 
 /// Secure Boot, and the boot image that the firmware started.
@@ -40,6 +42,39 @@ pub(super) const IMAGE_VERIFICATION_RULES: Kind = Kind {
         Ok(rules.unwrap_or_default())
     },
 };
+
+/// The certificate that the API shows, and when it ends.
+pub(super) const NODE_CERTIFICATES: Kind = Kind {
+    name: "NodeCertificates.instar.dev",
+    singular: "NodeCertificate",
+    namespace: Namespace::Security,
+    aliases: &["certificates"],
+    columns: &[
+        ("Issued by", "{.issuedBy}"),
+        ("Ends", "{.ends}"),
+        ("Days left", "{.daysLeft}"),
+        ("Warning", "{.warning}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Unannounced],
+    read: |machine| Ok(vec![certificate(certificate_standing(machine))]),
+};
+
+fn certificate(standing: CertificateStanding) -> Item {
+    let mut spec = Record::default().with("issuedBy", 1, standing.issued_by);
+    if let Some(ends) = standing.ends {
+        let left = ends.duration_since(SystemTime::now()).unwrap_or_default();
+        spec = spec.with("ends", 2, Value::Time(ends)).with(
+            "daysLeft",
+            3,
+            left.as_secs() / (24 * 3600),
+        );
+    }
+    Item::new(
+        "api",
+        spec.with("warning", 4, standing.warning.unwrap_or_default()),
+    )
+}
 
 fn rules(rules: &[ImageRule]) -> Vec<Item> {
     let numbered = rules.iter().enumerate();
@@ -115,6 +150,27 @@ mod tests {
         assert_eq!(deny.image_pattern, "*");
         let yaml: serde_json::Value = serde_saphyr::from_str(&items[1].spec.yaml()).unwrap();
         assert_eq!(yaml["publicKeyVerifier"]["certificate"], pem);
+    }
+
+    #[test]
+    fn a_certificate_tells_the_days_that_are_left() {
+        let days = std::time::Duration::from_secs(20 * 24 * 3600 + 3600);
+        let item = certificate(CertificateStanding {
+            issued_by: "person",
+            ends: Some(SystemTime::now() + days),
+            warning: Some("sign".to_owned()),
+        });
+        let decoded = instar_api::definitions::instar::NodeCertificateSpec::decode(
+            item.spec.protobuf().as_slice(),
+        );
+        let decoded = decoded.unwrap();
+        assert_eq!(
+            (decoded.issued_by.as_str(), decoded.days_left),
+            ("person", 20)
+        );
+        assert_eq!(decoded.warning, "sign");
+        let yaml: serde_json::Value = serde_saphyr::from_str(&item.spec.yaml()).unwrap();
+        assert_eq!(yaml["daysLeft"], 20);
     }
 
     #[test]
