@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use instar_tests::{ImageUnderTest, code_lines_below, guest_program, guest_program_file, workspace_root};
+use instar_tests::{
+    ImageUnderTest, code_lines_below, guest_program, guest_program_file, workspace_root,
+};
 
 use crate::table::{Limit, Table};
 

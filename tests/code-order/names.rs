@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, anyhow, ensure};
 use instar_tests::workspace_root;
 
-/// Functions that begin each program.
-const BEGINNING: [&str; 2] = ["_start", "__libc_start_main"];
+/// The function that begins a program.
+const FIRST: &str = "_start";
 const PAGE: u64 = 4096;
 
 /// A program's functions by their addresses in its file.
@@ -68,23 +68,22 @@ impl Symbols {
         Ok(names.filter(|name| once.insert(name.clone())).collect())
     }
 
-    /// Finds the address that the program was loaded at: where all that begins a program has run.
+    /// Finds the address that the program was loaded at: of all places where its first function may be, that with the most beginnings of
+    /// functions among the addresses that ran.
     fn base(&self, ran: &[u64]) -> Option<u64> {
-        let of = |wanted: &str| {
-            let mut functions = self.functions.iter();
-            let found = functions.find(|(_, (_, names))| names.iter().any(|name| name == wanted));
-            found.map(|(address, _)| *address)
-        };
-        let beginning = BEGINNING.map(of);
-        let [Some(first), ..] = beginning else {
-            return None;
-        };
+        let mut functions = self.functions.iter();
+        let is_first =
+            |(_, (_, names)): &(&u64, &(u64, Vec<String>))| names.contains(&FIRST.into());
+        let (first, _) = functions.find(is_first)?;
         let ran: BTreeSet<u64> = ran.iter().copied().collect();
-        let mut bases = ran.iter().filter_map(|address| address.checked_sub(first));
-        bases.find(|base| {
-            let mut rest = beginning.iter().flatten();
-            base % PAGE == 0 && rest.all(|address| ran.contains(&(base + address)))
-        })
+        let bases = ran.iter().filter_map(|address| address.checked_sub(*first));
+        let begun = |base: &u64| {
+            let within = ran.iter().filter_map(|address| address.checked_sub(*base));
+            within
+                .filter(|address| self.functions.contains_key(address))
+                .count()
+        };
+        bases.filter(|base| base % PAGE == 0).max_by_key(begun)
     }
 }
 
