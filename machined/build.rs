@@ -1,5 +1,11 @@
-//! Has cargo link machined again when the order of its functions has changed (`build/link-in-order`).
+//! Has cargo link machined again when the order of its functions, or the way to it, has changed.
 
 fn main() {
-    println!("cargo::rerun-if-changed=code-order");
+    for file in [
+        "code-order",
+        "../build/link-in-order",
+        "../build/function-names.sed",
+    ] {
+        println!("cargo::rerun-if-changed={file}");
+    }
 }

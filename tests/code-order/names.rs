@@ -119,3 +119,39 @@ fn stable(names: &[String]) -> Result<Vec<String>> {
     let text = String::from_utf8(output.stdout).context("names that are no text")?;
     Ok(text.lines().map(str::to_owned).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// The beginning of each function, of 16 bytes, and its name.
+    fn symbols(functions: &[(u64, &str)]) -> Symbols {
+        let functions = functions.iter().map(|(address, name)| {
+            let names = vec![(*name).to_owned()];
+            (*address, (address + 16, names))
+        });
+        Symbols {
+            functions: functions.collect(),
+        }
+    }
+
+    #[test]
+    fn functions_are_listed_in_the_order_of_their_use_without_numbers_of_a_build() {
+        let symbols = symbols(&[
+            (0x100, "_start"),
+            (0x200, "_RNvNtCs2pjON7tXiBN_6anyhow5error3new"),
+            (0x300, "_RNvNtB4_5error3old.llvm.123"),
+            (0x400, "never"),
+        ]);
+        // Another program lies lower, and one of its addresses might be that of the first function.
+        let other = 0x5000_0100;
+        let base = 0x7fff_0000;
+        let boot = [other, base + 0x100, base + 0x30f, base + 0x204];
+        let idle = [base + 0x200, base + 0x200, base + 0x410, other + 0x10];
+        let list = symbols.in_order(&[idle.into(), boot.into()]).unwrap();
+        let expected = ["_RNvNtC_6anyhow5error3new", "_start", "_RNvNtB_5error3old"];
+        assert_eq!(list, expected);
+        assert!(symbols.in_order(&[vec![0x123]]).is_err());
+    }
+}
