@@ -28,17 +28,25 @@
 
 #![forbid(unsafe_code)]
 
+mod action;
+mod command;
 mod decide;
+mod entry;
 mod limits;
 mod machine;
 mod policy;
+mod progress;
 mod reason;
 mod record;
 mod seconds;
 
-pub use decide::{Action, Decision, decide};
+pub use action::Action;
+pub use command::{Command, Refused};
+pub use decide::{Decision, decide};
+pub use entry::{Entry, Member, Step};
 pub use machine::{Condition, Fact, Facts, MachineName, NotedFailure, Release};
 pub use policy::{Approval, OnFailure, Percent, Policy, PoolOrder, Rate, Select, Wave};
+pub use progress::Report;
 pub use reason::Reason;
-pub use record::{BadRollout, Command, Entry, Member, Phase, Record, Refused, Report, Step};
+pub use record::{BadRollout, Phase, Record};
 pub use seconds::{Moment, NotSeconds, Seconds};

@@ -5,10 +5,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use instar_values::Openness;
 
+use crate::entry::{Entry, Step, hold};
 use crate::machine::{Condition, Fact, Facts, MachineName};
 use crate::policy::{Approval, Policy};
 use crate::reason::Reason;
-use crate::record::{Entry, Record, Step, hold};
+use crate::record::Record;
 use crate::seconds::{Moment, Seconds};
 
 /// A machine that would begin, and all that its limits are computed from.

@@ -8,8 +8,8 @@ use std::num::NonZeroU32;
 use instar_values::Window;
 use serde::{Deserialize, Serialize};
 
+use crate::entry::Entry;
 use crate::machine::MachineName;
-use crate::record::Entry;
 use crate::seconds::Seconds;
 
 /// Limits on a rollout.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use super::*;
+use crate::entry::Member;
 use crate::machine::{Fact, Release};
 use crate::policy::{Approval, Percent, Policy, PoolOrder, Rate, Select, Wave};
-use crate::record::{Member, Report};
+use crate::progress::Report;
 use crate::seconds::Seconds;
 
 /// Thursday, 2026-11-26 12:00 UTC.

@@ -1,7 +1,14 @@
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use super::*;
-use crate::policy::PoolOrder;
+use crate::command::{Command, Refused};
+use crate::entry::Member;
+use crate::machine::{Condition, Release};
+use crate::policy::{Policy, PoolOrder};
+use crate::record::BadRollout;
+use crate::seconds::Seconds;
 
 fn target() -> Release {
     Release {

@@ -1,0 +1,86 @@
+//! What a person can have a rollout do.
+
+use crate::entry::Entry;
+use crate::machine::MachineName;
+use crate::record::{Phase, Record};
+
+/// A person's command.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Let nothing new begin.
+    Pause(String),
+    /// Go on after a pause, or after a halt.
+    Resume,
+    /// End the rollout; machines that are under way come to their end.
+    Abort,
+    /// Have machines that run the version go back.
+    Rollback(String),
+    /// Approve one more wave.
+    Approve,
+    /// Leave a machine alone.
+    Hold(MachineName, String),
+    /// Take a hold back.
+    Release(MachineName),
+}
+
+/// A command that makes no sense now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The rollout has ended.
+    #[error("the rollout has ended")]
+    Ended,
+    /// It goes back already.
+    #[error("the rollout goes back: it can be paused, resumed or aborted")]
+    GoesBack,
+    /// There is no such machine.
+    #[error("{0} is no machine of this rollout")]
+    NoMachine(MachineName),
+}
+
+impl Record {
+    /// Carries out a person's command.
+    ///
+    /// # Errors
+    /// It makes no sense now; nothing changed.
+    pub fn command(&mut self, command: Command) -> Result<(), Refused> {
+        let ends = matches!(
+            self.phase,
+            Phase::Aborted | Phase::Done | Phase::WentBack { .. }
+        );
+        let goes_back = matches!(self.phase, Phase::GoingBack { .. });
+        match command {
+            // The one thing to do after the end.
+            Command::Rollback(why)
+                if !matches!(self.phase, Phase::WentBack { .. }) && !goes_back =>
+            {
+                self.phase = Phase::GoingBack { why };
+                self.paused = None;
+            }
+            _ if ends => return Err(Refused::Ended),
+            Command::Rollback(_) | Command::Approve if goes_back => return Err(Refused::GoesBack),
+            Command::Rollback(_) => return Err(Refused::Ended),
+            Command::Pause(why) => self.paused = Some(why),
+            Command::Resume => {
+                self.paused = None;
+                if let Phase::Halted { .. } = self.phase {
+                    self.forgiven = self.failures();
+                    self.phase = Phase::Rolling;
+                }
+            }
+            Command::Abort => {
+                self.paused = None;
+                self.phase = Phase::Aborted;
+            }
+            Command::Approve => self.approved += 1,
+            Command::Hold(name, why) => self.entry(name)?.hold = Some(why),
+            Command::Release(name) => self.entry(name)?.hold = None,
+        }
+        self.stalled = None;
+        self.revision += 1;
+        Ok(())
+    }
+
+    fn entry(&mut self, name: MachineName) -> Result<&mut Entry, Refused> {
+        self.machines.get_mut(&name).ok_or(Refused::NoMachine(name))
+    }
+}
