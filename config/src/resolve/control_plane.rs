@@ -10,7 +10,7 @@ use super::{
         section::Section,
     },
     Documents,
-    kubernetes::{arguments, network},
+    cluster::{arguments, network},
     trust,
 };
 

@@ -1,7 +1,6 @@
 //! Kubernetes: our documents say that it runs and by which images; Talos's own settings, in either shape, say which cluster the node joins.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     ops::RangeInclusive,
     time::Duration,
@@ -16,6 +15,7 @@ use super::{
         section::{Scalar, Section},
     },
     Documents,
+    cluster::{arguments, network},
     containers::within,
     control_plane::{control_plane, is_control_plane},
     trust, window,
@@ -244,12 +244,6 @@ fn authorities(documents: &Documents<'_>) -> String {
     ended.collect()
 }
 
-/// Returns the section of the cluster's network.
-pub(super) fn network<'a>(documents: &Documents<'a>) -> Option<Section<'a>> {
-    let of_cluster = documents.cluster.as_ref()?.section("network");
-    of_cluster.or_else(|| documents.one("KubeNetworkConfig"))
-}
-
 /// Returns the section of kubelet's settings.
 fn kubelet<'a>(documents: &Documents<'a>) -> Option<Section<'a>> {
     let of_machine = documents.section("kubelet");
@@ -307,34 +301,4 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
             .and_then(|it| it.flag("defaultRuntimeSeccompProfileEnabled"))
             .unwrap_or_default(),
     }
-}
-
-/// Reads options, each with one value or several.
-pub(super) fn arguments(section: &Section<'_>) -> BTreeMap<String, Vec<String>> {
-    let given = section.json("extraArgs").unwrap_or_default();
-    let text = |value: serde_json::Value| match value {
-        serde_json::Value::String(text) => Some(text),
-        serde_json::Value::Bool(_) | serde_json::Value::Number(_) => Some(value.to_string()),
-        _ => None,
-    };
-    let mut arguments = BTreeMap::new();
-    for (name, value) in given {
-        let values = match value {
-            serde_json::Value::Array(values) => values.into_iter().map(text).collect(),
-            value => text(value).map(|text| vec![text]),
-        };
-        // kubelet's unit splits its arguments at white space.
-        let is_usable = |values: &Vec<String>| {
-            let mut all = values.iter().chain([&name]);
-            all.all(|text| !text.contains(char::is_whitespace))
-        };
-        match values.filter(is_usable) {
-            Some(values) => drop(arguments.insert(name, values)),
-            None => section.wrong_field(
-                "extraArgs",
-                format_args!("`{name}` needs a text without white space, or a list of those"),
-            ),
-        }
-    }
-    arguments
 }

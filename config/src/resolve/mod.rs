@@ -2,6 +2,7 @@
 //!
 //! [`super::conflicts`] has made sure that no setting is in both shapes, so the first one found is taken.
 
+mod cluster;
 mod containers;
 mod control_plane;
 mod image_pins;

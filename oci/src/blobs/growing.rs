@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Condvar, Mutex};
 
-use super::incoming::PartialBlob;
+use super::partial::PartialBlob;
 use instar_base::lock::Lock as _;
 
 /// How much of a blob is there. Its writer and its readers share it.

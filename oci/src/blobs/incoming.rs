@@ -3,15 +3,15 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
 
+use super::Blobs;
 use super::growing::{GrowingBlob, Growth};
+use super::partial::PartialBlob;
 use super::stored::StoredBlob;
-use super::{Blobs, is_name_of};
 use crate::store_error::{StoreError, failed};
 use instar_values::Digest;
 use instar_values::digest::Hasher;
@@ -44,35 +44,6 @@ pub(crate) struct Writer {
     synced_at: Instant,
     growth: Arc<Growth>,
     _turn: OwnedMutexGuard<()>,
-}
-
-/// The file of a blob that has no name yet.
-#[derive(Debug, Clone)]
-pub(crate) struct PartialBlob {
-    digest: Digest,
-    file: Arc<File>,
-}
-
-impl PartialBlob {
-    pub(super) fn new(digest: Digest, file: File) -> Self {
-        PartialBlob {
-            digest,
-            file: Arc::new(file),
-        }
-    }
-
-    pub(super) fn digest(&self) -> Digest {
-        self.digest
-    }
-
-    pub(super) fn file(&self) -> Arc<File> {
-        self.file.clone()
-    }
-
-    /// Whether this path is its name. Another caller may have removed the file, or have given it its final name.
-    pub(super) fn has_the_name(&self, path: &Path) -> bool {
-        is_name_of(path, &self.file)
-    }
 }
 
 impl IncomingBlob {
@@ -115,8 +86,8 @@ impl IncomingBlob {
     /// The file system failed.
     pub fn start_again(&mut self) -> Result<(), StoreError> {
         let Writer { blobs, blob, .. } = &self.writer;
-        let path = blobs.partial_path(blob.digest);
-        blob.file.set_len(0).map_err(failed("emptying", &path))?;
+        let path = blobs.partial_path(blob.digest());
+        blob.file().set_len(0).map_err(failed("emptying", &path))?;
         self.writer.length = 0;
         Ok(())
     }
@@ -133,7 +104,7 @@ impl IncomingBlob {
             length,
             ..
         } = &self.writer;
-        let digest = blob.digest;
+        let digest = blob.digest();
         if length < size {
             return Err(StoreError::BlobTruncated {
                 digest,
@@ -142,12 +113,12 @@ impl IncomingBlob {
             });
         }
         let path = blobs.partial_path(digest);
-        let actual = digest_of(&blob.file).map_err(failed("reading", &path))?;
+        let actual = digest_of(&blob.file()).map_err(failed("reading", &path))?;
         if actual != digest {
             blobs.discard(digest, "another content was received")?;
             return Err(StoreError::BlobDigest { digest, actual });
         }
-        blob.file.sync_all().map_err(failed("syncing", &path))?;
+        blob.file().sync_all().map_err(failed("syncing", &path))?;
         blobs.publish(std::slice::from_ref(blob))?;
         blobs.open(digest)?.ok_or(StoreError::NoBlob(digest))
     }
@@ -173,16 +144,16 @@ impl Writer {
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let length = self.length + bytes.len() as u64;
-        let digest = self.blob.digest;
+        let digest = self.blob.digest();
         if length > self.size {
             let size = self.size;
             return Err(StoreError::BlobTooLong { digest, size });
         }
         let path = self.blobs.partial_path(digest);
-        let written = self.blob.file.write_all_at(bytes, self.length);
+        let written = self.blob.file().write_all_at(bytes, self.length);
         written.map_err(failed("writing", &path))?;
         if self.synced_at.elapsed() >= SYNC {
-            let synced = self.blob.file.sync_data();
+            let synced = self.blob.file().sync_data();
             synced.map_err(failed("syncing", &path))?;
             self.synced_at = Instant::now();
         }

@@ -14,6 +14,7 @@
 
 mod growing;
 mod incoming;
+mod partial;
 mod stored;
 
 use std::collections::HashMap;
@@ -28,10 +29,11 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::store_error::{StoreError, failed};
 pub(crate) use growing::GrowingBlob;
+pub(crate) use incoming::Writer;
 pub use incoming::{IncomingBlob, Receiving};
-pub(crate) use incoming::{PartialBlob, Writer};
 use instar_base::lock::Lock as _;
 use instar_values::Digest;
+pub(crate) use partial::PartialBlob;
 pub use stored::{CheckedBlob, StoredBlob};
 
 /// Only root reads blobs: images may hold what their owner keeps to himself.

@@ -16,6 +16,7 @@
 
 mod admission;
 mod bundle;
+mod by_form;
 mod findings;
 mod offline;
 pub(crate) mod places;
