@@ -29,7 +29,9 @@ pub(crate) use client_config::Config;
 pub(crate) use commands::Command;
 pub(crate) use disks::{Wipe, WipeMethod};
 pub(crate) use files::{FileType, List, Usage};
-pub(crate) use fleet::{Fleet, FleetLimits, FleetRoll, FleetRotate, FleetSign, FleetState};
+pub(crate) use fleet::{
+    Fleet, FleetLimits, FleetRoll, FleetRotate, FleetSign, FleetState, FleetSupport,
+};
 pub(crate) use follow::Follow;
 pub(crate) use generate::{Gen, GenConfig, GenSecrets};
 pub(crate) use images::{FetchTerms, Image};

@@ -26,6 +26,7 @@ use self::nodes::several_nodes_may_be_named;
 use self::reflection::the_node_teaches_its_methods;
 use self::secrets::{readers_see_less, secrets_stay};
 use self::support::support_collects_what_there_is;
+pub(crate) use self::support::unpack_texts;
 use self::workloads::what_it_runs_is_shown;
 use crate::PATIENCE;
 

@@ -12,6 +12,7 @@ use instar_tests::{
 use serde_json::Value;
 
 use crate::PATIENCE;
+use crate::api_methods::unpack_texts;
 
 /// The memory of a machine.
 const MEMORY_MIB: u32 = 384;
@@ -44,6 +45,7 @@ async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
     let fleet = Fleet::boot(&scratch).await?;
     chapters![
         a_plan_changes_nothing(&fleet),
+        one_file_has_the_diagnostics_of_a_pool(&fleet, &scratch),
         a_rollout_is_killed_twice(&fleet),
         a_person_steers_it_with_a_phone(&fleet, &scratch),
         it_goes_on_where_it_was(&fleet),
@@ -195,6 +197,31 @@ async fn a_plan_changes_nothing(fleet: &Fleet) -> Outcome {
         "{plan:#}"
     );
     fleet.all_run("v0.1.0").await
+}
+
+/// The fleet's file, with the second machine in a pool, and beside it one that is away.
+fn file_with_a_pool(fleet: &Fleet, scratch: &Scratch) -> anyhow::Result<String> {
+    let known = std::fs::read_to_string(&fleet.file)?;
+    let known = known.replace("lamp-2, ", "lamp-2, pool: hall, ");
+    let away = "  - {name: lamp-9, pool: hall, address: \"127.0.0.1:1\"}\n";
+    let file = scratch.write("pools.yaml", known + away)?;
+    Ok(file.display().to_string())
+}
+
+async fn one_file_has_the_diagnostics_of_a_pool(fleet: &Fleet, scratch: &Scratch) -> Outcome {
+    let (nodes, file) = (file_with_a_pool(fleet, scratch)?, scratch.join("p.tar.gz"));
+    let out = file.display().to_string();
+    let support = ["fleet", "support", "--fleet", &nodes, "-O", &out];
+    let arguments = [&support[..], &["--pool", "hall"]].concat();
+    let said = fleet.client.run(&arguments).await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    ensure!(said.complaint.contains("missing: lamp-9: "), "{said:#?}");
+    let texts = unpack_texts(&file)?;
+    let has = |name: &str, text: &str| texts.get(name).is_some_and(|it| it.contains(text));
+    ensure!(has("lamp-2/version.txt", "v0.1.0"), "{:?}", texts.keys());
+    ensure!(has("lamp-9/missing.txt", "127.0.0.1:1"), "{texts:#?}");
+    ensure!(!texts.keys().any(|name| name.starts_with("lamp-1/")));
+    Ok(())
 }
 
 async fn a_rollout_is_killed_twice(fleet: &Fleet) -> Outcome {

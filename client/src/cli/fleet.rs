@@ -20,6 +20,10 @@ pub(crate) enum Fleet {
     Roll(FleetRoll),
     /// Show how far the rollout is
     Status(FleetState),
+    /// Collect the diagnostics of all nodes, or of a pool, in one file: as `support` does for one; no secrets
+    ///
+    /// Nodes that are away, and parts that cannot be read, are named on standard error and in the file, which is written in any case.
+    Support(FleetSupport),
     /// Sign the certificates of nodes that have no authority's key and no control plane to ask
     ///
     /// Each node shows a request for its own key and names. It is signed on this computer and given back; the node refuses a certificate that
@@ -80,6 +84,28 @@ pub(crate) enum Fleet {
         #[command(flatten)]
         state: FleetState,
     },
+}
+
+/// Arguments of `fleet support`.
+#[derive(Args, Debug)]
+pub(crate) struct FleetSupport {
+    /// File with the nodes of the fleet, instead of -n
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fleet: Option<PathBuf>,
+    /// Take only the nodes of this pool
+    #[arg(long)]
+    pub(crate) pool: Option<String>,
+    /// Output file (tar.gz)
+    #[arg(
+        short = 'O',
+        long,
+        value_name = "FILE",
+        default_value = "support.tar.gz"
+    )]
+    pub(crate) file: PathBuf,
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Arguments of `fleet sign`.

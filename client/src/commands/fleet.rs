@@ -23,6 +23,7 @@ mod serve;
 mod show;
 mod sign;
 mod store;
+mod support;
 
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Command, MachineName};
@@ -36,6 +37,7 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
         Fleet::Roll(arguments) => roll(global, arguments).await,
         Fleet::Sign(arguments) => sign::run(global, arguments).await,
         Fleet::Rotate(arguments) => rotate::run(global, arguments).await,
+        Fleet::Support(arguments) => support::run(global, arguments).await,
         Fleet::Status(state) => status(global, state),
         Fleet::Serve { listen, state } => serve::run(global, *listen, state).await,
         Fleet::Pause { reason, state } => {

@@ -1,9 +1,9 @@
-//! `support`: collects facts that may explain a problem, in one file.
+//! `support` and `fleet support`: collect facts that may explain a problem, in one file.
 
 use std::fmt::Debug;
 use std::fs::File;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -12,6 +12,7 @@ use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine::{ContainersRequest, DmesgRequest, LogsRequest};
 use instar_client::{Failure, Node, event_history};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tonic::{Response, Status, Streaming};
 
 use super::get;
@@ -22,9 +23,33 @@ use crate::target;
 
 /// The namespace of the node's own services and containers.
 const NAMESPACE: &str = "system";
+/// Limit on the collection from one node.
+const ONE: Duration = Duration::from_secs(300);
+
+/// A node, and the name of its folder in the file.
+pub(super) struct Source {
+    /// Its name.
+    pub(super) name: String,
+    /// The connection to it, or why there is none.
+    pub(super) node: Result<Node, String>,
+}
 
 pub(super) async fn run(global: &Global, path: &Path, force: bool) -> Result<(), Failure> {
-    let nodes = target::all(global).await?;
+    let nodes = target::all(global).await?.into_iter();
+    let sources = nodes.map(|node| Source {
+        name: node.name().to_owned(),
+        node: Ok(node),
+    });
+    collect(global, sources.collect(), path, force).await
+}
+
+/// Writes the file. What cannot be read is named in it, and on standard error.
+pub(super) async fn collect(
+    global: &Global,
+    sources: Vec<Source>,
+    path: &Path,
+    force: bool,
+) -> Result<(), Failure> {
     let mut bundle = Bundle::create(path, force)?;
     // On standard error, and only on a terminal: indicatif finds that out by itself.
     let bar = match global.output {
@@ -35,14 +60,31 @@ pub(super) async fn run(global: &Global, path: &Path, force: bool) -> Result<(),
         bar.set_style(style);
     }
     let mut missing = Vec::new();
-    for node in &nodes {
+    for Source { name, node } in sources {
+        let node = match node {
+            Ok(node) => node,
+            Err(why) => {
+                missing.push(format!("{name}: {why}"));
+                bundle.put(&format!("{name}/missing.txt"), why.as_bytes())?;
+                continue;
+            }
+        };
         let mut of_node = OfNode {
-            node,
+            name: &name,
+            node: &node,
             bundle: &mut bundle,
             bar: &bar,
             missing: Vec::new(),
         };
-        of_node.collect().await?;
+        match timeout(ONE, of_node.collect()).await {
+            Ok(collected) => collected?,
+            Err(_) => of_node.missing.push(format!(
+                "{name}: the rest, as the node took more than {} s",
+                ONE.as_secs()
+            )),
+        }
+        let lines = of_node.missing.join("\n");
+        of_node.put("missing.txt", lines.as_bytes())?;
         missing.append(&mut of_node.missing);
     }
     bar.finish_and_clear();
@@ -59,6 +101,7 @@ pub(super) async fn run(global: &Global, path: &Path, force: bool) -> Result<(),
 
 /// The collection from one node.
 struct OfNode<'a> {
+    name: &'a str,
     node: &'a Node,
     bundle: &'a mut Bundle,
     bar: &'a ProgressBar,
@@ -119,9 +162,7 @@ impl OfNode<'_> {
             self.stream(&format!("logs/{name}.log"), reply).await?;
         }
         self.events().await?;
-        self.resources().await?;
-        let missing = self.missing.join("\n");
-        self.put("missing.txt", missing.as_bytes())
+        self.resources().await
     }
 
     async fn events(&mut self) -> Result<(), Failure> {
@@ -198,13 +239,12 @@ impl OfNode<'_> {
             "" => status.code().to_string(),
             words => words.to_owned(),
         };
-        self.missing
-            .push(format!("{}: {name}: {words}", self.node.name()));
+        self.missing.push(format!("{}: {name}: {words}", self.name));
         Ok(())
     }
 
     fn put(&mut self, name: &str, content: &[u8]) -> Result<(), Failure> {
-        let place = format!("{}/{name}", self.node.name());
+        let place = format!("{}/{name}", self.name);
         self.bar.set_message(place.clone());
         self.bar.inc(1);
         self.bundle.put(&place, content)

@@ -52,9 +52,9 @@ async fn everything_is_in_one_file_and_no_secret(asked: &AskedNode) -> Outcome {
 }
 
 /// The files of a packed archive, by their paths.
-type Texts = BTreeMap<String, String>;
+pub(crate) type Texts = BTreeMap<String, String>;
 
-fn unpack_texts(archive: &Path) -> Result<Texts> {
+pub(crate) fn unpack_texts(archive: &Path) -> Result<Texts> {
     let packed = flate2::read::GzDecoder::new(std::fs::File::open(archive)?);
     let mut texts = Texts::new();
     for entry in tar::Archive::new(packed).entries()? {

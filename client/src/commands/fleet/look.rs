@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use instar_client::{Failure, Node, Standing};
+use instar_client::{Failure, Node, Standing, Target};
 use instar_rollout::{Fact, Facts, MachineName};
 use instar_rollout_driver::{busy as busy_fact, fact};
 use tokio::task::JoinSet;
@@ -15,6 +15,41 @@ use crate::target;
 
 /// Timeout of one look at a node, a new connection included.
 const LOOK: Duration = Duration::from_secs(10);
+
+/// Connects to a node.
+async fn connect(target: &Target, way: &Way) -> Result<Node, Failure> {
+    match way.node {
+        Some(_) => target.node().await,
+        None => target.behind_endpoint().await,
+    }
+}
+
+/// Connects to all nodes side by side. A node that does not answer has the reason instead.
+pub(super) async fn connect_all(
+    global: &Global,
+    ways: BTreeMap<MachineName, Way>,
+) -> BTreeMap<MachineName, Result<Node, String>> {
+    let mut connecting = JoinSet::new();
+    for (name, way) in ways {
+        let target = target::by_way(global, &way.endpoints, way.node.as_deref());
+        connecting.spawn_local(async move {
+            let connected = match timeout(LOOK, connect(&target, &way)).await {
+                Ok(connected) => connected.map_err(|failure| failure.chain()),
+                Err(_) => Err(no_answer()),
+            };
+            (name, connected)
+        });
+    }
+    let mut all = BTreeMap::new();
+    while let Some(connected) = connecting.join_next().await {
+        all.extend(connected);
+    }
+    all
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} s", LOOK.as_secs())
+}
 
 /// Connections to the nodes, made when they are needed.
 pub(super) struct Nodes<'a> {
@@ -52,8 +87,7 @@ impl<'a> Nodes<'a> {
                 let look = async {
                     let node = match known {
                         Some(node) => node,
-                        None if way.node.is_some() => target.node().await?,
-                        None => target.behind_endpoint().await?,
+                        None => connect(&target, &way).await?,
                     };
                     let standing = Standing::of(&node).await?;
                     Ok::<_, Failure>((node, standing))
@@ -71,7 +105,7 @@ impl<'a> Nodes<'a> {
                     fact(&standing)
                 }
                 Ok(Err(failure)) => Fact::away(failure.chain()),
-                Err(_) => Fact::away(format!("no answer within {} s", LOOK.as_secs())),
+                Err(_) => Fact::away(no_answer()),
             };
             facts.insert(name, fact);
         }

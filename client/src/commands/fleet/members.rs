@@ -53,6 +53,25 @@ pub(super) fn ways(
     Ok(members(global, file)?.ways)
 }
 
+/// The same, of the nodes in one pool.
+pub(super) fn ways_of_pool(
+    global: &Global,
+    file: Option<&Path>,
+    pool: &str,
+) -> Result<BTreeMap<MachineName, Way>, Failure> {
+    let Fleet {
+        mut ways, members, ..
+    } = members(global, file)?;
+    ways.retain(|name, _| members.get(name).is_some_and(|member| member.pool == pool));
+    match ways.is_empty() {
+        true => Err(Failure::new(
+            FailureKind::Usage,
+            format!("the fleet has no node in the pool {pool:?}"),
+        )),
+        false => Ok(ways),
+    }
+}
+
 fn members(global: &Global, file: Option<&Path>) -> Result<Fleet, Failure> {
     match file {
         Some(file) => by_file(file),

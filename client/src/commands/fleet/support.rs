@@ -1,0 +1,22 @@
+//! `fleet support`: the diagnostics of all nodes, or of those of a pool, in one file. Nodes that are away are named in it.
+
+use instar_client::Failure;
+
+use super::{look, members};
+use crate::cli::{FleetSupport, Global};
+use crate::commands::support::{self, Source};
+
+pub(super) async fn run(global: &Global, arguments: &FleetSupport) -> Result<(), Failure> {
+    let file = arguments.fleet.as_deref();
+    let ways = match &arguments.pool {
+        Some(pool) => members::ways_of_pool(global, file, pool)?,
+        None => members::ways(global, file)?,
+    };
+    let nodes = look::connect_all(global, ways).await.into_iter();
+    let sources = nodes.map(|(name, node)| Source {
+        name: name.to_string(),
+        node,
+    });
+    let sources = sources.collect();
+    support::collect(global, sources, &arguments.file, arguments.force).await
+}
