@@ -1,6 +1,7 @@
 //! `fleet support`: the diagnostics of all nodes, or of those of a pool, in one file. Nodes that are away are named in it.
 
 use instar_client::Failure;
+use tokio::task::LocalSet;
 
 use super::{look, members};
 use crate::cli::{FleetSupport, Global};
@@ -12,7 +13,8 @@ pub(super) async fn run(global: &Global, arguments: &FleetSupport) -> Result<(),
         Some(pool) => members::ways_of_pool(global, file, pool)?,
         None => members::ways(global, file)?,
     };
-    let nodes = look::connect_all(global, ways).await.into_iter();
+    let connecting = look::connect_all(global, ways);
+    let nodes = LocalSet::new().run_until(connecting).await.into_iter();
     let sources = nodes.map(|(name, node)| Source {
         name: name.to_string(),
         node,
