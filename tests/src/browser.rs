@@ -46,6 +46,11 @@ pub struct Browser {
     folder: PathBuf,
 }
 
+/// Whether a call failed because the page has replaced the element (WebDriver's error code).
+fn is_replaced(error: &anyhow::Error) -> bool {
+    error.to_string().contains("stale element reference")
+}
+
 impl Browser {
     /// Starts a browser with this screen. Screenshots go to the scratch folder.
     pub fn start(scratch: &Scratch, screen: Screen) -> Result<Self> {
@@ -93,8 +98,19 @@ impl Browser {
         )
     }
 
-    /// Clicks on the element that a CSS selector finds, as a person does: it has to be visible.
+    /// Clicks on the element that a CSS selector finds, as a person does: it has to be visible. If the page replaces the element after it
+    /// was found, nothing was clicked on, and the new one is found.
     pub fn click(&self, selector: &str) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.click_once(selector) {
+                Err(error) if is_replaced(&error) && Instant::now() < until => {}
+                clicked => return clicked,
+            }
+        }
+    }
+
+    fn click_once(&self, selector: &str) -> Result<()> {
         let find = json!({ "using": "css selector", "value": selector });
         let found = self.call("POST", "/element", &find)?;
         let element = found

@@ -13,8 +13,8 @@ use instar_api::cosi::resource::state_server;
 use instar_api::inspect::inspect_service_server;
 use instar_api::instar::{
     bundle_service_server, image_pin_service_server, image_update_service_server,
-    metrics_service_server, temporary_registry_service_server, upgrade_follow_service_server,
-    upgrade_service_server,
+    metrics_service_server, node_certificate_service_server, temporary_registry_service_server,
+    upgrade_follow_service_server, upgrade_service_server,
 };
 use instar_api::machine::{
     image_service_server, lifecycle_service_server, machine_service_server,
@@ -36,7 +36,7 @@ pub(super) struct V1;
 pub(super) struct V1Alpha;
 
 /// The services that this node serves. The descriptors hold more than these.
-const SERVED: [&str; 17] = [
+const SERVED: [&str; 18] = [
     machine_service_server::SERVICE_NAME,
     lifecycle_service_server::SERVICE_NAME,
     image_service_server::SERVICE_NAME,
@@ -50,6 +50,7 @@ const SERVED: [&str; 17] = [
     image_pin_service_server::SERVICE_NAME,
     image_update_service_server::SERVICE_NAME,
     metrics_service_server::SERVICE_NAME,
+    node_certificate_service_server::SERVICE_NAME,
     temporary_registry_service_server::SERVICE_NAME,
     upgrade_follow_service_server::SERVICE_NAME,
     upgrade_service_server::SERVICE_NAME,

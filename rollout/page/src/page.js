@@ -151,11 +151,33 @@ function show(rollouts) {
   }
 }
 
+// Whether a finger or a mouse button is down, and the newest rollouts since then: if its button were replaced before it is let go, the press
+// would be lost.
+let isPressed = false;
+let newest = null;
+
+function showNewest() {
+  if (isPressed || newest === null) return;
+  const rollouts = newest;
+  newest = null;
+  show(rollouts);
+}
+
+addEventListener("pointerdown", () => { isPressed = true; });
+for (const end of ["pointerup", "pointercancel"]) {
+  addEventListener(end, () => {
+    isPressed = false;
+    // The click comes first.
+    setTimeout(showNewest, 0);
+  });
+}
+
 function take(line) {
   if (line === "") return;
   const said = JSON.parse(line);
-  if (said.error === undefined) show(said.rollouts);
-  else complain(said.error);
+  if (said.error !== undefined) return complain(said.error);
+  newest = said.rollouts;
+  showNewest();
 }
 
 // Reads the stream to its end.
