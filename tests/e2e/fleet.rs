@@ -7,7 +7,8 @@ use anyhow::{Context as _, ensure};
 use instar_pki::Role;
 use instar_tests::{
     Browser, FollowedProgram, HttpServer, INSTALLER, Identity, ImageUnderTest, Instarctl,
-    MachineConfig, Node, OciImage, Outcome, Registry, Said, Scratch, Screen, Test, chapters, tests,
+    MachineConfig, Node, OciImage, Outcome, Registry, Said, Scratch, Screen, Test, chapters,
+    fleet_file, tests,
 };
 use serde_json::Value;
 
@@ -82,7 +83,7 @@ impl Fleet {
         let first = nodes.first().context("no machine")?;
         Ok(Self {
             client: Instarctl::of(first, scratch)?,
-            file: fleet_file(scratch, &nodes)?.display().to_string(),
+            file: file_of(scratch, &nodes)?.display().to_string(),
             state: scratch.join("fleet").display().to_string(),
             nodes,
             registry,
@@ -176,13 +177,9 @@ fn gate_config(url: &str) -> String {
     )
 }
 
-fn fleet_file(scratch: &Scratch, nodes: &[Node]) -> anyhow::Result<PathBuf> {
-    let mut text = String::from("nodes:\n");
-    for (name, node) in NAMES.iter().zip(nodes) {
-        let address = node.endpoint()?;
-        text.push_str(&format!("  - {{name: {name}, address: \"{address}\"}}\n"));
-    }
-    scratch.write("fleet.yaml", text)
+fn file_of(scratch: &Scratch, nodes: &[Node]) -> anyhow::Result<PathBuf> {
+    let addresses: Result<Vec<_>, _> = nodes.iter().map(Node::endpoint).collect();
+    fleet_file(scratch, NAMES.iter().zip(addresses?))
 }
 
 async fn a_plan_changes_nothing(fleet: &Fleet) -> Outcome {

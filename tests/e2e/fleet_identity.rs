@@ -15,7 +15,7 @@ use instar_pki::{
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
     Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Said, Scratch, Test,
-    chapters, tests,
+    chapters, fleet_file, tests,
 };
 use serde_json::Value;
 use tonic::Code;
@@ -259,7 +259,7 @@ impl Fleet {
         let config = scratch.write("fleet-config", config)?;
         Ok(Self {
             client: Instarctl::of(&nodes[0], scratch)?.with_config(config.clone()),
-            file: fleet_file(scratch, &nodes)?,
+            file: file_of(scratch, &nodes)?,
             state: scratch.join("fleet").display().to_string(),
             nodes,
             config,
@@ -326,13 +326,11 @@ fn start(scratch: &Scratch, name: &str, yaml: String, old: &Identity) -> Result<
 }
 
 /// The machines, and one at a port where nobody listens.
-fn fleet_file(scratch: &Scratch, nodes: &[Node; 2]) -> Result<String> {
-    let mut text = String::from("nodes:\n  - {name: lamp-3, address: \"127.0.0.1:9\"}\n");
-    for (name, node) in NAMES.iter().zip(nodes) {
-        let address = node.endpoint()?;
-        text.push_str(&format!("  - {{name: {name}, address: \"{address}\"}}\n"));
-    }
-    Ok(scratch.write("fleet.yaml", text)?.display().to_string())
+fn file_of(scratch: &Scratch, [first, second]: &[Node; 2]) -> Result<String> {
+    let (first, second) = (first.endpoint()?, second.endpoint()?);
+    let off = ("lamp-3", "127.0.0.1:9");
+    let nodes = [off, (NAMES[0], &first), (NAMES[1], &second)];
+    Ok(fleet_file(scratch, nodes)?.display().to_string())
 }
 
 async fn the_authority_of_a_fleet_is_replaced(scratch: Scratch) -> Outcome {

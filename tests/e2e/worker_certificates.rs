@@ -9,7 +9,7 @@ use instar_pki::{PrivateKey, SubjectName, client_roles, request_for_server, serv
 use instar_qemu::{PortLease, VmSpec, lease_port};
 use instar_tests::{
     Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Scratch, Test,
-    chapters, tests,
+    chapters, fleet_file, tests,
 };
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
@@ -314,10 +314,8 @@ async fn the_authority_of_both_is_replaced(
     scratch: &Scratch,
 ) -> Outcome {
     let (worker, plane) = (worker.endpoint()?, plane.endpoint()?);
-    let fleet = format!(
-        "nodes:\n  - {{name: a-worker, address: \"{worker}\"}}\n  - {{name: plane, address: \"{plane}\"}}\n"
-    );
-    let fleet = scratch.write("fleet.yaml", fleet)?.display().to_string();
+    let nodes = [("a-worker", &worker), ("plane", &plane)];
+    let fleet = fleet_file(scratch, nodes)?.display().to_string();
     let state = scratch.join("rotation").display().to_string();
     let rotate = ["fleet", "rotate", "--fleet", &fleet, "--state", &state];
     let said = client.run(&rotate).await?;

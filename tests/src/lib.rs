@@ -35,6 +35,7 @@ mod esp_image;
 mod fat;
 mod firmware;
 mod flaky_registry;
+mod fleet_file;
 mod fleet_lock;
 mod followed_program;
 mod greeter;
@@ -99,6 +100,7 @@ pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
 pub use flaky_registry::{FlakyRegistry, Trouble};
+pub use fleet_file::fleet_file;
 pub use fleet_lock::FleetLockServer;
 pub use followed_program::FollowedProgram;
 pub use greeter::{

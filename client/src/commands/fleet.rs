@@ -1,4 +1,5 @@
-//! `fleet`: rollouts over many nodes, their certificates and their authority, without a server. The rules are in the crate `instar-rollout`; this is one of its drivers.
+//! `fleet`: rollouts over many nodes, their certificates and their authority, without a server. The rules of rollouts are in the crate
+//! `instar-rollout`; this is one of its drivers.
 //!
 //! ```text
 //!  roll ── members, plan ─► store ◄── pause, resume, abort, rollback, approve, hold

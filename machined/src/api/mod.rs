@@ -13,6 +13,7 @@ mod cluster_service;
 mod container_facts;
 mod containers;
 mod deadline;
+mod epoch_seconds;
 mod events;
 mod files;
 mod image_operations;

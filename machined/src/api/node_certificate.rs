@@ -1,13 +1,13 @@
 //! `instar.NodeCertificateService`: shows the request for the machine's certificate, and takes the certificate that a person has signed.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use instar_api::instar as wire;
 use instar_api::instar::node_certificate_service_server::NodeCertificateService;
 use instar_pki::Role;
 use tonic::{Request, Response, Status};
 
+use super::epoch_seconds::epoch_seconds;
 use super::{caller, changing};
 use crate::base::error_chain::chain;
 use crate::intent::{GrantError, grant_certificate, show_request};
@@ -37,7 +37,7 @@ impl NodeCertificateService for NodeCertificateApi {
             fingerprint: shown.fingerprint,
             signs_for_itself: shown.signs_for_itself,
             asks_control_plane: shown.asks_control_plane,
-            ends: shown.ends.map_or(0, seconds),
+            ends: shown.ends.map_or(0, epoch_seconds),
         }))
     }
 
@@ -67,7 +67,7 @@ impl NodeCertificateService for NodeCertificateApi {
             tracing::info!("a certificate from {peer} is in force");
             Ok(wire::GrantCertificateResponse {
                 kept: taken.is_kept,
-                ends: seconds(taken.ends),
+                ends: epoch_seconds(taken.ends),
             })
         };
         Ok(Response::new(changing::to_its_end(granting).await?))
@@ -81,9 +81,4 @@ fn status(error: &GrantError) -> Status {
         GrantError::Refused(_) => Status::invalid_argument(text),
         GrantError::Failed(_) => Status::internal(text),
     }
-}
-
-fn seconds(at: SystemTime) -> i64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

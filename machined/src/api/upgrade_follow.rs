@@ -1,7 +1,7 @@
 //! `instar.UpgradeFollowService`: shows how the machine follows its channel, and takes the wishes of people about it.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use instar_api::instar as wire;
 use instar_api::instar::upgrade_follow_service_server::UpgradeFollowService;
@@ -9,6 +9,7 @@ use instar_channel::Position;
 use tonic::{Request, Response, Status};
 
 use super::changing;
+use super::epoch_seconds::epoch_seconds;
 use crate::base::error_chain::chain;
 use crate::follow::FollowFact;
 use crate::machine::Machine;
@@ -158,7 +159,7 @@ fn release(machine: &Machine, named: &str) -> Result<(Digest, Version), Status> 
 
 fn status(channel: String, running: String, fact: FollowFact) -> wire::FollowStatus {
     let heard = fact.heard;
-    let time = |at: Option<SystemTime>| at.map_or(0, seconds);
+    let time = |at: Option<SystemTime>| at.map_or(0, epoch_seconds);
     let releases = fact.releases.into_iter();
     wire::FollowStatus {
         channel,
@@ -180,9 +181,4 @@ fn status(channel: String, running: String, fact: FollowFact) -> wire::FollowSta
             })
             .collect(),
     }
-}
-
-fn seconds(at: SystemTime) -> i64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use instar_client::{Endpoint, Failure, FailureKind, Node, Trust, connect};
+use instar_client::{Endpoint, Failure, FailureKind, Node, Target, Trust, connect};
 use instar_pki::{certificates_from_pem, private_key_from_pem};
 use instar_rollout::MachineName;
 use tokio::task::JoinSet;
@@ -35,7 +35,7 @@ pub(super) async fn all(
         let target = target::by_way(global, &way.endpoints, None);
         looks.spawn(async move {
             let look = async {
-                let node = target.behind_endpoint().await?.called(name.as_str());
+                let node = connected(&target, &name).await?;
                 fact(&node, &way, &rotation).await
             };
             let looked = timeout(LOOK, look).await;
@@ -68,7 +68,10 @@ pub(super) async fn all(
 
 /// Connects to one node as the client configuration says.
 pub(super) async fn node(global: &Global, name: &MachineName, way: &Way) -> Result<Node, Failure> {
-    let target = target::by_way(global, &way.endpoints, None);
+    connected(&target::by_way(global, &way.endpoints, None), name).await
+}
+
+async fn connected(target: &Target, name: &MachineName) -> Result<Node, Failure> {
     Ok(target.behind_endpoint().await?.called(name.as_str()))
 }
 
