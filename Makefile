@@ -35,6 +35,9 @@ TRIM_PATHS := -Z trim-paths --config 'profile.$(PROFILE).trim-paths="all"'
 LOCATIONS := --config 'target.$(TARGET).rustflags=["-Zlocation-detail=file"]'
 # machined's functions lie in the order of a list.
 LINKER := --config 'target.$(TARGET).linker="build/link-in-order"'
+# Each build for guests has all of these options: cargo builds everything anew, the standard library too, when one of them changes.
+FOR_GUESTS := --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) $(LINKER) --profile $(PROFILE) --target $(TARGET)
+BUILD_FOR_GUESTS := $(STD_FOR_GUESTS) cargo build $(FOR_GUESTS)
 # The version of a release: that of the workspace, and of instarctl.
 VERSION := v$(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The two versions that tests and make run upgrade between; nobody downloads them.
@@ -72,10 +75,9 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 
 .PHONY: build
 build: deps ## Compile what runs in machines, static
-	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) $(LINKER) --profile $(PROFILE) --target $(TARGET) \
+	$(BUILD_FOR_GUESTS) \
 	    -p instar-init -p machined -p installer -p instar-kubernetes-init -p instar-logind -p greeter -p instar-machined-double
-	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
-	    -p instar-channel-publisher
+	$(BUILD_FOR_GUESTS) -p instar-channel-publisher
 
 .PHONY: tools
 tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
@@ -210,22 +212,19 @@ test-all: deps ## Run everything, as CI does
 
 .PHONY: bench
 bench: image ## Measure what is promised: sizes, the API's load, boot, memory, outages
-	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
-	    -p instar-api-load
+	$(BUILD_FOR_GUESTS) -p instar-api-load
 	@target/debug/bench
 
 .PHONY: bench-images
 bench-images: image ## Measure pulls of images beside containerd, podman, and skopeo with umoci, and starts without a registry; needs root
 	@build/install-packages containerd podman umoci skopeo runc
-	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) --profile $(PROFILE) --target $(TARGET) \
-	    -p instar-image-load
+	$(BUILD_FOR_GUESTS) -p instar-image-load
 	@target/debug/bench images
 
 # With names, which the program of the image has not, and with addresses that QEMU's notes tell.
 .PHONY: code-order
 code-order: image ## Renew machined/code-order, the order of machined's functions: records those that an idle machine and a boot run
-	$(STD_FOR_GUESTS) cargo rustc --locked $(STD_OPTIONS) $(TRIM_PATHS) $(LOCATIONS) $(LINKER) --profile $(PROFILE) --target $(TARGET) \
-	    -p machined --bin machined -- -Cstrip=none
+	$(STD_FOR_GUESTS) cargo rustc $(FOR_GUESTS) -p machined --bin machined -- -Cstrip=none
 	@mkdir -p target/code-order
 	@cp target/$(TARGET)/$(PROFILE)/machined target/code-order/machined.symbols
 	@strip -o target/code-order/machined target/code-order/machined.symbols

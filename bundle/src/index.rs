@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use instar_channel::ChannelName;
 use instar_values::{Digest, ImageReference};
 use serde::{Deserialize, Serialize};
 
+use crate::channel_file::{ChannelFile, ChannelPart};
 use crate::limits::{LARGEST_DOCUMENT, MOST_DOCUMENTS, quote};
 
 /// The annotation with a reference in full, by which other tools select an image.
@@ -17,6 +19,11 @@ const REFERENCE: &str = "org.opencontainers.image.ref.name";
 const INDEX: &str = "dev.instar.bundle.index";
 /// The annotation of a manifest of signatures: the digest of the image or index that they are for.
 const SIGNS: &str = "dev.instar.bundle.signs";
+
+/// The annotation of a file of a channel: the channel's name.
+const CHANNEL: &str = "dev.instar.bundle.channel";
+/// The annotation of a signature that approves a release of a channel: the digest of the release's image.
+const APPROVES: &str = "dev.instar.bundle.approves";
 
 const MEDIA_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 
@@ -78,12 +85,14 @@ pub struct Signature {
     pub manifest: Document,
 }
 
-/// The content of index.json: images by reference and platform, indexes by digest, signatures by the digest of their subject.
+/// The content of index.json: images by reference and platform, indexes by digest, signatures by the digest of their subject, files of
+/// channels by the channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     images: Vec<Image>,
     indexes: Vec<Document>,
     signatures: Vec<Signature>,
+    channel_files: Vec<ChannelFile>,
 }
 
 /// Why index.json is not one of a bundle.
@@ -95,8 +104,8 @@ pub enum NotAnIndex {
     /// It has another form than the one that is written.
     #[error("it is not in the form that instarctl writes")]
     Form,
-    /// An entry has annotations that are not together those of an image, an index or a signature.
-    #[error("the entry {0} is neither an image, an index nor a signature")]
+    /// An entry has annotations that are not together those of an image, an index, a signature or a file of a channel.
+    #[error("the entry {0} is neither an image, an index, a signature nor a file of a channel")]
     Entry(Digest),
     /// A reference cannot be read.
     #[error("{0:?} is no reference of an image")]
@@ -116,6 +125,11 @@ pub enum NotAnIndex {
     /// An index is of no image.
     #[error("no image is from the index {0}")]
     Unused(Digest),
+    /// A channel has no list, no signature of it, or two of one.
+    #[error(
+        "the channel {0} needs one list, one signature of it, and at most one approval of each release"
+    )]
+    Channel(ChannelName),
     /// There are more entries than the limit.
     #[error("it has {0} entries; at most {MOST_DOCUMENTS} are taken")]
     TooMany(usize),
@@ -171,9 +185,23 @@ impl Index {
             images,
             indexes,
             signatures,
+            channel_files: Vec::new(),
         };
         index.check()?;
         Ok(index)
+    }
+
+    /// The same with the files of channels.
+    ///
+    /// # Errors
+    /// A channel has not one list and one signature, or a limit.
+    pub fn with_channels(mut self, mut files: Vec<ChannelFile>) -> Result<Self, NotAnIndex> {
+        files.sort();
+        files.dedup();
+        self.channel_files = files;
+        self.check()?;
+        self.check_channels()?;
+        Ok(self)
     }
 
     /// The images, by reference and platform.
@@ -189,6 +217,11 @@ impl Index {
     /// The manifests of signatures, by the digest of their subject.
     pub fn signatures(&self) -> &[Signature] {
         &self.signatures
+    }
+
+    /// The files of channels, by channel: the list first, then its signature, then approvals.
+    pub fn channel_files(&self) -> &[ChannelFile] {
+        &self.channel_files
     }
 
     /// The digest of the file, which names the bundle.
@@ -250,11 +283,31 @@ impl Index {
         }
     }
 
+    fn check_channels(&self) -> Result<(), NotAnIndex> {
+        let files = &self.channel_files;
+        let same = |one: &ChannelFile, other: &ChannelFile| one.channel == other.channel;
+        for of_channel in files.chunk_by(same) {
+            let mut parts = of_channel.iter().map(|file| file.part);
+            let begins = [parts.next(), parts.next()];
+            let whole = begins == [Some(ChannelPart::List), Some(ChannelPart::Signature)];
+            let twice = of_channel.windows(2).any(|pair| match pair {
+                [one, other] => one.part == other.part,
+                _ => false,
+            });
+            if let (Some(file), false) = (of_channel.first(), whole && !twice) {
+                return Err(NotAnIndex::Channel(file.channel.clone()));
+            }
+        }
+        Ok(())
+    }
+
     /// All documents, some of them more than once.
     pub(crate) fn documents(&self) -> impl Iterator<Item = &Document> {
         let images = self.images.iter().map(|it| &it.manifest);
         let signatures = self.signatures.iter().map(|it| &it.manifest);
-        images.chain(&self.indexes).chain(signatures)
+        let of_channels = self.channel_files.iter().map(|it| &it.document);
+        let of_images = images.chain(&self.indexes).chain(signatures);
+        of_images.chain(of_channels)
     }
 
     /// The bytes of the file.
@@ -262,10 +315,15 @@ impl Index {
         let images = self.images.iter().map(RawEntry::of_image);
         let indexes = self.indexes.iter().map(RawEntry::of_document);
         let signatures = self.signatures.iter().map(RawEntry::of_signature);
+        let of_channels = self.channel_files.iter().map(RawEntry::of_channel_file);
         let raw = RawIndex {
             schema_version: 2,
             media_type: MEDIA_TYPE.to_owned(),
-            manifests: images.chain(indexes).chain(signatures).collect(),
+            manifests: images
+                .chain(indexes)
+                .chain(signatures)
+                .chain(of_channels)
+                .collect(),
         };
         // Maps with texts as keys cannot fail to be written.
         serde_json::to_vec(&raw).unwrap_or_default()
@@ -278,14 +336,16 @@ impl Index {
             return Err(NotAnIndex::TooMany(raw.manifests.len()));
         }
         let (mut images, mut indexes, mut signatures) = (Vec::new(), Vec::new(), Vec::new());
+        let mut of_channels = Vec::new();
         for entry in raw.manifests {
             match entry.typed()? {
+                Entry::ChannelFile(file) => of_channels.push(file),
                 Entry::Image(image) => images.push(image),
                 Entry::Index(index) => indexes.push(index),
                 Entry::Signature(signature) => signatures.push(signature),
             }
         }
-        let index = Index::new(images, indexes, signatures)?;
+        let index = Index::new(images, indexes, signatures)?.with_channels(of_channels)?;
         match index.to_bytes() == bytes {
             true => Ok(index),
             false => Err(NotAnIndex::Form),
@@ -297,6 +357,7 @@ enum Entry {
     Image(Image),
     Index(Document),
     Signature(Signature),
+    ChannelFile(ChannelFile),
 }
 
 impl RawEntry {
@@ -327,6 +388,15 @@ impl RawEntry {
         entry
     }
 
+    fn of_channel_file(file: &ChannelFile) -> Self {
+        let mut entry = Self::of_document(&file.document);
+        entry.annotate(CHANNEL, &file.channel);
+        if let ChannelPart::Approval(release) = &file.part {
+            entry.annotate(APPROVES, release);
+        }
+        entry
+    }
+
     fn annotate(&mut self, name: &str, value: &impl fmt::Display) {
         self.annotations.insert(name.to_owned(), value.to_string());
     }
@@ -348,6 +418,14 @@ impl RawEntry {
             reference.map_err(|_| NotAnIndex::Reference(quote(text.as_bytes())))
         });
         let (index, subject) = (digest(INDEX)?, digest(SIGNS)?);
+        if let Some(channel) = self.annotations.get(CHANNEL) {
+            let part = ChannelPart::of(&self.media_type, digest(APPROVES)?).ok_or_else(other)?;
+            return Ok(Entry::ChannelFile(ChannelFile {
+                channel: channel.parse().map_err(|_| other())?,
+                part,
+                document,
+            }));
+        }
         Ok(
             match (self.platform.clone(), reference.transpose()?, subject) {
                 (Some(platform), Some(reference), None) => Entry::Image(Image {

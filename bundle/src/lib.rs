@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! oci-layout                 always the same bytes
-//! index.json                 the images by reference, the indexes that they were taken from, the manifests of signatures
+//! index.json                 the images by reference, the indexes that they were taken from, the manifests of signatures, and files
+//!                            of channels: lists of releases with their signatures
 //! instar-bundle.json         follows from index.json and the sizes: digest of index.json, number and bytes of blobs, architectures
 //! blobs/sha256/<64 digits>   1. all documents that index.json names
 //!                            2. what the manifests of signatures name: payloads, sigstore bundles
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod channel_file;
 mod directory;
 mod document;
 mod fault;
@@ -40,6 +42,7 @@ mod tests;
 mod verify;
 mod write;
 
+pub use channel_file::{ChannelFile, ChannelPart};
 pub use document::Description;
 pub use fault::{Fault, Place, Refused};
 pub use files::Files;

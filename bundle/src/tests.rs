@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod altered;
+mod channels;
 mod forged;
 mod round_trip;
 
@@ -14,7 +15,9 @@ use std::path::{Path, PathBuf};
 use instar_values::Digest;
 use serde_json::json;
 
-use crate::{Document, Files, Image, Index, Plan, Platform, Refused, Signature, Writer, verify};
+use crate::{
+    Document, Files, Image, Index, NotAnIndex, Plan, Platform, Refused, Signature, Writer, verify,
+};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";

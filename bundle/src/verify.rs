@@ -1,13 +1,15 @@
 //! Verifies a bundle: reads every byte of it once, in order, and compares each with what the bytes before it say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 
+use instar_channel::{ChannelFiles, ChannelName};
 use instar_values::Digest;
 use instar_values::digest::Hasher;
 
 use crate::archive::Archive;
+use crate::channel_file::ChannelPart;
 use crate::document::{self, Description};
 use crate::fault::{Fault, Refused};
 use crate::files::Files;
@@ -183,6 +185,31 @@ impl VerifiedBundle {
         let reader = self.blob(digest)?;
         reader.take(LARGEST_DOCUMENT + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// The channels whose files are in it.
+    pub fn channels(&self) -> BTreeSet<&ChannelName> {
+        let files = self.index.channel_files().iter();
+        files.map(|file| &file.channel).collect()
+    }
+
+    /// Reads the files of a channel again.
+    ///
+    /// # Errors
+    /// The bundle does not hold them, or cannot be read, or has changed; or they are too large.
+    pub fn channel(&self, channel: &ChannelName) -> io::Result<ChannelFiles> {
+        let (mut list, mut signature, mut approvals) = (Vec::new(), Vec::new(), Vec::new());
+        let files = self.index.channel_files().iter();
+        for file in files.filter(|file| file.channel == *channel) {
+            let bytes = self.document(file.document.digest)?;
+            match file.part {
+                ChannelPart::List => list = bytes,
+                ChannelPart::Signature => signature = bytes,
+                ChannelPart::Approval(release) => approvals.push((release, bytes)),
+            }
+        }
+        let files = ChannelFiles::new(list, &signature, approvals);
+        files.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
     /// Opens a blob. Its reader fails at the end if the content is not what it was.

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - [`List`]: the releases of a channel, in one form of bytes only ([`List::to_bytes`]).
+//! - [`ChannelFiles`]: a list, its signature and approvals, as somebody carries them.
 //! - [`open`]: from signed bytes to a list; nothing of a list is read before its signature is good.
 //! - [`Position`]: how far a machine has come, so that no mirror can show it an older list.
 //! - [`choose()`]: the release that a machine goes to.
@@ -27,6 +28,7 @@ mod candidate;
 pub mod change;
 mod choose;
 mod date;
+mod files;
 mod label;
 mod list;
 mod name;
@@ -36,6 +38,7 @@ mod signed;
 pub use candidate::{NotACandidate, Offer};
 pub use choose::{Choice, Follower, Why, choose};
 pub use date::{Date, NotADate};
+pub use files::{ChannelFiles, LARGEST_SIGNATURE, NotChannelFiles};
 pub use label::{Label, NotALabel};
 pub use list::{FORMAT, LARGEST, List, MOST_RELEASES, NotAList, Release};
 pub use name::{ChannelName, NotAChannelName};

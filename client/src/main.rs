@@ -9,6 +9,7 @@
 
 mod bpf_filter;
 mod byte_bar;
+mod channel_folder;
 mod cli;
 mod commands;
 mod exit;

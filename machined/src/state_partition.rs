@@ -121,6 +121,14 @@ pub const UPGRADE_FOLLOW: StateFile = StateFile {
     loss: "an old list may be taken, approvals and holds of releases are gone, and the delays are drawn anew",
 };
 
+/// The list of the channel, its signature and approvals that a person has brought last.
+pub const CHANNEL_FILES: StateFile = StateFile {
+    name: "channel-files.json",
+    mode: 0o644,
+    writer: "follow/record.rs",
+    loss: "a machine that reaches no server of its channel waits until its list is brought again",
+};
+
 /// Values that operators keep.
 pub const META: StateFile = StateFile {
     name: "meta.json",
@@ -131,7 +139,7 @@ pub const META: StateFile = StateFile {
 };
 
 /// All these files.
-pub const ALL: [StateFile; 14] = [
+pub const ALL: [StateFile; 15] = [
     MACHINE_CONFIG,
     TRUST,
     GRANTED_CERTIFICATE,
@@ -145,6 +153,7 @@ pub const ALL: [StateFile; 14] = [
     IMAGE_UPDATES,
     IMAGE_PINS,
     UPGRADE_FOLLOW,
+    CHANNEL_FILES,
     META,
 ];
 

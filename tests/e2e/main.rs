@@ -13,6 +13,7 @@ mod boot;
 mod bundles;
 mod callers;
 mod channel;
+mod channel_bundles;
 mod chaos;
 mod clock;
 mod console;
@@ -118,7 +119,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 46] = [
+const OF_LONG_RUNS: [Area; 47] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -127,6 +128,7 @@ const OF_LONG_RUNS: [Area; 46] = [
     staged::tests,
     fleet::tests,
     channel::long_tests,
+    channel_bundles::tests,
     hangs::tests,
     installed::tests,
     release_rules::tests,

@@ -27,8 +27,19 @@ pub async fn bundle(
     name: &str,
     images: &[&str],
 ) -> Result<PathBuf> {
+    bundle_with(registry, scratch, name, images, &[]).await
+}
+
+/// The same with further options of `bundle create`.
+pub async fn bundle_with(
+    registry: &Registry,
+    scratch: &Scratch,
+    name: &str,
+    images: &[&str],
+    more: &[&str],
+) -> Result<PathBuf> {
     let file = scratch.join(name);
-    create(registry, scratch, &file.to_string_lossy(), images).await?;
+    create(registry, scratch, &file.to_string_lossy(), images, more).await?;
     Ok(file)
 }
 
@@ -41,11 +52,17 @@ pub async fn bundle_directory(
 ) -> Result<PathBuf> {
     let directory = scratch.join(name);
     let place = format!("{}/", directory.display());
-    create(registry, scratch, &place, images).await?;
+    create(registry, scratch, &place, images, &[]).await?;
     Ok(directory)
 }
 
-async fn create(registry: &Registry, scratch: &Scratch, to: &str, images: &[&str]) -> Result<()> {
+async fn create(
+    registry: &Registry,
+    scratch: &Scratch,
+    to: &str,
+    images: &[&str],
+    more: &[&str],
+) -> Result<()> {
     let host = registry.host_for_guest();
     let way = format!(
         "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: {host}\nendpoints:\n  - url: http://{}\nskipFallback: true\n",
@@ -64,6 +81,7 @@ async fn create(registry: &Registry, scratch: &Scratch, to: &str, images: &[&str
             .flat_map(|(option, path)| [option.to_owned(), path.to_owned()]),
     );
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let words = [&words[..], more].concat();
     let said = Instarctl::alone(scratch)?.run(&words).await?;
     ensure!(said.code == Some(0), "{said:?}");
     Ok(())

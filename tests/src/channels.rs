@@ -111,14 +111,28 @@ impl Channels {
         std::fs::read_to_string(public).context("cannot read the public key")
     }
 
-    /// The document of a machine that follows a channel. `more`: further fields, a line each.
+    /// The document of a machine that follows a channel at its server. `more`: further fields, a line each.
     pub fn document(&self, channel: &str, more: &str) -> Result<String> {
-        let public = self.public_key()?;
-        let indented: Vec<String> = public.lines().map(|line| format!("  {line}")).collect();
         let url = format!("http://{HOST_FOR_GUEST}:{}", self.port);
+        self.document_without_urls(channel, &format!("urls: [\"{url}\"]\n{more}"))
+    }
+
+    /// The document of a machine whose lists are brought.
+    pub fn document_without_urls(&self, channel: &str, more: &str) -> Result<String> {
+        let key = yaml_block("publicKey", &self.public_key()?);
         Ok(format!(
-            "apiVersion: instar.dev/v1alpha1\nkind: UpgradeFollowConfig\nchannel: {channel}\nurls: [\"{url}\"]\npublicKey: |\n{}\ninterval: 10s\n{more}",
-            indented.join("\n")
+            "apiVersion: instar.dev/v1alpha1\nkind: UpgradeFollowConfig\nchannel: {channel}\n{key}interval: 10s\n{more}"
         ))
     }
+
+    /// The folder of a channel.
+    pub fn channel_folder(&self, channel: &str) -> PathBuf {
+        self.folder.join(channel)
+    }
+}
+
+/// A field of YAML whose value is a text of several lines.
+pub fn yaml_block(field: &str, text: &str) -> String {
+    let lines: String = text.lines().map(|line| format!("  {line}\n")).collect();
+    format!("{field}: |\n{lines}")
 }

@@ -87,11 +87,11 @@ pub use bad_line::{BadLine, Impairment};
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use browser::{Browser, Screen};
 pub use bundle::{
-    bundle, bundle_directory, copy_from_fat, fat_stick, fat_stick_with, place_for_sticks,
-    place_for_usb_sticks, plug_in, plug_into_usb, pull_out, stick,
+    bundle, bundle_directory, bundle_with, copy_from_fat, fat_stick, fat_stick_with,
+    place_for_sticks, place_for_usb_sticks, plug_in, plug_into_usb, pull_out, stick,
 };
 pub use calls::{Answer, Calls};
-pub use channels::Channels;
+pub use channels::{Channels, yaml_block};
 pub use code_lines::code_lines_below;
 pub use container_writer::ContainerWriter;
 pub use cosign::Cosign;

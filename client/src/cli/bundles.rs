@@ -60,6 +60,9 @@ pub(crate) struct CreateBundle {
     /// Reference of an installer image, to upgrade nodes with
     #[arg(long, value_name = "REFERENCE")]
     pub(crate) installer: Vec<String>,
+    /// Folder of a channel whose list goes with the images, for nodes that follow it and reach no server of it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) channel: Vec<PathBuf>,
     /// Platform of the images
     #[arg(long, value_name = "OS/ARCH", default_value = "linux/amd64")]
     pub(crate) platform: Vec<String>,

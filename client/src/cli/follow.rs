@@ -13,7 +13,7 @@ pub(crate) enum Follow {
     Check,
     /// Bring the channel's list to a node that reaches no server of it
     Bring {
-        /// The folder of the channel, with releases-v1.json and its signature
+        /// The folder of the channel, with releases-v1.json, its signature, and approvals if there are any
         folder: PathBuf,
     },
     /// Approve the release that the node goes to

@@ -5,13 +5,13 @@ use std::path::Path;
 use instar_api::instar::upgrade_follow_service_client::UpgradeFollowServiceClient;
 use instar_api::instar::{
     ApproveReleaseRequest, BringListRequest, CheckChannelRequest, FollowStatus,
-    FollowStatusRequest, HoldReleaseRequest,
+    FollowStatusRequest, HoldReleaseRequest, ReleaseApproval,
 };
-use instar_channel::{LIST, SIGNATURE};
 use instar_client::{Failure, Node};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 
+use crate::channel_folder;
 use crate::cli::{Follow, Global};
 use crate::output::table;
 use crate::target;
@@ -125,14 +125,15 @@ async fn check(global: &Global, node: &Node) -> Result<(), Failure> {
 }
 
 async fn bring(global: &Global, node: &Node, folder: &Path) -> Result<(), Failure> {
-    let read = |name: &str| {
-        let file = folder.join(name);
-        let doing = format!("cannot read {}", file.display());
-        std::fs::read(file).map_err(|error| Failure::io(doing, error))
-    };
+    let files = channel_folder::read(folder)?.files;
+    let approvals = files.approvals().map(|(release, signature)| {
+        let (digest, signature) = (release.to_string(), signature.to_vec());
+        ReleaseApproval { digest, signature }
+    });
     let request = BringListRequest {
-        list: read(LIST)?,
-        signature: read(SIGNATURE)?,
+        list: files.list().to_vec(),
+        signature: files.signature().to_vec(),
+        approvals: approvals.collect(),
     };
     let reply = client(node).bring(node.request(request)).await;
     let reply = reply.map_err(|status| node.explain("cannot bring the list", status))?;

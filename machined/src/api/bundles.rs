@@ -91,21 +91,23 @@ fn bundle_status(error: &BundleError) -> Status {
     }
 }
 
-fn message(phase: &Phase, images: Vec<String>) -> wire::BundleImportResponse {
+/// The message about a bundle whose import goes on.
+fn progress(phase: &Phase) -> wire::BundleImportResponse {
     wire::BundleImportResponse {
         phase: phase.word().to_owned(),
         detail: phase.detail(),
-        images,
+        images: Vec::new(),
+        channels: Vec::new(),
     }
 }
 
-/// Imports an upload to its end; returns its images' references.
+/// Imports an upload to its end; returns the last message.
 async fn import(
     machine: &Arc<Machine>,
     digest: Digest,
     files: Files,
     report: &Arc<Report>,
-) -> Result<Vec<String>, Status> {
+) -> Result<wire::BundleImportResponse, Status> {
     let taken = take_bundle(machine, files, Origin::Caller, report).await;
     match &taken {
         // Nothing is wrong with the file: it is there for another try.
@@ -120,7 +122,12 @@ async fn import(
     }
     tell_end(report, &taken);
     let taken = taken.map_err(|error| bundle_status(&error))?;
-    Ok(taken.images)
+    let lists = taken.lists.iter();
+    Ok(wire::BundleImportResponse {
+        images: taken.images,
+        channels: lists.map(ToString::to_string).collect(),
+        ..progress(&report.phase())
+    })
 }
 
 async fn remove_file(machine: Arc<Machine>, digest: Digest) {
@@ -189,13 +196,12 @@ impl BundleService for BundleApi {
                     Ok(()) = phases.changed() => {
                         let phase = phases.borrow_and_update().clone();
                         // If the channel is full, the reader gets the next message instead; a caller who has hung up gets none.
-                        let _ = sender.try_send(Ok(message(&phase, Vec::new())));
+                        let _ = sender.try_send(Ok(progress(&phase)));
                     }
                 }
             };
-            let last = ended.map(|images| message(&report.phase(), images));
             // An error means that the caller has disconnected.
-            let _ = sender.send(last).await;
+            let _ = sender.send(ended).await;
         });
         Ok(streamed(ReceiverStream::new(receiver)))
     }

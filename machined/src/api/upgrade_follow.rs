@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use instar_api::instar as wire;
 use instar_api::instar::upgrade_follow_service_server::UpgradeFollowService;
-use instar_channel::Position;
+use instar_channel::ChannelFiles;
 use tonic::{Request, Response, Status};
 
 use super::changing;
@@ -13,7 +13,7 @@ use super::epoch_seconds::epoch_seconds;
 use crate::base::error_chain::chain;
 use crate::follow::FollowFact;
 use crate::machine::Machine;
-use crate::sequences::follow::forgive;
+use crate::sequences::follow::{NotTaken, bring, forgive};
 use crate::values::{Digest, Version};
 
 /// The service.
@@ -51,21 +51,14 @@ impl UpgradeFollowService for UpgradeFollowApi {
         &self,
         request: Request<wire::BringListRequest>,
     ) -> Result<Response<wire::BringListResponse>, Status> {
-        let wire::BringListRequest { list, signature } = request.into_inner();
-        let configured = self.machine.config();
-        let follow = configured.as_ref();
-        let follow = follow.and_then(|it| it.config.upgrade_follow.as_ref());
-        let follow = follow.ok_or_else(follows_none)?;
-        let opened = instar_channel::open(&follow.channel, &follow.key, &list, &signature);
-        let opened = opened.map_err(|error| Status::invalid_argument(chain(&error)))?;
-        let record = self.machine.follow.record();
-        let known = record.as_ref().and_then(|it| it.position.as_ref());
-        Position::after(known, &opened, &list)
-            .map_err(|error| Status::failed_precondition(error.to_string()))?;
-        self.machine.follow.bring(list, signature);
-        Ok(Response::new(wire::BringListResponse {
-            serial: opened.serial,
-        }))
+        let files = brought(request.into_inner())?;
+        let machine = self.machine.clone();
+        let bringing = async move {
+            let taken = bring(&machine, files).await;
+            let serial = taken.map_err(|error| not_taken(&error))?;
+            Ok(wire::BringListResponse { serial })
+        };
+        Ok(Response::new(changing::to_its_end(bringing).await?))
     }
 
     async fn approve(
@@ -104,6 +97,25 @@ impl UpgradeFollowService for UpgradeFollowApi {
             })
         };
         Ok(Response::new(changing::to_its_end(holding).await?))
+    }
+}
+
+/// Reads the files of a channel from a request.
+fn brought(request: wire::BringListRequest) -> Result<ChannelFiles, Status> {
+    let mut approvals = Vec::new();
+    for approval in request.approvals {
+        let release = approval.digest.parse::<Digest>();
+        let release = release.map_err(|error| Status::invalid_argument(chain(&error)))?;
+        approvals.push((release, approval.signature));
+    }
+    let files = ChannelFiles::new(request.list, &request.signature, approvals);
+    files.map_err(|error| Status::invalid_argument(chain(&error)))
+}
+
+fn not_taken(error: &NotTaken) -> Status {
+    match error {
+        NotTaken::FollowsNone | NotTaken::Replayed(_) => Status::failed_precondition(chain(error)),
+        NotTaken::Refused(_) => Status::invalid_argument(chain(error)),
     }
 }
 

@@ -1,5 +1,8 @@
 //! What is in a bundle, as far as it is known: its images with their versions, and who allows them.
 
+use std::fmt;
+
+use instar_channel::ChannelName;
 use serde::Serialize;
 
 use crate::values::Digest;
@@ -37,6 +40,55 @@ pub enum Approval {
     Config,
     /// A person at the machine has approved the bundle.
     Person,
+}
+
+/// The list of a channel that is in a bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundList {
+    /// The channel.
+    pub channel: ChannelName,
+    /// What the machine does with it.
+    pub use_of_it: UseOfList,
+}
+
+/// What the machine does with the list of a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum UseOfList {
+    /// Nothing: its config does not follow this channel.
+    NotFollowed,
+    /// It goes by this list now.
+    Taken {
+        /// The serial of the list.
+        serial: u64,
+    },
+    /// Nothing, for this reason.
+    Refused(String),
+}
+
+impl fmt::Display for FoundList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channel = &self.channel;
+        match &self.use_of_it {
+            UseOfList::NotFollowed => write!(
+                f,
+                "The bundle has a list of the channel {channel}, which this machine does not follow."
+            ),
+            UseOfList::Taken { serial } => {
+                write!(
+                    f,
+                    "This machine goes by list {serial} of the channel {channel} now."
+                )
+            }
+            UseOfList::Refused(reason) => {
+                write!(
+                    f,
+                    "The list of the channel {channel} is not used: {reason}."
+                )
+            }
+        }
+    }
 }
 
 /// Support data that are written onto a stick.

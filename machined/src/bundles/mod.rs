@@ -15,7 +15,7 @@ pub mod upgrade;
 mod upload;
 
 pub use approval::{Approvals, NotApproved, Origin, all_approved, approve};
-pub use contents::{Approval, FoundImage, Support};
+pub use contents::{Approval, FoundImage, FoundList, Support, UseOfList};
 pub use kept::{Kept, Taken};
 pub use phase::{Event, Phase, next};
 pub use question::{Answer, Question};
@@ -44,6 +44,8 @@ pub struct BundleFact {
     pub digest: Option<String>,
     /// Its images, once they are known.
     pub images: Vec<FoundImage>,
+    /// The lists of channels in it, once it is known what is done with them.
+    pub lists: Vec<FoundList>,
     /// How far it is.
     pub phase: Phase,
     /// Whether it upgrades the machine, once that is decided.
@@ -78,6 +80,7 @@ impl BundleFact {
             place,
             digest: None,
             images: Vec::new(),
+            lists: Vec::new(),
             phase,
             upgrade: None,
             support: None,

@@ -3,7 +3,7 @@
 //!
 //! Console, events, `get bundles -o yaml` and the dashboard show the same sentences.
 
-use super::contents::{Approval, FoundImage, Support};
+use super::contents::{Approval, FoundImage, FoundList, Support, UseOfList};
 use super::phase::Phase;
 use super::upgrade::Upgrade;
 use super::{BundleFact, Place};
@@ -60,6 +60,7 @@ pub fn sentences(bundle: &BundleFact) -> Vec<Sentence> {
     said.extend(holds(&bundle.images));
     said.extend(who_allows(bundle));
     said.extend(how_far(bundle));
+    said.extend(bundle.lists.iter().map(list));
     said.extend(upgrade(bundle));
     said.extend(bundle.support.as_ref().map(support));
     said.extend(may_be_pulled_out(bundle));
@@ -184,6 +185,13 @@ fn how_far(bundle: &BundleFact) -> Vec<Sentence> {
             problem(format!("Nothing of the bundle is used: {reason}.")),
             fact(advice.clone()),
         ],
+    }
+}
+
+fn list(list: &FoundList) -> Sentence {
+    match list.use_of_it {
+        UseOfList::Refused(_) => problem(list.to_string()),
+        UseOfList::NotFollowed | UseOfList::Taken { .. } => fact(list.to_string()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use anyhow::Context as _;
+use instar_channel::ChannelFiles;
 use tokio::sync::watch;
 
 use super::standing::{Hold, Record, Stage};
@@ -13,7 +14,7 @@ use crate::base::lock::Lock as _;
 use crate::base::{sealed_json, whole_file};
 use crate::init_link::{InitLink, Scope};
 use crate::record_file::RecordFile;
-use crate::state_partition::UPGRADE_FOLLOW;
+use crate::state_partition::{CHANNEL_FILES, UPGRADE_FOLLOW};
 use crate::values::{Digest, ImageReference, Version};
 
 /// The name of the record in errors.
@@ -26,6 +27,7 @@ const LARGEST: u64 = 1 << 20;
 pub struct Follow {
     state: Mutex<State>,
     file: RecordFile,
+    brought_file: RecordFile,
     wishes: watch::Sender<()>,
 }
 
@@ -34,12 +36,12 @@ struct State {
     record: Option<Record>,
     /// The image that is to be fetched.
     image: Option<ImageReference>,
-    /// `None` until [`Follow::open`] has set a directory.
-    file: Option<PathBuf>,
+    /// Where the record and what was brought are kept. `None` until [`Follow::open`] has set it.
+    directory: Option<PathBuf>,
     /// Whether the list is to be asked for at once.
     look: bool,
-    /// A list and its signature that a caller has brought.
-    brought: Option<(Vec<u8>, Vec<u8>)>,
+    /// The channel's files that a person has brought last, by a call or in a bundle.
+    brought: Option<ChannelFiles>,
 }
 
 impl Follow {
@@ -50,13 +52,14 @@ impl Follow {
         self.state.locked()
     }
 
-    /// Keeps the record in this directory from now on, and reads the one that is there.
+    /// Keeps the record and what was brought in this directory from now on, and reads those that are there.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
-        let file = directory.join(UPGRADE_FOLLOW.name);
-        let read = whole_file::read_json(&file);
+        let record = whole_file::read_json(&directory.join(UPGRADE_FOLLOW.name));
+        let brought = whole_file::read_json(&directory.join(CHANNEL_FILES.name));
         let mut state = self.lock();
-        state.file = Some(file);
-        state.record = read?;
+        state.directory = Some(directory.to_owned());
+        state.record = record?;
+        state.brought = brought?;
         Ok(())
     }
 
@@ -77,6 +80,8 @@ impl Follow {
         let mut state = self.lock();
         if state.record.as_ref().is_none_or(|it| it.source != source) {
             state.record = Some(Record::begin(source.to_owned(), identity()));
+            // It is of another channel. Its file stays until something else is brought, and is of no use to this one either.
+            state.brought = None;
         }
     }
 
@@ -103,7 +108,9 @@ impl Follow {
     async fn write(&self, init: &InitLink) {
         let newest = || {
             let state = self.lock();
-            (state.file.clone(), state.record.clone())
+            let directory = state.directory.as_ref();
+            let file = directory.map(|it| it.join(UPGRADE_FOLLOW.name));
+            (file, state.record.clone())
         };
         let loss = "what is known of the channel is kept in memory alone";
         self.file.write(UPGRADE_FOLLOW, loss, newest).await;
@@ -136,15 +143,23 @@ impl Follow {
         self.wishes.send_replace(());
     }
 
-    /// Has a list taken that a caller brings, in place of asking for one.
-    pub fn bring(&self, list: Vec<u8>, signature: Vec<u8>) {
-        self.lock().brought = Some((list, signature));
+    /// Keeps files of the channel that a person brings, and has the list looked for at once: they count as one more server.
+    pub async fn bring(&self, files: ChannelFiles) {
+        self.lock().brought = Some(files);
+        let newest = || {
+            let state = self.lock();
+            let directory = state.directory.as_ref();
+            let file = directory.map(|it| it.join(CHANNEL_FILES.name));
+            (file, state.brought.clone())
+        };
+        let loss = "the list that was brought is kept in memory alone";
+        self.brought_file.write(CHANNEL_FILES, loss, newest).await;
         self.ask_for_look();
     }
 
-    /// Takes the list that a caller has brought.
-    pub fn take_brought(&self) -> Option<(Vec<u8>, Vec<u8>)> {
-        self.lock().brought.take()
+    /// The files of the channel that were brought last.
+    pub fn brought(&self) -> Option<ChannelFiles> {
+        self.lock().brought.clone()
     }
 
     /// Whether a caller wants the list to be asked for. A second call says no.

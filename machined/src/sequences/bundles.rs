@@ -5,6 +5,7 @@
 
 mod ask;
 mod judge;
+mod lists;
 mod medium;
 mod report;
 mod sticks;
@@ -22,10 +23,11 @@ use std::sync::Arc;
 use instar_bundle::{Files, Image, Index, Refused, VerifiedBundle, verify};
 
 use self::judge::{Judged, judge};
+use self::lists::take_lists;
 use crate::base::blocking_io::{self, NoAnswer};
 use crate::base::error_chain::chain;
 use crate::bundles::upgrade::Installer;
-use crate::bundles::{Approval, Event, FoundImage, NotApproved, Origin, all_approved};
+use crate::bundles::{Approval, Event, FoundImage, FoundList, NotApproved, Origin, all_approved};
 use crate::config::BundleRules;
 use crate::machine::Machine;
 use crate::oci::bundled::{BundledImageError, import};
@@ -120,6 +122,8 @@ pub struct Taken {
     pub bundle: Digest,
     /// The references that are in the store now.
     pub images: Vec<String>,
+    /// What is done with the lists of channels.
+    pub lists: Vec<FoundList>,
     /// The installer that the machine is to be upgraded with.
     pub installer: Option<Installer>,
 }
@@ -175,9 +179,14 @@ async fn take(
         Origin::Stick => upgrade::plan(machine, bundle.digest(), &judged.allowed, report),
     };
     let judged = approved(machine, &bundle, origin, judged, report).await?;
+    let images = import_all(machine, &bundle, &judged, report).await?;
+    // After the images: a release that a list names is here when the machine looks for it.
+    let lists = take_lists(machine, &bundle).await;
+    report.lists(lists.clone());
     Ok(Taken {
         bundle: bundle.digest(),
-        images: import_all(machine, &bundle, &judged, report).await?,
+        images,
+        lists,
         installer,
     })
 }

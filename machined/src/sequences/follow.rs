@@ -2,9 +2,12 @@
 //!
 //! `follow/standing.rs` decides; this file gathers facts and carries the decisions out. Without a channel in the config it waits for one.
 
+mod bring;
 mod list;
 mod lock;
 mod report;
+
+pub use bring::{NotTaken, bring};
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -479,10 +482,7 @@ impl<'a> Following<'a> {
             return;
         };
         let known = record.position.as_ref();
-        let looked = match self.machine.follow.take_brought() {
-            Some((bytes, signature)) => list::opened(&self.follow, known, &bytes, &signature),
-            None => list::look(self.machine, &self.follow, known).await,
-        };
+        let looked = list::look(self.machine, &self.follow, known).await;
         self.looked = Some(Instant::now());
         let error = match looked {
             Ok(found) => {

@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::{Either, select};
 use instar_base::blocking_io::{self, NoAnswer};
-use instar_bundle::{Fault, Index, NotAnIndex, Plan, Planned, Summary, WriteError, Writer};
+use instar_bundle::{
+    ChannelFile, ChannelPart, Fault, Index, NotAnIndex, Plan, Planned, Summary, WriteError, Writer,
+};
+use instar_channel::{ChannelFiles, ChannelName};
 use instar_values::{Digest, ImageReference};
 use serde::Deserialize;
 
@@ -53,13 +56,14 @@ struct Blob {
     digest: Digest,
 }
 
-/// Writes a bundle of these images, and reports bytes that were written.
+/// Writes a bundle of these images and of the files of these channels, and reports bytes that were written.
 ///
 /// # Errors
 /// The images contradict each other, a registry does not send a layer, or the files cannot be written.
 pub async fn write(
     client: &RegistryClient,
     images: Vec<Gathered>,
+    channels: &[(ChannelName, ChannelFiles)],
     target: Target,
     progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<Summary, BundleError> {
@@ -71,7 +75,9 @@ pub async fn write(
         signatures.extend(gathered.signatures);
         documents.extend(gathered.documents);
     }
+    let of_channels = channel_files(channels, &mut documents);
     let index = Index::new(of_images, indexes, signatures).map_err(Box::new)?;
+    let index = index.with_channels(of_channels).map_err(Box::new)?;
     let plan = Plan::new(&index, &documents).map_err(Box::new)?;
     let sources = sources(&index, &documents);
     let total = plan.summary().bytes;
@@ -101,6 +107,27 @@ pub async fn write(
         }
     }
     Ok(blocking_io::to_its_end(move || writer.finish()).await??)
+}
+
+/// The entries for files of channels; their contents come to the documents.
+fn channel_files(
+    channels: &[(ChannelName, ChannelFiles)],
+    documents: &mut BTreeMap<Digest, Vec<u8>>,
+) -> Vec<ChannelFile> {
+    let mut entries = Vec::new();
+    for (channel, files) in channels {
+        let approvals = files.approvals();
+        let approvals = approvals.map(|(release, bytes)| (ChannelPart::Approval(release), bytes));
+        let others = [
+            (ChannelPart::List, files.list()),
+            (ChannelPart::Signature, files.signature()),
+        ];
+        for (part, bytes) in others.into_iter().chain(approvals) {
+            documents.insert(Digest::of(bytes), bytes.to_vec());
+            entries.push(ChannelFile::new(channel.clone(), part, bytes));
+        }
+    }
+    entries
 }
 
 /// An image for each layer, from whose registry the layer comes.

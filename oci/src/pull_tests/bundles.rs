@@ -57,7 +57,7 @@ async fn archive(
 ) -> Result<VerifiedBundle, BundleError> {
     let images = gathered(registry, references).await;
     let target = Target::Archive(File::create(path).unwrap());
-    write(&client(registry.settings()), images, target, &|_| {}).await?;
+    write(&client(registry.settings()), images, &[], target, &|_| {}).await?;
     Ok(verify(Files::open(path).unwrap(), &mut |_| {}).unwrap())
 }
 
@@ -191,7 +191,9 @@ async fn a_signed_index_is_in_the_bundle_with_the_one_image_from_it() {
         client.gather(&references[0], &other).await.unwrap(),
     ];
     let target = Target::Archive(File::create(&path).unwrap());
-    let summary = write(&client, both.into(), target, &|_| {}).await.unwrap();
+    let summary = write(&client, both.into(), &[], target, &|_| {})
+        .await
+        .unwrap();
     assert_eq!(summary.architectures.len(), 2);
     let bundle = verify(Files::open(&path).unwrap(), &mut |_| {}).unwrap();
     let refused = resolve(&bundle, &bundle.index().images()[1]).unwrap_err();
@@ -226,7 +228,9 @@ async fn what_a_registry_does_not_give_is_said() {
     drop(registry);
     let (_directory, path) = scratch();
     let target = Target::Archive(File::create(path).unwrap());
-    let error = write(&client, images, target, &|_| {}).await.unwrap_err();
+    let error = write(&client, images, &[], target, &|_| {})
+        .await
+        .unwrap_err();
     assert!(
         chain(&error).contains("no registry gives"),
         "{}",

@@ -16,6 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::{registries, tags};
 use crate::byte_bar::byte_bar;
+use crate::channel_folder::{self, ChannelFolder};
 use crate::cli::{CreateBundle, Global};
 use crate::output::human;
 
@@ -27,6 +28,9 @@ pub(super) async fn run(global: &Global, arguments: &CreateBundle) -> Result<(),
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
     let images = references(&arguments.image)?;
     let installers = references(&arguments.installer)?;
+    let channels = arguments.channel.iter();
+    let channels = channels.map(|folder| channel_folder::read(folder));
+    let channels: Vec<ChannelFolder> = channels.collect::<Result<_, _>>()?;
     let output = Output::begin(arguments)?;
     let settings = Arc::new(registries::settings(arguments)?);
     let client = RegistryClient::new(settings, Retries::default());
@@ -37,13 +41,16 @@ pub(super) async fn run(global: &Global, arguments: &CreateBundle) -> Result<(),
         }
     }
     check_installers(&gathered, &installers)?;
-    let warnings = warnings(&gathered);
+    let mut warnings = warnings(&gathered);
+    warnings.extend(channels.iter().filter_map(|it| of_no_use(it, &gathered)));
+    let channels = channels.into_iter();
+    let channels: Vec<_> = channels.map(|it| (it.list.channel, it.files)).collect();
     let bar = byte_bar(global.output, output.name());
     let progress = |progress: instar_oci::Progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.bytes);
     };
-    let written = write(&client, gathered, output.target()?, &progress).await;
+    let written = write(&client, gathered, &channels, output.target()?, &progress).await;
     bar.finish_and_clear();
     let summary = written.map_err(|error| failed(&output.name()).because(error))?;
     let name = output.finish(arguments.force)?;
@@ -130,6 +137,19 @@ fn warnings(gathered: &[Gathered]) -> Vec<String> {
     }
     warnings.dedup();
     warnings
+}
+
+/// A warning of a list none of whose releases is in the bundle: a machine could go to none of them without a registry.
+fn of_no_use(folder: &ChannelFolder, gathered: &[Gathered]) -> Option<String> {
+    let mut releases = folder.list.releases.iter();
+    let is_here = |digest| {
+        let mut images = gathered.iter().map(|it| &it.image);
+        images.any(|it| it.manifest.digest == digest || it.index == Some(digest))
+    };
+    let channel = &folder.list.channel;
+    (!releases.any(|release| is_here(release.digest))).then(|| {
+        format!("no release of the channel {channel} is in this bundle: name its installer with --installer")
+    })
 }
 
 /// The place of the bundle. A file gets its name when it is whole.

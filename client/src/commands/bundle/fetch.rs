@@ -79,7 +79,8 @@ async fn fetch(
         let written = written.map_err(|it| node.explain(DOING, it))?;
         here = written.into_inner().offset;
     }
-    import(node, &mut client, &digest, DOING, bar).await
+    let imported = import(node, &mut client, &digest, DOING, bar).await?;
+    Ok(imported.images)
 }
 
 /// The next message of the peer.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use instar_bundle::{Image, VerifiedBundle};
+use instar_channel::List;
 use instar_client::{Failure, FailureKind};
 use instar_oci::verification::is_signed_by;
 use instar_values::PublicKey;
@@ -109,6 +110,7 @@ fn print(
 ) -> Result<(), Failure> {
     let images = images(path, bundle, keys)?;
     let summary = bundle.summary();
+    let lists = lists(path, bundle)?;
     global.output.show(
         || {
             let rows: Vec<_> = images.iter().map(|it| row(it, keys)).collect();
@@ -121,17 +123,38 @@ fn print(
                 "SIGNATURES",
             ];
             let (blobs, size) = (summary.blobs, human(summary.bytes));
+            let lists: String = lists.iter().map(|it| format!("list {it}\n")).collect();
             let bundle = format!("bundle {}, {blobs} blobs, {size}", summary.digest);
             format!(
-                "{}\n{bundle}: every byte is as it was written",
+                "{}\n{lists}{bundle}: every byte is as it was written",
                 table(&header, &rows)
             )
         },
         || {
             let images: Vec<Value> = images.iter().map(as_json).collect();
-            json!({ "bundle": path.display().to_string(), "summary": summary, "images": images })
+            json!({
+                "bundle": path.display().to_string(),
+                "summary": summary,
+                "images": images,
+                "channels": lists,
+            })
         },
     )
+}
+
+/// The lists of channels by name and serial. Their signatures are not checked here: nodes know the keys of their channels.
+fn lists(path: &Path, bundle: &VerifiedBundle) -> Result<Vec<String>, Failure> {
+    let mut lists = Vec::new();
+    for channel in bundle.channels() {
+        let files = bundle.channel(channel).map_err(|error| {
+            Failure::io(format!("cannot read {} any more", path.display()), error)
+        })?;
+        lists.push(match List::parse(files.list()) {
+            Ok(list) => format!("{} of the channel {channel}", list.serial),
+            Err(error) => format!("of the channel {channel}, which nodes will refuse: {error}"),
+        });
+    }
+    Ok(lists)
 }
 
 fn row(shown: &Shown<'_>, keys: &[PublicKey]) -> Vec<String> {

@@ -50,19 +50,20 @@ pub(super) async fn run(global: &Global, path: &Path, unchecked: bool) -> Result
     };
     for node in target::all(global).await? {
         let bar = byte_bar(global.output, node.name().to_owned());
-        let images = upload.to(&node, &bar).await;
+        let imported = upload.to(&node, &bar).await;
         bar.finish_and_clear();
-        let images = images?;
+        let Imported { images, channels } = imported?;
         global.output.show(
             || {
-                let lines: Vec<String> = images.iter().map(|it| format!("\n  {it}")).collect();
+                let lines = images.iter().chain(&channels);
+                let lines: Vec<String> = lines.map(|it| format!("\n  {it}")).collect();
                 format!(
                     "{}: imported from the bundle {digest}:{}",
                     node.name(),
                     lines.concat()
                 )
             },
-            || json!({ "node": node.name(), "bundle": digest, "images": images }),
+            || json!({ "node": node.name(), "bundle": digest, "images": images, "channels": channels }),
         )?;
     }
     Ok(())
@@ -77,8 +78,8 @@ struct Upload {
 }
 
 impl Upload {
-    /// Uploads the rest of the file and has the node import it; returns the images' references.
-    async fn to(&self, node: &Node, bar: &ProgressBar) -> Result<Vec<String>, Failure> {
+    /// Uploads the rest of the file and has the node import it.
+    async fn to(&self, node: &Node, bar: &ProgressBar) -> Result<Imported, Failure> {
         let mut client = BundleServiceClient::new(node.channel());
         bar.set_length(self.size);
         let mut failures = 0;
@@ -137,26 +138,35 @@ impl Upload {
         node: &Node,
         client: &mut BundleServiceClient<Channel>,
         bar: &ProgressBar,
-    ) -> Result<Vec<String>, Failure> {
+    ) -> Result<Imported, Failure> {
         import(node, client, &self.digest.to_string(), &self.doing, bar).await
     }
 }
 
-/// Has a node import the bundle that it was brought; returns the images' references.
+/// What a node has taken of a bundle.
+#[derive(Default)]
+pub(super) struct Imported {
+    /// The references of the images.
+    pub(super) images: Vec<String>,
+    /// A sentence about each channel whose list is in the bundle.
+    pub(super) channels: Vec<String>,
+}
+
+/// Has a node import the bundle that it was brought.
 pub(super) async fn import(
     node: &Node,
     client: &mut BundleServiceClient<Channel>,
     digest: &str,
     doing: &str,
     bar: &ProgressBar,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Imported, Failure> {
     let explain = |status| node.explain(doing, status);
     let request = BundleImportRequest {
         digest: digest.to_owned(),
     };
     let reply = client.import(node.request(request)).await;
     let mut stream = reply.map_err(explain)?.into_inner();
-    let mut images = Vec::new();
+    let mut imported = Imported::default();
     while let Some(message) = stream.message().await.map_err(explain)? {
         bar.set_message(format!(
             "{}: {} {}",
@@ -164,9 +174,12 @@ pub(super) async fn import(
             message.phase,
             message.detail
         ));
-        images = message.images;
+        imported = Imported {
+            images: message.images,
+            channels: message.channels,
+        };
     }
-    Ok(images)
+    Ok(imported)
 }
 
 /// Whether the node may take further bytes after this error: it was away, or has another number of bytes than we believe.

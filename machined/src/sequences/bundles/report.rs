@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use crate::base::lock::Lock as _;
 use crate::bundles::{
-    BundleFact, Event, FoundImage, Kind, Phase, Place, Sentence, Support, Upgrade, news, next,
-    sentences,
+    BundleFact, Event, FoundImage, FoundList, Kind, Phase, Place, Sentence, Support, Upgrade, news,
+    next, sentences,
 };
 use crate::machine::Machine;
 use crate::store::Store;
@@ -55,6 +55,11 @@ impl Report {
     /// Notes the images with what was decided about them.
     pub fn judged(&self, images: Vec<FoundImage>) {
         self.change(|fact| fact.images = images);
+    }
+
+    /// Notes what is done with the lists of channels.
+    pub fn lists(&self, lists: Vec<FoundList>) {
+        self.change(|fact| fact.lists = lists);
     }
 
     /// Notes what is decided about an upgrade.

@@ -1,9 +1,10 @@
-//! Asks for the list of a channel, at all its addresses: the newest one counts, so one mirror that stands still holds nobody back.
+//! Looks for the list of a channel, at all its addresses and among what a person has brought: the newest one counts, so one mirror that
+//! stands still holds nobody back.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use instar_channel::{LARGEST, LIST, List, Position, Release, SIGNATURE};
+use instar_channel::{LARGEST, LARGEST_SIGNATURE, LIST, List, Position, Release, SIGNATURE};
 use instar_http_client::Client;
 use tokio::time::timeout;
 
@@ -14,8 +15,6 @@ use crate::values::{EndpointUrl, PublicKey};
 
 /// Timeout for one address.
 const LOOK: Duration = Duration::from_secs(60);
-/// Limit on a signature, in bytes.
-const LARGEST_SIGNATURE: usize = 16 << 10;
 
 /// A list, and the machine's position after it.
 pub(super) struct Found {
@@ -33,8 +32,16 @@ pub(super) async fn look(
     known: Option<&Position>,
 ) -> anyhow::Result<Found> {
     let client = client_of(machine)?;
-    let mut newest: Option<Found> = None;
-    let mut errors = Vec::new();
+    let brought = machine.follow.brought();
+    let brought = brought.map(|it| opened(follow, known, it.list(), it.signature()));
+    // One that is not good any more matters to machines without an address of the channel alone.
+    let (mut newest, mut errors) = match brought {
+        Some(Ok(found)) => (Some(found), Vec::new()),
+        Some(Err(error)) if follow.urls.is_empty() => {
+            (None, vec![format!("the list that was brought: {error:#}")])
+        }
+        Some(Err(_)) | None => (None, Vec::new()),
+    };
     for url in &follow.urls {
         match timeout(LOOK, at(&client, url, follow, known)).await {
             Ok(Ok(found)) => {
@@ -55,7 +62,7 @@ pub(super) async fn look(
             Ok(found)
         }
         None if errors.is_empty() => bail!(
-            "the config names no address of it, and `follow bring` has brought no list since the machine started"
+            "the config names no address of it, and nobody has brought a list, by `follow bring` or in a bundle"
         ),
         None => bail!("{}", errors.join("; ")),
     }
@@ -102,15 +109,21 @@ async fn document(client: &Client, url: &str, limit: usize) -> anyhow::Result<Ve
 /// Looks for the signature that approves a release.
 ///
 /// # Errors
-/// There is none at any address.
+/// There is none at any address, and none was brought.
 pub(super) async fn approval(
     machine: &Machine,
     follow: &UpgradeFollow,
     key: &PublicKey,
     release: &Release,
 ) -> anyhow::Result<()> {
-    let client = client_of(machine)?;
     let signed = instar_channel::approval(&follow.channel, release);
+    let is_approved = |signature: &[u8]| instar_channel::is_signed(key, &signed, signature);
+    let brought = machine.follow.brought();
+    let brought = brought.as_ref().and_then(|it| it.approval(release.digest));
+    if brought.is_some_and(is_approved) {
+        return Ok(());
+    }
+    let client = client_of(machine)?;
     let mut last = None;
     for url in &follow.urls {
         let (channel, hex) = (&follow.channel, release.digest.hex());
@@ -118,7 +131,7 @@ pub(super) async fn approval(
         let looking = async {
             let signature = document(&client, &url, LARGEST_SIGNATURE).await?;
             ensure!(
-                instar_channel::is_signed(key, &signed, &signature),
+                is_approved(&signature),
                 "{url} is no signature by the key {}",
                 key.fingerprint()
             );
@@ -130,5 +143,9 @@ pub(super) async fn approval(
             Err(_) => last = Some(anyhow::anyhow!("{url}: no answer")),
         }
     }
-    Err(last.unwrap_or_else(|| anyhow::anyhow!("the config names no address of approvals")))
+    Err(last.unwrap_or_else(|| {
+        anyhow::anyhow!(
+            "no approval of it was brought, and the config names no address of approvals"
+        )
+    }))
 }
