@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
+use instar_qemu::VmSpec;
 use instar_tests::{
     Channels, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry, Said, Scratch,
     Test, bundle_with, chapters, place_for_sticks, plug_in, stick, tests, yaml_block,
@@ -75,7 +76,11 @@ impl Story {
         let document = follows.clone();
         let node = Node::plan(scratch, &ImageUnderTest::first()?)
             .blank_disk()?
-            .qemu_arguments(place_for_sticks())
+            .spec(|spec| {
+                place_for_sticks()
+                    .into_iter()
+                    .fold(spec, VmSpec::extra_argument)
+            })
             .configure(move |config| {
                 let config = config.install_disk("/dev/vda").registry(&host);
                 config.document(CLOCK).document(&document)
