@@ -220,7 +220,7 @@ async fn an_approval_comes_on_a_stick(story: &Story) -> Outcome {
         "apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\napproved: [\"{}\"]\n",
         story.digest_of(&story.bundles.approved).await?
     );
-    let config = MachineConfig::from_yaml(&story.node.config()).document(&document);
+    let config = MachineConfig::from_yaml(story.node.config()).document(&document);
     story.apply(config).await?;
     let taken = "This machine goes by list 3 of the channel stable now.";
     story.shows_of_stick(taken).await?;
