@@ -15,6 +15,7 @@ mod callers;
 mod channel;
 mod chaos;
 mod clock;
+mod conditions;
 mod console;
 mod container_limits;
 mod containers;
@@ -118,7 +119,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 46] = [
+const OF_LONG_RUNS: [Area; 47] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -165,6 +166,7 @@ const OF_LONG_RUNS: [Area; 46] = [
     upgrade_trust::tests,
     worker_certificates::tests,
     fleet_identity::tests,
+    conditions::tests,
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.
