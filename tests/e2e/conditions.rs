@@ -44,12 +44,7 @@ async fn a_node_says_what_is_wrong_with_it(scratch: Scratch) -> Outcome {
 
 impl Watched {
     async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
-        let registry = Registry::start(scratch)?;
-        push_greeter(&registry)?;
-        registry.push_installer(&ImageUnderTest::second()?)?;
-        let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
-        let bad = good.giving_up(scratch, BAD.0, BAD.1)?;
-        bad.push(&registry, INSTALLER, BAD.0)?;
+        let registry = registry(scratch)?;
         let host = registry.host_for_guest();
         let plan = Node::plan(scratch, &ImageUnderTest::first()?).forward(METRICS_PORT);
         let plan = plan
@@ -104,6 +99,17 @@ impl Watched {
         let what = format!("{lines:?}");
         self.node.wait_until(&what, PATIENCE, look).await
     }
+}
+
+/// A registry with the greeter, a good version and a bad one.
+fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
+    let registry = Registry::start(scratch)?;
+    push_greeter(&registry)?;
+    registry.push_installer(&ImageUnderTest::second()?)?;
+    let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let bad = good.giving_up(scratch, BAD.0, BAD.1)?;
+    bad.push(&registry, INSTALLER, BAD.0)?;
+    Ok(registry)
 }
 
 fn configured(config: MachineConfig, host: &str) -> MachineConfig {
