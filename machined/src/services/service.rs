@@ -547,13 +547,7 @@ impl Actor {
                 return Ended::Left;
             }
             Over::Exited(exit) => {
-                let exit = match running.memory_kills() > killed_before {
-                    true => {
-                        self.note_out_of_memory();
-                        format!("{exit}, killed by the kernel for lack of memory")
-                    }
-                    false => exit.to_string(),
-                };
+                let exit = self.in_words(exit, running.memory_kills() > killed_before);
                 Ended::Failed(match self.service.log.last_line_since(before) {
                     Some(words) => format!("the process {exit}; its last words: {words}"),
                     None => format!("the process {exit} without a word"),
@@ -645,9 +639,14 @@ impl Actor {
         status.send_modify(|status| status.failures = failures);
     }
 
-    fn note_out_of_memory(&self) {
+    /// Says how a process ended by itself, and notes it if the kernel has killed it for lack of memory.
+    fn in_words(&self, exit: Exit, was_out_of_memory: bool) -> String {
+        if !was_out_of_memory {
+            return exit.to_string();
+        }
         let status = &self.service.status;
         status.send_modify(|status| status.out_of_memory = Some(SystemTime::now()));
+        format!("{exit}, killed by the kernel for lack of memory")
     }
 
     fn is_unknown(&self) -> bool {
