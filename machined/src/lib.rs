@@ -43,6 +43,7 @@ pub mod apid_service;
 pub mod boot_loader;
 pub mod bundles;
 pub mod command_line;
+pub mod conditions;
 pub mod config_source;
 pub mod console;
 pub mod containers;

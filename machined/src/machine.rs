@@ -20,6 +20,7 @@ use config_trial::ConfigTrial;
 
 use crate::base::lock::Lock as _;
 use crate::bundles::Bundles;
+use crate::conditions::FirstSeen;
 use crate::config::MachineConfig;
 use crate::containers::{ImageUpdates, ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
@@ -92,6 +93,8 @@ pub struct Machine {
     pub store: Store,
     /// Versions of values that clients see but that are not in the store.
     pub observed_versions: ObservedVersions,
+    /// Since when something is wrong with the machine.
+    pub first_seen: FirstSeen,
     /// The services that machined keeps running.
     pub services: Services,
     /// The connection to init.
@@ -219,6 +222,7 @@ impl Machine {
             events,
             store,
             observed_versions: ObservedVersions::default(),
+            first_seen: FirstSeen::default(),
             init: parts.init,
             bundles: Bundles::new(parts.images.directory()),
             images: parts.images,

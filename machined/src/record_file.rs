@@ -28,7 +28,9 @@ impl RecordFile {
         };
         let write = move || whole_file::replace_json(&file, kind.mode, &record);
         let written = blocking_io::within(blocking_io::ANSWER, write).await;
-        if let Err(error) = written.map_err(anyhow::Error::from).and_then(|done| done) {
+        let written = written.map_err(anyhow::Error::from).flatten();
+        kind.note_written(&written);
+        if let Err(error) = written {
             tracing::warn!("{loss}: {error:#}");
         }
     }

@@ -2,6 +2,13 @@
 //!
 //! On a machine without a disk, files that outlive a generation are below `/var/lib/instar`. `docs/contracts.md` has the same table.
 
+use std::sync::Mutex;
+
+use crate::base::lock::Lock as _;
+
+/// Why the last record could not be written; `None` once one could.
+static LAST_FAILURE: Mutex<Option<String>> = Mutex::new(None);
+
 /// A file on STATE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateFile {
@@ -13,6 +20,19 @@ pub struct StateFile {
     pub writer: &'static str,
     /// The effect of its loss.
     pub loss: &'static str,
+}
+
+impl StateFile {
+    /// Notes whether the file could be written, for [`last_failure`].
+    pub fn note_written(&self, written: &anyhow::Result<()>) {
+        let failure = written.as_ref().err();
+        *LAST_FAILURE.locked() = failure.map(|error| format!("{}: {error:#}", self.name));
+    }
+}
+
+/// Returns why the last record could not be written; `None` if it could.
+pub fn last_failure() -> Option<String> {
+    LAST_FAILURE.locked().clone()
 }
 
 /// The machine config.
@@ -129,6 +149,14 @@ pub const CHANNEL_FILES: StateFile = StateFile {
     loss: "a machine that reaches no server of its channel waits until its list is brought again",
 };
 
+/// How often the machine has booted, started a generation, and gone back to a version.
+pub const STARTS: StateFile = StateFile {
+    name: "starts.json",
+    mode: 0o644,
+    writer: "upgrade/starts.rs",
+    loss: "the counts begin anew",
+};
+
 /// Values that operators keep.
 pub const META: StateFile = StateFile {
     name: "meta.json",
@@ -139,7 +167,7 @@ pub const META: StateFile = StateFile {
 };
 
 /// All these files.
-pub const ALL: [StateFile; 15] = [
+pub const ALL: [StateFile; 16] = [
     MACHINE_CONFIG,
     TRUST,
     GRANTED_CERTIFICATE,
@@ -154,6 +182,7 @@ pub const ALL: [StateFile; 15] = [
     IMAGE_PINS,
     UPGRADE_FOLLOW,
     CHANNEL_FILES,
+    STARTS,
     META,
 ];
 

@@ -51,6 +51,7 @@ async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
         a_person_steers_it_with_a_phone(&fleet, &scratch),
         it_goes_on_where_it_was(&fleet),
         a_bad_version_stops_after_the_first(&fleet),
+        the_status_has_the_conditions_of_each_node(&fleet),
         the_page_tells_why(&fleet, &scratch),
         a_version_that_fails_later_sends_all_back(&fleet),
     ]
@@ -251,6 +252,22 @@ async fn a_bad_version_stops_after_the_first(fleet: &Fleet) -> Outcome {
     let steps = fleet.steps().await?;
     ensure!(steps == ["failed", "waiting", "waiting"], "{steps:?}");
     fleet.all_run("v0.2.0").await
+}
+
+async fn the_status_has_the_conditions_of_each_node(fleet: &Fleet) -> Outcome {
+    let status = fleet.status().await?;
+    let failed = &status["nodes"][0]["conditions"];
+    let failed = failed.as_array().context("the first one does not tell")?;
+    let of_upgrade = failed.iter().find(|it| it["type"] == "UpgradeFailed");
+    let message = of_upgrade.context("it says nothing of the upgrade")?["message"].as_str();
+    ensure!(message.unwrap_or_default().contains(BAD.1), "{failed:?}");
+    let others = status["nodes"][1]["conditions"].as_array();
+    let others = others.context("the second one does not tell")?;
+    ensure!(others.iter().all(|it| it["type"] != "UpgradeFailed"));
+    let shown = ["fleet", "status", "--state", &fleet.state];
+    let said = fleet.client.run(&shown).await?;
+    ensure!(said.output.contains("CONDITIONS"), "{said:?}");
+    Ok(())
 }
 
 /// The page of the rollout in the fleet's folder, in a browser.

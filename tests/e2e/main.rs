@@ -16,6 +16,7 @@ mod channel;
 mod channel_bundles;
 mod chaos;
 mod clock;
+mod conditions;
 mod console;
 mod container_limits;
 mod containers;
@@ -167,6 +168,7 @@ const OF_LONG_RUNS: [Area; 47] = [
     upgrade_trust::tests,
     worker_certificates::tests,
     fleet_identity::tests,
+    conditions::tests,
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.

@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![a_node_tells_its_logs_and_figures]
 }
 
-const METRICS_PORT: u16 = 9100;
+pub(crate) const METRICS_PORT: u16 = 9100;
 /// Nobody listens there.
 const DEAD: &str = "tcp://10.0.2.2:1";
 
@@ -134,7 +134,7 @@ async fn the_kernel_and_events_tell_theirs(node: &Node, receivers: &Receivers) -
     Ok(())
 }
 
-async fn page(node: &Node) -> Result<String> {
+pub(crate) async fn page(node: &Node) -> Result<String> {
     let address = node.guest_port(METRICS_PORT)?;
     let answer = tokio::task::spawn_blocking(move || http(&address, "GET", "/metrics", &[], b""));
     let answer = answer.await??;

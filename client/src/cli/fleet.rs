@@ -18,7 +18,9 @@ pub(crate) enum Fleet {
     /// The nodes are those of --fleet, else those of -n, else those behind the endpoints. The state of the rollout is written before each
     /// step, so the command may be killed at any moment: the same command goes on where it was.
     Roll(FleetRoll),
-    /// Show how far the rollout is
+    /// Show how far the rollout is, and what is wrong with its nodes
+    ///
+    /// The rollout is shown as it is in its folder. Each node is asked for its conditions, for 3 s at most; `get conditions` has their messages.
     Status(FleetState),
     /// Collect the diagnostics of all nodes, or of a pool, in one file: as `support` does for one; no secrets
     ///

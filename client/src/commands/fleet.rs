@@ -15,6 +15,7 @@
 
 mod act;
 mod authority_file;
+mod conditions;
 mod drive;
 mod look;
 mod members;
@@ -39,7 +40,7 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
         Fleet::Sign(arguments) => sign::run(global, arguments).await,
         Fleet::Rotate(arguments) => rotate::run(global, arguments).await,
         Fleet::Support(arguments) => support::run(global, arguments).await,
-        Fleet::Status(state) => status(global, state),
+        Fleet::Status(state) => status(global, state).await,
         Fleet::Serve { listen, state } => serve::run(global, *listen, state).await,
         Fleet::Pause { reason, state } => {
             let command = Command::Pause(reason.clone());
@@ -86,9 +87,10 @@ async fn roll(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
     drive::run(global, &folder, lock).await
 }
 
-fn status(global: &Global, state: &FleetState) -> Result<(), Failure> {
+async fn status(global: &Global, state: &FleetState) -> Result<(), Failure> {
     let rollout = Folder::of(global, state)?.existing()?;
-    show::status(global.output, &rollout)
+    let told = conditions::ask(global, &rollout.ways).await;
+    show::status(global.output, &rollout, Some(&told))
 }
 
 /// Changes the record; a driver that runs takes it in with its next step.
@@ -97,7 +99,7 @@ fn tell(global: &Global, state: &FleetState, command: Command) -> Result<(), Fai
     let rollout = folder.change(|rollout| rollout.record.command(command))?;
     let refused = |error| Failure::new(FailureKind::Refused, "nothing has changed").because(error);
     rollout.0.map_err(refused)?;
-    show::status(global.output, &rollout.1)
+    show::status(global.output, &rollout.1, None)
 }
 
 /// The same, and drives the rollout to its end unless another driver does.

@@ -132,6 +132,7 @@ impl Apid {
         let feeder = tokio_util::task::AbortOnDropHandle::new(feeder);
         Ok(Box::new(RunningApid {
             process,
+            cgroup: self.cgroup.clone(),
             drain,
             _feeder: feeder,
         }))
@@ -261,6 +262,7 @@ impl Workload for Apid {
 
 struct RunningApid {
     process: OwnProcess,
+    cgroup: Cgroup,
     drain: watch::Sender<bool>,
     _feeder: tokio_util::task::AbortOnDropHandle<()>,
 }
@@ -282,6 +284,10 @@ impl Running for RunningApid {
             }
             Signal::Kill => self.process.kill().context("kill apid"),
         }
+    }
+
+    fn memory_kills(&self) -> u64 {
+        self.cgroup.memory_kills()
     }
 
     fn clean_up(&mut self) -> Step<'_, ()> {

@@ -21,6 +21,7 @@ use crate::intent;
 use crate::machine::{Configured, Machine, TrialNumber};
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::services::Definition;
+use crate::store::StaleConfig;
 
 /// Time limit for the fine comparison: two texts with nothing in common are compared in a coarser way after it.
 const DIFF_TIME: Duration = Duration::from_millis(500);
@@ -345,6 +346,7 @@ async fn take_over(
     definitions: Vec<Definition>,
 ) -> anyhow::Result<()> {
     machine.set_config(configured.clone());
+    machine.store.remove::<StaleConfig>(StaleConfig::ID);
     if change.changes_image_rules() {
         // Judged again: from here on nothing starts by the rules of before.
         let refused = image_rules::not_allowed(machine, &configured).await;

@@ -237,6 +237,7 @@ impl Boot {
             "version {failed_version} was given up, {} runs again: {cause}",
             machine.running.version
         );
+        machine.upgrades.note_rollback();
         let Some(upgrade) = &self.handover.upgrade else {
             return;
         };

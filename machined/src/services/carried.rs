@@ -80,6 +80,7 @@ impl Carried {
     /// Restores the state of a service that has no history yet.
     pub(super) fn recall(self, status: &mut ServiceStatus) {
         status.history = self.history;
+        status.failures = self.failures;
         status.runs_since = Instant::now().checked_sub(self.ran);
         if status.checked && self.health != Health::Unknown {
             status.health = self.health;

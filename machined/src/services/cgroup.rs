@@ -155,6 +155,13 @@ impl Cgroup {
         cgroups.is_ok_and(|cgroups| is_within(&cgroups, &self.path))
     }
 
+    /// Returns how many processes in it or below it the kernel has killed for lack of memory since the cgroup was made; 0 if that cannot be
+    /// read.
+    pub fn memory_kills(&self) -> u64 {
+        let events = fs::read_to_string(self.directory().join("memory.events"));
+        events.map_or(0, |events| kills(&events))
+    }
+
     /// Whether a process is in it or below it.
     fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.directory().join("cgroup.events"));
@@ -169,6 +176,13 @@ impl Cgroup {
             _ => Ok(()),
         }
     }
+}
+
+/// Reads `oom_kill` of memory.events.
+fn kills(events: &str) -> u64 {
+    let mut lines = events.lines();
+    let count = lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
+    count.unwrap_or(0)
 }
 
 /// Whether a process with these lines in its /proc/PID/cgroup is in the cgroup of this path or below it.
@@ -224,6 +238,15 @@ mod tests {
             sibling("0::/generation.3/machined\n", "containers/machined").unwrap(),
             "/generation.3/containers/machined"
         );
+    }
+
+    #[test]
+    fn kills_for_lack_of_memory_are_counted() {
+        assert_eq!(
+            kills("low 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n"),
+            2
+        );
+        assert_eq!(kills("low 0\n"), 0);
     }
 
     #[test]

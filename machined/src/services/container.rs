@@ -443,6 +443,11 @@ impl Running for Started {
         })
     }
 
+    fn memory_kills(&self) -> u64 {
+        let cgroup = Cgroup::of_container(self.container.name().as_str());
+        cgroup.map_or(0, |cgroup| cgroup.memory_kills())
+    }
+
     fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
         match signal {
             Signal::Terminate => self.container.terminate(),

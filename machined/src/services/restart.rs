@@ -11,7 +11,7 @@ const PAUSES: BackOff = BackOff {
     longest: Duration::from_secs(30),
 };
 /// A run of this length counts as a success: the next pause is the first one again.
-const GOOD_RUN: Duration = Duration::from_secs(60);
+pub(super) const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// Doubling pauses between the starts of one service.
 #[derive(Debug, Default)]

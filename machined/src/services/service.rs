@@ -348,7 +348,10 @@ impl Actor {
                 None => self.run_once(&mut desired).await,
             };
             match ended {
-                Ended::Stopped => restarts = Restarts::default(),
+                Ended::Stopped => {
+                    restarts = Restarts::default();
+                    self.note_failures(0);
+                }
                 Ended::Left => {
                     self.leave_record(restarts.failures(), begun.elapsed());
                     self.leave_log();
@@ -365,6 +368,7 @@ impl Actor {
                 }
                 Ended::Failed(why) => {
                     let pause = restarts.after(begun.elapsed());
+                    self.note_failures(restarts.failures());
                     self.note(
                         Event::Fails,
                         format!("{why}; next start in {:.1} s", pause.as_secs_f64()),
@@ -531,6 +535,7 @@ impl Actor {
     ) -> Ended {
         self.note(Event::Runs, format!("{how} as process {}", running.pid()));
         let before = self.service.log.position();
+        let killed_before = running.memory_kills();
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
             over = told_otherwise(desired) => over,
@@ -541,10 +546,13 @@ impl Actor {
                 running.leave().await;
                 return Ended::Left;
             }
-            Over::Exited(exit) => Ended::Failed(match self.service.log.last_line_since(before) {
-                Some(words) => format!("the process {exit}; its last words: {words}"),
-                None => format!("the process {exit} without a word"),
-            }),
+            Over::Exited(exit) => {
+                let exit = self.in_words(exit, running.memory_kills() > killed_before);
+                Ended::Failed(match self.service.log.last_line_since(before) {
+                    Some(words) => format!("the process {exit}; its last words: {words}"),
+                    None => format!("the process {exit} without a word"),
+                })
+            }
             Over::Unhealthy(why) => {
                 // It has had its time to answer.
                 let exit = end(running.as_mut(), &[(Signal::Kill, GRACE)]).await;
@@ -624,6 +632,21 @@ impl Actor {
 
     fn note_left(&self, left: bool) {
         self.service.status.send_modify(|status| status.left = left);
+    }
+
+    fn note_failures(&self, failures: u32) {
+        let status = &self.service.status;
+        status.send_modify(|status| status.failures = failures);
+    }
+
+    /// Says how a process ended by itself, and notes it if the kernel has killed it for lack of memory.
+    fn in_words(&self, exit: Exit, was_out_of_memory: bool) -> String {
+        if !was_out_of_memory {
+            return exit.to_string();
+        }
+        let status = &self.service.status;
+        status.send_modify(|status| status.out_of_memory = Some(SystemTime::now()));
+        format!("{exit}, killed by the kernel for lack of memory")
     }
 
     fn is_unknown(&self) -> bool {

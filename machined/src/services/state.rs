@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::phase::Phase;
+use super::restart::GOOD_RUN;
 
 /// The result of the last health checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,8 @@ pub struct HistoryEntry {
     pub at: SystemTime,
 }
 
+/// Runs in a row that ended too early, from which on a service ends again and again.
+const CRASH_LOOP: u32 = 3;
 /// Entries of the history that are kept per service.
 const KEPT: usize = 64;
 
@@ -53,6 +56,10 @@ pub struct ServiceStatus {
     pub recalled: bool,
     /// How often it came up under this machined.
     pub starts: u64,
+    /// Runs in a row that ended too early, up to the last end.
+    pub failures: u32,
+    /// When the kernel last killed it for lack of memory.
+    pub out_of_memory: Option<SystemTime>,
     /// When its process started, under an earlier machined too.
     pub(super) runs_since: Option<Instant>,
 }
@@ -69,6 +76,8 @@ impl ServiceStatus {
             left: false,
             recalled: false,
             starts: 0,
+            failures: 0,
+            out_of_memory: None,
             runs_since: None,
         }
     }
@@ -110,6 +119,24 @@ impl ServiceStatus {
         self.phase == Phase::Running && !self.left && (!self.checked || is_healthy)
     }
 
+    /// Returns since when it ends again and again; None if it does not. A service that its operator has stopped does not.
+    pub fn crash_loop_since(&self) -> Option<SystemTime> {
+        if self.failures < CRASH_LOOP || self.phase.is_at_rest() || self.has_run() >= GOOD_RUN {
+            return None;
+        }
+        let failed = self.history.iter().rev();
+        let failed = failed.filter(|entry| entry.phase == Phase::Failed);
+        let in_a_row = usize::try_from(self.failures).unwrap_or(usize::MAX);
+        failed.take(in_a_row).last().map(|entry| entry.at)
+    }
+
+    /// Returns why it ended last.
+    pub fn last_failure(&self) -> Option<&str> {
+        let mut entries = self.history.iter().rev();
+        let failed = entries.find(|entry| entry.phase == Phase::Failed);
+        failed.map(|entry| entry.message.as_str())
+    }
+
     /// Returns how long its process has run.
     pub(super) fn has_run(&self) -> Duration {
         self.runs_since
@@ -136,6 +163,27 @@ mod tests {
         status.enter(Phase::Failed, "exit 1".into());
         assert_eq!(status.health, Health::Unknown);
         assert!(!status.is_up());
+    }
+
+    #[test]
+    fn a_service_ends_again_and_again_until_it_runs_well_or_is_stopped() {
+        let mut status = ServiceStatus::new(false);
+        for failures in 1..=4 {
+            status.enter(Phase::Running, "started".into());
+            status.enter(Phase::Failed, format!("exit {failures}"));
+            status.failures = failures;
+            assert_eq!(status.crash_loop_since().is_some(), failures >= 3);
+        }
+        let first = status.history.get(1).map(|entry| entry.at);
+        assert_eq!(status.crash_loop_since(), first);
+        assert_eq!(status.last_failure(), Some("exit 4"));
+        status.enter(Phase::Running, "started".into());
+        assert!(status.crash_loop_since().is_some());
+        status.runs_since = Instant::now().checked_sub(GOOD_RUN);
+        assert_eq!(status.crash_loop_since(), None);
+        status.enter(Phase::Failed, "exit 5".into());
+        status.enter(Phase::Finished, "stopped".into());
+        assert_eq!(status.crash_loop_since(), None);
     }
 
     #[test]

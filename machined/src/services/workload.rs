@@ -107,6 +107,10 @@ pub trait Running: Send {
     fn wait(&mut self) -> Step<'_, Exit>;
     /// Sends it a signal.
     fn signal(&mut self, signal: Signal) -> anyhow::Result<()>;
+    /// Returns how many of its processes the kernel has killed for lack of memory so far; 0 if that is not known.
+    fn memory_kills(&self) -> u64 {
+        0
+    }
     /// Removes what is left after its end.
     fn clean_up(&mut self) -> Step<'_, ()>;
     /// Stops serving it, its output for example; it runs on.

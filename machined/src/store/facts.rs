@@ -114,6 +114,23 @@ impl Resource for ClockFact {
     const TYPE: &'static str = "TimeStatuses.v1alpha1.talos.dev";
 }
 
+/// The config with which the machine booted last is in force, because its server did not bring one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StaleConfig {
+    /// Why.
+    pub reason: String,
+}
+
+impl StaleConfig {
+    /// The id of the only instance.
+    pub const ID: &'static str = "config";
+}
+
+impl Resource for StaleConfig {
+    const NAMESPACE: &'static str = "runtime";
+    const TYPE: &'static str = "StaleConfigs.instar.dev";
+}
+
 /// A problem that keeps the machine from being ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {

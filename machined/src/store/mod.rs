@@ -8,7 +8,9 @@ pub mod event_log;
 mod facts;
 mod observed_versions;
 
-pub use facts::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact};
+pub use facts::{
+    ClockFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact, StaleConfig,
+};
 pub use observed_versions::ObservedVersions;
 
 use crate::base::lock::Lock as _;

@@ -264,7 +264,9 @@ impl HistoryKeeper {
         };
         let history = history.clone();
         let saved = blocking_io::within(ANSWER, move || history.save(state)).await;
-        if let Err(error) = saved.map_err(anyhow::Error::from).flatten() {
+        let saved = saved.map_err(anyhow::Error::from).flatten();
+        UPGRADE_HISTORY.note_written(&saved);
+        if let Err(error) = saved {
             tracing::warn!("the history of upgrades is not kept over a reboot: {error:#}");
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::failed::FailedImages;
@@ -15,6 +16,7 @@ pub struct UpgradeState {
     failed: Mutex<FailedImages>,
     floor: Mutex<Option<Floor>>,
     prepared: Mutex<Option<Prepared>>,
+    is_rollback: AtomicBool,
 }
 
 impl UpgradeState {
@@ -29,7 +31,18 @@ impl UpgradeState {
             failed: Mutex::new(failed),
             floor: Mutex::new(floor),
             prepared: Mutex::new(Prepared::adopt(kept)),
+            is_rollback: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that the running version was started because another one was given up.
+    pub fn note_rollback(&self) {
+        self.is_rollback.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the running version was started because another one was given up.
+    pub fn is_rollback(&self) -> bool {
+        self.is_rollback.load(Ordering::Relaxed)
     }
 
     /// Returns the images that failed here.

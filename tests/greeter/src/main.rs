@@ -5,7 +5,7 @@
 //! end, then stays for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as
 //! its limit allows, and goes on trying. `greeter slow SECONDS` ends this long after SIGTERM. `greeter beat PORT` reports how
 //! long it was kept from running (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
-//! halves, with that pause between them and none before the next line. `greeter pause` waits to be ended. `greeter place FILE TEXT`
+//! halves, with that pause between them and none before the next line. `greeter pause` waits to be ended. `greeter eat` takes memory for ever. `greeter place FILE TEXT`
 //! replaces a file whole, then waits to be ended. `greeter [PORT [SECONDS [FILE]]]` listens, on 8080 by default. Its answers to a GET:
 //!
 //! | path | answer |
@@ -97,6 +97,7 @@ fn main() -> ExitCode {
             end_when_asked(Duration::ZERO);
             return place(arguments);
         }
+        Some(word) if word == "eat" => eat(),
         Some(word) if word == "stay" => return stay(arguments),
         Some(port) => port,
         None => "8080".to_owned(),
@@ -207,6 +208,14 @@ fn flood() -> ! {
         if std::io::stderr().write_all(&line).is_err() {
             std::process::exit(1);
         }
+    }
+}
+
+fn eat() -> ! {
+    let mut eaten = Vec::new();
+    loop {
+        // Not zeros: the kernel would give these no memory.
+        eaten.push(vec![1_u8; 1 << 20]);
     }
 }
 

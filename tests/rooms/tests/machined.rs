@@ -16,6 +16,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
         &[
             "boot_loader",
             "command_line",
+            "conditions",
             "config_source",
             "containers",
             "disk",

@@ -17,7 +17,7 @@ use crate::target;
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Connects to a node.
-async fn connect(target: &Target, way: &Way) -> Result<Node, Failure> {
+pub(super) async fn connect(target: &Target, way: &Way) -> Result<Node, Failure> {
     match way.node {
         Some(_) => target.node().await,
         None => target.behind_endpoint().await,

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use instar_client::Failure;
-use instar_rollout::{Decision, Fact, MachineName, Reason, Record, Step};
+use instar_rollout::{Decision, Entry, Fact, MachineName, Reason, Record, Step};
 use serde_json::{Value, json};
 
+use super::conditions::{self, Told};
 use super::store::Rollout;
 use crate::output::{Output, table};
 
@@ -20,35 +21,34 @@ pub(super) fn version(fact: Option<&Fact>) -> String {
     running.map_or_else(|| "-".to_owned(), ToString::to_string)
 }
 
-/// Shows the rollout as it is stored.
-pub(super) fn status(output: Output, rollout: &Rollout) -> Result<(), Failure> {
+/// Shows the rollout as it is stored, and what the nodes say is wrong with them, if they were asked.
+pub(super) fn status(
+    output: Output,
+    rollout: &Rollout,
+    told: Option<&BTreeMap<MachineName, Told>>,
+) -> Result<(), Failure> {
     let record = &rollout.record;
     output.show(
         || {
-            let rows = record.machines.iter().map(|(name, entry)| {
-                let before = entry.before.as_ref().map(ToString::to_string);
-                vec![
-                    name.to_string(),
-                    entry.pool.clone(),
-                    before.unwrap_or_else(|| "-".to_owned()),
-                    entry.step.word().to_owned(),
-                    why(&entry.step, entry.hold.as_deref()),
-                ]
-            });
-            let rows: Vec<_> = rows.collect();
-            let table = table(&["NODE", "POOL", "BEFORE", "STEP", "REASON"], &rows);
+            let rows = record.machines.iter();
+            let rows: Vec<_> = rows
+                .map(|(name, entry)| {
+                    let said = told.map(|told| conditions::cell(told.get(name)));
+                    cells(name, entry).into_iter().chain(said).collect()
+                })
+                .collect();
+            let mut columns = vec!["NODE", "POOL", "BEFORE", "STEP", "REASON"];
+            columns.extend(told.map(|_| "CONDITIONS"));
+            let table = table(&columns, &rows);
             format!("{}: {}\n{table}", rollout.image, phase(record))
         },
         || {
             let nodes = record.machines.iter().map(|(name, entry)| {
-                json!({
-                    "node": name.as_str(),
-                    "pool": entry.pool,
-                    "before": entry.before.as_ref().map(|before| before.version.clone()),
-                    "step": entry.step.word(),
-                    "reason": why(&entry.step, entry.hold.as_deref()),
-                    "hold": entry.hold,
-                })
+                let mut node = node(name, entry);
+                if let Some(told) = told {
+                    node["conditions"] = conditions::in_full(told.get(name));
+                }
+                node
             });
             json!({
                 "image": rollout.image,
@@ -60,6 +60,30 @@ pub(super) fn status(output: Output, rollout: &Rollout) -> Result<(), Failure> {
             })
         },
     )
+}
+
+/// A node's row, without its conditions.
+fn cells(name: &MachineName, entry: &Entry) -> [String; 5] {
+    let before = entry.before.as_ref().map(ToString::to_string);
+    [
+        name.to_string(),
+        entry.pool.clone(),
+        before.unwrap_or_else(|| "-".to_owned()),
+        entry.step.word().to_owned(),
+        why(&entry.step, entry.hold.as_deref()),
+    ]
+}
+
+/// A node as JSON, without its conditions.
+fn node(name: &MachineName, entry: &Entry) -> Value {
+    json!({
+        "node": name.as_str(),
+        "pool": entry.pool,
+        "before": entry.before.as_ref().map(|before| before.version.clone()),
+        "step": entry.step.word(),
+        "reason": why(&entry.step, entry.hold.as_deref()),
+        "hold": entry.hold,
+    })
 }
 
 /// The rollout's phase in words.

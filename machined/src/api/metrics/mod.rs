@@ -17,12 +17,13 @@ pub(super) use calls::count as count_call;
 
 use super::blocking;
 use super::caller::Holder;
+use super::conditions::conditions;
 use super::container_facts;
 use crate::machine::Machine;
 use crate::services::{Health, Phase};
 use crate::statistics;
 use crate::store::{MachineStatus, Problem};
-use crate::upgrade::{Outcome, UpgradeFact};
+use crate::upgrade::{Outcome, StartCounts, UpgradeFact};
 use text::{Kind, Page};
 
 /// The service.
@@ -54,6 +55,8 @@ fn page(machine: &Machine) -> String {
     let mut page = Page::default();
     of_version(&mut page, machine);
     of_machine(&mut page, machine);
+    of_conditions(&mut page, machine);
+    of_starts(&mut page, machine);
     of_services(&mut page, machine);
     of_containers(&mut page, machine);
     of_filesystems(&mut page);
@@ -136,6 +139,47 @@ fn of_machine(page: &mut Page, machine: &Machine) {
             "When the kernel was started, in seconds since 1970.",
         )
         .sample(&[], stat.boot_time);
+    }
+}
+
+/// Those that are true: a type or a reason is one of a fixed set.
+fn of_conditions(page: &mut Page, machine: &Machine) {
+    let mut family = page.family(
+        "instar_condition",
+        Kind::Gauge,
+        "Conditions that are true: something is wrong (get conditions).",
+    );
+    for known in conditions(machine) {
+        if let Some((trouble, _)) = known.trouble {
+            let labels = [("type", known.kind.name()), ("reason", trouble.reason)];
+            family.sample(&labels, true);
+        }
+    }
+}
+
+/// Missing until the disk is there.
+fn of_starts(page: &mut Page, machine: &Machine) {
+    let Some(counts) = machine.store.get::<StartCounts>(StartCounts::ID) else {
+        return;
+    };
+    for (name, help, count) in [
+        (
+            "instar_boots_total",
+            "Boots of the machine, also before this one.",
+            counts.boots,
+        ),
+        (
+            "instar_generations_total",
+            "Generations that were started in these boots: one for each, and one more for each version change without a reboot.",
+            counts.generations,
+        ),
+        (
+            "instar_rollbacks_total",
+            "Starts of a version because another one was given up.",
+            counts.rollbacks,
+        ),
+    ] {
+        page.family(name, Kind::Counter, help).sample(&[], count);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::modules::Class;
 use crate::sequences::install::install_if_missing;
 use crate::sequences::settings::{self, When};
 use crate::sequences::steps::overlay::load_overlay;
-use crate::sequences::steps::{disk, last_known_time, release_memory};
+use crate::sequences::steps::{count_start, disk, last_known_time, release_memory};
 use crate::sequences::upgrade::{committed, trial_record};
 use crate::sequences::{Phase, Sequence, Task};
 use crate::status;
@@ -99,9 +99,20 @@ async fn take_up_record(
     step: RecordStep,
     tried: oneshot::Sender<UpgradeRecord>,
 ) -> anyhow::Result<()> {
+    let taken_up = act_on_record(&machine, step, tried).await;
+    // Now it is known whether another version was given up for this one.
+    count_start::count(&machine, records(&machine));
+    taken_up
+}
+
+async fn act_on_record(
+    machine: &Arc<Machine>,
+    step: RecordStep,
+    tried: oneshot::Sender<UpgradeRecord>,
+) -> anyhow::Result<()> {
     let settled = match step {
-        RecordStep::Load => trial_record::load_record(&machine).await,
-        RecordStep::GiveUp => trial_record::give_up_last(&machine).await.map(|()| None),
+        RecordStep::Load => trial_record::load_record(machine).await,
+        RecordStep::GiveUp => trial_record::give_up_last(machine).await.map(|()| None),
         RecordStep::Leave => return Ok(()),
     };
     match settled {
@@ -116,7 +127,7 @@ async fn take_up_record(
         // A problem with the last upgrade does not keep the machine from working.
         Err(error) => {
             tracing::error!("the last upgrade cannot be settled: {error:#}");
-            status::note_problem(&machine, "upgrade", &format!("{error:#}"));
+            status::note_problem(machine, "upgrade", &format!("{error:#}"));
         }
     }
     Ok(())

@@ -21,6 +21,7 @@ use crate::config_source::source::{self, FW_CFG_PATH, Identity, NoSource, Source
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
 use crate::status;
+use crate::store::StaleConfig;
 
 /// Time limit for one background request, and the pause between two.
 const ROUND: Duration = Duration::from_secs(30);
@@ -158,6 +159,7 @@ async fn last_used(machine: &Machine, error: anyhow::Error) -> Found {
             let reason =
                 format!("{error:#}; the config that this machine booted with last is used");
             tracing::error!("machine config: {reason}");
+            machine.store.put(StaleConfig::ID, StaleConfig { reason });
             Found::Config(Box::new(last))
         }
         Ok(None) => Found::NotYet(error),

@@ -2,6 +2,7 @@
 
 pub(super) mod admit;
 pub(super) mod boot_assets;
+pub(super) mod count_start;
 pub(super) mod disk;
 pub(super) mod find_config;
 pub(super) mod kernel;

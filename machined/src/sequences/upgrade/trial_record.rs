@@ -75,6 +75,7 @@ fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
         record.reason()
     );
     tracing::error!("{reason}");
+    machine.upgrades.note_rollback();
     // A version that was tried without a record of its image (see `of_counted_start`) names no image to remember.
     if !record.upgrade.digest.is_empty() {
         machine

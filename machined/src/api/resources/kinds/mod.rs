@@ -3,6 +3,7 @@
 //! No resource is stored for it: each is built on request from the state that a domain has anyway.
 
 mod block;
+mod conditions;
 mod config;
 mod hardware;
 mod images;
@@ -19,13 +20,14 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 42] = [
+pub static KINDS: [&Kind; 43] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
     &runtime::VERSIONS,
     &runtime::SERVICES,
     &runtime::DIAGNOSTICS,
+    &conditions::CONDITIONS,
     &runtime::TIME_STATUSES,
     &runtime::KERNEL_COMMAND_LINES,
     &runtime::BOOT_IDS,

@@ -1,0 +1,122 @@
+//! What the nodes of a rollout say is wrong with them, for `fleet status`: asked side by side, for a short time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use instar_api::definitions::instar::ConditionSpec;
+use instar_client::resources;
+use instar_rollout::MachineName;
+use serde_json::{Value, json};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::timeout;
+
+use super::look::connect;
+use super::members::Way;
+use crate::cli::Global;
+use crate::output::time;
+use crate::target;
+
+/// The type's full name.
+const CONDITIONS: &str = "Conditions.instar.dev";
+/// Timeout for one node, its connection included: the status of the rollout itself is in the folder, and must not wait long.
+const BRIEF: Duration = Duration::from_secs(3);
+
+/// The conditions of a node that are true; None if it did not tell.
+pub(super) type Told = Option<Vec<ConditionSpec>>;
+
+/// Asks all nodes.
+pub(super) async fn ask(
+    global: &Global,
+    ways: &BTreeMap<MachineName, Way>,
+) -> BTreeMap<MachineName, Told> {
+    LocalSet::new().run_until(ask_all(global, ways)).await
+}
+
+async fn ask_all(
+    global: &Global,
+    ways: &BTreeMap<MachineName, Way>,
+) -> BTreeMap<MachineName, Told> {
+    let mut asked = JoinSet::new();
+    for (name, way) in ways {
+        let target = target::by_way(global, &way.endpoints, way.node.as_deref());
+        let (name, way) = (name.clone(), way.clone());
+        asked.spawn_local(async move {
+            let tell = async {
+                let node = connect(&target, &way).await.ok()?;
+                let found = resources::<ConditionSpec>(&node, CONDITIONS).await.ok()?;
+                let found = found.into_iter().map(|(_, condition)| condition);
+                Some(found.filter(|condition| condition.status).collect())
+            };
+            (name, timeout(BRIEF, tell).await.ok().flatten())
+        });
+    }
+    let mut told = BTreeMap::new();
+    while let Some(answer) = asked.join_next().await {
+        told.extend(answer);
+    }
+    told
+}
+
+/// A node's conditions in one cell of a table.
+pub(super) fn cell(told: Option<&Told>) -> String {
+    match told {
+        Some(Some(conditions)) if conditions.is_empty() => "-".to_owned(),
+        Some(Some(conditions)) => {
+            let types = conditions.iter().map(|it| it.r#type.as_str());
+            types.collect::<Vec<_>>().join(", ")
+        }
+        Some(None) | None => "unknown".to_owned(),
+    }
+}
+
+/// A node's conditions with reasons and messages; null if it did not tell.
+pub(super) fn in_full(told: Option<&Told>) -> Value {
+    let Some(Some(conditions)) = told else {
+        return Value::Null;
+    };
+    let all = conditions.iter().map(|condition| {
+        json!({
+            "type": condition.r#type,
+            "reason": condition.reason,
+            "message": condition.message,
+            "since": time(condition.since.as_ref()),
+        })
+    });
+    all.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(kind: &str) -> ConditionSpec {
+        ConditionSpec {
+            r#type: kind.to_owned(),
+            status: true,
+            reason: "Why".to_owned(),
+            message: "do".to_owned(),
+            since: None,
+        }
+    }
+
+    #[test]
+    fn silence_is_not_health() {
+        let both = vec![condition("CrashLoop"), condition("DiskPressure")];
+        for (told, shown, full) in [
+            (None, "unknown", Value::Null),
+            (Some(Vec::new()), "-", json!([])),
+            (
+                Some(both),
+                "CrashLoop, DiskPressure",
+                json!([
+                    {"type": "CrashLoop", "reason": "Why", "message": "do", "since": "-"},
+                    {"type": "DiskPressure", "reason": "Why", "message": "do", "since": "-"},
+                ]),
+            ),
+        ] {
+            assert_eq!(cell(Some(&told)), shown);
+            assert_eq!(in_full(Some(&told)), full);
+        }
+        assert_eq!(cell(None), "unknown");
+    }
+}
