@@ -55,7 +55,8 @@ impl Site {
     fn start(plane: Plane, scratch: &Scratch) -> anyhow::Result<Self> {
         plane.put("nodes", node("n1", "r1", "v0.2.0"))?;
         plane.put("nodes", node("n2", "r1", "v0.1.0"))?;
-        plane.put("nodes", node("n3", "r2", "v0.1.0"))?;
+        plane.put("nodes", node("n3", "r1", "v0.1.0"))?;
+        plane.put("nodes", node("n4", "r2", "v0.1.0"))?;
         plane.put("pools", with_rollout(pool("lab", "r1")))?;
         plane.put("pools", pool("office", "r2"))?;
         let site = Self {
@@ -127,7 +128,11 @@ fn with_rollout(mut pool: Value) -> Value {
     let record = json!({
         "format": 1, "revision": 1, "target": release("v0.2.0"), "policies": [{}], "phase": {"is": "rolling"},
         "paused": null, "approved": 0, "forgiven": 0, "stalled": null,
-        "machines": {"n1": entry(json!({"is": "updated", "at": 7})), "n2": entry(json!({"is": "waiting"}))},
+        "machines": {
+            "n1": entry(json!({"is": "updated", "at": 7})),
+            "n2": entry(json!({"is": "waiting"})),
+            "n3": entry(json!({"is": "waiting"})),
+        },
     });
     pool["status"] =
         json!({"rollout": {"number": 1, "image": "r.example/i:v0.2.0", "record": record}});
@@ -168,7 +173,7 @@ async fn strangers_see_and_change_nothing(site: &Site) -> Outcome {
 async fn a_phone_shows_what_nodes_wait_for(site: &Site, scratch: &Scratch) -> Outcome {
     let text = site.phone.wait_for_text("127.0.0.1:1")?;
     for words in [
-        "rolling; 1 of 2 updated",
+        "rolling; 1 of 3 updated",
         "runs v0.1.0, gets v0.2.0",
         "office",
     ] {
@@ -251,7 +256,7 @@ async fn a_person_sends_the_nodes_back(site: &Site) -> Outcome {
 async fn a_laptop_shows_all_pools(site: &Site, scratch: &Scratch) -> Outcome {
     let laptop = Browser::start(scratch, Screen::Laptop)?;
     site.open(&laptop, &site.operator, Visitor::Steers)?;
-    let text = laptop.wait_for_text("n3")?;
+    let text = laptop.wait_for_text("n4")?;
     ensure!(
         text.contains("office") && text.contains("waiting"),
         "{text}"
