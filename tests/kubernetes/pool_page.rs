@@ -124,7 +124,7 @@ fn pool(name: &str, rack: &str) -> Value {
 fn with_rollout(mut pool: Value) -> Value {
     let release =
         |version: &str| json!({"version": version, "image": format!("r.example/i:{version}")});
-    let entry = |step: Value| json!({"pool": "", "labels": [], "before": release("v0.1.0"), "began": null, "hold": null, "step": step});
+    let entry = |step: Value| json!({"pool": "", "labels": [], "before": release("v0.1.0"), "began": 5, "hold": null, "step": step});
     let record = json!({
         "format": 1, "revision": 1, "target": release("v0.2.0"), "policies": [{}], "phase": {"is": "rolling"},
         "paused": null, "approved": 0, "forgiven": 0, "stalled": null,
