@@ -9,6 +9,7 @@
 //!
 //! The floor plan, imports run down this list:
 //! - `run`: the watches, the lease, a keeper for each pool
+//! - `page`: the pools in a browser, with the rights of each visitor
 //! - `channels`: reads the lists of channels, and shows the newest release of each
 //! - `pool`: one pool: commands of people, rounds of the driver, what is shown
 //! - `machines`: the nodes of one rollout as the driver sees and asks them
@@ -39,6 +40,7 @@ mod lease;
 mod machines;
 pub mod manifest;
 mod node;
+mod page;
 mod policy;
 mod pool;
 mod record_store;

@@ -9,6 +9,8 @@ use crate::api::{Channel, NodeUpgrade, Pool};
 use crate::failure::Error;
 
 const NAME: &str = "instar-operator";
+/// The account whose tokens steer pools on the page, and its role.
+const PAGE: &str = "instar-operator-page";
 
 /// What differs from one installation to another.
 #[derive(Clone, Copy, Debug)]
@@ -76,27 +78,32 @@ fn documents<T: Serialize>(all: &[T]) -> Result<String, Error> {
 
 impl Place {
     fn objects(self) -> Vec<Value> {
-        let account =
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.named()});
         let [role, binding] = self.rights();
         let [own_role, own_binding] = self.rights_in_the_namespace();
+        let [page_role, page_binding] = self.rights_of_the_page();
         vec![
-            account,
+            self.account(NAME),
             role,
             binding,
             own_role,
             own_binding,
+            self.account(PAGE),
+            page_role,
+            page_binding,
             self.deployment(),
         ]
     }
 
-    fn named(self) -> Value {
-        json!({"name": NAME, "namespace": self.namespace})
+    fn account(self, name: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.named(name)})
+    }
+
+    fn named(self, name: &str) -> Value {
+        json!({"name": name, "namespace": self.namespace})
     }
 
     /// The verbs that the operator uses, and no others.
     fn rights(self) -> [Value; 2] {
-        let named = json!({"name": NAME});
         let rules = json!([
             rule("instar.dev", "channels", &["list", "watch"]),
             rule("instar.dev", "channels/status", &["patch"]),
@@ -114,7 +121,7 @@ impl Place {
             rule("", "pods", &["list", "watch", "delete"]),
             rule("", "pods/eviction", &["create"]),
         ]);
-        self.granted("ClusterRole", &named, &rules)
+        self.granted("ClusterRole", &json!({"name": NAME}), NAME, &rules)
     }
 
     /// The lease alone.
@@ -123,19 +130,30 @@ impl Place {
             "apiGroups": [LEASES], "resources": ["leases"], "resourceNames": [NAME], "verbs": ["get", "update"],
         });
         let rules = json!([lease, rule(LEASES, "leases", &["create"])]);
-        self.granted("Role", &self.named(), &rules)
+        self.granted("Role", &self.named(NAME), NAME, &rules)
     }
 
-    /// A role, and its binding to the operator's account.
-    fn granted(self, kind: &str, metadata: &Value, rules: &Value) -> [Value; 2] {
+    /// What a visitor of the page needs for all that it shows and all of its buttons. No program has a token of this account.
+    fn rights_of_the_page(self) -> [Value; 2] {
+        let rules = json!([
+            rule("instar.dev", "pools", &["get", "list", "watch", "patch"]),
+            rule("instar.dev", "nodeupgrades", &["list", "watch"]),
+            // Patches are for holds.
+            rule("", "nodes", &["list", "watch", "patch"]),
+        ]);
+        self.granted("ClusterRole", &json!({"name": PAGE}), PAGE, &rules)
+    }
+
+    /// A role, and its binding to the account of this name.
+    fn granted(self, kind: &str, metadata: &Value, name: &str, rules: &Value) -> [Value; 2] {
         let group = "rbac.authorization.k8s.io";
         let version = format!("{group}/v1");
-        let account = json!({"kind": "ServiceAccount", "name": NAME, "namespace": self.namespace});
+        let account = json!({"kind": "ServiceAccount", "name": name, "namespace": self.namespace});
         [
             json!({"apiVersion": version, "kind": kind, "metadata": metadata, "rules": rules}),
             json!({
                 "apiVersion": version, "kind": format!("{kind}Binding"), "metadata": metadata,
-                "roleRef": {"apiGroup": group, "kind": kind, "name": NAME}, "subjects": [account],
+                "roleRef": {"apiGroup": group, "kind": kind, "name": name}, "subjects": [account],
             }),
         ]
     }
@@ -152,7 +170,7 @@ impl Place {
             "volumes": [{"name": "talosconfig", "secret": {"secretName": self.secret}}],
         });
         json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": self.named(),
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": self.named(NAME),
             "spec": {
                 // One drives, one waits for the lease: the node of the one that drives may be away itself.
                 "replicas": 2,
@@ -174,6 +192,8 @@ impl Place {
                 field("NODE_NAME", "spec.nodeName"),
                 {"name": "TALOSCONFIG", "value": "/var/run/secrets/talos.dev/config"},
                 {"name": "INSTAR_LISTEN", "value": "0.0.0.0:8080"},
+                // No network reaches it: people come by `kubectl port-forward`, which is encrypted up to the pod.
+                {"name": "INSTAR_PAGE", "value": "127.0.0.1:8095"},
             ],
             "ports": [{"name": "metrics", "containerPort": 8080}],
             "livenessProbe": probe, "readinessProbe": probe,

@@ -43,18 +43,21 @@ pub(crate) struct Kept {
 impl Kept {
     fn of(pool: &Pool) -> Result<Self, Error> {
         let status = pool.status.clone().unwrap_or_default();
-        let record = status.rollout.as_ref().map(|rollout| {
-            let record: Record = serde_json::from_value(rollout.record.clone())
-                .map_err(|error| Error::Other(format!("the record cannot be read: {error}")))?;
-            let checked = record.check();
-            checked.map_err(|error| Error::Other(format!("the record cannot be used: {error}")))?;
-            Ok::<_, Error>(record)
-        });
-        Ok(Self {
-            status,
-            record: record.transpose()?,
-        })
+        let record = record(&status)?;
+        Ok(Self { status, record })
     }
+}
+
+/// The record in the status of a pool; none without a rollout.
+pub(crate) fn record(status: &PoolStatus) -> Result<Option<Record>, Error> {
+    let record = status.rollout.as_ref().map(|rollout| {
+        let record: Record = serde_json::from_value(rollout.record.clone())
+            .map_err(|error| Error::Other(format!("the record cannot be read: {error}")))?;
+        let checked = record.check();
+        checked.map_err(|error| Error::Other(format!("the record cannot be used: {error}")))?;
+        Ok(record)
+    });
+    record.transpose()
 }
 
 impl RecordStore {

@@ -143,12 +143,17 @@ pub(crate) fn take_in(record: &mut Record, spec: &PoolSpec, policy: &Policy) -> 
     changed
 }
 
+/// The texts of the annotation with a person's command.
+pub(crate) const RESUME: &str = "resume";
+pub(crate) const ABORT: &str = "abort";
+pub(crate) const ROLLBACK: &str = "rollback";
+
 /// A person's command, by the text of its annotation.
 pub(crate) fn command(text: &str) -> Option<Command> {
     match text {
-        "resume" => Some(Command::Resume),
-        "abort" => Some(Command::Abort),
-        "rollback" => Some(Command::Rollback("a person asked for it".to_owned())),
+        RESUME => Some(Command::Resume),
+        ABORT => Some(Command::Abort),
+        ROLLBACK => Some(Command::Rollback("a person asked for it".to_owned())),
         _ => None,
     }
 }

@@ -24,6 +24,7 @@ use crate::cluster::Cluster;
 use crate::failure::Error;
 use crate::lease::Leadership;
 use crate::node::{NodeView, trim};
+use crate::page;
 use crate::pool::Keeper;
 use crate::serve;
 use crate::upgrade::uncordon;
@@ -52,6 +53,9 @@ pub struct Options {
     /// Where to serve /healthz and /metrics.
     #[arg(long, env = "INSTAR_LISTEN")]
     listen: Option<SocketAddr>,
+    /// Where to serve the page of the pools for a browser. It has no TLS; visitors bring a token of the cluster.
+    #[arg(long, env = "INSTAR_PAGE")]
+    page: Option<SocketAddr>,
 }
 
 /// Runs until the process is asked to end, or has lost its lease.
@@ -70,6 +74,9 @@ pub fn run(options: Options) -> Result<(), Error> {
 
 async fn operate(options: Options) -> Result<(), Error> {
     let client = client(Some(CALL)).await?;
+    if let Some(listen) = options.page {
+        page::begin(listen, way().await?).await?;
+    }
     let leases: Api<Lease> = Api::namespaced(client.clone(), &options.namespace);
     let identity = options.identity.clone().unwrap_or_else(own_name);
     let lease = Rc::new(Leadership::new(leases, LEASE, &identity));
@@ -101,16 +108,22 @@ async fn operate(options: Options) -> Result<(), Error> {
 
 /// A client of the cluster whose answers come within this time. Watches are silent for longer, and have a limit of their own for that.
 async fn client(read: Option<Duration>) -> Result<Client, Error> {
+    let mut config = way().await?;
+    config.read_timeout = read;
+    Client::try_from(config).map_err(Error::calling("the way to the cluster cannot be used"))
+}
+
+/// The way to the cluster, and this process's credentials.
+async fn way() -> Result<Config, Error> {
     let found = Config::infer().await;
     let mut config =
         found.map_err(|error| Error::Other(format!("there is no way to the cluster: {error}")))?;
     // An eviction that a budget forbids is refused with a time to wait: the drain has to know of it, and not wait in the client.
     config.default_retry = false;
     config.connect_timeout = Some(CALL);
-    config.read_timeout = read;
     config.reset_reader_on_write = true;
     config.write_timeout = Some(CALL);
-    Client::try_from(config).map_err(Error::calling("the way to the cluster cannot be used"))
+    Ok(config)
 }
 
 fn own_name() -> String {

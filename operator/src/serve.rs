@@ -1,33 +1,28 @@
 //! The operator's own page for machines: whether it lives, and figures as Prometheus reads them.
 
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::body::Bytes;
+use hyper::{Response, StatusCode};
+use instar_http_server::{Limits, accept, requests};
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use crate::api::{Pool, PoolStatus};
 use crate::failure::Error;
 use crate::lease::Leadership;
 
-/// Connections at once; more have to wait.
-const CONNECTIONS: usize = 16;
+const LIMITS: Limits = Limits {
+    connections: 16,
+    life: Duration::from_secs(60),
+};
 /// Timeout for the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
-/// How long one connection may live.
-const LIFE: Duration = Duration::from_secs(60);
 
 /// The pools as they are shown.
 #[derive(Clone, Default)]
@@ -54,27 +49,12 @@ pub(crate) async fn begin(
     let listener = TcpListener::bind(listen).await;
     let listener =
         listener.map_err(|error| Error::Other(format!("cannot listen on {listen}: {error}")))?;
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    tokio::task::spawn_local(async move {
-        while let Ok(slot) = slots.clone().acquire_owned().await {
-            let Ok((stream, _)) = listener.accept().await else {
-                continue;
-            };
-            let (lease, shown) = (lease.clone(), shown.clone());
-            tokio::task::spawn_local(async move {
-                let answer = service_fn(|request: Request<Incoming>| {
-                    let answer = answer(request.uri().path(), lease.is_held(), &shown.0.borrow());
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                let mut server = http1::Builder::new();
-                server.timer(TokioTimer::new()).header_read_timeout(HEAD);
-                let connection = server.serve_connection(TokioIo::new(stream), answer);
-                // A reader that went away, or took too long, has lost nothing that it cannot ask for again.
-                let _ = tokio::time::timeout(LIFE, connection).await;
-                drop(slot);
-            });
-        }
-    });
+    tokio::task::spawn_local(accept(listener, LIMITS, async move |stream| {
+        let served = requests(stream, HEAD, async |request| {
+            answer(request.uri().path(), lease.is_held(), &shown.0.borrow())
+        });
+        served.await;
+    }));
     Ok(())
 }
 

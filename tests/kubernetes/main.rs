@@ -15,6 +15,7 @@ mod node;
 mod node_upgrades;
 mod operator;
 mod own_cluster;
+mod pool_page;
 mod publisher;
 mod restart;
 mod shown;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         kured::tests(),
         node::tests(),
         node_upgrades::tests(),
+        pool_page::tests(),
         restart::tests(),
         shutdown::tests(),
         single_machine::tests(),

@@ -12,6 +12,7 @@ use instar_tests::{
 };
 
 use self::fleet::Fleet;
+pub(crate) use self::told::granted;
 use self::told::{Told, column, is_told};
 use crate::PATIENCE;
 
@@ -409,9 +410,12 @@ async fn a_channel_that_cannot_be_read_says_why(fleet: &Fleet) -> Outcome {
 /// against their budgets, which no chapter asks for.
 async fn every_right_was_used(fleet: &Fleet) -> Outcome {
     let plane = &fleet.cluster.plane;
-    let used = plane.audited()?;
+    let used = plane.audited("instar-operator")?;
     println!("{used:#?}");
-    let granted = told::granted(plane)?;
+    let (kubectl, name) = (plane.kubectl(), "instar-operator");
+    let everywhere = kubectl.get(&["clusterrole", name])?;
+    let at_home = kubectl.get(&["role", name, "-n", "instar-system"])?;
+    let granted = granted(&[everywhere, at_home]);
     let unused: Vec<&String> = granted.difference(&used).collect();
     ensure!(unused == ["delete pods"], "never used: {unused:?}");
     let missing: Vec<&String> = used.difference(&granted).collect();
@@ -420,7 +424,10 @@ async fn every_right_was_used(fleet: &Fleet) -> Outcome {
 }
 
 /// Waits for something that the cluster shows.
-async fn eventually<T>(what: &str, look: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) async fn eventually<T>(
+    what: &str,
+    look: impl Fn() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let until = Instant::now() + 3 * PATIENCE;
     loop {
         match look() {

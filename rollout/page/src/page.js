@@ -60,7 +60,8 @@ async function send(rollout, command, machine, question) {
 }
 
 function button(label, rollout, command, { machine = "", question = null, strong = false } = {}) {
-  const made = make("button", { type: "button", "data-command": command, "data-machine": machine }, label);
+  const of = { "data-rollout": rollout, "data-command": command, "data-machine": machine };
+  const made = make("button", { type: "button", ...of }, label);
   if (strong) made.className = "strong";
   made.addEventListener("click", () => send(rollout, command, machine, question));
   return made;
@@ -71,13 +72,14 @@ function actions(view) {
   const buttons = [];
   const add = (...words) => buttons.push(button(words[0], view.name, words[1], words[2]));
   const stands = view.paused !== null || view.phase === "stopped";
-  if (!view.ended) {
-    if (stands) add("Resume", "resume");
-    else add("Pause", "pause");
+  const hasBegun = view.version !== "";
+  if (stands) add("Resume", "resume");
+  else if (!view.ended) add("Pause", "pause");
+  if (hasBegun && !view.ended) {
     if (view.approved !== null && view.phase === "rolling") add(`Approve wave ${view.approved + 1}`, "approve");
     add("Abort", "abort", { strong: true, question: "End the rollout? Machines keep the version that they run." });
   }
-  if (view.phase !== "going back" && view.phase !== "went back") {
+  if (hasBegun && view.phase !== "going back" && view.phase !== "went back") {
     const question = `Send all machines that run ${view.version} back to the version of before?`;
     add("Roll back", "rollback", { strong: true, question });
   }
@@ -86,11 +88,13 @@ function actions(view) {
 
 // The steps at which a machine is still to get the version.
 const IS_TO_GET_IT = ["waiting", "preparing", "prepared", "upgrading"];
+// The step of a machine that belongs to the pool and is no part of its rollout.
+const OUTSIDE = "outside";
 
 function versions(machine, view) {
   if (machine.step === "updated") return `runs ${view.version}`;
   const runs = machine.running ?? machine.before;
-  const gets = IS_TO_GET_IT.includes(machine.step) && runs !== view.version;
+  const gets = view.version !== "" && IS_TO_GET_IT.includes(machine.step) && runs !== view.version;
   const parts = [runs === null ? null : `runs ${runs}`, gets ? `gets ${view.version}` : null];
   return parts.filter((part) => part !== null).join(", ");
 }
@@ -103,7 +107,7 @@ function machineCard(machine, view) {
     make("span", { class: "step" }, machine.step),
     make("p", { class: "versions quiet" }, versions(machine, view)),
     make("p", { class: "reason" }, reason));
-  if (!view.ended && (machine.hold !== null || IS_TO_GET_IT.includes(machine.step))) {
+  if (view.holds && (machine.hold !== null || IS_TO_GET_IT.includes(machine.step))) {
     const { name: of } = machine;
     card.append(machine.hold === null
       ? button("Hold", view.name, "hold", { machine: of })
@@ -112,9 +116,13 @@ function machineCard(machine, view) {
   return card;
 }
 
+// The machines that are part of the rollout.
+const partOf = (view) => view.machines.filter((machine) => machine.step !== OUTSIDE);
+
 function bar(view) {
+  const machines = partOf(view);
   const parts = ["updated", "back", "busy", "failed"].map((of) => {
-    const share = view.machines.filter((machine) => tone(machine) === of).length / view.machines.length;
+    const share = machines.filter((machine) => tone(machine) === of).length / Math.max(machines.length, 1);
     const part = make("span", { class: of });
     part.style.width = `${100 * share}%`;
     return part;
@@ -122,12 +130,20 @@ function bar(view) {
   return make("div", { class: "bar", "aria-hidden": "true" }, ...parts);
 }
 
+function progress(view) {
+  const why = view.why === "" ? "" : `: ${view.why}`;
+  if (view.version === "") return `${view.phase}${why}`;
+  const machines = partOf(view);
+  const done = machines.filter((machine) => machine.step === "updated").length;
+  return `${view.phase}${why}; ${done} of ${machines.length} updated`;
+}
+
 function rolloutCard(view) {
-  const done = view.machines.filter((machine) => machine.step === "updated").length;
+  const title = [view.pool, view.version].filter((part) => part !== "").join(": ");
   const lines = [
-    make("h2", {}, view.version),
+    make("h2", {}, title),
     make("p", { class: "quiet" }, view.image),
-    make("p", { class: "phase" }, `${view.phase}${view.why === "" ? "" : `: ${view.why}`}; ${done} of ${view.machines.length} updated`),
+    make("p", { class: "phase" }, progress(view)),
   ];
   if (view.paused !== null) lines.push(make("p", { class: "paused" }, `paused: ${view.paused}`));
   if (!view.driven && !view.ended) {
@@ -142,11 +158,11 @@ function rolloutCard(view) {
 function show(rollouts) {
   const at = document.activeElement?.dataset;
   const cards = rollouts.map(rolloutCard);
-  const none = make("p", { class: "quiet" }, "There is no rollout yet. `instarctl fleet roll` begins one.");
+  const none = make("p", { class: "quiet" }, "There is no rollout yet. `instarctl fleet roll` begins one, or a Pool in a cluster.");
   place("rollouts").replaceChildren(...(cards.length === 0 ? [none] : cards));
   if (at?.command !== undefined) {
     const again = [...document.querySelectorAll("button")].find((it) =>
-      it.dataset.command === at.command && it.dataset.machine === at.machine);
+      it.dataset.rollout === at.rollout && it.dataset.command === at.command && it.dataset.machine === at.machine);
     again?.focus();
   }
 }

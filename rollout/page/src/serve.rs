@@ -1,8 +1,6 @@
 //! The server: the page's files, a stream of views, and commands.
 
 use std::convert::Infallible;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
@@ -10,30 +8,27 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{AUTHORIZATION, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use instar_http_server::{Limits, accept, requests};
 use instar_rollout::{Command, MachineName};
 use serde::Deserialize;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::{Key, Rollouts};
+use crate::{Denied, Rollouts, Views, Visitor};
 
-/// Connections at once; more have to wait.
-const CONNECTIONS: usize = 64;
+/// A connection ends with its life, and the page connects again.
+const LIMITS: Limits = Limits {
+    connections: 64,
+    life: Duration::from_secs(600),
+};
 /// Timeout for the head of a request, and for the body of a command.
 const REQUEST: Duration = Duration::from_secs(5);
 /// Limit on the body of a command, in bytes.
 const LARGEST_COMMAND: usize = 4096;
-/// The pause between two looks at the rollouts.
-const LOOK: Duration = Duration::from_millis(500);
 /// How long a stream is silent at most: an empty line shows that it lives.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long a connection lives; the page connects again.
-const LIFE: Duration = Duration::from_secs(600);
 
 /// The page's files: path, type and content.
 const FILES: [(&str, &str, &str); 3] = [
@@ -97,69 +92,62 @@ impl Order {
 }
 
 /// Serves the page until the future is dropped. It has to run in a `LocalSet`.
-pub async fn serve(listener: TcpListener, key: Key, rollouts: impl Rollouts) {
-    let (rollouts, key) = (Rc::new(rollouts), Rc::new(key));
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    while let Ok(slot) = slots.clone().acquire_owned().await {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(_) => {
-                // Descriptors are used up, most likely: closed connections give theirs back.
-                sleep(LOOK).await;
-                continue;
-            }
-        };
-        let (rollouts, key) = (rollouts.clone(), key.clone());
-        tokio::task::spawn_local(async move {
-            connection(stream, &key, rollouts).await;
-            drop(slot);
+pub async fn serve(listener: TcpListener, rollouts: impl Rollouts) {
+    accept(listener, LIMITS, async move |stream| {
+        let served = requests(stream, REQUEST, async |request| {
+            with_headers(answer(request, &rollouts).await)
         });
-    }
+        served.await;
+    })
+    .await;
 }
 
-async fn connection(stream: TcpStream, key: &Key, rollouts: Rc<impl Rollouts>) {
-    let answer = service_fn(|request: Request<Incoming>| {
-        let rollouts = rollouts.clone();
-        async move { Ok::<_, Infallible>(with_headers(answer(request, key, rollouts).await)) }
-    });
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(REQUEST);
-    let served = server.serve_connection(TokioIo::new(stream), answer);
-    // A visitor who leaves is no matter.
-    let _ = timeout(LIFE, served).await;
-}
-
-async fn answer(
-    request: Request<Incoming>,
-    key: &Key,
-    rollouts: Rc<impl Rollouts>,
-) -> Response<Body> {
-    let path = request.uri().path().to_owned();
-    if request.method() == Method::GET
-        && let Some((_, kind, content)) = FILES.iter().find(|(of, ..)| *of == path)
-    {
-        let mut response = Response::new(full(content));
-        let kind = HeaderValue::from_static(kind);
-        response.headers_mut().insert("content-type", kind);
-        return response;
-    }
-    let authorization = request.headers().get(AUTHORIZATION);
-    if !authorization.is_some_and(|it| key.opens(it.as_bytes())) {
-        let text =
-            "the key is missing: open the address that the command printed, with all behind the #";
-        return say(StatusCode::UNAUTHORIZED, text);
-    }
-    match (request.method(), path.as_str()) {
-        (&Method::GET, "/rollouts") => Response::new(views(rollouts)),
-        (&Method::POST, "/commands") => match order(request).await {
-            Ok(order) => match rollouts.command(&order.rollout, order.command()).await {
-                Ok(()) => say(StatusCode::OK, "done"),
-                Err(why) => say(StatusCode::CONFLICT, &why),
-            },
-            Err(why) => say(StatusCode::BAD_REQUEST, &why),
+async fn answer(request: Request<Incoming>, rollouts: &impl Rollouts) -> Response<Body> {
+    let path = request.uri().path();
+    let file = FILES.iter().find(|(of, ..)| *of == path);
+    match (request.method(), file) {
+        (&Method::GET, Some((_, kind, content))) => {
+            let mut response = Response::new(full(content));
+            let kind = HeaderValue::from_static(kind);
+            response.headers_mut().insert("content-type", kind);
+            response
+        }
+        _ => match answer_a_visitor(request, rollouts).await {
+            Ok(response) => response,
+            Err(Denied::Unknown(why)) => say(StatusCode::UNAUTHORIZED, &why),
+            Err(Denied::Forbidden(why)) => say(StatusCode::FORBIDDEN, &why),
+            Err(Denied::Impossible(why)) => say(StatusCode::CONFLICT, &why),
         },
-        _ => say(StatusCode::NOT_FOUND, "there is no such page"),
     }
+}
+
+async fn answer_a_visitor(
+    request: Request<Incoming>,
+    rollouts: &impl Rollouts,
+) -> Result<Response<Body>, Denied> {
+    let Some(token) = token(&request) else {
+        let text = "the key is missing: open the address with all behind the #";
+        return Err(Denied::Unknown(text.to_owned()));
+    };
+    let visitor = rollouts.enter(token)?;
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/rollouts") => Ok(Response::new(lines(visitor.watch().await?))),
+        (&Method::POST, "/commands") => match order(request).await {
+            Ok(order) => {
+                visitor.command(&order.rollout, order.command()).await?;
+                Ok(say(StatusCode::OK, "done"))
+            }
+            Err(why) => Ok(say(StatusCode::BAD_REQUEST, &why)),
+        },
+        _ => Ok(say(StatusCode::NOT_FOUND, "there is no such page")),
+    }
+}
+
+/// The token that a request brings; none without one.
+fn token(request: &Request<Incoming>) -> Option<&str> {
+    let authorization = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
+    let token = authorization.strip_prefix("Bearer ")?;
+    (!token.is_empty()).then_some(token)
 }
 
 async fn order(request: Request<Incoming>) -> Result<Order, String> {
@@ -171,23 +159,31 @@ async fn order(request: Request<Incoming>) -> Result<Order, String> {
 }
 
 /// What a stream of views remembers.
-struct Watch<R> {
-    rollouts: Rc<R>,
+struct Watch<V> {
+    views: V,
     said: String,
     when: Instant,
 }
 
 /// A line at once, one whenever something has changed, and an empty one now and then.
-fn views(rollouts: Rc<impl Rollouts>) -> Body {
+fn lines(views: impl Views) -> Body {
     let (lines, written) = mpsc::channel(1);
     let mut watch = Watch {
-        rollouts,
+        views,
         said: String::new(),
         when: Instant::now(),
     };
     tokio::task::spawn_local(async move {
-        // It fails when the visitor has left.
-        while lines.send(watch.next_line().await).await.is_ok() {}
+        loop {
+            let line = tokio::select! {
+                line = watch.next_line() => line,
+                // The visitor has left.
+                () = lines.closed() => return,
+            };
+            if lines.send(line).await.is_err() {
+                return;
+            }
+        }
     });
     let frames = stream::unfold(written, async |mut written| {
         let line: String = written.recv().await?;
@@ -197,27 +193,22 @@ fn views(rollouts: Rc<impl Rollouts>) -> Body {
     UnsyncBoxBody::new(StreamBody::new(frames))
 }
 
-impl<R: Rollouts> Watch<R> {
+impl<V: Views> Watch<V> {
     async fn next_line(&mut self) -> String {
-        loop {
-            let line = match self.rollouts.views().await {
-                Ok(views) => serde_json::json!({ "rollouts": views }),
-                Err(why) => serde_json::json!({ "error": why }),
+        let until = self.when + SILENCE;
+        let line = loop {
+            let line = match timeout_at(until, self.views.next()).await {
+                Ok(Ok(views)) => serde_json::json!({ "rollouts": views }).to_string() + "\n",
+                Ok(Err(why)) => serde_json::json!({ "error": why }).to_string() + "\n",
+                Err(_) => break "\n".to_owned(),
             };
-            let line = format!("{line}\n");
-            let is_new = line != self.said;
-            if is_new || self.when.elapsed() >= SILENCE {
-                self.when = Instant::now();
-                return match is_new {
-                    true => {
-                        self.said.clone_from(&line);
-                        line
-                    }
-                    false => "\n".to_owned(),
-                };
+            if line != self.said {
+                self.said.clone_from(&line);
+                break line;
             }
-            sleep(LOOK).await;
-        }
+        };
+        self.when = Instant::now();
+        line
     }
 }
 

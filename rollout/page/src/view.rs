@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use instar_rollout::{Decision, Facts, MachineName, Record, Release};
+use instar_rollout::{Decision, Facts, MachineName, Phase, Record, Release};
 use serde::{Deserialize, Serialize};
 
 /// What a driver saw of the machines the last time, and why each of them is where it is.
@@ -44,18 +44,22 @@ impl Seen {
 pub struct View {
     /// Its name, unique on the page.
     pub name: String,
-    /// The version that machines get.
+    /// The pool whose rollout it is; empty for a rollout over a whole fleet.
+    pub pool: String,
+    /// The version that machines get; empty while no rollout has begun.
     pub version: String,
     /// The image.
     pub image: String,
-    /// The phase in a word: `rolling`, `stopped`, `going back`, `aborted`, `done`, `went back`.
+    /// The phase in a word: `rolling`, `stopped`, `going back`, `aborted`, `done`, `went back`; or what a pool without a rollout does.
     pub phase: &'static str,
     /// Why it is in this phase; empty if it says itself.
     pub why: String,
     /// Why a person paused it.
     pub paused: Option<String>,
-    /// Whether it has ended.
+    /// Whether it has ended for good; one that has stopped may go on.
     pub ended: bool,
+    /// Whether machines can be held and released now.
+    pub holds: bool,
     /// Whether a driver works on it; without one nothing begins.
     pub driven: bool,
     /// Whether waves wait for approvals, and how many were approved.
@@ -90,14 +94,21 @@ impl View {
     pub fn of(name: &str, image: &str, record: &Record, seen: &Seen, driven: bool) -> Self {
         let approvals = record.policies.iter();
         let approvals = approvals.filter(|it| it.approval != instar_rollout::Approval::None);
+        let ended = matches!(
+            record.phase,
+            Phase::Aborted | Phase::Done | Phase::WentBack { .. }
+        );
         Self {
             name: name.to_owned(),
+            pool: String::new(),
             version: record.target.version.clone(),
             image: image.to_owned(),
             phase: record.phase.word(),
             why: record.phase.why().unwrap_or_default().to_owned(),
-            paused: record.paused.clone(),
-            ended: record.has_ended(),
+            // A pause of a rollout that has ended since means nothing.
+            paused: record.paused.clone().filter(|_| !ended),
+            ended,
+            holds: !ended,
             driven,
             approved: (approvals.count() > 0).then_some(record.approved),
             machines: machines(record, seen),
@@ -175,5 +186,27 @@ mod tests {
             (view.phase, view.ended, view.approved),
             ("rolling", false, None)
         );
+    }
+
+    #[test]
+    fn a_rollout_that_has_stopped_can_go_on() {
+        let target = Release {
+            version: "v0.2.0".to_owned(),
+            digest: None,
+            image: None,
+        };
+        let members = [(MachineName::from("one"), Member::default())];
+        let mut record = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
+        record.paused = Some("lunch".to_owned());
+        for (phase, ended) in [
+            (Phase::Halted { why: String::new() }, false),
+            (Phase::Done, true),
+            (Phase::Aborted, true),
+        ] {
+            record.phase = phase;
+            let view = View::of("fleet", "r/i:v0.2.0", &record, &Seen::default(), true);
+            assert_eq!((view.ended, view.holds), (ended, !ended));
+            assert_eq!(view.paused.is_none(), ended);
+        }
     }
 }

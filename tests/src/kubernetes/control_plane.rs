@@ -89,13 +89,8 @@ impl ControlPlane {
             .by_token(&self.apiserver.address(), &authority, token)
     }
 
-    /// Writes the kubeconfig of a service account into the folder; its token is good for a day.
-    pub fn kubeconfig_of(
-        &self,
-        folder: &Scratch,
-        namespace: &str,
-        account: &str,
-    ) -> Result<PathBuf> {
+    /// A token of a service account, which is good for a day.
+    pub fn token_of(&self, namespace: &str, account: &str) -> Result<String> {
         let token = [
             "create",
             "token",
@@ -104,7 +99,17 @@ impl ControlPlane {
             namespace,
             "--duration=24h",
         ];
-        let token = self.kubectl.run(&token)?;
+        Ok(self.kubectl.run(&token)?.trim().to_owned())
+    }
+
+    /// Writes the kubeconfig of a service account into the folder; its token is good for a day.
+    pub fn kubeconfig_of(
+        &self,
+        folder: &Scratch,
+        namespace: &str,
+        account: &str,
+    ) -> Result<PathBuf> {
+        let token = self.token_of(namespace, account)?;
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: own\n\
              clusters:\n- name: own\n  cluster: {{server: \"{}\", certificate-authority: \"{}\"}}\n\
@@ -112,7 +117,7 @@ impl ControlPlane {
              contexts:\n- name: own\n  context: {{cluster: own, user: own}}\n",
             self.apiserver.address(),
             self.authority.own().certificate.display(),
-            token.trim(),
+            token,
         );
         folder.write("kubeconfig", text)
     }
@@ -122,19 +127,23 @@ impl ControlPlane {
         format!("https://{HOST_FOR_GUEST}:{}", self.port())
     }
 
-    /// What service accounts of the operator's namespace have asked for, as in `list pods` and `update instar.dev/pools/status`.
-    pub fn audited(&self) -> Result<BTreeSet<String>> {
+    /// What a service account of the operator's namespace has asked for, as in `list pods` and `update instar.dev/pools/status`.
+    pub fn audited(&self, account: &str) -> Result<BTreeSet<String>> {
+        let user = format!("system:serviceaccount:instar-system:{account}");
         let log = self.kubectl.folder().join(AUDIT_LOG);
         let log = std::fs::read_to_string(log).context("cannot read the audit log")?;
         let events = log.lines().map(|line| {
             let event: Value = serde_json::from_str(line).context("a line of the audit log")?;
+            if event["user"]["username"] != *user {
+                return Ok(None);
+            }
             let part = |name: &str| event["objectRef"][name].as_str().unwrap_or_default();
             let parts = ["apiGroup", "resource", "subresource"].map(part);
             let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             let verb = event["verb"].as_str().unwrap_or_default();
-            Ok(format!("{verb} {}", parts.join("/")))
+            Ok(Some(format!("{verb} {}", parts.join("/"))))
         });
-        events.collect()
+        events.filter_map(Result::transpose).collect()
     }
 
     /// The port of the API server, also for a guest.

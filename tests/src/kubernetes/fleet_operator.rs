@@ -1,10 +1,10 @@
 //! The operator of a fleet, `instar-operator`, as a process of this host with the rights that its manifest gives.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use instar_qemu::OwnedProcess;
+use instar_qemu::{OwnedProcess, PortLease, lease_port};
 
 use super::control_plane::ControlPlane;
 use crate::run_command::run;
@@ -20,6 +20,7 @@ const ACCOUNT: &str = "instar-operator";
 pub struct FleetOperator {
     process: OwnedProcess,
     log: PathBuf,
+    page: PortLease,
 }
 
 /// Installs what the operator's manifest has, but for the Deployment: here the operator is a process beside the control plane.
@@ -42,12 +43,24 @@ impl FleetOperator {
     ) -> Result<Self> {
         let folder = scratch.below(name)?;
         let kubeconfig = plane.kubeconfig_of(&folder, NAMESPACE, ACCOUNT)?;
+        Self::start_by(&kubeconfig, &folder, name, client_config)
+    }
+
+    /// Starts an operator with this name in a folder of its own, by a kubeconfig.
+    pub fn start_by(
+        kubeconfig: &Path,
+        folder: &Scratch,
+        name: &str,
+        client_config: &str,
+    ) -> Result<Self> {
         let client_config = folder.write("talosconfig", client_config)?;
         let log = folder.join("operator.log");
         let output = std::fs::File::create(&log).context("cannot make the operator's log")?;
+        let page = lease_port()?;
         let mut command = Command::new(host_program("instar-operator")?);
         command
             .args(["run", "--namespace", NAMESPACE, "--identity", name])
+            .arg(format!("--page=127.0.0.1:{}", page.port()))
             .arg("--talosconfig")
             .arg(client_config)
             .env("KUBECONFIG", kubeconfig)
@@ -55,7 +68,12 @@ impl FleetOperator {
             .stdout(output.try_clone()?)
             .stderr(output);
         let process = OwnedProcess::start(command, None).context("cannot run instar-operator")?;
-        Ok(Self { process, log })
+        Ok(Self { process, log, page })
+    }
+
+    /// The address of its page, as in `127.0.0.1:4711`.
+    pub fn page(&self) -> String {
+        format!("127.0.0.1:{}", self.page.port())
     }
 
     /// Its memory, in MiB: all that is in RAM, its program's pages too.

@@ -1,13 +1,15 @@
 //! `fleet serve`: the rollout in the folder as a page for a browser.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use instar_client::Failure;
 use instar_rollout::Command;
-use instar_rollout_page::{Key, Rollouts, View, serve};
+use instar_rollout_page::{Denied, Key, Rollouts, View, Views, Visitor, serve};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
+use tokio::time::sleep;
 
 use super::show::note;
 use super::store::Folder;
@@ -15,6 +17,8 @@ use crate::cli::{FleetState, Global};
 
 /// The rollout's name on the page: a folder has one.
 const NAME: &str = "fleet";
+/// The pause between two looks at the folder.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Serves the page until the command is ended.
 pub(super) async fn run(
@@ -37,33 +41,73 @@ pub(super) async fn run(
         || format!("open {address}"),
         || json!({ "address": address }),
     )?;
-    LocalSet::new()
-        .run_until(serve(listener, key, InFolder(folder)))
-        .await;
+    let rollouts = BehindKey { key, folder };
+    LocalSet::new().run_until(serve(listener, rollouts)).await;
     Ok(())
+}
+
+/// The rollout in a folder: who knows the key may do everything.
+struct BehindKey {
+    key: Key,
+    folder: Folder,
+}
+
+impl Rollouts for BehindKey {
+    type Visitor = InFolder;
+
+    fn enter(&self, token: &str) -> Result<InFolder, Denied> {
+        if !self.key.opens(token) {
+            let why = "this is not the key of this page: open the address that the command printed";
+            return Err(Denied::Unknown(why.to_owned()));
+        }
+        Ok(InFolder(self.folder.clone()))
+    }
 }
 
 /// The rollout in a folder.
 struct InFolder(Folder);
 
-impl Rollouts for InFolder {
-    async fn views(&self) -> Result<Vec<View>, String> {
-        let view = || -> Result<Option<View>, Failure> {
-            let Some(rollout) = self.0.read()? else {
-                return Ok(None);
-            };
-            let is_driven = self.0.lock_driver()?.is_none();
-            let (image, record) = (&rollout.image, &rollout.record);
-            let seen = self.0.seen();
-            Ok(Some(View::of(NAME, image, record, &seen, is_driven)))
-        };
-        let view = view().map_err(|failure| failure.chain())?;
-        Ok(view.into_iter().collect())
+impl Visitor for InFolder {
+    type Views = Looks;
+
+    async fn watch(&self) -> Result<Looks, Denied> {
+        Ok(Looks {
+            folder: self.0.clone(),
+            is_first: true,
+        })
     }
 
-    async fn command(&self, _: &str, command: Command) -> Result<(), String> {
+    async fn command(&self, _: &str, command: Command) -> Result<(), Denied> {
         let told = self.0.change(|rollout| rollout.record.command(command));
-        let told = told.map_err(|failure| failure.chain())?.0;
-        told.map_err(|refused| refused.to_string())
+        let told = told.map_err(|failure| Denied::Impossible(failure.chain()))?;
+        told.0
+            .map_err(|refused| Denied::Impossible(refused.to_string()))
     }
+}
+
+/// Looks at a folder, again and again.
+struct Looks {
+    folder: Folder,
+    is_first: bool,
+}
+
+impl Views for Looks {
+    async fn next(&mut self) -> Result<Vec<View>, String> {
+        if !self.is_first {
+            sleep(LOOK).await;
+        }
+        self.is_first = false;
+        let view = view(&self.folder).map_err(|failure| failure.chain())?;
+        Ok(view.into_iter().collect())
+    }
+}
+
+fn view(folder: &Folder) -> Result<Option<View>, Failure> {
+    let Some(rollout) = folder.read()? else {
+        return Ok(None);
+    };
+    let is_driven = folder.lock_driver()?.is_none();
+    let (image, record) = (&rollout.image, &rollout.record);
+    let seen = folder.seen();
+    Ok(Some(View::of(NAME, image, record, &seen, is_driven)))
 }

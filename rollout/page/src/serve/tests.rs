@@ -1,27 +1,58 @@
 #![allow(clippy::unwrap_used)]
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use hyper::client::conn::http1 as client;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 use tokio::task::LocalSet;
+use tokio::time::sleep;
 
 use super::*;
-use crate::View;
+use crate::{Key, View};
+
+/// The pause between two looks of the test's views.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Rollouts that a test changes.
 #[derive(Clone, Default)]
 struct Told {
     views: Rc<RefCell<Vec<View>>>,
     commands: Rc<RefCell<Vec<(String, Command)>>>,
+    /// Whether nobody may look.
+    is_closed: Rc<Cell<bool>>,
 }
 
-impl Rollouts for Told {
-    async fn views(&self) -> Result<Vec<View>, String> {
-        Ok(self.views.borrow().clone())
+/// Rollouts behind a key.
+struct Locked {
+    key: Key,
+    told: Told,
+}
+
+impl Rollouts for Locked {
+    type Visitor = Told;
+
+    fn enter(&self, token: &str) -> Result<Told, Denied> {
+        match self.key.opens(token) {
+            true => Ok(self.told.clone()),
+            false => Err(Denied::Unknown("that is not the key".to_owned())),
+        }
+    }
+}
+
+impl Visitor for Told {
+    type Views = Told;
+
+    async fn watch(&self) -> Result<Told, Denied> {
+        match self.is_closed.get() {
+            true => Err(Denied::Forbidden("not today".to_owned())),
+            false => Ok(self.clone()),
+        }
     }
 
-    async fn command(&self, rollout: &str, command: Command) -> Result<(), String> {
+    async fn command(&self, rollout: &str, command: Command) -> Result<(), Denied> {
         if command == Command::Approve {
-            return Err("nothing waits".to_owned());
+            return Err(Denied::Impossible("nothing waits".to_owned()));
         }
         self.commands
             .borrow_mut()
@@ -30,27 +61,36 @@ impl Rollouts for Told {
     }
 }
 
+impl Views for Told {
+    async fn next(&mut self) -> Result<Vec<View>, String> {
+        sleep(LOOK).await;
+        Ok(self.views.borrow().clone())
+    }
+}
+
 fn view() -> View {
     View {
         name: "fleet".to_owned(),
+        pool: String::new(),
         version: "v0.2.0".to_owned(),
         image: "r/i:v0.2.0".to_owned(),
         phase: "rolling",
         why: String::new(),
         paused: None,
         ended: false,
+        holds: true,
         driven: true,
         approved: None,
         machines: Vec::new(),
     }
 }
 
-/// A visitor of a page.
-struct Visitor {
+/// A program that visits a page.
+struct Caller {
     sender: client::SendRequest<Full<Bytes>>,
 }
 
-impl Visitor {
+impl Caller {
     /// Makes a request: its method, path, `authorization` and body.
     async fn asks(&mut self, request: (&str, &str, &str, &str)) -> Response<Incoming> {
         let (method, path, authorization, body) = request;
@@ -68,17 +108,17 @@ impl Visitor {
 }
 
 /// Serves a page, and has a visitor with the key's header.
-async fn with_visitor(told: Told, visit: impl AsyncFnOnce(Visitor, String)) {
+async fn with_visitor(told: Told, visit: impl AsyncFnOnce(Caller, String)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let key = Key::random().unwrap();
     let header = format!("Bearer {key}");
-    let serving = serve(listener, key, told);
+    let serving = serve(listener, Locked { key, told });
     let visiting = async {
         let stream = TcpStream::connect(address).await.unwrap();
         let (sender, connection) = client::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::task::spawn_local(connection);
-        visit(Visitor { sender }, header).await;
+        visit(Caller { sender }, header).await;
     };
     let both = async {
         tokio::select! {
@@ -156,6 +196,18 @@ async fn commands_are_carried_out_or_refused_with_the_reason() {
     let hold = Command::Hold(MachineName::from("lamp-1"), why.clone());
     let expected = [Command::Pause(why), hold].map(|it| ("fleet".to_owned(), it));
     assert_eq!(*commands.borrow(), expected);
+}
+
+#[tokio::test]
+async fn who_may_not_look_is_told_so() {
+    let told = Told::default();
+    told.is_closed.set(true);
+    with_visitor(told, async |mut visitor, key| {
+        let answer = visitor.asks(("GET", "/rollouts", &key, "")).await;
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+        assert_eq!(text(answer).await, "not today");
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,0 +1,287 @@
+//! What a press on the page changes in the cluster: the same that a person changes with `kubectl`. Pure.
+//!
+//! ```text
+//!  pause, resume               ─► spec.paused              resume after a halt, abort, roll back ─► the annotation instar.dev/command
+//!  approve                     ─► spec.approvedWaves       hold, release ─► the node's annotation instar.dev/hold
+//! ```
+
+use instar_rollout::{Command, Phase, Record};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::api::{COMMAND, HOLD, Pool};
+use crate::rollouts::{ABORT, RESUME, ROLLBACK};
+
+/// A change: a merge patch.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Press {
+    /// It is so already.
+    Nothing,
+    /// Of the pool.
+    Pool(Value),
+    /// Of a node, which is left alone from then on.
+    Hold { node: String, patch: Value },
+    /// Of a node, which is a part of rollouts again.
+    Release { node: String, patch: Value },
+}
+
+/// Makes the change of a command.
+///
+/// # Errors
+/// The command makes no sense now; says why.
+pub(super) fn press(
+    pool: &Pool,
+    record: Option<&Record>,
+    command: Command,
+) -> Result<Press, String> {
+    match command {
+        Command::Pause(_) => Ok(paused(pool, true)),
+        Command::Resume => resume(pool, record),
+        Command::Approve => approve(pool, record),
+        Command::Abort => ordered(pool, record, command, ABORT),
+        Command::Rollback(_) => ordered(pool, record, command, ROLLBACK),
+        Command::Hold(node, why) => Ok(Press::Hold {
+            node: node.as_str().to_owned(),
+            patch: annotated(HOLD, Some(&why)),
+        }),
+        Command::Release(node) => Ok(Press::Release {
+            node: node.as_str().to_owned(),
+            patch: annotated(HOLD, None),
+        }),
+    }
+}
+
+fn annotated(name: &str, value: Option<&str>) -> Value {
+    json!({"metadata": {"annotations": {name: value}}})
+}
+
+fn paused(pool: &Pool, paused: bool) -> Press {
+    match pool.spec.paused == paused {
+        true => Press::Nothing,
+        false => Press::Pool(json!({"spec": {"paused": paused}})),
+    }
+}
+
+/// A halt ends by the annotation, a pause by the field; both can be there.
+fn resume(pool: &Pool, record: Option<&Record>) -> Result<Press, String> {
+    let halted = record.filter(|record| matches!(record.phase, Phase::Halted { .. }));
+    if halted.is_none() {
+        return Ok(paused(pool, false));
+    }
+    let mut press = ordered(pool, record, Command::Resume, RESUME)?;
+    if let (Press::Pool(patch), true) = (&mut press, pool.spec.paused) {
+        patch["spec"] = json!({"paused": false});
+    }
+    Ok(press)
+}
+
+/// One more wave than the operator has taken in. So a second press meanwhile approves no wave that nobody has looked at.
+fn approve(pool: &Pool, record: Option<&Record>) -> Result<Press, String> {
+    let record = makes_sense(record, Command::Approve)?;
+    let wanted = u32::try_from(record.approved + 1).unwrap_or(u32::MAX);
+    Ok(match pool.spec.approved_waves >= wanted {
+        true => Press::Nothing,
+        false => Press::Pool(json!({"spec": {"approvedWaves": wanted}})),
+    })
+}
+
+/// A command that the operator carries out once.
+fn ordered(
+    pool: &Pool,
+    record: Option<&Record>,
+    command: Command,
+    word: &str,
+) -> Result<Press, String> {
+    makes_sense(record, command)?;
+    match pool.annotations().get(COMMAND) {
+        None => Ok(Press::Pool(annotated(COMMAND, Some(word)))),
+        Some(waits) if waits == word => Ok(Press::Nothing),
+        Some(waits) => Err(format!(
+            "another command waits for the operator: {waits}; try again in a moment"
+        )),
+    }
+}
+
+/// Whether the record takes the command now, by the engine's own rules.
+fn makes_sense(record: Option<&Record>, command: Command) -> Result<&Record, String> {
+    let record = record.ok_or("the pool has no rollout yet")?;
+    let tried = record.clone().command(command);
+    tried.map_err(|refused| refused.to_string())?;
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_rollout::{MachineName, Member, Policy, Release};
+
+    use super::*;
+
+    fn pool(annotations: Value, spec: Value) -> Pool {
+        let mut object = json!({
+            "apiVersion": "instar.dev/v1alpha1", "kind": "Pool",
+            "metadata": {"name": "lab", "annotations": annotations},
+            "spec": {"nodeSelector": {}, "image": "r/i:v2"},
+        });
+        for (key, value) in spec.as_object().unwrap() {
+            object["spec"][key] = value.clone();
+        }
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn record(phase: Phase, approved: usize) -> Record {
+        let target = Release {
+            version: "v2".to_owned(),
+            digest: None,
+            image: None,
+        };
+        let members = [(MachineName::from("n1"), Member::default())];
+        let mut record = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
+        (record.phase, record.approved) = (phase, approved);
+        record
+    }
+
+    fn halted() -> Record {
+        record(
+            Phase::Halted {
+                why: "it burns".to_owned(),
+            },
+            0,
+        )
+    }
+
+    fn word(word: &str) -> Press {
+        Press::Pool(annotated(COMMAND, Some(word)))
+    }
+
+    #[test]
+    fn a_press_is_what_a_person_does_with_kubectl() {
+        let plain = || pool(json!({}), json!({}));
+        let stands = || pool(json!({}), json!({"paused": true}));
+        let approved = || pool(json!({}), json!({"approvedWaves": 1}));
+        let rolling = |approved| Some(record(Phase::Rolling, approved));
+        let spec = |spec: Value| Press::Pool(json!({ "spec": spec }));
+        let both =
+            json!({"metadata": {"annotations": {COMMAND: "resume"}}, "spec": {"paused": false}});
+        let back = || Command::Rollback("on the page".to_owned());
+        let pause = || Command::Pause("on the page".to_owned());
+        for (pool, record, command, expected) in [
+            (plain(), rolling(0), pause(), spec(json!({"paused": true}))),
+            (stands(), rolling(0), pause(), Press::Nothing),
+            (plain(), None, pause(), spec(json!({"paused": true}))),
+            (
+                stands(),
+                None,
+                Command::Resume,
+                spec(json!({"paused": false})),
+            ),
+            (
+                stands(),
+                rolling(0),
+                Command::Resume,
+                spec(json!({"paused": false})),
+            ),
+            (plain(), rolling(0), Command::Resume, Press::Nothing),
+            (plain(), Some(halted()), Command::Resume, word("resume")),
+            (stands(), Some(halted()), Command::Resume, Press::Pool(both)),
+            (
+                plain(),
+                rolling(0),
+                Command::Approve,
+                spec(json!({"approvedWaves": 1})),
+            ),
+            (
+                approved(),
+                rolling(1),
+                Command::Approve,
+                spec(json!({"approvedWaves": 2})),
+            ),
+            // Pressed twice before the operator has taken it in.
+            (approved(), rolling(0), Command::Approve, Press::Nothing),
+            (plain(), rolling(0), Command::Abort, word("abort")),
+            (
+                plain(),
+                Some(record(Phase::Done, 0)),
+                back(),
+                word("rollback"),
+            ),
+        ] {
+            let pressed = press(&pool, record.as_ref(), command.clone());
+            assert_eq!(pressed, Ok(expected), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn a_press_that_makes_no_sense_says_why() {
+        let plain = || pool(json!({}), json!({}));
+        let waits = pool(json!({COMMAND: "resume"}), json!({}));
+        let back = || Command::Rollback("on the page".to_owned());
+        let went_back = Phase::WentBack { why: String::new() };
+        for (pool, record, command, why) in [
+            (plain(), None, back(), "no rollout yet"),
+            (
+                plain(),
+                Some(record(Phase::Done, 0)),
+                Command::Abort,
+                "has ended",
+            ),
+            (
+                plain(),
+                Some(record(Phase::Done, 0)),
+                Command::Approve,
+                "has ended",
+            ),
+            (plain(), Some(record(went_back, 0)), back(), "has ended"),
+            (
+                waits,
+                Some(halted()),
+                Command::Abort,
+                "another command waits",
+            ),
+        ] {
+            let refused = press(&pool, record.as_ref(), command).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_operator_knows_the_words_and_a_second_press_is_none() {
+        for (command, known) in [
+            (Command::Abort, ABORT),
+            (Command::Rollback(String::new()), ROLLBACK),
+        ] {
+            let pressed = pool(json!({COMMAND: known}), json!({}));
+            let rolling = record(Phase::Rolling, 0);
+            let again = press(&pressed, Some(&rolling), command);
+            assert_eq!(again, Ok(Press::Nothing));
+        }
+        for known in [RESUME, ABORT, ROLLBACK] {
+            assert!(crate::rollouts::command(known).is_some(), "{known}");
+        }
+    }
+
+    #[test]
+    fn a_hold_is_an_annotation_of_the_node() {
+        let lab = pool(json!({}), json!({}));
+        let node = || MachineName::from("n1");
+        let hold = press(&lab, None, Command::Hold(node(), "on the page".to_owned()));
+        let (node_name, held) = ("n1".to_owned(), json!({HOLD: "on the page"}));
+        let patch = json!({"metadata": {"annotations": held}});
+        assert_eq!(
+            hold,
+            Ok(Press::Hold {
+                node: node_name.clone(),
+                patch
+            })
+        );
+        let patch = json!({"metadata": {"annotations": {HOLD: null}}});
+        let release = press(&lab, None, Command::Release(node()));
+        assert_eq!(
+            release,
+            Ok(Press::Release {
+                node: node_name,
+                patch
+            })
+        );
+    }
+}
