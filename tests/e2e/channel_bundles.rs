@@ -26,16 +26,17 @@ pub(crate) fn tests() -> Vec<Test> {
 struct Story {
     node: Node,
     client: Instarctl,
-    bundles: Bundles,
-    channels: Channels,
-    approver: String,
+    site: Site,
     /// The document by which the machine follows at its boot.
     follows: String,
     scratch: Scratch,
 }
 
-/// Bundles of the same installer with other files of the channel.
-struct Bundles {
+/// The channel of the machine's owner, and bundles of the same installer with other files of the channel.
+struct Site {
+    channels: Channels,
+    /// The public key that approves releases.
+    approver: String,
     /// With a list that another key has signed.
     foreign: PathBuf,
     /// With a list of which nobody has approved the release.
@@ -62,37 +63,35 @@ async fn a_channel_comes_in_bundles(scratch: Scratch) -> Outcome {
     .await
 }
 
+/// A machine with a disk and a place for sticks that follows by this document.
+async fn boot(scratch: &Scratch, registry: String, follows: String) -> Result<Node> {
+    Node::plan(scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .spec(|spec| {
+            place_for_sticks()
+                .into_iter()
+                .fold(spec, VmSpec::extra_argument)
+        })
+        .configure(move |config| {
+            let config = config.install_disk("/dev/vda").registry(&registry);
+            config.document(CLOCK).document(&follows)
+        })
+        .boot_until_ready(PATIENCE)
+        .await
+}
+
 impl Story {
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let registry = Registry::with_both_installers_without_kernel(scratch)?;
+        let site = Site::make(scratch, &registry).await?;
         let host = registry.host_for_guest();
-        let channels = Channels::serve(scratch, &registry)?;
-        let approver = scratch.join("approver.key");
-        channels.make_key(&approver)?;
-        let bundles = Bundles::make(scratch, &registry, &channels, &approver).await?;
         drop(registry);
-        let approver = std::fs::read_to_string(approver.with_extension("key.pub"))?;
-        let follows = document(&channels, &approver, &shut()?)?;
-        let document = follows.clone();
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .blank_disk()?
-            .spec(|spec| {
-                place_for_sticks()
-                    .into_iter()
-                    .fold(spec, VmSpec::extra_argument)
-            })
-            .configure(move |config| {
-                let config = config.install_disk("/dev/vda").registry(&host);
-                config.document(CLOCK).document(&document)
-            })
-            .boot_until_ready(PATIENCE)
-            .await?;
+        let follows = site.document(&shut()?)?;
+        let node = boot(scratch, host, follows.clone()).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
-            bundles,
-            channels,
-            approver,
+            site,
             follows,
             scratch: scratch.clone(),
         })
@@ -137,41 +136,58 @@ impl Story {
     }
 }
 
-impl Bundles {
-    async fn make(
-        scratch: &Scratch,
-        registry: &Registry,
-        channels: &Channels,
-        approver: &Path,
-    ) -> Result<Self> {
-        let folder = channels.channel_folder("stable").display().to_string();
-        let of = async |name: &str| {
-            let more = ["--channel", &folder];
-            bundle_with(registry, scratch, name, &[NEXT_VERSION], &more).await
-        };
+impl Site {
+    async fn make(scratch: &Scratch, registry: &Registry) -> Result<Self> {
+        let channels = Channels::serve(scratch, registry)?;
         channels.publish(&["create", "stable"])?;
         let image = registry.image_for_guest(NEXT_VERSION);
         channels.add("stable", &image, &[])?;
-        let open = of("open.bundle").await?;
-        channels.publish(&["renew", "stable"])?;
-        channels.publish_by(approver, &["approve", "stable", "v0.2.0"])?;
-        let approved = of("approved.bundle").await?;
-        let other = scratch.join("other.key");
-        channels.make_key(&other)?;
-        channels.publish_by(&other, &["renew", "stable"])?;
+        let open = bundled(scratch, registry, &channels, "open").await?;
+        let approver = approve(scratch, &channels)?;
+        let approved = bundled(scratch, registry, &channels, "approved").await?;
+        sign_by_another_key(scratch, &channels)?;
         Ok(Self {
-            foreign: of("foreign.bundle").await?,
+            foreign: bundled(scratch, registry, &channels, "foreign").await?,
+            channels,
+            approver,
             open,
             approved,
         })
     }
+
+    /// The document of a machine that names no server.
+    fn document(&self, switch: &str) -> Result<String> {
+        let key = yaml_block("approvalKey", &self.approver);
+        let policy = format!("approval: key\n{key}healthyFor: 2s\n{switch}");
+        self.channels.document_without_urls("stable", &policy)
+    }
 }
 
-/// The document of a machine that names no server.
-fn document(channels: &Channels, approver: &str, switch: &str) -> Result<String> {
-    let key = yaml_block("approvalKey", approver);
-    let policy = format!("approval: key\n{key}healthyFor: 2s\n{switch}");
-    channels.document_without_urls("stable", &policy)
+/// Makes a bundle with the channel as it is now.
+async fn bundled(
+    scratch: &Scratch,
+    registry: &Registry,
+    channels: &Channels,
+    name: &str,
+) -> Result<PathBuf> {
+    let folder = channels.channel_folder("stable").display().to_string();
+    let (file, more) = (format!("{name}.bundle"), ["--channel", &folder]);
+    bundle_with(registry, scratch, &file, &[NEXT_VERSION], &more).await
+}
+
+/// Publishes a newer list, and approves its release; returns the public key.
+fn approve(scratch: &Scratch, channels: &Channels) -> Result<String> {
+    channels.publish(&["renew", "stable"])?;
+    let key = scratch.join("approver.key");
+    channels.make_key(&key)?;
+    channels.publish_by(&key, &["approve", "stable", "v0.2.0"])?;
+    Ok(std::fs::read_to_string(key.with_extension("key.pub"))?)
+}
+
+fn sign_by_another_key(scratch: &Scratch, channels: &Channels) -> Outcome {
+    let other = scratch.join("other.key");
+    channels.make_key(&other)?;
+    channels.publish_by(&other, &["renew", "stable"])
 }
 
 /// A switch window that opens in two hours.
@@ -189,7 +205,7 @@ async fn it_waits_for_a_list(story: &Story) -> Outcome {
 }
 
 async fn a_list_by_another_key_is_not_used(story: &Story) -> Outcome {
-    let said = story.upload(&story.bundles.foreign).await?;
+    let said = story.upload(&story.site.foreign).await?;
     ensure!(
         said.contains("is not used: the list is not signed by the key"),
         "{said}"
@@ -198,7 +214,7 @@ async fn a_list_by_another_key_is_not_used(story: &Story) -> Outcome {
 }
 
 async fn a_list_is_taken_and_its_release_waits_for_an_approval(story: &Story) -> Outcome {
-    let said = story.upload(&story.bundles.open).await?;
+    let said = story.upload(&story.site.open).await?;
     ensure!(
         said == "This machine goes by list 2 of the channel stable now.",
         "{said}"
@@ -210,7 +226,7 @@ async fn a_list_is_taken_and_its_release_waits_for_an_approval(story: &Story) ->
 /// The digest of the bundle is not approved: its image is here already, and the bundle is refused, so its list is not used either. Then
 /// the config approves it.
 async fn an_approval_comes_on_a_stick(story: &Story) -> Outcome {
-    let stick = stick(&story.scratch, "stick.ext4", LABEL, &story.bundles.approved)?;
+    let stick = stick(&story.scratch, "stick.ext4", LABEL, &story.site.approved)?;
     plug_in(story.node.vm(), "stick", &stick)?;
     story
         .shows_of_stick("Nothing of the bundle is used")
@@ -218,7 +234,7 @@ async fn an_approval_comes_on_a_stick(story: &Story) -> Outcome {
     story.says("state", "approval").await?;
     let document = format!(
         "apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\napproved: [\"{}\"]\n",
-        story.digest_of(&story.bundles.approved).await?
+        story.digest_of(&story.site.approved).await?
     );
     let config = MachineConfig::from_yaml(story.node.config()).document(&document);
     story.apply(config).await?;
@@ -228,7 +244,7 @@ async fn an_approval_comes_on_a_stick(story: &Story) -> Outcome {
 }
 
 async fn an_old_list_is_not_used(story: &Story) -> Outcome {
-    let said = story.upload(&story.bundles.open).await?;
+    let said = story.upload(&story.site.open).await?;
     ensure!(
         said.contains("this is an old list, with the serial 2"),
         "{said}"
@@ -242,7 +258,7 @@ async fn the_list_is_still_known(story: &Story) -> Outcome {
 }
 
 async fn it_switches_in_its_window(story: &Story) -> Outcome {
-    let open = document(&story.channels, &story.approver, "")?;
+    let open = story.site.document("")?;
     let (config, follows) = (story.node.config(), story.follows.trim_end());
     ensure!(config.contains(follows), "the config lacks the document");
     let config = MachineConfig::from_yaml(&config.replace(follows, open.trim_end()));

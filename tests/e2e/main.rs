@@ -120,7 +120,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 47] = [
+const OF_LONG_RUNS: [Area; 48] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,

@@ -142,32 +142,28 @@ fn with_rollout(mut pool: Value) -> Value {
 /// Neither a look nor a press without a token of the cluster, nor a press of somebody who may only look.
 async fn strangers_see_and_change_nothing(site: &Site) -> Outcome {
     let reader = site.plane.token(Visitor::Looks)?;
-    let pause = r#"{"rollout": "lab", "command": "pause"}"#;
-    for (token, method, path, expected) in [
-        ("", "GET", "/rollouts", 401),
-        ("stranger", "GET", "/rollouts", 401),
-        ("", "POST", "/commands", 401),
-        ("stranger", "POST", "/commands", 401),
-        (&reader, "POST", "/commands", 403),
+    for (token, request, expected) in [
+        ("", ["GET", "/rollouts"], 401),
+        ("stranger", ["GET", "/rollouts"], 401),
+        ("", ["POST", "/commands"], 401),
+        ("stranger", ["POST", "/commands"], 401),
+        (&reader, ["POST", "/commands"], 403),
     ] {
-        let bearer = format!("Bearer {token}");
-        let headers = [("authorization", &*bearer)];
-        let answer = http(
-            &site.operator.page(),
-            method,
-            path,
-            &headers,
-            pause.as_bytes(),
-        )?;
-        ensure!(
-            answer.status == expected,
-            "{method} {path}: {}",
-            answer.status
-        );
+        let status = pause_with(site, token, request)?;
+        ensure!(status == expected, "{request:?}: {status}");
     }
     let pool = site.plane.get("pools", "lab")?;
     ensure!(pool["spec"]["paused"] != true, "{pool:#}");
     Ok(())
+}
+
+/// Sends the command to pause with this token; returns the status of the answer.
+fn pause_with(site: &Site, token: &str, [method, path]: [&str; 2]) -> anyhow::Result<u16> {
+    let pause = br#"{"rollout": "lab", "command": "pause"}"#;
+    let bearer = format!("Bearer {token}");
+    let headers = [("authorization", &*bearer)];
+    let answer = http(&site.operator.page(), method, path, &headers, pause)?;
+    Ok(answer.status)
 }
 
 async fn a_phone_shows_what_nodes_wait_for(site: &Site, scratch: &Scratch) -> Outcome {
@@ -179,14 +175,17 @@ async fn a_phone_shows_what_nodes_wait_for(site: &Site, scratch: &Scratch) -> Ou
     ] {
         ensure!(text.contains(words), "{words} is missing: {text}");
     }
-    let width = "return document.documentElement.scrollWidth";
-    let width = site.phone.run(width)?.as_u64();
-    ensure!(
-        width <= Some(u64::from(Screen::Phone.size().0)),
-        "{width:?}"
-    );
+    it_is_as_wide_as_the_phone(&site.phone)?;
     println!("{}", site.phone.screenshot("phone")?.display());
     ensure!(scratch.join("phone.png").exists());
+    Ok(())
+}
+
+fn it_is_as_wide_as_the_phone(phone: &Browser) -> Outcome {
+    let width = "return document.documentElement.scrollWidth";
+    let width = phone.run(width)?.as_u64();
+    let screen = u64::from(Screen::Phone.size().0);
+    ensure!(width <= Some(screen), "{width:?}");
     Ok(())
 }
 

@@ -106,8 +106,8 @@ impl Views for Watched {
                 }
             }
         }
-        // An error here comes again.
         let gather = async { while let Some(Ok(())) = self.changes.next().await {} };
+        // Changes that come together are shown together, until the time is over. An error here comes again.
         let _ = timeout(GATHER, gather).await;
         self.is_new = false;
         Ok(self.views())

@@ -118,11 +118,9 @@ fn path(kind: &str, name: &str) -> String {
 fn reader() -> String {
     let rbac = "rbac.authorization.k8s.io";
     let account = json!({"kind": "ServiceAccount", "name": READER, "namespace": NAMESPACE});
-    let verbs = ["get", "list", "watch"];
-    let rule = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let rules = [
-        rule("instar.dev", &["pools", "nodeupgrades"]),
-        rule("", &["nodes"]),
+        looks_at("instar.dev", &["pools", "nodeupgrades"]),
+        looks_at("", &["nodes"]),
     ];
     let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": READER, "namespace": NAMESPACE}},
@@ -133,4 +131,9 @@ fn reader() -> String {
         },
     ]});
     objects.to_string()
+}
+
+/// The rule of a role that may look at these.
+fn looks_at(group: &str, resources: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"]})
 }
