@@ -5,7 +5,7 @@
 use instar_channel::ChannelName;
 use instar_values::Digest;
 
-use crate::index::Document;
+use crate::root::Document;
 
 const LIST: &str = "application/vnd.instar.channel.list.v1+json";
 const SIGNATURE: &str = "application/vnd.instar.channel.signature.v1";

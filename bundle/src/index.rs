@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel_file::{ChannelFile, ChannelPart};
 use crate::limits::{LARGEST_DOCUMENT, MOST_DOCUMENTS, quote};
+use crate::root::Document;
 
 /// The annotation with a reference in full, by which other tools select an image.
 const REFERENCE: &str = "org.opencontainers.image.ref.name";
@@ -26,17 +27,6 @@ const CHANNEL: &str = "dev.instar.bundle.channel";
 const APPROVES: &str = "dev.instar.bundle.approves";
 
 const MEDIA_TYPE: &str = "application/vnd.oci.image.index.v1+json";
-
-/// A document at the root of a bundle.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Document {
-    /// Its digest.
-    pub digest: Digest,
-    /// Its size in bytes.
-    pub size: u64,
-    /// Its media type.
-    pub media_type: String,
-}
 
 /// Operating system and processor of an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
