@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::PATIENCE;
 
 /// The clock of the test's machine is right from the start, and nobody is asked for the time.
-const CLOCK: &str = "apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n";
+pub(crate) const CLOCK: &str = "apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n";
 /// A version that gives itself up, and why.
 const BAD: (&str, &str) = ("v0.3.1", "the moon is full");
 /// The version after it.
@@ -44,7 +44,7 @@ struct Story {
 }
 
 async fn a_machine_follows_its_channel(scratch: Scratch) -> Outcome {
-    let story = Story::begin(&scratch, &shut()?).await?;
+    let story = Story::begin(&scratch, &format!("{OPEN}{}", shut()?)).await?;
     chapters![
         nothing_is_there(&story),
         a_list_by_another_key_is_refused_and_told(&story),
@@ -57,7 +57,7 @@ async fn a_machine_follows_its_channel(scratch: Scratch) -> Outcome {
 }
 
 async fn a_machine_follows_its_channel_through_failures(scratch: Scratch) -> Outcome {
-    let story = Story::begin(&scratch, &format!("{}approval: call\n", shut()?)).await?;
+    let story = Story::begin(&scratch, &format!("{OPEN}{}approval: call\n", shut()?)).await?;
     push_later_versions(&scratch, &story.registry)?;
     a_candidate_is_promoted(&story).await?;
     let story = killed_between_download_and_switch(story).await?;
@@ -72,12 +72,12 @@ async fn a_machine_follows_its_channel_through_failures(scratch: Scratch) -> Out
 }
 
 /// A switch window that opens in two hours.
-fn shut() -> Result<String> {
+pub(crate) fn shut() -> Result<String> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let later = (now + Duration::from_secs(2 * 3600)).as_secs() % 86_400;
     let (hours, minutes) = (later / 3600, later / 60 % 60);
     Ok(format!(
-        "{OPEN}switch: {{window: {{start: \"{hours:02}:{minutes:02}\", length: 1h}}}}\n"
+        "switch: {{window: {{start: \"{hours:02}:{minutes:02}\", length: 1h}}}}\n"
     ))
 }
 

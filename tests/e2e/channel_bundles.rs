@@ -1,7 +1,6 @@
 //! A machine that reaches no server of its channel and no registry: the list, approvals and the image come in bundles.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
 use instar_qemu::VmSpec;
@@ -12,9 +11,8 @@ use instar_tests::{
 use serde_json::Value;
 
 use crate::PATIENCE;
+use crate::channel::{CLOCK, shut};
 
-/// The clock of the test's machine is right from the start, and nobody is asked for the time.
-const CLOCK: &str = "apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n";
 const NEXT_VERSION: &str = "instar/installer:v0.2.0";
 const LABEL: &str = "INSTAR-BUNDLE";
 
@@ -188,16 +186,6 @@ fn sign_by_another_key(scratch: &Scratch, channels: &Channels) -> Outcome {
     let other = scratch.join("other.key");
     channels.make_key(&other)?;
     channels.publish_by(&other, &["renew", "stable"])
-}
-
-/// A switch window that opens in two hours.
-fn shut() -> Result<String> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    let later = (now + Duration::from_secs(2 * 3600)).as_secs() % 86_400;
-    let (hours, minutes) = (later / 3600, later / 60 % 60);
-    Ok(format!(
-        "switch: {{window: {{start: \"{hours:02}:{minutes:02}\", length: 1h}}}}\n"
-    ))
 }
 
 async fn it_waits_for_a_list(story: &Story) -> Outcome {

@@ -1,6 +1,6 @@
 //! From facts to conditions.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::facts::{Approval, Facts, Room, Signer, StateDisk};
 use super::{Condition, Trouble, Type};
@@ -156,7 +156,7 @@ fn memory_pressure(facts: &Facts) -> Option<Trouble> {
 
 fn out_of_memory(facts: &Facts) -> Option<Trouble> {
     let names = joined(facts.killed.iter().map(|(name, _)| name.clone()));
-    let since = earliest(facts.killed.iter().map(|(_, at)| *at))?;
+    let since = facts.killed.iter().map(|(_, at)| *at).min()?;
     let message = format!(
         "the kernel has killed for lack of memory: {names}; raise the limit of its memory, or find out why it takes so much (`instarctl stats`)"
     );
@@ -167,7 +167,7 @@ fn out_of_memory(facts: &Facts) -> Option<Trouble> {
 }
 
 fn crash_loop(facts: &Facts) -> Option<Trouble> {
-    let since = earliest(facts.failing.iter().map(|service| service.since))?;
+    let since = facts.failing.iter().map(|service| service.since).min()?;
     let told = joined(facts.failing.iter().map(|service| {
         format!(
             "{} ({} times in a row; {})",
@@ -182,7 +182,7 @@ fn crash_loop(facts: &Facts) -> Option<Trouble> {
 }
 
 fn service_unhealthy(facts: &Facts) -> Option<Trouble> {
-    let since = earliest(facts.unhealthy.iter().map(|service| service.since))?;
+    let since = facts.unhealthy.iter().map(|service| service.since).min()?;
     let told = facts.unhealthy.iter();
     let told = joined(told.map(|service| format!("{} ({})", service.name, service.why)));
     let message = format!(
@@ -248,7 +248,7 @@ fn degraded(facts: &Facts) -> Option<Trouble> {
             "{told}; repair the cause and apply the config again, or reboot (`get diagnostics`)"
         );
         return Some(Trouble {
-            since: earliest(facts.problems.iter().map(|(.., at)| *at)),
+            since: facts.problems.iter().map(|(.., at)| *at).min(),
             ..now(reason_of(subject), message)
         });
     }
@@ -271,8 +271,4 @@ fn state_not_writable(state: &StateDisk) -> Option<Trouble> {
             format!("a record could not be written ({error}); {act}"),
         )),
     }
-}
-
-fn earliest(times: impl Iterator<Item = SystemTime>) -> Option<SystemTime> {
-    times.min()
 }

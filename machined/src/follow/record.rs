@@ -14,7 +14,7 @@ use crate::base::lock::Lock as _;
 use crate::base::{sealed_json, whole_file};
 use crate::init_link::{InitLink, Scope};
 use crate::record_file::RecordFile;
-use crate::state_partition::{CHANNEL_FILES, UPGRADE_FOLLOW};
+use crate::state_partition::{CHANNEL_FILES, StateFile, UPGRADE_FOLLOW};
 use crate::values::{Digest, ImageReference, Version};
 
 /// The name of the record in errors.
@@ -42,6 +42,14 @@ struct State {
     look: bool,
     /// The channel's files that a person has brought last, by a call or in a bundle.
     brought: Option<ChannelFiles>,
+}
+
+impl State {
+    /// The path of a file, once there is a directory.
+    fn file(&self, kind: StateFile) -> Option<PathBuf> {
+        let directory = self.directory.as_ref()?;
+        Some(directory.join(kind.name))
+    }
 }
 
 impl Follow {
@@ -108,9 +116,7 @@ impl Follow {
     async fn write(&self, init: &InitLink) {
         let newest = || {
             let state = self.lock();
-            let directory = state.directory.as_ref();
-            let file = directory.map(|it| it.join(UPGRADE_FOLLOW.name));
-            (file, state.record.clone())
+            (state.file(UPGRADE_FOLLOW), state.record.clone())
         };
         let loss = "what is known of the channel is kept in memory alone";
         self.file.write(UPGRADE_FOLLOW, loss, newest).await;
@@ -148,9 +154,7 @@ impl Follow {
         self.lock().brought = Some(files);
         let newest = || {
             let state = self.lock();
-            let directory = state.directory.as_ref();
-            let file = directory.map(|it| it.join(CHANNEL_FILES.name));
-            (file, state.brought.clone())
+            (state.file(CHANNEL_FILES), state.brought.clone())
         };
         let loss = "the list that was brought is kept in memory alone";
         self.brought_file.write(CHANNEL_FILES, loss, newest).await;
