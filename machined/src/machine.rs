@@ -22,7 +22,7 @@ use crate::base::lock::Lock as _;
 use crate::bundles::Bundles;
 use crate::conditions::FirstSeen;
 use crate::config::MachineConfig;
-use crate::containers::{ImageUpdates, ImagesInForce, InForce};
+use crate::containers::{ImageUpdates, ImagesInForce, InForce, Updates};
 use crate::disk::OwnedDisk;
 use crate::follow::Follow;
 use crate::init_link::{BootId, InitLink};
@@ -32,7 +32,7 @@ use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::oci::{ImageStore, Puller};
 use crate::operation_lock::{Busy, Operation, OperationLock, Operations};
-use crate::pins::Pins;
+use crate::pins::{PinRecord, Pins};
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
@@ -190,6 +190,10 @@ pub struct Parts {
     pub floor: Option<Floor>,
     /// The images in force, as known to the previous generation.
     pub images_in_force: InForce,
+    /// The updates of images that it handed over.
+    pub image_updates: Updates,
+    /// The pins that it handed over.
+    pub pins: PinRecord,
     /// The API's certificates of the previous generation.
     pub own_certificates: Option<OwnCertificates>,
     /// The API's key of the previous generation, if no authority signs for the node.
@@ -227,8 +231,8 @@ impl Machine {
             bundles: Bundles::new(parts.images.directory()),
             images: parts.images,
             images_in_force: ImagesInForce::new(parts.images_in_force),
-            image_updates: ImageUpdates::default(),
-            pins: Pins::default(),
+            image_updates: ImageUpdates::new(parts.image_updates),
+            pins: Pins::new(parts.pins),
             follow: Follow::default(),
             temporary_registry: TemporaryRegistry::default(),
             node_logs: NodeLogs::default(),

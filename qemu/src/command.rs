@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use crate::accel::{Accel, QemuVersion};
-use crate::directory::{CONSOLE, CONTROL_SOCKET, OWNER_SOCKET};
+use crate::directory::{CONSOLE, CONSOLE_SOCKET, CONTROL_SOCKET, OWNER_SOCKET};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::spec::{
@@ -36,12 +36,13 @@ pub fn command_line(spec: &VmSpec, host: Host) -> Result<Vec<OsString>> {
     ]);
     timing(&mut line, spec.timing);
     boot(&mut line, &spec.boot);
-    line.add([
-        "-chardev",
-        &format!("file,id=console,path={CONSOLE}"),
-        "-serial",
-        "chardev:console",
-    ]);
+    let console = match spec.console_takes_keys {
+        true => {
+            format!("socket,id=console,path={CONSOLE_SOCKET},server=on,wait=off,logfile={CONSOLE}")
+        }
+        false => format!("file,id=console,path={CONSOLE}"),
+    };
+    line.add(["-chardev", &console, "-serial", "chardev:console"]);
     for socket in [OWNER_SOCKET, CONTROL_SOCKET] {
         line.add(["-qmp", &format!("unix:{socket},server=on,wait=off")]);
     }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `command` | QEMU's command line, one argument per line |
 //! | `console.log` | output of the serial port; that of earlier starts is in `console.N.log` |
+//! | `console.sock` | what is written to it is typed at the serial port, if the machine has asked for that |
 //! | `qemu.log` | QEMU's standard output and error |
 //! | `pid` | QEMU's process number |
 //! | `forwards` | a line per forward: the guest's port, the host's port |
@@ -23,6 +24,7 @@ use crate::error::{Error, Evidence, Result};
 pub const KEEP_VARIABLE: &str = "INSTAR_KEEP";
 
 pub(crate) const CONSOLE: &str = "console.log";
+pub(crate) const CONSOLE_SOCKET: &str = "console.sock";
 pub(crate) const QEMU_LOG: &str = "qemu.log";
 pub(crate) const FORWARDS: &str = "forwards";
 const UEFI_VARIABLES: &str = "uefi-variables.fd";
@@ -52,7 +54,7 @@ impl Directory {
         lock_patiently(&lock).map_err(|_| {
             Error::Impossible(format!("a machine already runs in {}", path.display()))
         })?;
-        for socket in [OWNER_SOCKET, CONTROL_SOCKET] {
+        for socket in [OWNER_SOCKET, CONTROL_SOCKET, CONSOLE_SOCKET] {
             // Usually there is none.
             let _ = fs::remove_file(path.join(socket));
         }

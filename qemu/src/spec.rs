@@ -20,6 +20,8 @@ pub struct VmSpec {
     pub network: bool,
     /// Puts the network card into a port that it can be pulled out of (`device_del`); its id is `card`.
     pub network_card_in_port: bool,
+    /// Lets the host type at the serial port, not only read what it says.
+    pub console_takes_keys: bool,
     /// The file that the firmware starts from the network, before it looks at the drives.
     pub network_boot: Option<NetworkBoot>,
     /// Leaves the choice between network and disk to the firmware's own order, as the machine's NVRAM keeps it; else
@@ -299,6 +301,7 @@ impl VmSpec {
             forwards: Vec::new(),
             network: false,
             network_card_in_port: false,
+            console_takes_keys: false,
             network_boot: None,
             order_of_firmware: false,
             fw_cfg: Vec::new(),
@@ -370,6 +373,12 @@ impl VmSpec {
     /// Adds the network card.
     pub fn network(mut self) -> Self {
         self.network = true;
+        self
+    }
+
+    /// Lets the host type at the serial port ([`Vm::type_at_console`](crate::Vm::type_at_console)).
+    pub fn console_takes_keys(mut self) -> Self {
+        self.console_takes_keys = true;
         self
     }
 

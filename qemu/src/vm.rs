@@ -1,5 +1,7 @@
 //! A running machine.
 
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::console::{Console, ConsoleLine, ConsoleMark, is_panic};
-use crate::directory::Directory;
+use crate::directory::{CONSOLE_SOCKET, Directory};
 use crate::error::{Ended, Error, Evidence, Result};
 use crate::fault::{self, WriteFault};
 use crate::guest_clock;
@@ -96,6 +98,20 @@ impl Vm {
     /// Returns the console's text so far.
     pub fn console(&self) -> String {
         self.console.text().unwrap_or_default()
+    }
+
+    /// Types at the serial port of a machine that [`takes keys`](VmSpec::console_takes_keys) there.
+    ///
+    /// # Errors
+    /// The machine takes none, or somebody else is typing.
+    pub fn type_at_console(&self, keys: &str) -> Result<()> {
+        let socket = self.directory.socket(CONSOLE_SOCKET);
+        UnixStream::connect(socket)
+            .and_then(|mut stream| stream.write_all(keys.as_bytes()))
+            .map_err(Error::directory(
+                "type at the console in",
+                self.directory.path(),
+            ))
     }
 
     /// Marks the console's present end, for a wait on later lines.

@@ -120,6 +120,7 @@ async fn is_well_again(
     fault: Fault,
 ) -> anyhow::Result<String> {
     let over = Instant::now();
+    living.has_felt(chaos, fault).await?;
     chaos.is_well().await?;
     let took = over.elapsed().as_secs_f64();
     belongings.are_there(chaos).await?;

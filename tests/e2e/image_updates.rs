@@ -2,18 +2,23 @@
 
 use anyhow::{Result, ensure};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
-    Registry, Said, Scratch, Test, WITH_CGROUPS, chapters, greeter_image, tests,
+    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node,
+    Outcome, Registry, Said, Scratch, Test, WITH_CGROUPS, chapters, greeter_image, tests,
+    upgrade_and_follow,
 };
 use serde_json::Value;
 
 use crate::PATIENCE;
 
 const FOLLOWED: &str = "apiVersion: instar.dev/v1alpha1\nkind: ContainerUpdateConfig\nname: greeter\ninterval: 10s\nhealthy: 3s\n";
+const RESTARTED: &str = "apiVersion: instar.dev/v1alpha1\nkind: ContainerUpgradeConfig\nname: greeter\nstrategy: restart\n";
 const VERSION: &str = "org.opencontainers.image.version";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![a_container_follows_its_images_name]
+    tests![
+        a_container_follows_its_images_name,
+        a_machine_without_a_disk_remembers_it_over_an_upgrade
+    ]
 }
 
 /// A node, its greeter, its client and its registry.
@@ -27,13 +32,19 @@ struct Subject {
 impl Subject {
     async fn boot(scratch: &Scratch, registry: Registry) -> Result<Self> {
         let host = registry.host_for_guest();
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .blank_disk()?
+        let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+        let plan = plan
             .forward(GREETER_PORT)
-            .configure(move |config| following(config, &host))
-            .boot()
-            .await?;
-        Self::of(node, scratch, registry).await
+            .configure(move |config| following(config.install_disk("/dev/vda"), &host));
+        Self::of(plan.boot().await?, scratch, registry).await
+    }
+
+    /// No workload lives through an upgrade, so that /var in memory ends with each generation.
+    async fn without_a_disk(scratch: &Scratch, registry: Registry) -> Result<Self> {
+        let host = registry.host_for_guest();
+        let plan = Node::plan(scratch, &ImageUnderTest::first()?).forward(GREETER_PORT);
+        let plan = plan.configure(move |config| following(config, &host).document(RESTARTED));
+        Self::of(plan.boot().await?, scratch, registry).await
     }
 
     async fn of(node: Node, scratch: &Scratch, registry: Registry) -> Result<Self> {
@@ -95,8 +106,8 @@ impl Subject {
 /// A config whose greeter follows its image's name.
 fn following(config: MachineConfig, host: &str) -> MachineConfig {
     let image = format!("{host}/app:stable");
-    let config = config.install_disk("/dev/vda").registry(host);
     config
+        .registry(host)
         .greeter_at(GREETER, &image, GREETER_PORT, WITH_CGROUPS)
         .document(FOLLOWED)
 }
@@ -184,4 +195,36 @@ async fn after_a_power_cut_everything_is_as_it_was(subject: Subject, scratch: &S
     subject.becomes("current", "").await?;
     let digest = before["inForce"].as_str().unwrap_or_default();
     subject.in_force(digest).await
+}
+
+async fn a_machine_without_a_disk_remembers_it_over_an_upgrade(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    registry.push_installer_without_kernel(&ImageUnderTest::second()?)?;
+    push(&registry, "one", "1.0.0", "/greeter")?;
+    let subject = Subject::without_a_disk(&scratch, registry).await?;
+    subject.runs("one").await?;
+    let broken = push(&subject.registry, "broken", "1.0.0", "/not-there")?;
+    subject.becomes("returned", &broken).await?;
+    let image = subject.registry.installer_for_guest("v0.2.0");
+    let followed = upgrade_and_follow(&subject.node, &image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    chapters![what_failed_before_the_upgrade_is_not_tried_again(
+        &subject, &broken
+    )]
+    .await
+}
+
+async fn what_failed_before_the_upgrade_is_not_tried_again(
+    subject: &Subject,
+    broken: &str,
+) -> Outcome {
+    subject.runs("one").await?;
+    let pid = subject.node.service_pid(GREETER).await?;
+    // The next look at the registry is within ten seconds.
+    tokio::time::sleep(std::time::Duration::from_secs(15)).await;
+    subject.becomes("returned", broken).await?;
+    ensure!(subject.node.service_pid(GREETER).await? == pid);
+    let log = subject.client.run(&["logs", "machined"]).await?;
+    ensure!(!log.output.contains("its new image"), "{log:?}");
+    Ok(())
 }

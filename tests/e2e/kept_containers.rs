@@ -39,7 +39,7 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn are_shown_as_running_by_every_answer(scratch: Scratch) -> Outcome {
     let registry = registry(&scratch)?;
     let node = with_a_disk(&scratch, &registry).await?;
-    let counted = counted(&node.log(COUNTER).await?)?;
+    let counted = first_log(&node).await?;
     chapters![
         every_answer_over_an_upgrade_shows_them(&node, &registry),
         events_tell_that_they_live_on(&node),
@@ -127,7 +127,7 @@ async fn have_whole_logs_without_a_disk(scratch: Scratch) -> Outcome {
     let registry = registry(&scratch)?;
     let node = without_a_disk(&scratch, &registry).await?;
     let pid = node.service_pid(COUNTER).await?;
-    let counted = counted(&node.log(COUNTER).await?)?;
+    let counted = first_log(&node).await?;
     upgrade(&node, &registry).await?;
     ensure!(node.service_pid(COUNTER).await? == pid, "it was not kept");
     let now = whole_log(&node, counted.last).await?;
@@ -378,6 +378,12 @@ fn number_of(line: &str) -> anyhow::Result<u64> {
     let rest = line.strip_prefix("line ");
     let number = rest.and_then(|rest| rest.strip_suffix(" is whole")?.parse().ok());
     number.context("this is not what was written")
+}
+
+/// Returns the counter's log as soon as it has a line: a node is ready once the counter is started, before it has written.
+async fn first_log(node: &Node) -> anyhow::Result<Counted> {
+    let look = async || counted(&node.log(COUNTER).await?);
+    node.wait_until("it counts", PATIENCE, look).await
 }
 
 /// Returns the counter's log after it has gone on for a while.

@@ -68,6 +68,7 @@ mod replace;
 mod resources;
 mod rollback;
 mod secure_boot;
+mod serial_approvals;
 mod small_machine;
 mod soak;
 mod staged;
@@ -120,7 +121,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 48] = [
+const OF_LONG_RUNS: [Area; 49] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -146,6 +147,7 @@ const OF_LONG_RUNS: [Area; 48] = [
     bundles::tests,
     black_out::tests,
     sticks::tests,
+    serial_approvals::tests,
     stick_approvals::tests,
     pins::tests,
     mirrors::tests,

@@ -100,7 +100,7 @@ impl Story {
 }
 
 /// The digits of a line that has nothing else, in two groups of three.
-fn digits(line: &str) -> Option<String> {
+pub(crate) fn digits(line: &str) -> Option<String> {
     let (one, other) = line.split_once(' ')?;
     let is_group = |text: &str| text.len() == 3 && text.bytes().all(|it| it.is_ascii_digit());
     (is_group(one) && is_group(other)).then(|| format!("{one}{other}"))

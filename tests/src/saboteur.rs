@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -70,8 +70,11 @@ impl Saboteur {
         Ok(found)
     }
 
-    /// Puts the clock forward, or back.
-    pub fn shift_clock(&self, seconds: i64) -> Result<()> {
+    /// Sets the clock this many seconds before or after the host's, whatever it is by now: a generation that has begun since may have
+    /// raised it.
+    pub fn set_clock_off(&self, seconds: i64) -> Result<()> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        let seconds = i64::try_from(now.as_secs())? + seconds;
         self.order(&format!("clock {seconds}"), Duration::ZERO)
             .map(drop)
     }

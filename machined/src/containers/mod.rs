@@ -20,4 +20,4 @@ pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use keepable::{NotKeepable, keepable};
 pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{ContainerSpec, HostView, ResourceLimits, RunAs, SpecError};
-pub use updates::{ImageUpdate, ImageUpdates, Look};
+pub use updates::{ImageUpdate, ImageUpdates, Look, Updates};

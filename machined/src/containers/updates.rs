@@ -1,7 +1,7 @@
 //! The record of updates: for each container that follows its image's name, the standing of that image.
 //!
-//! It is kept like the images in force (`in_force.rs`): on STATE, or on /var without a disk. A record that is lost is made anew by the next
-//! look at the registry.
+//! It is kept like the images in force (`in_force.rs`): on STATE, or on /var without a disk, and in the hand-over. A record that is lost is
+//! made anew by the next look at the registry, without the approvals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,9 @@ use crate::base::whole_file;
 use crate::record_file::RecordFile;
 use crate::state_partition::IMAGE_UPDATES;
 use crate::values::{Digest, ImageReference};
+
+/// The updates, by container.
+pub type Updates = BTreeMap<String, ImageUpdate>;
 
 /// The update of one container's image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,24 +54,33 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    updates: BTreeMap<String, ImageUpdate>,
+    updates: Updates,
     looks: BTreeMap<String, Look>,
     /// None until [`open`](ImageUpdates::open) has set a directory.
     file: Option<PathBuf>,
 }
 
 impl ImageUpdates {
+    /// Starts from the record that the previous generation handed over.
+    pub fn new(updates: Updates) -> Self {
+        let record = Self::default();
+        record.lock().updates = updates;
+        record
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.state.locked()
     }
 
-    /// Keeps the record in this directory from now on, and reads the one that is there.
+    /// Keeps the record in this directory from now on. A record that is there already is newer than a handed-over one, and replaces it.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
         let file = directory.join(IMAGE_UPDATES.name);
         let read = whole_file::read_json(&file);
         let mut state = self.lock();
         state.file = Some(file);
-        state.updates = read?.unwrap_or_default();
+        if let Some(read) = read? {
+            state.updates = read;
+        }
         Ok(())
     }
 
@@ -129,7 +141,7 @@ impl ImageUpdates {
     }
 
     /// Returns the whole record.
-    pub fn all(&self) -> BTreeMap<String, ImageUpdate> {
+    pub fn all(&self) -> Updates {
         self.lock().updates.clone()
     }
 

@@ -9,7 +9,7 @@ mod state;
 mod terms;
 
 pub use preparation::{Preparation, PreparationFact, Progress};
-pub use record::{ByCall, Meaning, Pins, TooMany, Wanted};
+pub use record::{ByCall, Meaning, PinRecord, Pins, TooMany, Wanted};
 pub use state::{Event, State, Wait, after, time_until_due};
 pub use terms::{Terms, permit};
 

@@ -1,6 +1,6 @@
 //! The record of pinned images: those that callers have pinned, and the digests that all names meant when they were pinned.
 //!
-//! It is kept like the images in force (`containers/in_force.rs`): on STATE, or on /var without a disk.
+//! It is kept like the images in force (`containers/in_force.rs`): on STATE, or on /var without a disk, and in the hand-over.
 //!
 //! ```text
 //! by the config    for as long as the config names it
@@ -87,13 +87,14 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    record: Record,
+    record: PinRecord,
     /// None until [`open`](Pins::open) has set a directory.
     file: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Record {
+/// The record as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PinRecord {
     #[serde(default)]
     calls: BTreeMap<ImageReference, ByCall>,
     #[serde(default)]
@@ -103,17 +104,31 @@ struct Record {
 }
 
 impl Pins {
+    /// Starts from the record that the previous generation handed over.
+    pub fn new(record: PinRecord) -> Self {
+        let pins = Self::default();
+        pins.lock().record = record;
+        pins
+    }
+
+    /// Returns the whole record.
+    pub fn record(&self) -> PinRecord {
+        self.lock().record.clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.state.locked()
     }
 
-    /// Keeps the record in this directory from now on, and reads the one that is there.
+    /// Keeps the record in this directory from now on. A record that is there already is newer than a handed-over one, and replaces it.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
         let file = directory.join(IMAGE_PINS.name);
         let read = whole_file::read_json(&file);
         let mut state = self.lock();
         state.file = Some(file);
-        state.record = read?.unwrap_or_default();
+        if let Some(read) = read? {
+            state.record = read;
+        }
         Ok(())
     }
 

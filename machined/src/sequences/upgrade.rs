@@ -37,9 +37,8 @@ use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 use crate::upgrade::{
     Candidate, EspForInstaller, Handover, INSTALLER_FILES, InstallerOutput, PendingUpgrade, Plan,
-    ProgressSink, Refusal, ReleaseOrigin, Resources, Room, Route, TrustedRootfs, Unpacked,
-    UpgradeError, UpgradeMode, UpgradeRecord, UpgradeRequest, check, created, handover, installer,
-    is_full,
+    ProgressSink, Refusal, Resources, Room, Route, TrustedRootfs, Unpacked, UpgradeError,
+    UpgradeMode, UpgradeRecord, UpgradeRequest, check, created, handover, installer, is_full,
 };
 use crate::values::{Digest, ImageReference};
 
@@ -450,20 +449,13 @@ pub(super) async fn next_generation(
         .as_ref()
         .is_some_and(|configured| configured.config.kubernetes.is_some());
     let version = pending.to.clone();
+    let text = configured.map(|configured| configured.text.clone());
     let left = Handover {
-        machine_config: configured.map(|configured| configured.text.clone()),
         leases: machine.network.leases(),
         network: Some(machine.network.ours()),
         upgrade: Some(pending),
-        failed: machine.upgrades.failed_images().clone(),
-        floor: machine.upgrades.floor(),
-        origin: machine.store.get(ReleaseOrigin::RUNNING),
-        images_in_force: machine.images_in_force.all(),
-        images_checked: machine.images.checked(),
         services_up,
-        own_certificates: machine.own_certificates.borrow().clone(),
-        pinned_key: machine.pinned_key.borrow().clone(),
-        granted_certificate: machine.granted_certificate.borrow().clone(),
+        ..current_handover::of(machine, text)
     };
     let memfd = left.to_memfd()?;
     let workloads = match machine.services.left().is_empty() && !has_kubernetes {

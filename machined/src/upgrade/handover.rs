@@ -12,9 +12,10 @@ use super::failed::FailedImages;
 use super::floor::Floor;
 use super::origin::ReleaseOrigin;
 use crate::base::sealed_json;
-use crate::containers::InForce;
+use crate::containers::{InForce, Updates};
 use crate::init_link::StartReason;
 use crate::network::{Lease, Ours};
+use crate::pins::PinRecord;
 use crate::store::event_log::ActorId;
 use crate::trust::{self, Granted, OwnCertificates, PinnedKey};
 use crate::values::{Digest, Version};
@@ -84,6 +85,10 @@ pub struct Handover {
     pub origin: Option<ReleaseOrigin>,
     /// The images that containers run; a record on a disk is newer.
     pub images_in_force: InForce,
+    /// The images that wait behind the names that containers follow, with their approvals; a record on a disk is newer.
+    pub image_updates: Updates,
+    /// The images that are pinned; a record on a disk is newer.
+    pub pins: PinRecord,
     /// The images whose files were compared with their seals in this boot of the kernel.
     pub images_checked: BTreeSet<Digest>,
     /// Services that were up; the upgrade succeeds when they are up again.
@@ -127,6 +132,8 @@ impl Handover {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::pins::{ByCall, Pins, Terms};
+    use crate::values::ImageReference;
     use std::fs::File;
     use std::io::Write as _;
 
@@ -198,6 +205,34 @@ mod tests {
                 .is_err()
         );
         assert_eq!(Handover::from_memfd(&memfd).unwrap(), handover);
+    }
+
+    #[tokio::test]
+    async fn pins_go_to_a_generation_without_a_disk() {
+        let image: ImageReference = "r.io/web:v1".parse().unwrap();
+        let pins = Pins::default();
+        let call = ByCall {
+            terms: Terms::default(),
+            during: "v0.1.0".into(),
+            for_upgrade: false,
+        };
+        pins.pin(vec![image.clone()], &call).await.unwrap();
+        let handover = Handover {
+            pins: pins.record(),
+            ..Handover::default()
+        };
+        let read = Handover::from_memfd(&handover.to_memfd().unwrap()).unwrap();
+        assert_eq!(read, handover);
+
+        // An empty directory changes nothing; a record in it is newer.
+        let state = tempfile::tempdir().unwrap();
+        let next = Pins::new(read.pins);
+        next.open(state.path()).unwrap();
+        assert_eq!(next.record(), pins.record());
+        assert!(next.unpin(&image).await);
+        let after = Pins::new(pins.record());
+        after.open(state.path()).unwrap();
+        assert_eq!(after.record(), PinRecord::default());
     }
 
     #[test]

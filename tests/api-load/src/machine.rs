@@ -70,6 +70,8 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         failed: FailedImages::default(),
         floor: None,
         images_in_force: Default::default(),
+        image_updates: Default::default(),
+        pins: Default::default(),
         own_certificates: None,
         granted_certificate: None,
         pinned_key: PinnedKey::default(),

@@ -7,7 +7,7 @@
 //! | `signal NAME NUMBER MILLISECONDS` | sends a signal to each process of a program; waits this long for the first one to appear |
 //! | `layers` | prints `DEVICE UPPER-DIRECTORY` of each process whose root is an overlay |
 //! | `workloads` | prints `NAME PID STARTED` of each process of a container that may outlive its generation; STARTED is in ticks since the boot |
-//! | `clock SECONDS` | puts the clock forward, or back |
+//! | `clock SECONDS` | sets the clock to this many seconds since 1970 |
 //!
 //! One at a time: a second one on the same port ends at once.
 
@@ -62,7 +62,7 @@ fn answer(mut stream: TcpStream) -> Result<()> {
         ["signal", name, number, milliseconds] => signal(name, number, milliseconds),
         ["layers"] => layers(),
         ["workloads"] => Ok(workloads()),
-        ["clock", seconds] => shift_clock(seconds),
+        ["clock", seconds] => set_clock(seconds),
         _ => bail!("no such order: {order}"),
     };
     match done {
@@ -155,9 +155,9 @@ fn start_of(pid: i32) -> Option<u64> {
     rest.split(' ').nth(19)?.parse().ok()
 }
 
-fn shift_clock(seconds: &str) -> Result<String> {
+fn set_clock(seconds: &str) -> Result<String> {
     let mut time = clock_gettime(ClockId::Realtime);
-    time.tv_sec += seconds.parse::<i64>()?;
+    time.tv_sec = seconds.parse()?;
     clock_settime(ClockId::Realtime, time)?;
     Ok(format!("{}\n", time.tv_sec))
 }

@@ -122,7 +122,7 @@ impl Fault {
         match self {
             Fault::StopForAWhile(program) => stop_for_a_while(chaos, program).await,
             Fault::FullVar => full_var(chaos).await,
-            Fault::Clock(years) => shift_clock(chaos, years).await,
+            Fault::Clock(years) => set_clock_off(chaos, years).await,
             Fault::Unplugged => unplug(chaos).await,
             Fault::BadLine(impairment) => bad_line(chaos, impairment).await,
             other => anyhow::bail!("{other} is over at once"),
@@ -146,10 +146,10 @@ fn take_all_memory(chaos: &Chaos, port: u16) -> Outcome {
     Ok(())
 }
 
-async fn shift_clock(chaos: &Chaos, years: i64) -> Outcome {
-    chaos.saboteur.shift_clock(years * YEAR)?;
+async fn set_clock_off(chaos: &Chaos, years: i64) -> Outcome {
+    chaos.saboteur.set_clock_off(years * YEAR)?;
     tokio::time::sleep(A_WHILE).await;
-    again(SOON, || chaos.saboteur.shift_clock(-years * YEAR)).await
+    again(SOON, || chaos.saboteur.set_clock_off(0)).await
 }
 
 async fn unplug(chaos: &Chaos) -> Outcome {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
-use instar_tests::GREETER;
+use instar_tests::{GREETER, Outcome};
 
 use super::faults::Fault;
 use super::{ALONE, Chaos, HUNGRY, HUNGRY_PORT, STARVING, STARVING_PORT};
@@ -37,6 +37,19 @@ impl Living {
         chaos.node.wait_until(what, PATIENCE, look).await
     }
 
+    /// Waits until the containers that a fault has ended have other processes: a moment after their end the API still says that they run.
+    pub(super) async fn has_felt(&self, chaos: &Chaos, fault: Fault) -> Outcome {
+        let look = async || {
+            let now = Self::of(chaos).await?;
+            let is_another = |name: &&str| now.processes.get(*name) != self.processes.get(*name);
+            let ended: Vec<&str> = CONTAINERS.into_iter().filter(is_another).collect();
+            ensure!(fault.shows_in(&ended), "{ended:?} have ended");
+            Ok(())
+        };
+        let what = "the containers that have ended are started again";
+        chaos.node.wait_until(what, PATIENCE, look).await
+    }
+
     /// Checks that the containers that a fault spares have the same processes as before it, unless init began afresh.
     /// Returns how many these are.
     pub(super) async fn has_spared(&self, chaos: &Chaos, fault: Fault) -> anyhow::Result<usize> {
@@ -63,6 +76,18 @@ impl Living {
 }
 
 impl Fault {
+    /// Whether all that the fault ends for certain is among the containers that have ended since.
+    fn shows_in(self, ended: &[&str]) -> bool {
+        match self {
+            Fault::Kill("greeter") => ended == CONTAINERS,
+            Fault::OutOfMemory(HUNGRY_PORT) => ended.contains(&HUNGRY),
+            // The kernel chooses which one.
+            Fault::OutOfMemory(_) => !ended.is_empty(),
+            Fault::ForkBomb => ended.contains(&STARVING),
+            _ => true,
+        }
+    }
+
     /// Whether a fault is not done to this container.
     fn spares(self, container: &str) -> bool {
         match self {
