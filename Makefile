@@ -166,6 +166,7 @@ cluster: image kubernetes-base ## Boot a machine that is a whole Kubernetes clus
 
 .PHONY: fleet
 fleet: image ## Boot five machines that follow a channel: one goes first, the others follow one at a time, a bad release stops at the first
+	@build/install-packages chromium chromium-driver
 	@target/debug/run-node start-fleet
 
 .PHONY: cluster-stop

@@ -19,6 +19,9 @@ const EATER: &str = "eater";
 /// What `instar_condition` says of an upgrade that failed.
 const FAILED: &str = "instar_condition{type=\"UpgradeFailed\",reason=\"PreviousVersionRuns\"} 1";
 
+/// The same in the log, which goes to receivers of logs.
+const TOLD: &str = "condition UpgradeFailed (PreviousVersionRuns): v0.1.0 runs on";
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![a_node_says_what_is_wrong_with_it]
 }
@@ -143,6 +146,7 @@ async fn an_upgrade_that_fails_is_told(watched: &Watched) -> Outcome {
     ensure!(since.starts_with("20"), "{since}");
     let page = page(&watched.node).await?;
     ensure!(page.contains(FAILED), "{page}");
+    watched.node.wait_for_line(TOLD, PATIENCE)?;
     // The version that failed was a generation, too.
     watched.has_counted([1, 3, 1]).await
 }
@@ -235,5 +239,6 @@ async fn all_is_well_without_them(watched: &Watched) -> Outcome {
     node.apply_as(who, node.config().to_owned()).await?;
     watched.wait_for("CrashLoop", false).await?;
     watched.wait_for("OutOfMemory", false).await?;
-    Ok(())
+    let line = "condition CrashLoop is over";
+    watched.node.wait_for_line(line, PATIENCE).map(drop)
 }

@@ -7,6 +7,7 @@
 //!
 //! Nobody drives the machines: after their boot only `instar-channel` is called.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -17,6 +18,7 @@ use instar_tests::{
 };
 use serde_json::{Value, json};
 
+use crate::fleet_page::Page;
 use crate::{Place, VERSION_AFTER, VERSION_BEFORE, clear};
 
 const NAMES: [&str; 5] = ["lamp-1", "lamp-2", "lamp-3", "lamp-4", "lamp-5"];
@@ -38,6 +40,9 @@ struct Fleet {
     registry: Registry,
     channels: Channels,
     lock: FleetLockServer,
+    page: Page,
+    /// Pictures of the page.
+    pictures: Vec<PathBuf>,
     begun: Instant,
     /// The version of each machine that was seen last.
     seen: Vec<String>,
@@ -60,6 +65,7 @@ pub(crate) async fn demonstrate(place: &Place) -> Result<()> {
         "order_of_the_lock": fleet.lock.history(),
         "refused_by_the_lock": fleet.lock.refused(),
         "history": fleet.history,
+        "pictures": fleet.pictures,
         "reports": fleet.lock.reports(),
         "seconds_total": fleet.seconds(),
     });
@@ -90,6 +96,8 @@ impl Fleet {
         }
         let mut fleet = Self {
             seen: vec![String::new(); nodes.len()],
+            page: Page::serve(scratch, &NAMES, &nodes)?,
+            pictures: Vec::new(),
             nodes,
             registry,
             channels,
@@ -107,6 +115,11 @@ impl Fleet {
 
     fn say(&self, what: &str) {
         println!("  {what} ({} s since the start)", self.seconds());
+    }
+
+    fn picture(&mut self, name: &str, words: &str) -> Result<()> {
+        self.pictures.push(self.page.picture(name, words)?);
+        Ok(())
     }
 
     /// Asks each machine for its version, and notes changes.
@@ -147,13 +160,17 @@ impl Fleet {
         let promote = ["promote", VERSION_AFTER, "--from", "beta", "--to", "stable"];
         let promote = [&promote[..], &["--only-for", "canary=yes"]].concat();
         self.channels.publish(&promote)?;
-        self.until(1, VERSION_AFTER).await
+        let ran = self.until(1, VERSION_AFTER).await?;
+        self.picture("canary", &format!("runs {VERSION_AFTER}"))?;
+        Ok(ran)
     }
 
     async fn all_follow(&mut self) -> Result<u64> {
         println!("it is opened to all");
         self.channels.publish(&["open", "stable", VERSION_AFTER])?;
-        self.until(NAMES.len(), VERSION_AFTER).await
+        let ran = self.until(NAMES.len(), VERSION_AFTER).await?;
+        self.picture("all", "current")?;
+        Ok(ran)
     }
 
     /// Publishes a bad release; returns the machines that it has failed on.
@@ -163,6 +180,7 @@ impl Fleet {
         self.channels.add("stable", &image, &[])?;
         self.reported("locked").await?;
         self.say("the first machine is back, and keeps the lock");
+        self.picture("bad-release", "locked")?;
         let quiet = Instant::now() + QUIET;
         while Instant::now() < quiet {
             self.look().await;

@@ -9,6 +9,7 @@ mod api;
 mod background;
 mod cluster;
 mod fleet;
+mod fleet_page;
 mod report;
 
 use std::path::{Path, PathBuf};

@@ -39,8 +39,15 @@ pub(crate) enum Fleet {
     Rotate(FleetRotate),
     /// Show the rollout as a page for a browser, which can steer it too; runs until it is ended
     ///
-    /// The address that is printed ends in a key: whoever has it may pause, approve, abort and roll back.
+    /// The address that is printed ends in a key: whoever has it may pause, approve, abort and roll back. With --followers the page also
+    /// shows nodes that follow a channel by themselves, as they go.
     Serve {
+        /// Show the nodes that follow a channel, too: those of --fleet, or else of --nodes
+        #[arg(long)]
+        followers: bool,
+        /// File with the nodes of the fleet
+        #[arg(long, value_name = "FILE", requires = "followers")]
+        fleet: Option<PathBuf>,
         /// Address to listen on
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8095")]
         listen: SocketAddr,

@@ -17,6 +17,7 @@ mod act;
 mod authority_file;
 mod conditions;
 mod drive;
+mod followers;
 mod look;
 mod members;
 mod plan;
@@ -26,6 +27,8 @@ mod show;
 mod sign;
 mod store;
 mod support;
+
+use std::collections::BTreeMap;
 
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Command, MachineName};
@@ -41,7 +44,18 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
         Fleet::Rotate(arguments) => rotate::run(global, arguments).await,
         Fleet::Support(arguments) => support::run(global, arguments).await,
         Fleet::Status(state) => status(global, state).await,
-        Fleet::Serve { listen, state } => serve::run(global, *listen, state).await,
+        Fleet::Serve {
+            followers,
+            fleet,
+            listen,
+            state,
+        } => {
+            let ways = match followers {
+                true => members::ways(global, fleet.as_deref())?,
+                false => BTreeMap::new(),
+            };
+            serve::run(global, *listen, state, ways).await
+        }
         Fleet::Pause { reason, state } => {
             let command = Command::Pause(reason.clone());
             tell(global, state, command)

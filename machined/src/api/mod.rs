@@ -10,7 +10,6 @@ mod caller;
 mod caller_credentials;
 mod changing;
 mod cluster_service;
-mod conditions;
 mod container_facts;
 mod containers;
 mod deadline;

@@ -27,6 +27,7 @@ mod first_seen;
 mod judge;
 #[cfg(test)]
 mod tests;
+mod told;
 
 pub use facts::{
     Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Look, Room, Signer,
@@ -34,6 +35,7 @@ pub use facts::{
 };
 pub use first_seen::{FirstSeen, Known};
 pub use judge::judge;
+pub use told::{Line, Told};
 
 use std::time::SystemTime;
 

@@ -6,6 +6,7 @@
 mod apply_config;
 mod boot;
 mod bundles;
+pub mod conditions;
 mod config_change;
 pub mod follow;
 pub mod image_pins;

@@ -136,7 +136,7 @@ fn beside(pool: &Pool, nodes: &BTreeMap<String, NodeView>, shown: &View) -> Vec<
         pool: String::new(),
         running: node.version.clone(),
         before: None,
-        step,
+        step: step.to_owned(),
         since: None,
         reason: node.unready.clone().unwrap_or_else(|| reason.to_owned()),
         hold: None,

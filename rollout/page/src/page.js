@@ -14,6 +14,9 @@ const TONES = {
   "preparing": "busy", "upgrading": "busy", "going back": "busy",
   "updated": "updated", "went back": "back",
   "failed": "failed", "stuck": "failed",
+  // Of nodes that follow a channel by themselves.
+  "fetching": "busy", "switching": "busy", "proving": "busy", "returning": "back",
+  "current": "updated", "locked": "failed", "refused": "failed",
 };
 
 const place = (id) => document.getElementById(id);

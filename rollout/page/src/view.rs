@@ -80,7 +80,7 @@ pub struct MachineView {
     /// The version that it ran before.
     pub before: Option<String>,
     /// Where it is, in a word: `waiting`, `upgrading`, `updated`, …
-    pub step: &'static str,
+    pub step: String,
     /// Since when, in seconds since 1970.
     pub since: Option<u64>,
     /// Why it is there.
@@ -125,7 +125,7 @@ fn machines(record: &Record, seen: &Seen) -> Vec<MachineView> {
             pool: entry.pool.clone(),
             running: seen.running,
             before: entry.before.as_ref().map(version),
-            step: entry.step.word(),
+            step: entry.step.word().to_owned(),
             since: entry.step.since().map(|moment| moment.0),
             // The record's own words are newer than what was seen.
             reason: entry.step.why().map_or(seen.reason, str::to_owned),
@@ -176,7 +176,7 @@ mod tests {
         let told = view
             .machines
             .iter()
-            .map(|it| (it.step, it.since, &*it.reason));
+            .map(|it| (&*it.step, it.since, &*it.reason));
         let expected = [
             ("failed", Some(7), "the moon is full"),
             ("waiting", None, "seen"),

@@ -1,16 +1,20 @@
-//! `fleet serve`: the rollout in the folder as a page for a browser.
+//! `fleet serve`: the rollout in the folder, and nodes that follow a channel, as a page for a browser.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use instar_client::Failure;
-use instar_rollout::Command;
+use instar_rollout::{Command, MachineName};
 use instar_rollout_page::{Denied, Key, Rollouts, View, Views, Visitor, serve};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
+use super::followers;
+use super::members::Way;
 use super::show::note;
 use super::store::Folder;
 use crate::cli::{FleetState, Global};
@@ -20,11 +24,12 @@ const NAME: &str = "fleet";
 /// The pause between two looks at the folder.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Serves the page until the command is ended.
+/// Serves the page until the command is ended, with these nodes that follow a channel.
 pub(super) async fn run(
     global: &Global,
     listen: SocketAddr,
     state: &FleetState,
+    followers: BTreeMap<MachineName, Way>,
 ) -> Result<(), Failure> {
     let folder = Folder::of(global, state)?;
     let key = Key::random().map_err(|error| Failure::io("cannot make a key", error))?;
@@ -41,8 +46,23 @@ pub(super) async fn run(
         || format!("open {address}"),
         || json!({ "address": address }),
     )?;
-    let rollouts = BehindKey { key, folder };
-    LocalSet::new().run_until(serve(listener, rollouts)).await;
+    let (shown, seen) = watch::channel(None);
+    let page = serve(
+        listener,
+        BehindKey {
+            key,
+            folder,
+            followers: seen,
+        },
+    );
+    let looking = async {
+        match followers.is_empty() {
+            true => std::future::pending().await,
+            false => followers::keep(global, followers, shown).await,
+        }
+    };
+    let both = async { tokio::join!(page, looking) };
+    LocalSet::new().run_until(both).await;
     Ok(())
 }
 
@@ -50,6 +70,7 @@ pub(super) async fn run(
 struct BehindKey {
     key: Key,
     folder: Folder,
+    followers: watch::Receiver<Option<View>>,
 }
 
 impl Rollouts for BehindKey {
@@ -60,25 +81,34 @@ impl Rollouts for BehindKey {
             let why = "this is not the key of this page: open the address that the command printed";
             return Err(Denied::Unknown(why.to_owned()));
         }
-        Ok(InFolder(self.folder.clone()))
+        Ok(InFolder {
+            folder: self.folder.clone(),
+            followers: self.followers.clone(),
+        })
     }
 }
 
 /// The rollout in a folder.
-struct InFolder(Folder);
+struct InFolder {
+    folder: Folder,
+    followers: watch::Receiver<Option<View>>,
+}
 
 impl Visitor for InFolder {
     type Views = Looks;
 
     async fn watch(&self) -> Result<Looks, Denied> {
         Ok(Looks {
-            folder: self.0.clone(),
+            folder: self.folder.clone(),
+            followers: self.followers.clone(),
             is_first: true,
         })
     }
 
     async fn command(&self, _: &str, command: Command) -> Result<(), Denied> {
-        let told = self.0.change(|rollout| rollout.record.command(command));
+        let told = self
+            .folder
+            .change(|rollout| rollout.record.command(command));
         let told = told.map_err(|failure| Denied::Impossible(failure.chain()))?;
         told.0
             .map_err(|refused| Denied::Impossible(refused.to_string()))
@@ -88,6 +118,7 @@ impl Visitor for InFolder {
 /// Looks at a folder, again and again.
 struct Looks {
     folder: Folder,
+    followers: watch::Receiver<Option<View>>,
     is_first: bool,
 }
 
@@ -98,7 +129,8 @@ impl Views for Looks {
         }
         self.is_first = false;
         let view = view(&self.folder).map_err(|failure| failure.chain())?;
-        Ok(view.into_iter().collect())
+        let followers = self.followers.borrow().clone();
+        Ok(view.into_iter().chain(followers).collect())
     }
 }
 

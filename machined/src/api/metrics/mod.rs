@@ -17,9 +17,9 @@ pub(super) use calls::count as count_call;
 
 use super::blocking;
 use super::caller::Holder;
-use super::conditions::conditions;
 use super::container_facts;
 use crate::machine::Machine;
+use crate::sequences::conditions::conditions;
 use crate::services::{Health, Phase};
 use crate::statistics;
 use crate::store::{MachineStatus, Problem};

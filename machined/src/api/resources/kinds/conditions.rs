@@ -1,8 +1,8 @@
 //! The kind that shows whatever is wrong with the machine.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
-use crate::api::conditions::conditions;
 use crate::conditions::Known;
+use crate::sequences::conditions::conditions;
 use crate::store::{Problem, Resource as _, ServiceFact};
 use crate::upgrade::UpgradeFact;
 

@@ -1,11 +1,15 @@
 //! Gathers the facts that conditions follow from: nothing is kept for them, each is read when somebody asks. Blocks, as a disk may.
 
+mod tell;
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub use tell::keep;
 
 use crate::bundles::{BundleFact, Phase as BundlePhase};
 use crate::conditions::{
-    Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Known, Look, Room,
-    Signer, StateDisk, Unhealthy, judge,
+    Approval, Certificate, Clock, Condition, Facts, FailedService, Failure, HeldRelease, Known,
+    Look, Room, Signer, StateDisk, Unhealthy, judge,
 };
 use crate::containers::update::{Reason, Standing};
 use crate::disk::STATE;
@@ -25,10 +29,14 @@ const KILLED: Duration = Duration::from_secs(3600);
 /// The state of a machine that waits for the approval of a release (`follow::Standing::word`).
 const WAITS_FOR_APPROVAL: &str = "approval";
 
-/// Returns one condition of each type as it is now.
-pub(super) fn conditions(machine: &Machine) -> Vec<Known> {
-    let facts = facts(machine);
-    machine.first_seen.note(judge(&facts), SystemTime::now())
+/// Returns one condition of each type as it is now, with its begin.
+pub fn conditions(machine: &Machine) -> Vec<Known> {
+    let conditions = judged(machine);
+    machine.first_seen.note(conditions, SystemTime::now())
+}
+
+fn judged(machine: &Machine) -> Vec<Condition> {
+    judge(&facts(machine))
 }
 
 fn facts(machine: &Machine) -> Facts {

@@ -1,0 +1,129 @@
+//! What the log has been told of conditions, so that receivers of logs learn of a trouble without asking.
+//!
+//! ```text
+//!             true: a line with the reason               false at QUIET looks in a row: a line
+//!   silent ────────────────────────────────────▶ told ────────────────────────────────────────▶ silent
+//!                                                 │ ▲
+//!                                                 └─┘ another reason: a line
+//! ```
+//!
+//! A trouble that comes and goes between two looks is one trouble: a disk at its limit does not fill the log.
+
+use std::collections::BTreeMap;
+
+use super::{Condition, Type};
+
+/// Number of looks in a row at which a trouble has to be gone until it is over.
+const QUIET: u32 = 3;
+
+/// The conditions that the log was told of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Told(BTreeMap<Type, Open>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Open {
+    reason: &'static str,
+    /// Looks in a row at which it was gone.
+    quiet: u32,
+}
+
+/// A line for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// The condition is true, for a reason that was not told yet.
+    Begins {
+        /// Its type.
+        kind: Type,
+        /// The reason in one word.
+        reason: &'static str,
+        /// The trouble, and the action against it.
+        message: String,
+    },
+    /// The condition is false again.
+    IsOver(Type),
+}
+
+impl Told {
+    /// Takes the conditions of one look; returns what the log is to be told.
+    pub fn after(mut self, conditions: &[Condition]) -> (Self, Vec<Line>) {
+        let lines = conditions
+            .iter()
+            .filter_map(|condition| self.note(condition))
+            .collect();
+        (self, lines)
+    }
+
+    fn note(&mut self, condition: &Condition) -> Option<Line> {
+        let kind = condition.kind;
+        let Some(trouble) = &condition.trouble else {
+            let open = self.0.get_mut(&kind)?;
+            open.quiet += 1;
+            if open.quiet < QUIET {
+                return None;
+            }
+            self.0.remove(&kind);
+            return Some(Line::IsOver(kind));
+        };
+        let open = Open {
+            reason: trouble.reason,
+            quiet: 0,
+        };
+        let before = self.0.insert(kind, open);
+        let is_told = before.is_some_and(|before| before.reason == trouble.reason);
+        (!is_told).then(|| Line::Begins {
+            kind,
+            reason: trouble.reason,
+            message: trouble.message.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conditions::Trouble;
+
+    /// The condition of one look: a reason, or none if it is false.
+    fn look(reason: Option<&'static str>) -> [Condition; 1] {
+        let trouble = reason.map(|reason| Trouble {
+            reason,
+            message: format!("{reason}: do this"),
+            since: None,
+        });
+        let kind = Type::DiskPressure;
+        [Condition { kind, trouble }]
+    }
+
+    #[test]
+    fn a_trouble_is_told_once_and_its_end_when_it_stays_away() {
+        let (bytes, files) = (Some("BytesNearlyUsedUp"), Some("FilesNearlyUsedUp"));
+        let mut told = Told::default();
+        for (seen, expected) in [
+            (None, None),
+            (bytes, Some("begins BytesNearlyUsedUp: do this")),
+            (bytes, None),
+            (files, Some("begins FilesNearlyUsedUp: do this")),
+            (None, None),
+            (None, None),
+            // It was gone for two looks only.
+            (files, None),
+            (None, None),
+            (None, None),
+            (None, Some("over")),
+            (None, None),
+            (files, Some("begins FilesNearlyUsedUp: do this")),
+        ] {
+            let (after, lines) = told.after(&look(seen));
+            told = after;
+            let lines: Vec<String> = lines
+                .into_iter()
+                .map(|line| match line {
+                    Line::Begins { message, .. } => format!("begins {message}"),
+                    Line::IsOver(_) => "over".to_owned(),
+                })
+                .collect();
+            let expected: Vec<&str> = expected.into_iter().collect();
+            assert_eq!(lines, expected, "{seen:?}");
+        }
+    }
+}
