@@ -26,3 +26,5 @@ pub const API_ADDRESS: &str = "instar.dev/api-address";
 pub const COMMAND: &str = "instar.dev/command";
 /// The label of a NodeUpgrade with the name of its pool.
 pub const POOL_LABEL: &str = "instar.dev/pool";
+/// The annotation of a pool with the Machine of Cluster API that it updates, as NAMESPACE.NAME.
+pub const MACHINE: &str = "instar.dev/machine";
