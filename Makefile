@@ -126,6 +126,12 @@ operator-image: tools ## Build the image of the operator for Kubernetes: target/
 	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-operator --entrypoint /instar-operator \
 	    --out target/image/operator --label org.opencontainers.image.version=$(VERSION)
 
+.PHONY: capi-extension-image
+capi-extension-image: tools ## Build the image of the extension server for Cluster API: target/image/capi-extension
+	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) -p instar-operator
+	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-capi-extension --entrypoint /instar-capi-extension \
+	    --out target/image/capi-extension --label org.opencontainers.image.version=$(VERSION)
+
 .PHONY: channel-image
 channel-image: build tools ## Build the image of instar-channel, which serves the channels below /channels: target/image/channel
 	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-channel --entrypoint /instar-channel --out target/image/channel \

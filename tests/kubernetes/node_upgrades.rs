@@ -12,6 +12,7 @@ use instar_tests::{
 };
 
 use self::fleet::Fleet;
+pub(crate) use self::fleet::join;
 pub(crate) use self::told::granted;
 use self::told::{Told, column, is_told};
 use crate::PATIENCE;

@@ -249,7 +249,7 @@ fn push_versions(cluster: &Cluster, scratch: &Scratch) -> Outcome {
 }
 
 /// Waits until the node is ready, and says where its API is: behind a port of this host.
-async fn join(cluster: &Cluster, node: &Node, name: &str) -> Outcome {
+pub(crate) async fn join(cluster: &Cluster, node: &Node, name: &str) -> Outcome {
     let kubectl = cluster.plane.kubectl();
     eventually("the node appears", || kubectl.get(&["node", name])).await?;
     let address = format!("instar.dev/api-address={}", node.endpoint()?);

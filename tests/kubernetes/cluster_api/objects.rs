@@ -1,0 +1,185 @@
+//! The objects of a cluster of Cluster API, and its providers, which the tests play.
+
+use anyhow::{Context as _, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use instar_tests::{ControlPlane, Outcome};
+use serde_json::{Value, json};
+
+const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
+const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io";
+
+/// The kinds of the providers.
+const KINDS: [(&str, &str); 5] = [
+    (INFRASTRUCTURE, "InstarCluster"),
+    (INFRASTRUCTURE, "InstarMachine"),
+    (INFRASTRUCTURE, "InstarMachineTemplate"),
+    (BOOTSTRAP, "InstarConfig"),
+    (BOOTSTRAP, "InstarConfigTemplate"),
+];
+
+/// Defines the kinds, and makes a cluster of one machine deployment whose template is `v1`, with this image. A control plane that exists as an
+/// object alone is what its manager needs to look for nodes at all.
+pub(super) fn make_cluster(plane: &ControlPlane, image: &str) -> Outcome {
+    let kubectl = plane.kubectl();
+    let definitions: Vec<String> = KINDS
+        .iter()
+        .map(|(group, kind)| definition(group, kind))
+        .collect();
+    kubectl.apply("definitions", &definitions.join("---\n"))?;
+    for (_, kind) in KINDS {
+        let definition = format!("crd/{}.{}", plural(kind), group_of(kind));
+        kubectl.run(&["wait", "--for=condition=Established", &definition])?;
+    }
+    let cluster = include_str!("../manifests/cluster_api.yaml");
+    let kubeconfig = serde_json::to_string(&plane.inline_kubeconfig()?)?;
+    let cluster = cluster.replace("${KUBECONFIG}", &kubeconfig);
+    let cluster = cluster.replace("${PORT}", &plane.port().to_string());
+    kubectl.apply("cluster", &cluster)?;
+    let provisioned = r#"{"status": {"initialization": {"provisioned": true}}}"#;
+    for object in ["instarcluster/lab", "instarmachine/control-plane"] {
+        patch_status(plane, object, provisioned)?;
+    }
+    template(plane, "v1", &json!({"osImage": image, "memoryMiB": 1024}))?;
+    let workers = include_str!("../manifests/machine_deployment.yaml");
+    kubectl.apply("workers", workers)
+}
+
+fn group_of(kind: &str) -> &'static str {
+    let mut kinds = KINDS.iter();
+    let found = kinds.find(|(_, other)| *other == kind);
+    found.map_or(INFRASTRUCTURE, |(group, _)| group)
+}
+
+fn plural(kind: &str) -> String {
+    format!("{}s", kind.to_lowercase())
+}
+
+fn definition(group: &str, kind: &str) -> String {
+    let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let version = json!({
+        "name": "v1alpha1", "served": true, "storage": true, "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything, "status": anything}}},
+    });
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        // The label says which contract of Cluster API the kind keeps.
+        "metadata": {"name": format!("{}.{group}", plural(kind)), "labels": {"cluster.x-k8s.io/v1beta2": "v1alpha1"}},
+        "spec": {
+            "group": group, "scope": "Namespaced", "versions": [version],
+            "names": {"kind": kind, "plural": plural(kind), "singular": kind.to_lowercase()},
+        },
+    });
+    format!("{definition}\n")
+}
+
+/// Makes a template of machines.
+pub(super) fn template(plane: &ControlPlane, name: &str, spec: &Value) -> Outcome {
+    let template = json!({
+        "apiVersion": format!("{INFRASTRUCTURE}/v1alpha1"), "kind": "InstarMachineTemplate",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"template": {"spec": spec}},
+    });
+    plane.kubectl().apply("template", &template.to_string())
+}
+
+/// Has the machine deployment use a template.
+pub(super) fn roll(plane: &ControlPlane, template: &str) -> Outcome {
+    let patch = json!({"spec": {"template": {"spec": {"infrastructureRef": {"name": template}}}}});
+    let patch = patch.to_string();
+    let patch = [
+        "patch",
+        "machinedeployment",
+        "workers",
+        "--type=merge",
+        "-p",
+        &patch,
+    ];
+    plane.kubectl().run(&patch).map(drop)
+}
+
+/// Registers the extension, with these settings.
+pub(super) fn register(plane: &ControlPlane, url: &str, settings: &Value) -> Outcome {
+    let authority = STANDARD.encode(plane.authority_certificate());
+    let config = json!({
+        "apiVersion": "runtime.cluster.x-k8s.io/v1beta2", "kind": "ExtensionConfig", "metadata": {"name": "instar"},
+        "spec": {"clientConfig": {"url": url, "caBundle": authority}, "namespaceSelector": {}, "settings": settings},
+    });
+    plane
+        .kubectl()
+        .apply("extension-config", &config.to_string())
+}
+
+/// What a provider does once: the machine of the deployment is the node of this name.
+pub(super) fn provide(plane: &ControlPlane, node: &str) -> Outcome {
+    let kubectl = plane.kubectl();
+    let name = |kind: &str| {
+        let shown = kubectl.get(&[kind, "-l", OF_THE_DEPLOYMENT])?;
+        let name = shown["items"][0]["metadata"]["name"].as_str();
+        let name = name.with_context(|| format!("there is no {kind} yet"))?;
+        Ok::<_, anyhow::Error>(format!("{kind}/{name}"))
+    };
+    let (machine, config) = (name("instarmachine")?, name("instarconfig")?);
+    let id = format!(r#"{{"spec": {{"providerID": "instar://{node}"}}}}"#);
+    kubectl.run(&["patch", "node", node, "--type=merge", "-p", &id])?;
+    kubectl.run(&["patch", &machine, "--type=merge", "-p", &id])?;
+    let created =
+        r#"{"status": {"initialization": {"dataSecretCreated": true}, "dataSecretName": "any"}}"#;
+    patch_status(plane, &config, created)?;
+    let provisioned = r#"{"status": {"initialization": {"provisioned": true}}}"#;
+    patch_status(plane, &machine, provisioned)
+}
+
+/// Changes the status of an object.
+pub(super) fn patch_status(plane: &ControlPlane, object: &str, patch: &str) -> Outcome {
+    let patch = [
+        "patch",
+        object,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        patch,
+    ];
+    plane.kubectl().run(&patch).map(drop)
+}
+
+const OF_THE_DEPLOYMENT: &str = "cluster.x-k8s.io/deployment-name=workers";
+
+/// The Machines of the deployment.
+pub(super) fn machines(plane: &ControlPlane) -> anyhow::Result<Vec<Value>> {
+    let shown = plane
+        .kubectl()
+        .get(&["machine.cluster.x-k8s.io", "-l", OF_THE_DEPLOYMENT])?;
+    Ok(shown["items"].as_array().context("no list")?.clone())
+}
+
+/// The one Machine of the deployment.
+pub(super) fn machine(plane: &ControlPlane) -> anyhow::Result<Value> {
+    let machines = machines(plane)?;
+    ensure!(machines.len() == 1, "{} Machines", machines.len());
+    Ok(machines[0].clone())
+}
+
+/// The id of an object.
+pub(super) fn uid(object: &Value) -> String {
+    object["metadata"]["uid"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// A condition of an object, as `STATUS REASON: MESSAGE`.
+pub(super) fn condition(object: &Value, kind: &str) -> String {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|it| it["type"] == kind);
+    let part = |name: &str| found.and_then(|it| it[name].as_str()).unwrap_or_default();
+    format!("{} {}: {}", part("status"), part("reason"), part("message"))
+}
+
+/// Who keeps health checks away from a Machine; empty if nobody does.
+pub(super) fn mark(machine: &Value) -> String {
+    let mark = &machine["metadata"]["annotations"]["cluster.x-k8s.io/skip-remediation"];
+    mark.as_str().unwrap_or_default().to_owned()
+}
