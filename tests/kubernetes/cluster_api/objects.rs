@@ -18,37 +18,59 @@ const KINDS: [(&str, &str); 5] = [
     (BOOTSTRAP, "InstarConfigTemplate"),
 ];
 
-/// Defines the kinds, and makes a cluster of one machine deployment whose template is `v1`, with this image. A control plane that exists as an
-/// object alone is what its manager needs to look for nodes at all.
+/// Makes a cluster of one machine deployment whose template is `v1`, with this image. A control plane that exists as an object alone is what the
+/// core manager needs to look for nodes at all.
 pub(super) fn make_cluster(plane: &ControlPlane, image: &str) -> Outcome {
-    let kubectl = plane.kubectl();
-    let definitions: Vec<String> = KINDS
-        .iter()
-        .map(|(group, kind)| definition(group, kind))
-        .collect();
-    kubectl.apply("definitions", &definitions.join("---\n"))?;
-    for (_, kind) in KINDS {
-        let definition = format!("crd/{}.{}", plural(kind), group_of(kind));
-        kubectl.run(&["wait", "--for=condition=Established", &definition])?;
-    }
-    let cluster = include_str!("../manifests/cluster_api.yaml");
-    let kubeconfig = serde_json::to_string(&plane.inline_kubeconfig()?)?;
-    let cluster = cluster.replace("${KUBECONFIG}", &kubeconfig);
-    let cluster = cluster.replace("${PORT}", &plane.port().to_string());
-    kubectl.apply("cluster", &cluster)?;
-    let provisioned = r#"{"status": {"initialization": {"provisioned": true}}}"#;
+    define(plane)?;
+    apply(
+        plane,
+        "cluster",
+        include_str!("../manifests/cluster_api.yaml"),
+    )?;
     for object in ["instarcluster/lab", "instarmachine/control-plane"] {
-        patch_status(plane, object, provisioned)?;
+        patch_status(plane, object, PROVISIONED)?;
     }
     template(plane, "v1", &json!({"osImage": image, "memoryMiB": 1024}))?;
-    let workers = include_str!("../manifests/machine_deployment.yaml");
-    kubectl.apply("workers", workers)
+    apply(
+        plane,
+        "workers",
+        include_str!("../manifests/machine_deployment.yaml"),
+    )
 }
 
-fn group_of(kind: &str) -> &'static str {
-    let mut kinds = KINDS.iter();
-    let found = kinds.find(|(_, other)| *other == kind);
-    found.map_or(INFRASTRUCTURE, |(group, _)| group)
+/// Makes a cluster of kubeadm's control planes whose template is `v1`, with this image.
+pub(super) fn make_control_planes(plane: &ControlPlane, image: &str) -> Outcome {
+    define(plane)?;
+    template(plane, "v1", &json!({"osImage": image, "memoryMiB": 1024}))?;
+    apply(
+        plane,
+        "control-planes",
+        include_str!("../manifests/control_planes.yaml"),
+    )?;
+    patch_status(plane, "instarcluster/lab", PROVISIONED)
+}
+
+/// What a provider says of an object that is there.
+const PROVISIONED: &str = r#"{"status": {"initialization": {"provisioned": true}}}"#;
+
+/// Applies a manifest, with the way to the cluster in it.
+fn apply(plane: &ControlPlane, name: &str, manifest: &str) -> Outcome {
+    let kubeconfig = serde_json::to_string(&plane.inline_kubeconfig()?)?;
+    let authority = serde_json::to_string(plane.authority_certificate())?;
+    let manifest = manifest.replace("${KUBECONFIG}", &kubeconfig);
+    let manifest = manifest.replace("${AUTHORITY}", &authority);
+    let manifest = manifest.replace("${PORT}", &plane.port().to_string());
+    plane.kubectl().apply(name, &manifest)
+}
+
+/// Defines the kinds of the providers.
+fn define(plane: &ControlPlane) -> Outcome {
+    let kubectl = plane.kubectl();
+    let definitions = KINDS.iter().map(|(group, kind)| definition(group, kind));
+    let definitions: Vec<String> = definitions.collect();
+    kubectl.apply("definitions", &definitions.join("---\n"))?;
+    let wait = ["wait", "crd", "--all", "--for=condition=Established"];
+    kubectl.run(&wait).map(drop)
 }
 
 fn plural(kind: &str) -> String {
@@ -109,24 +131,35 @@ pub(super) fn register(plane: &ControlPlane, url: &str, settings: &Value) -> Out
         .apply("extension-config", &config.to_string())
 }
 
-/// What a provider does once: the machine of the deployment is the node of this name.
-pub(super) fn provide(plane: &ControlPlane, node: &str) -> Outcome {
+/// What the providers do once for the machine of the deployment: it is the node of this name.
+pub(super) fn provide_worker(plane: &ControlPlane, node: &str) -> Outcome {
+    let machine = unprovided(plane, OF_THE_DEPLOYMENT)?.context("there is no machine yet")?;
+    provide(plane, &machine, "instarconfig", node)
+}
+
+/// The first infrastructure machine with this label of which no provider has said anything.
+pub(super) fn unprovided(plane: &ControlPlane, label: &str) -> anyhow::Result<Option<String>> {
+    let shown = plane.kubectl().get(&["instarmachine", "-l", label])?;
+    let mut machines = shown["items"].as_array().into_iter().flatten();
+    let found = machines.find(|it| it["spec"]["providerID"].is_null());
+    Ok(found.and_then(|it| Some(it["metadata"]["name"].as_str()?.to_owned())))
+}
+
+/// What the providers do once for a machine: it is the node of this name. Its infrastructure and bootstrap objects have its name.
+pub(super) fn provide(plane: &ControlPlane, machine: &str, config: &str, node: &str) -> Outcome {
     let kubectl = plane.kubectl();
-    let name = |kind: &str| {
-        let shown = kubectl.get(&[kind, "-l", OF_THE_DEPLOYMENT])?;
-        let name = shown["items"][0]["metadata"]["name"].as_str();
-        let name = name.with_context(|| format!("there is no {kind} yet"))?;
-        Ok::<_, anyhow::Error>(format!("{kind}/{name}"))
-    };
-    let (machine, config) = (name("instarmachine")?, name("instarconfig")?);
     let id = format!(r#"{{"spec": {{"providerID": "instar://{node}"}}}}"#);
+    let config = format!("{config}/{machine}");
+    kubectl.get(&[&config])?;
     kubectl.run(&["patch", "node", node, "--type=merge", "-p", &id])?;
-    kubectl.run(&["patch", &machine, "--type=merge", "-p", &id])?;
     let created =
         r#"{"status": {"initialization": {"dataSecretCreated": true}, "dataSecretName": "any"}}"#;
     patch_status(plane, &config, created)?;
-    let provisioned = r#"{"status": {"initialization": {"provisioned": true}}}"#;
-    patch_status(plane, &machine, provisioned)
+    let machine = format!("instarmachine/{machine}");
+    patch_status(plane, &machine, PROVISIONED)?;
+    kubectl
+        .run(&["patch", &machine, "--type=merge", "-p", &id])
+        .map(drop)
 }
 
 /// Changes the status of an object.

@@ -77,7 +77,10 @@ async fn the_node_is_a_machine(lab: &mut Lab) -> Outcome {
         &json!({"neverReplace": "true"}),
     )?;
     objects::make_cluster(plane, &lab.image("v0.1.0"))?;
-    eventually("the machine's objects", || objects::provide(plane, NAME)).await?;
+    eventually("the machine's objects", || {
+        objects::provide_worker(plane, NAME)
+    })
+    .await?;
     let found = eventually("the Machine has its node", || {
         let machine = machine(plane)?;
         ensure!(machine["status"]["nodeRef"]["name"] == NAME, "{machine:#}");

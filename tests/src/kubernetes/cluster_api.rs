@@ -1,6 +1,6 @@
-//! Cluster API's core manager, and the extension server `instar-capi-extension`, as processes of this host.
+//! Managers of Cluster API, and the extension server `instar-capi-extension`, as processes of this host.
 //!
-//! There is no cert-manager: webhooks are called at this host, and all certificates are of the control plane's authority. The manager shows the
+//! There is no cert-manager: webhooks are called at this host, and all certificates are of the control plane's authority. A manager shows the
 //! extension a client certificate, and the extension asks for one.
 
 use std::io::{Read as _, Write as _};
@@ -26,28 +26,69 @@ const ACCOUNT: &str = "instar-capi-extension";
 /// Timeout for the manager's webhooks to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The core manager, until it is dropped.
+/// Managers of Cluster API, until they are dropped.
 #[derive(Debug)]
 pub struct ClusterApi {
+    core: Manager,
+    control_planes: Option<Manager>,
+}
+
+impl ClusterApi {
+    /// Installs the definitions, and starts the core manager as the cluster's administrator.
+    pub fn start(plane: &ControlPlane, scratch: &Scratch) -> Result<Self> {
+        let gates = "RuntimeSDK=true,InPlaceUpdates=true";
+        install_definitions(plane, "bootstrap")?;
+        let core = Manager::start(plane, scratch, "core", gates)?;
+        let control_planes = None;
+        Ok(Self {
+            core,
+            control_planes,
+        })
+    }
+
+    /// Starts the manager of kubeadm's control planes beside it. That of their bootstrap is left out: the tests play it.
+    pub fn start_control_planes(&mut self, plane: &ControlPlane, scratch: &Scratch) -> Result<()> {
+        let manager = Manager::start(plane, scratch, "controlplane", "InPlaceUpdates=true")?;
+        self.control_planes = Some(manager);
+        Ok(())
+    }
+
+    /// What they have written up to now.
+    pub fn log(&self) -> Result<String> {
+        let managers = [Some(&self.core), self.control_planes.as_ref()];
+        let logs = managers.into_iter().flatten().map(|manager| {
+            std::fs::read_to_string(&manager.log).context("cannot read a manager's log")
+        });
+        logs.collect()
+    }
+}
+
+/// One manager.
+#[derive(Debug)]
+struct Manager {
     process: OwnedProcess,
     log: PathBuf,
     health: PortLease,
     _webhooks: PortLease,
 }
 
-impl ClusterApi {
-    /// Installs the definitions, and starts the manager as the cluster's administrator.
-    pub fn start(plane: &ControlPlane, scratch: &Scratch) -> Result<Self> {
-        let folder = scratch.below("cluster-api")?;
+impl Manager {
+    /// Installs what belongs to it, and starts it.
+    fn start(plane: &ControlPlane, scratch: &Scratch, part: &str, gates: &str) -> Result<Self> {
+        let folder = scratch.below(&format!("cluster-api-{part}"))?;
         let (webhooks, health) = (lease_port()?, lease_port()?);
-        install(plane, webhooks.port())?;
-        plane.serving_certificate(&folder, "webhooks")?;
-        let caller = plane.credentials("extension-caller", None)?;
-        let log = folder.join("cluster-api.log");
+        install(plane, part, webhooks.port(), &WITH_WEBHOOKS)?;
+        plane.serving_certificate(&folder, &format!("webhooks-{part}"))?;
+        let caller = plane.credentials(&format!("extension-caller-{part}"), None)?;
+        let log = folder.join(&format!("cluster-api-{part}.log"));
         let output = std::fs::File::create(&log).context("cannot make the manager's log")?;
-        let mut command = Command::new(program("cluster-api-core")?);
+        let name = match part {
+            "core" => "cluster-api-core",
+            _ => "cluster-api-kubeadm",
+        };
+        let mut command = Command::new(program(name)?);
         command
-            .arg("--feature-gates=RuntimeSDK=true,InPlaceUpdates=true")
+            .arg(format!("--feature-gates={gates}"))
             .args([
                 "--diagnostics-address=127.0.0.1:0",
                 "--insecure-diagnostics",
@@ -61,12 +102,16 @@ impl ClusterApi {
             .arg("--runtime-extension-client-key-file")
             .arg(caller.key)
             .env("KUBECONFIG", plane.admin_kubeconfig())
+            // Of a pod it would be the pod's own.
+            .env("POD_NAMESPACE", "default")
+            .env("POD_NAME", part)
+            .env("POD_UID", part)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
         let process = OwnedProcess::start(command, None);
         let manager = Self {
-            process: process.context("cannot run cluster-api-core")?,
+            process: process.with_context(|| format!("cannot run {name}"))?,
             log,
             health,
             _webhooks: webhooks,
@@ -79,16 +124,18 @@ impl ClusterApi {
         let until = Instant::now() + PATIENCE;
         while !is_ready(self.health.port()).unwrap_or_default() {
             let ended = self.process.ended();
-            ensure!(ended.is_none(), "it ended: {}", self.log()?);
-            ensure!(Instant::now() < until, "it is not ready: {}", self.log()?);
+            let log = self.log.display();
+            ensure!(
+                ended.is_none(),
+                "a manager of Cluster API has ended: see {log}"
+            );
+            ensure!(
+                Instant::now() < until,
+                "a manager of Cluster API is not ready: see {log}"
+            );
             std::thread::sleep(Duration::from_millis(200));
         }
         Ok(())
-    }
-
-    /// What it has written up to now.
-    pub fn log(&self) -> Result<String> {
-        std::fs::read_to_string(&self.log).context("cannot read the manager's log")
     }
 }
 
@@ -102,19 +149,26 @@ fn is_ready(health: u16) -> Result<bool> {
     Ok(answer.starts_with("HTTP/1.0 200"))
 }
 
-/// Installs definitions and webhooks for a manager at this port of this host.
-fn install(plane: &ControlPlane, port: u16) -> Result<()> {
-    let file = folder().join("cluster-api.yaml");
+const WITH_WEBHOOKS: [&str; 3] = [
+    "CustomResourceDefinition",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+];
+
+/// Installs the definitions of a part whose manager does not run: nobody asks for their older versions.
+fn install_definitions(plane: &ControlPlane, part: &str) -> Result<()> {
+    install(plane, part, 1, &["CustomResourceDefinition"])
+}
+
+/// Installs objects of these kinds for a manager whose webhooks are at this port of this host.
+fn install(plane: &ControlPlane, part: &str, port: u16, kinds: &[&str]) -> Result<()> {
+    let name = format!("cluster-api-{part}");
+    let file = folder().join(format!("{name}.yaml"));
     let all = std::fs::read_to_string(&file);
     let all = all.with_context(|| format!("run `build/kubernetes-peers`: {}", file.display()))?;
-    let wanted = [
-        "CustomResourceDefinition",
-        "MutatingWebhookConfiguration",
-        "ValidatingWebhookConfiguration",
-    ];
     let is_wanted = |object: &&str| {
         let kind = object.lines().find_map(|line| line.strip_prefix("kind: "));
-        kind.is_some_and(|kind| wanted.contains(&kind))
+        kind.is_some_and(|kind| kinds.contains(&kind))
     };
     let authority = STANDARD.encode(plane.authority_certificate());
     let objects = all.split("\n---\n").filter(is_wanted);
@@ -122,9 +176,10 @@ fn install(plane: &ControlPlane, port: u16) -> Result<()> {
         .map(|it| called_here(it, port, &authority))
         .collect();
     // They are too large for what `apply` notes in an annotation.
-    plane
-        .kubectl()
-        .create("cluster-api", &objects.join("\n---\n"))
+    plane.kubectl().create(&name, &objects.join("\n---\n"))?;
+    // A manager ends if it does not find its own kinds.
+    let wait = ["wait", "crd", "--all", "--for=condition=Established"];
+    plane.kubectl().run(&wait).map(drop)
 }
 
 /// An object whose webhooks are called at this host instead of a service: of its three lines the path is left.
