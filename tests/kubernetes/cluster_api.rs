@@ -8,9 +8,9 @@ mod on_a_machine;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::ensure;
-use instar_tests::{Outcome, Scratch, Test, chapters, tests};
-use serde_json::json;
+use anyhow::{Context as _, ensure};
+use instar_tests::{ControlPlane, Outcome, Scratch, Test, chapters, tests};
+use serde_json::{Value, json};
 
 use self::lab::{Lab, pool};
 use self::objects::{condition, machine, machines, mark, uid};
@@ -42,10 +42,12 @@ async fn the_manager_and_the_extension_agree(scratch: Scratch) -> Outcome {
         a_machine_becomes_a_node(&mut worker),
         another_image_makes_a_pool_and_protects_the_machine(&worker),
         a_killed_extension_goes_on(&mut worker),
+        a_health_check_leaves_the_machine_alone(&worker),
         a_failure_is_told_and_replaces_nothing(&worker),
         the_update_ends_once_the_node_runs_the_image(&worker),
         what_cannot_change_in_place_stops_where_nothing_is_replaced(&worker),
         it_is_replaced_where_that_is_allowed(&worker),
+        a_health_check_takes_one_that_is_not_updated(&mut worker),
         every_right_was_used(&worker),
     ]
     .await
@@ -137,6 +139,58 @@ async fn a_killed_extension_goes_on(worker: &mut Worker) -> Outcome {
     worker.is_updating("under way: worker", true).await
 }
 
+/// A node that is not ready for a second is enough for this health check.
+async fn a_health_check_leaves_the_machine_alone(worker: &Worker) -> Outcome {
+    objects::make_health_check(&worker.lab.plane)?;
+    worker.lab.are_sick.set(true);
+    let seen = worker.lab.seen("the node is not ready", || {
+        let healthy = condition(&machine(&worker.lab.plane)?, "NodeHealthy");
+        ensure!(healthy.starts_with("False"), "{healthy}");
+        Ok(())
+    });
+    seen.await?;
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let machine = machine(&worker.lab.plane)?;
+    ensure!(
+        uid(&machine) == worker.uid && !is_going(&machine),
+        "{machine:#}"
+    );
+    worker.lab.are_sick.set(false);
+    worker.is_updating("under way: worker", true).await
+}
+
+fn is_going(machine: &Value) -> bool {
+    !machine["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// So it was the mark that has kept it away before.
+async fn a_health_check_takes_one_that_is_not_updated(worker: &mut Worker) -> Outcome {
+    worker.lab.add_node("another")?;
+    let plane = &worker.lab.plane;
+    worker
+        .lab
+        .seen("the new machine's objects", || {
+            objects::provide_worker(plane, "another")
+        })
+        .await?;
+    let is_another = |it: &Value| it["status"]["nodeRef"]["name"] == "another";
+    let found = || anyhow::Ok(machines(plane)?.into_iter().find(is_another));
+    let healthy = worker.lab.seen("its node", || found()?.context("none yet"));
+    let uid = uid(&healthy.await?);
+    worker.lab.are_sick.set(true);
+    worker
+        .lab
+        .seen("it is taken", || is_taken(plane, &uid))
+        .await
+}
+
+fn is_taken(plane: &ControlPlane, id: &str) -> Outcome {
+    let machines = machines(plane)?;
+    let left = machines.iter().find(|it| uid(it) == id);
+    ensure!(left.is_none_or(is_going), "it is there");
+    Ok(())
+}
+
 /// The mark is gone: a node that is dead may be remediated. A person has it tried again.
 async fn a_failure_is_told_and_replaces_nothing(worker: &Worker) -> Outcome {
     worker
@@ -196,11 +250,7 @@ async fn it_is_replaced_where_that_is_allowed(worker: &Worker) -> Outcome {
     worker
         .lab
         .seen("the Machine is replaced", || {
-            let machines = machines(&worker.lab.plane)?;
-            let old = machines.iter().find(|it| uid(it) == worker.uid);
-            let is_going = old.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
-            ensure!(is_going, "{} Machines", machines.len());
-            Ok(())
+            is_taken(&worker.lab.plane, &worker.uid)
         })
         .await?;
     let pools = worker.lab.plane.kubectl().get(&["pools"])?;

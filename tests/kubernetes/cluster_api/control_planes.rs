@@ -67,27 +67,19 @@ async fn three_control_planes_are_there(lab: &mut Lab, before: &mut BTreeSet<Str
 }
 
 fn static_pods(lab: &Lab, node: &str) -> Outcome {
-    for name in PODS {
-        let name = format!("{name}-{node}");
+    let kubectl = lab.plane.kubectl();
+    let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    for component in PODS {
+        let name = format!("{component}-{node}");
+        let labels = json!({"tier": "control-plane", "component": component});
         let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "kube-system"},
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "kube-system", "labels": labels},
             "spec": {"nodeName": node, "containers": [{"name": "one", "image": "any"}], "tolerations": [{"operator": "Exists"}]},
         });
-        lab.plane.kubectl().apply("pod", &pod.to_string())?;
-        let conditions = json!([{"type": "Ready", "status": "True"}]);
-        let status = json!({"status": {"phase": "Running", "conditions": conditions}}).to_string();
-        let patch = [
-            "patch",
-            "pod",
-            &name,
-            "-n",
-            "kube-system",
-            "--subresource=status",
-            "-p",
-        ];
-        lab.plane
-            .kubectl()
-            .run(&[&patch[..], &[&status]].concat())?;
+        kubectl.apply("pod", &pod.to_string())?;
+        let patch = ["patch", "pod", &name, "-n", "kube-system"];
+        let ready = ["--subresource=status", "-p", &ready.to_string()];
+        kubectl.run(&[&patch[..], &ready].concat())?;
     }
     Ok(())
 }

@@ -23,6 +23,8 @@ pub(super) struct Lab {
     pub(super) managers: ClusterApi,
     /// Its nodes, which are objects alone.
     pub(super) nodes: Vec<String>,
+    /// Whether they say that they are not ready.
+    pub(super) are_sick: Cell<bool>,
     /// How often its nodes were said to be alive.
     beats: Cell<u32>,
 }
@@ -38,6 +40,7 @@ impl Lab {
             plane,
             managers,
             nodes: Vec::new(),
+            are_sick: Cell::new(false),
             beats: Cell::new(0),
         })
     }
@@ -98,7 +101,8 @@ impl Lab {
         let (minute, second) = (self.beats.get() / 60 % 60, self.beats.get() % 60);
         let now = format!("2026-01-01T00:{minute:02}:{second:02}Z");
         let conditions = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(|kind| {
-            let status = if kind == "Ready" { "True" } else { "False" };
+            let holds = kind == "Ready" && !self.are_sick.get();
+            let status = if holds { "True" } else { "False" };
             json!({"type": kind, "status": status, "reason": "T", "message": "t", "lastHeartbeatTime": now})
         });
         let ready = json!({"status": {"conditions": conditions}});

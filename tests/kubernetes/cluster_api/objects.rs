@@ -55,10 +55,16 @@ const PROVISIONED: &str = r#"{"status": {"initialization": {"provisioned": true}
 
 /// Applies a manifest, with the way to the cluster in it.
 fn apply(plane: &ControlPlane, name: &str, manifest: &str) -> Outcome {
-    let kubeconfig = serde_json::to_string(&plane.inline_kubeconfig()?)?;
-    let authority = serde_json::to_string(plane.authority_certificate())?;
-    let manifest = manifest.replace("${KUBECONFIG}", &kubeconfig);
-    let manifest = manifest.replace("${AUTHORITY}", &authority);
+    let [certificate, key] = plane.client_certificate()?;
+    let mut manifest = manifest.to_owned();
+    for (name, text) in [
+        ("${KUBECONFIG}", plane.inline_kubeconfig()?),
+        ("${AUTHORITY}", plane.authority_certificate().to_owned()),
+        ("${CERTIFICATE}", certificate),
+        ("${KEY}", key),
+    ] {
+        manifest = manifest.replace(name, &serde_json::to_string(&text)?);
+    }
     let manifest = manifest.replace("${PORT}", &plane.port().to_string());
     plane.kubectl().apply(name, &manifest)
 }
@@ -117,6 +123,19 @@ pub(super) fn roll(plane: &ControlPlane, template: &str) -> Outcome {
         &patch,
     ];
     plane.kubectl().run(&patch).map(drop)
+}
+
+/// Makes a health check of the deployment's Machines that does not wait.
+pub(super) fn make_health_check(plane: &ControlPlane) -> Outcome {
+    let unhealthy = json!([{"type": "Ready", "status": "False", "timeoutSeconds": 1}]);
+    let check = json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": {"name": "workers"},
+        "spec": {
+            "clusterName": "lab", "checks": {"unhealthyNodeConditions": unhealthy},
+            "selector": {"matchLabels": {"cluster.x-k8s.io/deployment-name": "workers"}},
+        },
+    });
+    plane.kubectl().apply("health-check", &check.to_string())
 }
 
 /// Registers the extension, with these settings.

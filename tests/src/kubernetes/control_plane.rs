@@ -134,21 +134,24 @@ impl ControlPlane {
 
     /// The administrator's kubeconfig with all that it needs in itself, as Cluster API keeps it in a Secret.
     pub fn inline_kubeconfig(&self) -> Result<String> {
-        let admin = self.credentials("admin-inline", Some("system:masters"))?;
-        let read = |file: &Path| {
-            let text = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
-            Ok::<_, anyhow::Error>(STANDARD.encode(text))
-        };
+        let [certificate, key] = self.client_certificate()?.map(|text| STANDARD.encode(text));
         Ok(format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: own\n\
              clusters:\n- name: own\n  cluster: {{server: \"{}\", certificate-authority-data: {}}}\n\
-             users:\n- name: own\n  user: {{client-certificate-data: {}, client-key-data: {}}}\n\
+             users:\n- name: own\n  user: {{client-certificate-data: {certificate}, client-key-data: {key}}}\n\
              contexts:\n- name: own\n  context: {{cluster: own, user: own}}\n",
             self.apiserver.address(),
             STANDARD.encode(self.authority.certificate()),
-            read(&admin.certificate)?,
-            read(&admin.key)?,
         ))
+    }
+
+    /// A certificate of an administrator and its key, PEM.
+    pub fn client_certificate(&self) -> Result<[String; 2]> {
+        let admin = self.credentials("admin-inline", Some("system:masters"))?;
+        let read = |file: &Path| {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+        };
+        Ok([read(&admin.certificate)?, read(&admin.key)?])
     }
 
     /// Issues a certificate of the cluster's authority for a client.
