@@ -52,18 +52,20 @@ async fn three_control_planes_are_there(lab: &mut Lab, before: &mut BTreeSet<Str
     objects::make_control_planes(&lab.plane, FIRST)?;
     for node in NODES {
         lab.add_node(node)?;
-        let found = lab.seen("the next machine", || {
-            let found = objects::unprovided(&lab.plane, CONTROL_PLANES)?.context("none yet")?;
-            objects::provide(&lab.plane, &found, "kubeadmconfig", node)
-        });
-        found.await?;
+        lab.seen("the next machine", || provide_next(lab, node))
+            .await?;
         static_pods(lab, node)?;
     }
-    lab.seen("all are nodes", || all_are_up_to_date(lab, FIRST))
-        .await?;
+    let ready = lab.seen("all are nodes", || all_are_up_to_date(lab, FIRST));
+    ready.await?;
     *before = uids(lab)?;
-    ensure!(before.len() == NODES.len(), "{before:?}");
     Ok(())
+}
+
+fn provide_next(lab: &Lab, node: &str) -> Outcome {
+    let found = objects::unprovided(&lab.plane, CONTROL_PLANES)?;
+    let found = found.context("there is none yet")?;
+    objects::provide(&lab.plane, &found, "kubeadmconfig", node)
 }
 
 fn static_pods(lab: &Lab, node: &str) -> Outcome {
@@ -123,22 +125,20 @@ async fn each_gets_the_image_in_place(lab: &Lab, before: &BTreeSet<String>) -> O
     objects::template(&lab.plane, "v2", &spec)?;
     roll(lab, "v2")?;
     for _ in NODES {
-        let next = lab
-            .seen("the next pool", || the_only_pool(lab, before))
-            .await?;
+        let next = lab.seen("the next pool", || the_only_pool(lab, before));
+        let next = next.await?;
         lab.operator_says(&next, "Done", "1 of 1 nodes", 1)?;
-        let gone = lab.seen("its end", || {
-            ensure!(
-                lab.plane.kubectl().get(&[&pool(&next)]).is_err(),
-                "its pool is there"
-            );
-            Ok(())
-        });
-        gone.await?;
+        lab.seen("its end", || has_no_pool(lab, &next)).await?;
     }
-    lab.seen("all have it", || all_are_up_to_date(lab, SECOND))
-        .await?;
+    let all = lab.seen("all have it", || all_are_up_to_date(lab, SECOND));
+    all.await?;
     ensure!(uids(lab)? == *before, "one was replaced");
+    Ok(())
+}
+
+fn has_no_pool(lab: &Lab, uid: &str) -> Outcome {
+    let shown = lab.plane.kubectl().get(&[&pool(uid)]);
+    ensure!(shown.is_err(), "its pool is there");
     Ok(())
 }
 

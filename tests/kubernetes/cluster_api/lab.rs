@@ -69,6 +69,15 @@ impl Lab {
         Ok(())
     }
 
+    /// Waits for the deployment's machine, and has it be this node; returns the id of the Machine.
+    pub(super) async fn have_machine(&self, node: &str) -> anyhow::Result<String> {
+        let plane = &self.plane;
+        let provided = self.seen("its objects", || objects::provide_worker(plane, node));
+        provided.await?;
+        self.seen("its node", || objects::machine_of(plane, node))
+            .await
+    }
+
     /// Waits until the managers' log has these words.
     pub(super) async fn managers_log(&self, words: &str) -> Outcome {
         self.seen(&format!("a manager's log: {words}"), || {

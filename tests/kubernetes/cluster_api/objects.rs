@@ -194,7 +194,8 @@ pub(super) fn patch_status(plane: &ControlPlane, object: &str, patch: &str) -> O
     plane.kubectl().run(&patch).map(drop)
 }
 
-const OF_THE_DEPLOYMENT: &str = "cluster.x-k8s.io/deployment-name=workers";
+/// The label of what belongs to the deployment.
+pub(super) const OF_THE_DEPLOYMENT: &str = "cluster.x-k8s.io/deployment-name=workers";
 
 /// The Machines of the deployment.
 pub(super) fn machines(plane: &ControlPlane) -> anyhow::Result<Vec<Value>> {
@@ -234,4 +235,23 @@ pub(super) fn condition(object: &Value, kind: &str) -> String {
 pub(super) fn mark(machine: &Value) -> String {
     let mark = &machine["metadata"]["annotations"]["cluster.x-k8s.io/skip-remediation"];
     mark.as_str().unwrap_or_default().to_owned()
+}
+
+/// No update is under way.
+pub(super) fn no_pool_is_left(plane: &ControlPlane) -> Outcome {
+    let pools = plane.kubectl().get(&["pools"])?;
+    let is_empty = pools["items"].as_array().is_some_and(Vec::is_empty);
+    ensure!(is_empty, "{pools:#}");
+    Ok(())
+}
+
+/// The id of the deployment's Machine that is this node, once it is.
+pub(super) fn machine_of(plane: &ControlPlane, node: &str) -> anyhow::Result<String> {
+    let machines = machines(plane)?;
+    let found = machines
+        .iter()
+        .find(|it| it["status"]["nodeRef"]["name"] == node);
+    found
+        .map(uid)
+        .with_context(|| format!("no Machine has the node {node}"))
 }

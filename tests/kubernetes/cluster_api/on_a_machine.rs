@@ -50,6 +50,31 @@ impl Lab {
         })
     }
 
+    /// The operator has asked the node to change.
+    fn upgrades(&self) -> Outcome {
+        let upgrade = format!("machine-{}.{NAME}.1", self.uid);
+        let kubectl = self.cluster.plane.kubectl();
+        let shown = kubectl.get(&["nodeupgrade", &upgrade])?;
+        ensure!(
+            shown["status"]["phase"] == "Upgrading",
+            "{:#}",
+            shown["status"]
+        );
+        Ok(())
+    }
+
+    /// Cluster API calls the update finished, and it is the same Machine.
+    fn is_updated(&self) -> Outcome {
+        let machine = machine(&self.cluster.plane)?;
+        ensure!(uid(&machine) == self.uid, "it was replaced");
+        for (kind, words) in [("Updating", "NotUpdating"), ("UpToDate", "True")] {
+            let condition = condition(&machine, kind);
+            ensure!(condition.contains(words), "{condition}");
+        }
+        ensure!(mark(&machine).is_empty(), "{machine:#}");
+        Ok(())
+    }
+
     fn image(&self, version: &str) -> String {
         self.cluster.registry.installer_for_guest(version)
     }
@@ -71,22 +96,11 @@ async fn a_machine_gets_another_image_in_place(scratch: Scratch) -> Outcome {
 
 async fn the_node_is_a_machine(lab: &mut Lab) -> Outcome {
     let plane = &lab.cluster.plane;
-    objects::register(
-        plane,
-        &lab.extension.url(),
-        &json!({"neverReplace": "true"}),
-    )?;
+    let settings = json!({"neverReplace": "true"});
+    objects::register(plane, &lab.extension.url(), &settings)?;
     objects::make_cluster(plane, &lab.image("v0.1.0"))?;
-    eventually("the machine's objects", || {
-        objects::provide_worker(plane, NAME)
-    })
-    .await?;
-    let found = eventually("the Machine has its node", || {
-        let machine = machine(plane)?;
-        ensure!(machine["status"]["nodeRef"]["name"] == NAME, "{machine:#}");
-        Ok(uid(&machine))
-    });
-    lab.uid = found.await?;
+    eventually("its objects", || objects::provide_worker(plane, NAME)).await?;
+    lab.uid = eventually("its node", || objects::machine_of(plane, NAME)).await?;
     Ok(())
 }
 
@@ -95,17 +109,7 @@ async fn the_upgrade_begins_and_the_machine_is_protected(lab: &Lab) -> Outcome {
     let spec = json!({"osImage": lab.image("v0.2.0"), "memoryMiB": 1024});
     objects::template(plane, "v2", &spec)?;
     objects::roll(plane, "v2")?;
-    let upgrade = format!("machine-{}.{NAME}.1", lab.uid);
-    eventually("the node upgrades", || {
-        let shown = plane.kubectl().get(&["nodeupgrade", &upgrade])?;
-        ensure!(
-            shown["status"]["phase"] == "Upgrading",
-            "{:#}",
-            shown["status"]
-        );
-        Ok(())
-    })
-    .await?;
+    eventually("the node upgrades", || lab.upgrades()).await?;
     let machine = machine(plane)?;
     ensure!(mark(&machine) == "instar-capi-extension", "{machine:#}");
     Ok(())
@@ -124,18 +128,7 @@ async fn the_extension_is_killed_and_comes_back(lab: &mut Lab) -> Outcome {
 }
 
 async fn the_same_machine_runs_the_image(lab: &Lab) -> Outcome {
-    let plane = &lab.cluster.plane;
-    eventually("the update has ended", || {
-        let machine = machine(plane)?;
-        ensure!(uid(&machine) == lab.uid, "it was replaced");
-        for (kind, words) in [("Updating", "NotUpdating"), ("UpToDate", "True")] {
-            let condition = condition(&machine, kind);
-            ensure!(condition.contains(words), "{condition}");
-        }
-        ensure!(mark(&machine).is_empty(), "{machine:#}");
-        Ok(())
-    })
-    .await?;
+    eventually("the update has ended", || lab.is_updated()).await?;
     let node = lab.cluster.node()?;
     let version = &node["metadata"]["labels"]["instar.dev/version"];
     ensure!(version == "v0.2.0", "{version}");
@@ -151,10 +144,5 @@ async fn exactly_one_upgrade_ran(lab: &Lab) -> Outcome {
         .filter(|line| line.contains(": rollout "))
         .count();
     ensure!(rollouts == 1, "{rollouts} rollouts");
-    let pools = lab.cluster.plane.kubectl().get(&["pools"])?;
-    ensure!(
-        pools["items"].as_array().is_some_and(Vec::is_empty),
-        "{pools:#}"
-    );
-    Ok(())
+    objects::no_pool_is_left(&lab.cluster.plane)
 }

@@ -252,6 +252,11 @@ impl CapiExtension {
         Ok(extension)
     }
 
+    /// Gives it another certificate, while it runs.
+    pub fn renew(&self, plane: &ControlPlane) -> Result<()> {
+        plane.serving_certificate(&self.folder, "extension")
+    }
+
     /// Where its hooks are.
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.port.port())
