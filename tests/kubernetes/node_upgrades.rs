@@ -12,7 +12,7 @@ use instar_tests::{
 };
 
 use self::fleet::Fleet;
-pub(crate) use self::fleet::join;
+pub(crate) use self::fleet::{BROKEN, REASON, join, push_versions};
 pub(crate) use self::told::granted;
 use self::told::{Told, column, is_told};
 use crate::PATIENCE;

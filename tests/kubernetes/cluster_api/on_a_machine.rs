@@ -3,14 +3,14 @@
 use anyhow::ensure;
 use instar_pki::Role;
 use instar_tests::{
-    CapiExtension, ClusterApi, FleetOperator, Identity, ImageUnderTest, Node, Outcome, Scratch,
-    Test, chapters, install_fleet_operator, tests,
+    CapiExtension, ClusterApi, FleetOperator, Identity, Node, Outcome, Scratch, Test, chapters,
+    install_fleet_operator, tests,
 };
 use serde_json::json;
 
 use super::objects::{self, condition, machine, mark, uid};
 use crate::cluster::{Cluster, NAME};
-use crate::node_upgrades::{eventually, join};
+use crate::node_upgrades::{BROKEN, REASON, eventually, join, push_versions};
 
 pub(super) fn tests() -> Vec<Test> {
     tests![a_machine_gets_another_image_in_place]
@@ -30,8 +30,7 @@ struct Lab {
 impl Lab {
     async fn start(scratch: &Scratch) -> anyhow::Result<Self> {
         let cluster = Cluster::start(scratch)?;
-        let registry = &cluster.registry;
-        registry.push_installer_without_kernel(&ImageUnderTest::first()?)?;
+        push_versions(&cluster, scratch)?;
         install_fleet_operator(&cluster.plane)?;
         let identity = Identity::administrator()?;
         let node = cluster.plan_fleet_node(scratch, &identity, NAME)?;
@@ -75,6 +74,18 @@ impl Lab {
         Ok(())
     }
 
+    /// The update has failed for the reason that the version gave, and it is the same Machine.
+    fn has_failed(&self) -> Outcome {
+        let log = self.extension.log()?;
+        ensure!(log.contains(REASON), "no word of the reason");
+        let machine = machine(&self.cluster.plane)?;
+        let updating = condition(&machine, "Updating");
+        ensure!(updating.contains("InPlaceUpdateFailed"), "{updating}");
+        ensure!(uid(&machine) == self.uid, "it was replaced");
+        ensure!(mark(&machine) == "instar-capi-extension", "{machine:#}");
+        Ok(())
+    }
+
     fn image(&self, version: &str) -> String {
         self.cluster.registry.installer_for_guest(version)
     }
@@ -88,6 +99,7 @@ async fn a_machine_gets_another_image_in_place(scratch: Scratch) -> Outcome {
         the_extension_is_killed_and_comes_back(&mut lab),
         the_same_machine_runs_the_image(&lab),
         exactly_one_upgrade_ran(&lab),
+        a_version_that_gives_itself_up_replaces_nothing(&lab),
     ]
     .await;
     println!("{}\n{}", lab.operator.log()?, lab.extension.log()?);
@@ -145,4 +157,18 @@ async fn exactly_one_upgrade_ran(lab: &Lab) -> Outcome {
         .count();
     ensure!(rollouts == 1, "{rollouts} rollouts");
     objects::no_pool_is_left(&lab.cluster.plane)
+}
+
+/// The node is back at its version, and the Machine, which is never to be replaced, keeps its mark.
+async fn a_version_that_gives_itself_up_replaces_nothing(lab: &Lab) -> Outcome {
+    let plane = &lab.cluster.plane;
+    let spec = json!({"osImage": lab.image(BROKEN), "memoryMiB": 1024});
+    objects::template(plane, "v3", &spec)?;
+    objects::roll(plane, "v3")?;
+    eventually("the failure", || lab.has_failed()).await?;
+    let node = lab.cluster.node()?;
+    let version = &node["metadata"]["labels"]["instar.dev/version"];
+    ensure!(version == "v0.2.0", "{version}");
+    ensure!(node["spec"]["unschedulable"].is_null(), "{node:#}");
+    Ok(())
 }
