@@ -40,6 +40,7 @@ async fn the_manager_and_the_extension_agree(scratch: Scratch) -> Outcome {
         uid: String::new(),
     };
     chapters![
+        the_shipped_manifest_is_taken(&worker),
         the_extension_is_discovered(&worker),
         a_machine_becomes_a_node(&mut worker),
         another_image_makes_a_pool_and_protects_the_machine(&worker),
@@ -78,6 +79,17 @@ impl Worker {
             })
             .await
     }
+}
+
+/// By the API server and the manager's webhooks; the extension itself runs beside them here.
+async fn the_shipped_manifest_is_taken(worker: &Worker) -> Outcome {
+    let manifest = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../operator/deploy/instar-capi-extension.yaml"
+    );
+    let apply = ["apply", "--dry-run=server", "-f", manifest];
+    println!("{}", worker.lab.plane.kubectl().run(&apply)?);
+    Ok(())
 }
 
 async fn the_extension_is_discovered(worker: &Worker) -> Outcome {

@@ -27,15 +27,15 @@ use super::wire::Hook;
 use crate::failure::Error;
 use crate::way;
 
-/// A connection has one request, whose handler has 20 s.
+/// A connection has one request, whose handler has 20 s. The core manager has up to 100 Machines at once.
 const LIMITS: Limits = Limits {
-    connections: 64,
+    connections: 128,
     life: Duration::from_secs(40),
 };
 /// Timeout for a handshake, for the head of a request, and for its body.
 const HEAD: Duration = Duration::from_secs(5);
-/// Limit on a request, in bytes, as Cluster API's own server has it.
-const LONGEST: usize = 20 << 20;
+/// Limit on a request, in bytes: it has six objects at most, and an object of a cluster 1.5 MiB.
+const LONGEST: usize = 10 << 20;
 
 /// How the server runs.
 #[derive(Clone, Debug, clap::Args)]
