@@ -197,10 +197,7 @@ async fn the_update_ends_once_the_node_runs_the_image(worker: &Worker) -> Outcom
 }
 
 async fn what_cannot_change_in_place_stops_where_nothing_is_replaced(worker: &Worker) -> Outcome {
-    worker
-        .lab
-        .register(&json!({"neverReplace": "true"}))
-        .await?;
+    objects::never_replace(&worker.lab.plane, "true")?;
     tokio::time::sleep(Duration::from_secs(5)).await;
     objects::template(
         &worker.lab.plane,
@@ -216,7 +213,7 @@ async fn what_cannot_change_in_place_stops_where_nothing_is_replaced(worker: &Wo
 
 async fn it_is_replaced_where_that_is_allowed(worker: &Worker) -> Outcome {
     let lab = &worker.lab;
-    lab.register(&json!({"neverReplace": "false"})).await?;
+    objects::never_replace(&lab.plane, "false")?;
     let taken = lab.seen("it is replaced", || is_taken(&lab.plane, &worker.uid));
     taken.await?;
     objects::no_pool_is_left(&lab.plane)

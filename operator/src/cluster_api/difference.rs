@@ -28,6 +28,14 @@ impl Shape {
             Self::MachineSet => &object["spec"]["template"]["spec"],
         }
     }
+
+    /// The annotations of a machine in an object; null if it has none.
+    pub(super) fn annotations(self, object: &Value) -> &Value {
+        match self {
+            Self::Machine => &object["metadata"]["annotations"],
+            Self::MachineSet => &object["spec"]["template"]["metadata"]["annotations"],
+        }
+    }
 }
 
 /// What differs.
@@ -173,7 +181,7 @@ mod tests {
     }
 
     fn found(one: [&Value; 3], other: [&Value; 3]) -> Difference {
-        let settings = Settings::read(&BTreeMap::new()).unwrap();
+        let settings = Settings::of_machine(&BTreeMap::new(), &Value::Null).unwrap();
         let both = [Shape::Machine, Shape::MachineSet].map(|shape| {
             let of = |[machine, infrastructure, bootstrap]: [&Value; 3]| {
                 objects(machine, infrastructure, bootstrap, shape)

@@ -40,9 +40,10 @@ pub(super) async fn update(management: &Client, request: UpdateMachine) -> Answe
 }
 
 async fn drive(management: &Client, request: &UpdateMachine) -> Result<Answer, Trouble> {
-    let settings = Settings::read(&request.settings).map_err(Trouble::Lasting)?;
     let named = &request.desired.machine.metadata;
     let machine = Machine::read(management, &named.namespace, &named.name).await?;
+    let settings = Settings::of_machine(&request.settings, &machine.annotations);
+    let settings = settings.map_err(Trouble::Lasting)?;
     let api_version = &request.desired.infrastructure_machine.api_version;
     let image = machine.os_image(management, api_version, &settings.os_image);
     let image = image.await?;

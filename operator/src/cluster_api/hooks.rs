@@ -34,7 +34,8 @@ fn can_update(shape: Shape, body: &[u8]) -> Answer {
         Ok(request) => request,
         Err(why) => return Answer::Failure(why),
     };
-    let settings = match Settings::read(&request.settings) {
+    let annotations = shape.annotations(&request.desired.machine);
+    let settings = match Settings::of_machine(&request.settings, annotations) {
         Ok(settings) => settings,
         Err(why) => return Answer::Failure(why),
     };
@@ -53,7 +54,7 @@ fn can_update(shape: Shape, body: &[u8]) -> Answer {
         false => Answer::no(format!("cannot change in place: {why}")),
         // Without a patch it would be replaced; a failure stops it here, and is tried again.
         true => Answer::Failure(format!(
-            "{name} cannot change in place, and neverReplace is set: take back {why}; or delete Machines yourself, one by one"
+            "{name} cannot change in place, and is never to be replaced: take back {why}; or delete Machines yourself, one by one"
         )),
     }
 }

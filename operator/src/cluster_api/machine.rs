@@ -31,6 +31,8 @@ pub(super) struct Machine {
     pub(super) cluster: String,
     /// Its node there.
     pub(super) node: String,
+    /// Null if it has none.
+    pub(super) annotations: Value,
     infrastructure: Reference,
     version: String,
     mark: Mark,
@@ -72,6 +74,7 @@ impl Machine {
             uid: text("/metadata/uid")?,
             cluster: text("/spec/clusterName")?,
             node: text("/status/nodeRef/name")?,
+            annotations: object["metadata"]["annotations"].clone(),
             infrastructure: Reference {
                 group: text("/spec/infrastructureRef/apiGroup")?,
                 kind: text("/spec/infrastructureRef/kind")?,

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::field_path::FieldPath;
-use crate::api::{Drain, PoolSpec};
+use crate::api::{Drain, NEVER_REPLACE, PoolSpec};
 use crate::policy;
 
 /// What the user has set.
@@ -22,11 +24,32 @@ pub(super) struct Settings {
 const NAMES: &str = "osImagePath, neverReplace, drainTimeout, patience";
 
 impl Settings {
+    /// Reads those of a Machine with these annotations, which may be null: the Machine itself may be one that is never replaced.
+    ///
+    /// # Errors
+    /// As [`Self::read`], also for the annotation.
+    pub(super) fn of_machine(
+        settings: &BTreeMap<String, String>,
+        annotations: &Value,
+    ) -> Result<Self, String> {
+        let mut read = Self::read(settings)?;
+        read.never_replace |= match annotations[NEVER_REPLACE].as_str() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(other) => {
+                return Err(format!(
+                    "annotation {NEVER_REPLACE}: {other} is neither true nor false"
+                ));
+            }
+        };
+        Ok(read)
+    }
+
     /// Reads them.
     ///
     /// # Errors
     /// A setting is not known or has no meaning; says which. A misspelt `neverReplace` must not replace machines.
-    pub(super) fn read(settings: &BTreeMap<String, String>) -> Result<Self, String> {
+    fn read(settings: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut read = Self {
             os_image: "/spec/osImage".parse()?,
             never_replace: false,
@@ -83,7 +106,18 @@ mod tests {
     fn read(settings: &[(&str, &str)]) -> Result<Settings, String> {
         let settings = settings.iter();
         let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Settings::read(&settings.collect())
+        Settings::of_machine(&settings.collect(), &Value::Null)
+    }
+
+    #[test]
+    fn a_machine_itself_may_be_one_that_is_never_replaced() {
+        let read = |value: &str| {
+            let annotations = serde_json::json!({ NEVER_REPLACE: value });
+            Settings::of_machine(&BTreeMap::new(), &annotations)
+        };
+        assert!(read("true").unwrap().never_replace);
+        assert!(!read("false").unwrap().never_replace);
+        assert!(read("yes").unwrap_err().contains(NEVER_REPLACE));
     }
 
     #[test]

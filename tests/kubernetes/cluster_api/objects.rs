@@ -125,6 +125,21 @@ pub(super) fn roll(plane: &ControlPlane, template: &str) -> Outcome {
     plane.kubectl().run(&patch).map(drop)
 }
 
+/// Says whether the deployment's Machines are never to be replaced.
+pub(super) fn never_replace(plane: &ControlPlane, value: &str) -> Outcome {
+    let annotations = json!({"instar.dev/never-replace": value});
+    let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
+    let patch = [
+        "patch",
+        "machinedeployment",
+        "workers",
+        "--type=merge",
+        "-p",
+        &patch.to_string(),
+    ];
+    plane.kubectl().run(&patch).map(drop)
+}
+
 /// Makes a health check of the deployment's Machines that does not wait.
 pub(super) fn make_health_check(plane: &ControlPlane) -> Outcome {
     let unhealthy = json!([{"type": "Ready", "status": "False", "timeoutSeconds": 1}]);
