@@ -122,9 +122,15 @@ upgrade-image: tools ## Build the image for jobs that upgrade their node: target
 
 .PHONY: operator-image
 operator-image: tools ## Build the image of the operator for Kubernetes: target/image/operator
-	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) -p instar-operator
+	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) -p instar-operator --bin instar-operator
 	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-operator --entrypoint /instar-operator \
 	    --out target/image/operator --label org.opencontainers.image.version=$(VERSION)
+
+.PHONY: capi-extension-image
+capi-extension-image: tools ## Build the image of the extension server for Cluster API: target/image/capi-extension
+	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) -p instar-operator --bin instar-capi-extension
+	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/instar-capi-extension --entrypoint /instar-capi-extension \
+	    --out target/image/capi-extension --label org.opencontainers.image.version=$(VERSION)
 
 .PHONY: channel-image
 channel-image: build tools ## Build the image of instar-channel, which serves the channels below /channels: target/image/channel

@@ -17,6 +17,8 @@
 //! - `cluster`: the cluster as all of them see it: the client, the stores of watched objects
 //! - `record_store`: the record of a rollout in the status of its pool
 //! - `lease`: who drives
+//! - `way`: the ways to clusters
+//! - `cluster_api`: another program of this package, which makes pools for Cluster API
 //! - pure parts: `rollouts` (when a new rollout begins), `shown` (record → status, conditions, NodeUpgrades), `policy` (Pool → the engine's
 //!   policy), `node` (Node → what a rollout needs of it), `eviction` (which pods have to go)
 //! - `manifest`: definitions, rights and the deployment as YAML
@@ -34,6 +36,7 @@
 pub mod api;
 mod channels;
 mod cluster;
+pub mod cluster_api;
 mod eviction;
 mod failure;
 mod lease;
@@ -49,6 +52,7 @@ mod run;
 mod serve;
 mod shown;
 mod upgrade;
+mod way;
 
 pub use failure::Error;
 pub use run::{Options, run};

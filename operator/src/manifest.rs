@@ -67,7 +67,8 @@ pub fn template() -> Result<String, Error> {
     documents(&TEMPLATE.objects())
 }
 
-fn documents<T: Serialize>(all: &[T]) -> Result<String, Error> {
+/// Objects as YAML.
+pub(crate) fn documents<T: Serialize>(all: &[T]) -> Result<String, Error> {
     let texts = all.iter().map(|one| {
         let value = serde_json::to_value(one).map_err(|error| Error::Other(error.to_string()))?;
         serde_saphyr::to_string(&value).map_err(|error| Error::Other(error.to_string()))
@@ -146,16 +147,7 @@ impl Place {
 
     /// A role, and its binding to the account of this name.
     fn granted(self, kind: &str, metadata: &Value, name: &str, rules: &Value) -> [Value; 2] {
-        let group = "rbac.authorization.k8s.io";
-        let version = format!("{group}/v1");
-        let account = json!({"kind": "ServiceAccount", "name": name, "namespace": self.namespace});
-        [
-            json!({"apiVersion": version, "kind": kind, "metadata": metadata, "rules": rules}),
-            json!({
-                "apiVersion": version, "kind": format!("{kind}Binding"), "metadata": metadata,
-                "roleRef": {"apiGroup": group, "kind": kind, "name": name}, "subjects": [account],
-            }),
-        ]
+        granted(kind, metadata, name, self.namespace, rules)
     }
 
     fn deployment(self) -> Value {
@@ -209,6 +201,27 @@ impl Place {
 /// The group of leases.
 const LEASES: &str = "coordination.k8s.io";
 
-fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
+/// A rule of a role.
+pub(crate) fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
+}
+
+/// A role, and its binding to an account of the namespace, both of this name.
+pub(crate) fn granted(
+    kind: &str,
+    metadata: &Value,
+    name: &str,
+    namespace: &str,
+    rules: &Value,
+) -> [Value; 2] {
+    let group = "rbac.authorization.k8s.io";
+    let version = format!("{group}/v1");
+    let account = json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
+    [
+        json!({"apiVersion": version, "kind": kind, "metadata": metadata, "rules": rules}),
+        json!({
+            "apiVersion": version, "kind": format!("{kind}Binding"), "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": kind, "name": name}, "subjects": [account],
+        }),
+    ]
 }

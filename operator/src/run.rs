@@ -6,14 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -28,11 +27,10 @@ use crate::page;
 use crate::pool::Keeper;
 use crate::serve;
 use crate::upgrade::uncordon;
+use crate::way;
 
 /// The name of the lease.
 const LEASE: &str = "instar-operator";
-/// Timeout of a call, for each part of it.
-const CALL: Duration = Duration::from_secs(15);
 
 /// How the operator runs.
 #[derive(Clone, Debug, clap::Args)]
@@ -73,9 +71,9 @@ pub fn run(options: Options) -> Result<(), Error> {
 }
 
 async fn operate(options: Options) -> Result<(), Error> {
-    let client = client(Some(CALL)).await?;
+    let client = way::client(Some(way::CALL)).await?;
     if let Some(listen) = options.page {
-        page::begin(listen, way().await?).await?;
+        page::begin(listen, way::way().await?).await?;
     }
     let leases: Api<Lease> = Api::namespaced(client.clone(), &options.namespace);
     let identity = options.identity.clone().unwrap_or_else(own_name);
@@ -106,26 +104,6 @@ async fn operate(options: Options) -> Result<(), Error> {
     }
 }
 
-/// A client of the cluster whose answers come within this time. Watches are silent for longer, and have a limit of their own for that.
-async fn client(read: Option<Duration>) -> Result<Client, Error> {
-    let mut config = way().await?;
-    config.read_timeout = read;
-    Client::try_from(config).map_err(Error::calling("the way to the cluster cannot be used"))
-}
-
-/// The way to the cluster, and this process's credentials.
-async fn way() -> Result<Config, Error> {
-    let found = Config::infer().await;
-    let mut config =
-        found.map_err(|error| Error::Other(format!("there is no way to the cluster: {error}")))?;
-    // An eviction that a budget forbids is refused with a time to wait: the drain has to know of it, and not wait in the client.
-    config.default_retry = false;
-    config.connect_timeout = Some(CALL);
-    config.reset_reader_on_write = true;
-    config.write_timeout = Some(CALL);
-    Ok(config)
-}
-
 fn own_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}_{}", host.trim(), std::process::id())
@@ -151,7 +129,7 @@ async fn watch(
     options: &Options,
     shown: serve::Shown,
 ) -> Result<(), Error> {
-    let watches = self::client(None).await?;
+    let watches = way::client(None).await?;
     let (nodes, node_writer) = reflector::store();
     let (pools, pool_writer) = reflector::store();
     let (upgrades, upgrade_writer) = reflector::store();

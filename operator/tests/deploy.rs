@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use instar_operator::manifest;
+use instar_operator::{cluster_api, manifest};
 use serde_json::Value;
 
 fn is_generated(file: &str, text: &str) {
@@ -22,6 +22,10 @@ fn is_generated(file: &str, text: &str) {
 #[test]
 fn the_files_are_generated() {
     is_generated("deploy/instar-operator.yaml", &manifest::all().unwrap());
+    is_generated(
+        "deploy/instar-capi-extension.yaml",
+        &cluster_api::manifest::management().unwrap(),
+    );
     is_generated(
         "chart/crds/instar.dev.yaml",
         &manifest::definitions().unwrap(),

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod cluster;
+mod cluster_api;
 mod control_plane;
 mod followed;
 mod kept;
@@ -32,6 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 fn main() -> ExitCode {
     let areas = [
+        cluster_api::tests(),
         control_plane::tests(),
         followed::tests(),
         kured::tests(),

@@ -12,6 +12,7 @@ use instar_tests::{
 };
 
 use self::fleet::Fleet;
+pub(crate) use self::fleet::{BROKEN, REASON, join, push_versions};
 pub(crate) use self::told::granted;
 use self::told::{Told, column, is_told};
 use crate::PATIENCE;
@@ -320,9 +321,9 @@ async fn kubectl_tells_the_story(fleet: &Fleet) -> Outcome {
 
 async fn a_bad_version_stops_after_the_first_node(fleet: &Fleet) -> Outcome {
     let plane = &fleet.cluster.plane;
-    let image = fleet.image(fleet::BROKEN);
+    let image = fleet.image(BROKEN);
     fleet.roll(&image, "")?;
-    fleet.told("Halted", fleet::REASON).await?;
+    fleet.told("Halted", REASON).await?;
     let shown = Told::of(plane, "lab")?;
     fleet.print(&["get", "nodeupgrades", "-o", "wide"])?;
     ensure!(shown.condition("Failed") == "True/NodeFailed", "{shown:?}");

@@ -26,3 +26,7 @@ pub const API_ADDRESS: &str = "instar.dev/api-address";
 pub const COMMAND: &str = "instar.dev/command";
 /// The label of a NodeUpgrade with the name of its pool.
 pub const POOL_LABEL: &str = "instar.dev/pool";
+/// The annotation of a pool with the Machine of Cluster API that it updates, as NAMESPACE.NAME.
+pub const MACHINE: &str = "instar.dev/machine";
+/// The annotation of a Machine of Cluster API that is never to be replaced for an update: `true`.
+pub const NEVER_REPLACE: &str = "instar.dev/never-replace";

@@ -19,8 +19,8 @@ use crate::shown::is_ready;
 /// The nodes, in the order in which they go.
 pub(super) const NAMES: [&str; 2] = ["worker-1", "worker-2"];
 /// The version that gives itself up, and why.
-pub(super) const BROKEN: &str = "v0.3.0";
-pub(super) const REASON: &str = "the moon is full";
+pub(crate) const BROKEN: &str = "v0.3.0";
+pub(crate) const REASON: &str = "the moon is full";
 
 /// Whether each node is cordoned, a line for each change.
 const CORDONS: [&str; 5] = [
@@ -239,7 +239,7 @@ async fn boot(
 }
 
 /// The registry gets the first version as well, and one that gives itself up.
-fn push_versions(cluster: &Cluster, scratch: &Scratch) -> Outcome {
+pub(crate) fn push_versions(cluster: &Cluster, scratch: &Scratch) -> Outcome {
     let registry = &cluster.registry;
     registry.push_installer_without_kernel(&ImageUnderTest::first()?)?;
     let broken = OciImage::read(&ImageUnderTest::second()?.installer())?;
@@ -249,7 +249,7 @@ fn push_versions(cluster: &Cluster, scratch: &Scratch) -> Outcome {
 }
 
 /// Waits until the node is ready, and says where its API is: behind a port of this host.
-async fn join(cluster: &Cluster, node: &Node, name: &str) -> Outcome {
+pub(crate) async fn join(cluster: &Cluster, node: &Node, name: &str) -> Outcome {
     let kubectl = cluster.plane.kubectl();
     eventually("the node appears", || kubectl.get(&["node", name])).await?;
     let address = format!("instar.dev/api-address={}", node.endpoint()?);

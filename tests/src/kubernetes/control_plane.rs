@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use instar_qemu::{OwnedProcess, PortLease, lease_port};
 use serde_json::Value;
 
@@ -120,6 +122,57 @@ impl ControlPlane {
             token,
         );
         folder.write("kubeconfig", text)
+    }
+
+    /// The administrator's kubeconfig.
+    pub(super) fn admin_kubeconfig(&self) -> PathBuf {
+        self.authority
+            .own()
+            .certificate
+            .with_file_name("admin.conf")
+    }
+
+    /// The administrator's kubeconfig with all that it needs in itself, as Cluster API keeps it in a Secret.
+    pub fn inline_kubeconfig(&self) -> Result<String> {
+        let [certificate, key] = self.client_certificate()?.map(|text| STANDARD.encode(text));
+        Ok(format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: own\n\
+             clusters:\n- name: own\n  cluster: {{server: \"{}\", certificate-authority-data: {}}}\n\
+             users:\n- name: own\n  user: {{client-certificate-data: {certificate}, client-key-data: {key}}}\n\
+             contexts:\n- name: own\n  context: {{cluster: own, user: own}}\n",
+            self.apiserver.address(),
+            STANDARD.encode(self.authority.certificate()),
+        ))
+    }
+
+    /// A certificate of an administrator and its key, PEM.
+    pub fn client_certificate(&self) -> Result<[String; 2]> {
+        let admin = self.credentials("admin-inline", Some("system:masters"))?;
+        let read = |file: &Path| {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+        };
+        Ok([read(&admin.certificate)?, read(&admin.key)?])
+    }
+
+    /// Issues a certificate of the cluster's authority for a client.
+    pub(super) fn credentials(&self, name: &str, group: Option<&str>) -> Result<Credentials> {
+        self.authority.issue(name, name, group, &[])
+    }
+
+    /// Issues a certificate of the cluster's authority for a server of this host: the files `tls.crt` and `tls.key` in the folder.
+    pub(super) fn serving_certificate(&self, folder: &Scratch, name: &str) -> Result<()> {
+        let names = ["localhost", "127.0.0.1"];
+        let own = self.authority.issue(name, name, None, &names)?;
+        for (from, to) in [(own.certificate, "tls.crt"), (own.key, "tls.key")] {
+            std::fs::copy(&from, folder.join(to))
+                .with_context(|| format!("cannot copy {}", from.display()))?;
+        }
+        Ok(())
+    }
+
+    /// The file of the authority's certificate.
+    pub(super) fn authority_file(&self) -> PathBuf {
+        self.authority.own().certificate
     }
 
     /// The address of the API server for a guest.

@@ -12,6 +12,7 @@
 //! from the internet.
 
 mod authority;
+mod cluster_api;
 mod control_plane;
 mod extensions;
 mod fleet_operator;
@@ -23,6 +24,7 @@ mod peers;
 mod programs;
 mod worker_config;
 
+pub use cluster_api::{CapiExtension, ClusterApi};
 pub use control_plane::ControlPlane;
 pub use extensions::{extension_file, push_extension, push_extension_with};
 pub use fleet_operator::{FleetOperator, install_fleet_operator};

@@ -1,0 +1,173 @@
+//! A Machine and its infrastructure object, in the management cluster.
+
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::field_path::FieldPath;
+use super::trouble::Trouble;
+
+/// The annotation of a Machine that MachineHealthChecks leave alone.
+const SKIP_REMEDIATION: &str = "cluster.x-k8s.io/skip-remediation";
+/// Its value where it is ours. One with another value is a person's, and stays.
+const OURS: &str = "instar-capi-extension";
+
+/// Who keeps health checks away from a Machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    Nobody,
+    Us,
+    Another,
+}
+
+/// A Machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Machine {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// The cluster of which it is a node.
+    pub(super) cluster: String,
+    /// Its node there.
+    pub(super) node: String,
+    /// Null if it has none.
+    pub(super) annotations: Value,
+    infrastructure: Reference,
+    version: String,
+    mark: Mark,
+}
+
+/// An object of the same namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reference {
+    group: String,
+    kind: String,
+    name: String,
+}
+
+impl Machine {
+    /// Reads it.
+    pub(super) async fn read(
+        client: &Client,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Self, Trouble> {
+        let doing = format!("Machine {namespace}/{name} cannot be read");
+        let object = machines(client, namespace).get(name).await;
+        let object = object.map_err(Trouble::of(doing))?;
+        let object = serde_json::to_value(object).unwrap_or_default();
+        Self::of(&object)
+            .map_err(|what| Trouble::Lasting(format!("Machine {namespace}/{name} has no {what}")))
+    }
+
+    /// The Machine of an object; the field that is missing otherwise.
+    fn of(object: &Value) -> Result<Self, &'static str> {
+        let text = |path: &'static str| {
+            let found = object.pointer(path).and_then(Value::as_str);
+            found.map(str::to_owned).ok_or(path)
+        };
+        let mark = object["metadata"]["annotations"].get(SKIP_REMEDIATION);
+        Ok(Self {
+            namespace: text("/metadata/namespace")?,
+            name: text("/metadata/name")?,
+            uid: text("/metadata/uid")?,
+            cluster: text("/spec/clusterName")?,
+            node: text("/status/nodeRef/name")?,
+            annotations: object["metadata"]["annotations"].clone(),
+            infrastructure: Reference {
+                group: text("/spec/infrastructureRef/apiGroup")?,
+                kind: text("/spec/infrastructureRef/kind")?,
+                name: text("/spec/infrastructureRef/name")?,
+            },
+            version: text("/metadata/resourceVersion")?,
+            mark: match mark.map(|it| it == OURS) {
+                None => Mark::Nobody,
+                Some(true) => Mark::Us,
+                Some(false) => Mark::Another,
+            },
+        })
+    }
+
+    /// The OS's image that its infrastructure object names. A request has that object as well, but anybody may send one; who changes the object
+    /// itself is the API server's business. Of the request is the version of its type alone.
+    pub(super) async fn os_image(
+        &self,
+        client: &Client,
+        api_version: &str,
+        path: &FieldPath,
+    ) -> Result<String, Trouble> {
+        let Reference { group, kind, name } = &self.infrastructure;
+        let what = format!("{kind} {}/{name}", self.namespace);
+        let version = api_version.strip_prefix(&format!("{group}/"));
+        let version = version.ok_or_else(|| {
+            Trouble::Lasting(format!(
+                "{what} is not of the type {api_version} of the request"
+            ))
+        })?;
+        let kind = GroupVersionKind::gvk(group, version, kind);
+        let kind = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &self.namespace, &kind);
+        let object = api.get(name).await;
+        let object = object.map_err(Trouble::of(format!("{what} cannot be read")))?;
+        let image = path.of(&object.data["spec"]).and_then(Value::as_str);
+        let image = image.filter(|image| !image.is_empty());
+        let missing = || Trouble::Lasting(format!("{what} has no image at {path}"));
+        image.map(str::to_owned).ok_or_else(missing)
+    }
+
+    /// Keeps health checks away from it, or lets them come; a person's own mark stays.
+    pub(super) async fn protect(&self, client: &Client, is_wanted: bool) -> Result<(), Trouble> {
+        let value = match (self.mark, is_wanted) {
+            (Mark::Nobody, true) => Value::from(OURS),
+            (Mark::Us, false) => Value::Null,
+            _ => return Ok(()),
+        };
+        // Only over what was read: a mark that came meanwhile is a person's.
+        let patch = json!({"metadata": {"resourceVersion": self.version, "annotations": {SKIP_REMEDIATION: value}}});
+        let doing = format!("Machine {}/{} cannot be marked", self.namespace, self.name);
+        let machines = machines(client, &self.namespace);
+        let patched = machines
+            .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        patched.map(|_| ()).map_err(Trouble::of(doing))
+    }
+}
+
+fn machines(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Machine");
+    Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn object(annotations: &Value) -> Value {
+        json!({
+            "metadata": {"namespace": "n", "name": "m", "uid": "u", "resourceVersion": "7", "annotations": annotations},
+            "spec": {"clusterName": "c", "infrastructureRef": {"apiGroup": "g", "kind": "K", "name": "i"}},
+            "status": {"nodeRef": {"name": "worker-1"}},
+        })
+    }
+
+    #[test]
+    fn a_mark_is_ours_only_by_its_value() {
+        for (annotations, expected) in [
+            (Value::Null, Mark::Nobody),
+            (json!({"x": "y"}), Mark::Nobody),
+            (json!({SKIP_REMEDIATION: OURS}), Mark::Us),
+            (json!({SKIP_REMEDIATION: ""}), Mark::Another),
+        ] {
+            assert_eq!(Machine::of(&object(&annotations)).unwrap().mark, expected);
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_missing_is_named() {
+        let mut without_node = object(&Value::Null);
+        without_node["status"] = json!({});
+        assert_eq!(Machine::of(&without_node), Err("/status/nodeRef/name"));
+    }
+}
