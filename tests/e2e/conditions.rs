@@ -206,6 +206,8 @@ async fn the_crash_loop_has_names_and_last_words(watched: &Watched) -> Outcome {
     };
     let what = "both containers are in a crash loop";
     watched.node.wait_until(what, PATIENCE, look).await?;
+    let line = "condition CrashLoop (ServiceKeepsFailing)";
+    watched.node.wait_for_line(line, PATIENCE)?;
     let page = page(&watched.node).await?;
     let sample = "instar_condition{type=\"CrashLoop\",reason=\"ServiceKeepsFailing\"} 1";
     ensure!(page.contains(sample), "{page}");
