@@ -84,9 +84,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         welcome.start.as_str()
     );
 
-    if welcome.start != StartReason::Restart && welcome.workloads == Some(Domain::New) {
-        host_files::clear_domain().context("clear what the last generation's workloads left")?;
-    }
+    clear_domain(&welcome)?;
     let left = read_handover(&mut kept);
     let listener = listener(&init, &mut kept).await?;
     // No hand-over is the same as an empty one.
@@ -204,6 +202,14 @@ fn start_followers(machine: &Arc<Machine>) {
     crate::base::task::spawn(conditions::keep(machine.clone()));
     crate::base::task::spawn(note_time(machine.clone()));
     crate::base::task::spawn(watch_sticks(machine.clone(), api::collect_support));
+}
+
+/// Clears the workload domain if no workload lives on.
+fn clear_domain(welcome: &Welcome) -> anyhow::Result<()> {
+    if welcome.start != StartReason::Restart && welcome.workloads == Some(Domain::New) {
+        host_files::clear_domain().context("clear what the last generation's workloads left")?;
+    }
+    Ok(())
 }
 
 /// Returns the version that init gave up for this generation.

@@ -43,15 +43,22 @@ async fn the_manager_and_the_extension_agree(scratch: Scratch) -> Outcome {
         the_shipped_manifest_is_taken(&worker),
         the_extension_is_discovered(&worker),
         a_machine_becomes_a_node(&mut worker),
-        another_image_makes_a_pool_and_protects_the_machine(&worker),
-        a_killed_extension_goes_on(&mut worker),
-        a_health_check_leaves_the_machine_alone(&worker),
-        a_failure_is_told_and_replaces_nothing(&worker),
-        the_update_ends_once_the_node_runs_the_image(&worker),
+        a_machine_is_updated_in_place(&mut worker),
         what_cannot_change_in_place_stops_where_nothing_is_replaced(&worker),
         it_is_replaced_where_that_is_allowed(&worker),
         a_health_check_takes_one_that_is_not_updated(&mut worker),
         every_right_was_used(&worker),
+    ]
+    .await
+}
+
+async fn a_machine_is_updated_in_place(worker: &mut Worker) -> Outcome {
+    chapters![
+        another_image_makes_a_pool_and_protects_the_machine(worker),
+        a_killed_extension_goes_on(worker),
+        a_health_check_leaves_the_machine_alone(worker),
+        a_failure_is_told_and_replaces_nothing(worker),
+        the_update_ends_once_the_node_runs_the_image(worker),
     ]
     .await
 }

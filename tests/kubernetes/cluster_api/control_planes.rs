@@ -87,10 +87,6 @@ fn static_pods(lab: &Lab, node: &str) -> Outcome {
 }
 
 fn all_are_up_to_date(lab: &Lab, image: &str) -> Outcome {
-    let shown = lab
-        .plane
-        .kubectl()
-        .get(&["instarmachine", "-l", CONTROL_PLANES])?;
     let machines = machines(lab)?;
     ensure!(machines.len() == NODES.len(), "{} Machines", machines.len());
     for machine in &machines {
@@ -99,6 +95,12 @@ fn all_are_up_to_date(lab: &Lab, image: &str) -> Outcome {
         ensure!(updating.contains("NotUpdating"), "{updating}");
         ensure!(mark(machine).is_empty(), "{machine:#}");
     }
+    all_name_the_image(lab, image)
+}
+
+fn all_name_the_image(lab: &Lab, image: &str) -> Outcome {
+    let kubectl = lab.plane.kubectl();
+    let shown = kubectl.get(&["instarmachine", "-l", CONTROL_PLANES])?;
     for machine in shown["items"].as_array().into_iter().flatten() {
         ensure!(machine["spec"]["osImage"] == image, "{machine:#}");
     }

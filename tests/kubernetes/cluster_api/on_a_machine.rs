@@ -27,18 +27,23 @@ struct Lab {
     uid: String,
 }
 
+/// A machine that has joined the cluster as a node.
+async fn boot(cluster: &Cluster, scratch: &Scratch, identity: &Identity) -> anyhow::Result<Node> {
+    let plan = cluster.plan_fleet_node(scratch, identity, NAME)?;
+    let node = plan.boot().await?;
+    join(cluster, &node, NAME).await?;
+    Ok(node)
+}
+
 impl Lab {
     async fn start(scratch: &Scratch) -> anyhow::Result<Self> {
         let cluster = Cluster::start(scratch)?;
         push_versions(&cluster, scratch)?;
         install_fleet_operator(&cluster.plane)?;
         let identity = Identity::administrator()?;
-        let node = cluster.plan_fleet_node(scratch, &identity, NAME)?;
-        let node = node.boot().await?;
-        join(&cluster, &node, NAME).await?;
-        let config = identity
-            .with_role(Role::Upgrader)?
-            .client_config("127.0.0.1")?;
+        let node = boot(&cluster, scratch, &identity).await?;
+        let upgrader = identity.with_role(Role::Upgrader)?;
+        let config = upgrader.client_config("127.0.0.1")?;
         Ok(Self {
             operator: FleetOperator::start(&cluster.plane, scratch, "operator", &config)?,
             _manager: ClusterApi::start(&cluster.plane, scratch)?,
