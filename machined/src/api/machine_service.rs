@@ -19,7 +19,7 @@ use instar_api::common::Data;
 use instar_api::machine as wire;
 use instar_api::machine::machine_service_server::MachineService;
 use tonic::codegen::BoxStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::disk::STATE;
 use crate::machine::Machine;
@@ -260,6 +260,13 @@ impl MachineService for MachineApi {
         request: Request<wire::EtcdMemberListRequest>,
     ) -> Reply<wire::EtcdMemberListResponse> {
         kubernetes::etcd_member_list(self, request).await
+    }
+
+    async fn etcd_recover(
+        &self,
+        request: Request<Streaming<Data>>,
+    ) -> Reply<wire::EtcdRecoverResponse> {
+        kubernetes::etcd_recover(self, request).await
     }
 
     async fn etcd_snapshot(

@@ -12,20 +12,30 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::{MachineApi, Reply};
-use crate::api::{caller, streamed};
-use crate::base::blocking_io;
+use crate::api::caller_credentials::CallerCredentials;
+use crate::api::{caller, changing, streamed};
+use crate::base::error_chain::chain;
 use crate::config::{ControlPlane, Kubernetes};
+use crate::kubernetes::control_plane::administrator;
+use crate::kubernetes::control_plane::beginning::{Refused, Wanted};
 use crate::kubernetes::control_plane::etcd::{Etcd, Snapshot};
-use crate::kubernetes::control_plane::{administrator, begin};
+use crate::kubernetes::control_plane::recovery::{Upload, UploadError};
+use crate::kubernetes::control_plane::snapshot_file::NotASnapshot;
 use crate::machine::{Configured, Machine};
+use crate::operation_lock::Operation;
+use crate::sequences::kubernetes::beginning::{self, BeginError, SnapshotPlace};
 
 /// Limit on the pieces of a snapshot that wait for the caller.
 const AHEAD: usize = 1;
-/// Time limit for the caller to take a piece.
+/// Time limit for the caller to take a piece, or to send one.
 const TAKING: Duration = Duration::from_secs(60);
+/// Time limit for a whole snapshot to come.
+const UPLOADING: Duration = Duration::from_secs(3600);
+/// What a machine without a control plane has not.
+const NO_ETCD: &str = "there is no etcd";
 
 /// The control plane of a config.
 struct Here(Arc<Configured>);
@@ -56,31 +66,117 @@ fn no_kubernetes(what: &str) -> Status {
     Status::unimplemented(format!("{what}: this node runs no Kubernetes"))
 }
 
-/// Begins the cluster, once.
+/// Begins the cluster, once: a new one, or that of a snapshot which was sent before.
 pub(super) async fn bootstrap(
     api: &MachineApi,
     request: Request<wire::BootstrapRequest>,
 ) -> Reply<wire::BootstrapResponse> {
     let metadata = caller::reply_metadata(request.metadata());
-    Here::of(&api.machine, "there is no etcd to bootstrap")?;
-    if request.get_ref().recover_etcd {
-        return Err(Status::unimplemented(
-            "a cluster cannot begin from a snapshot by this call yet: docs/kubernetes.md says how to put one in place",
-        ));
-    }
-    let begun = blocking_io::within(blocking_io::ANSWER, begin).await;
-    begun
-        .map_err(|error| Status::internal(error.to_string()))?
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Status::already_exists(
-                "the cluster has begun already: etcd has its place on this machine",
-            ),
-            _ => Status::internal(format!("cannot make the place of etcd's data: {error}")),
-        })?;
-    tracing::info!("Kubernetes: the cluster begins");
+    let credentials = CallerCredentials::of(&request);
+    let here = Here::of(&api.machine, NO_ETCD)?;
+    tracing::info!("bootstrap asked for by {}", caller::peer(&request));
+    let request = request.into_inner();
+    let wanted = match request.recover_etcd {
+        true => Wanted::FromSnapshot,
+        false => Wanted::New,
+    };
+    let machine = api.machine.clone();
+    changing::to_its_end(async move {
+        let (_, plane) = here.parts(NO_ETCD)?;
+        let with_digest = !request.recover_skip_hash_check;
+        let prepared = beginning::prepare(&machine, plane, wanted, with_digest).await;
+        let prepared = prepared.map_err(|error| begin_status(&error))?;
+        let (of, plane) = (machine.clone(), plane.clone());
+        let begin = async move {
+            let begun = beginning::begin_cluster(&of, &plane, prepared).await;
+            begun.map_err(|error| begin_status(&error))
+        };
+        changing::alone(&machine, credentials, Operation::BeginCluster, begin).await
+    })
+    .await?;
     Ok(Response::new(wire::BootstrapResponse {
         messages: vec![wire::Bootstrap { metadata }],
     }))
+}
+
+fn begin_status(error: &BeginError) -> Status {
+    let text = chain(error);
+    match error {
+        BeginError::Refused(Refused::Begun | Refused::Running | Refused::Starting { .. }) => {
+            Status::already_exists(text)
+        }
+        BeginError::Refused(Refused::NoSnapshot)
+        | BeginError::NoPlace
+        | BeginError::Snapshot(NotASnapshot::NoDigest) => Status::failed_precondition(text),
+        BeginError::Snapshot(NotASnapshot::Io(_)) => Status::internal(text),
+        BeginError::Snapshot(_) => Status::data_loss(text),
+        BeginError::Busy => Status::resource_exhausted(text),
+        BeginError::Room(error) => upload_status(error),
+        BeginError::Interrupted(_) => Status::aborted(text),
+        BeginError::Failed(error) => Status::internal(format!("{error:#}")),
+    }
+}
+
+fn upload_status(error: &UploadError) -> Status {
+    let text = chain(error);
+    match error {
+        UploadError::TooLarge | UploadError::NoRoom { .. } => Status::resource_exhausted(text),
+        UploadError::Io(_) => Status::internal(text),
+    }
+}
+
+/// Takes a snapshot for `Bootstrap`. One that does not come whole leaves the one of before.
+pub(super) async fn etcd_recover(
+    api: &MachineApi,
+    request: Request<Streaming<Data>>,
+) -> Reply<wire::EtcdRecoverResponse> {
+    let metadata = caller::reply_metadata(request.metadata());
+    Here::of(&api.machine, NO_ETCD)?;
+    let peer = caller::peer(&request).to_owned();
+    let place = SnapshotPlace::take(&api.machine).map_err(|error| begin_status(&error))?;
+    let pieces = request.into_inner();
+    let bytes = changing::to_its_end(async move {
+        let _place = place;
+        receive(pieces).await
+    })
+    .await?;
+    tracing::info!("a snapshot of etcd, {bytes} bytes, was sent by {peer}");
+    Ok(Response::new(wire::EtcdRecoverResponse {
+        messages: vec![wire::EtcdRecover { metadata }],
+    }))
+}
+
+/// Receives a snapshot to its end; returns its size.
+async fn receive(pieces: Streaming<Data>) -> Result<u64, Status> {
+    let failed = |error: UploadError| upload_status(&error);
+    let mut upload = Upload::begin().await.map_err(failed)?;
+    let received = timeout(UPLOADING, receive_all(pieces, &mut upload)).await;
+    let late = || {
+        let limit = UPLOADING.as_secs();
+        Status::deadline_exceeded(format!("the snapshot was not whole after {limit} s"))
+    };
+    match received.unwrap_or_else(|_| Err(late())) {
+        Ok(()) => upload.finish().await.map_err(failed),
+        Err(status) => {
+            upload.discard().await;
+            Err(status)
+        }
+    }
+}
+
+async fn receive_all(mut pieces: Streaming<Data>, upload: &mut Upload) -> Result<(), Status> {
+    loop {
+        let piece = timeout(TAKING, pieces.message()).await;
+        let piece = piece.map_err(|_| {
+            let limit = TAKING.as_secs();
+            Status::deadline_exceeded(format!("no byte of the snapshot came for {limit} s"))
+        })?;
+        let Some(data) = piece? else {
+            return Ok(());
+        };
+        let added = upload.add(&data.bytes).await;
+        added.map_err(|error| upload_status(&error))?;
+    }
 }
 
 /// Makes a kubeconfig for the administrator.
@@ -143,9 +239,8 @@ pub(super) async fn etcd_snapshot(
 }
 
 async fn etcd(machine: &Machine) -> Result<Etcd, Status> {
-    let what = "there is no etcd";
-    let here = Here::of(machine, what)?;
-    let (_, plane) = here.parts(what)?;
+    let here = Here::of(machine, NO_ETCD)?;
+    let (_, plane) = here.parts(NO_ETCD)?;
     let connected = Etcd::connect(plane).await;
     connected.map_err(|error| Status::unavailable(format!("{error:#}")))
 }
