@@ -97,10 +97,7 @@ impl<B> Upload<B> {
             return Ok(());
         }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
-        match (
-            room.clone().try_acquire_many_owned(more),
-            &mut self.held,
-        ) {
+        match (room.clone().try_acquire_many_owned(more), &mut self.held) {
             (Ok(permit), Some(held)) => held.merge(permit),
             (Ok(permit), held) => *held = Some(permit),
             (Err(_), _) => {

@@ -79,7 +79,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Validate(arguments) => validate::run(&global, &arguments),
         Command::Edit(arguments) => edit::run(&global, &arguments).await,
         Command::Patch(arguments) => patch::run(&global, &arguments).await,
-        Command::Bootstrap => bootstrap::run(&global).await,
+        Command::Bootstrap(arguments) => bootstrap::run(&global, &arguments).await,
         Command::Kubeconfig { file, force } => kubeconfig::run(&global, &file, force).await,
         Command::Etcd(Etcd::Members) => etcd::members(&global).await,
         Command::Etcd(Etcd::Snapshot { file, force }) => {

@@ -17,6 +17,7 @@ mod operator;
 mod own_cluster;
 mod pool_page;
 mod publisher;
+mod recovery;
 mod restart;
 mod shown;
 mod shutdown;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         node::tests(),
         node_upgrades::tests(),
         pool_page::tests(),
+        recovery::tests(),
         restart::tests(),
         shutdown::tests(),
         single_machine::tests(),

@@ -2,7 +2,18 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+
+/// How the cluster begins.
+#[derive(Debug, Args)]
+pub(crate) struct Bootstrap {
+    /// Snapshot of etcd to begin with
+    #[arg(long, value_name = "FILE")]
+    pub(crate) recover_from: Option<PathBuf>,
+    /// Take a file without the digest of a snapshot, such as one of a data directory
+    #[arg(long, requires = "recover_from")]
+    pub(crate) recover_skip_hash_check: bool,
+}
 
 /// Things to do with etcd.
 #[derive(Debug, Subcommand)]

@@ -49,6 +49,7 @@ const CHANGE_NOTHING: &[&str] = &[
     "machine.MachineService/DiskUsage",
     "machine.MachineService/Dmesg",
     "machine.MachineService/EtcdMemberList",
+    "machine.MachineService/EtcdRecover",
     "machine.MachineService/EtcdSnapshot",
     "machine.MachineService/Events",
     "machine.MachineService/GenerateClientConfiguration",

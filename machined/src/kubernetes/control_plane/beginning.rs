@@ -143,7 +143,10 @@ mod tests {
     #[test]
     fn a_refusal_says_how_to_go_on() {
         let running = Refused::Running.to_string();
-        assert!(running.contains("--system-labels-to-wipe EPHEMERAL"), "{running}");
+        assert!(
+            running.contains("--system-labels-to-wipe EPHEMERAL"),
+            "{running}"
+        );
         let kubelet = Some(Duration::from_secs(40));
         let starting = Refused::Starting { kubelet }.to_string();
         assert!(starting.contains("40 s ago"), "{starting}");

@@ -43,7 +43,10 @@ const LOOK: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
     /// It is too large.
-    #[error("the snapshot has more than {}, the most that is taken", human_short(LARGEST))]
+    #[error(
+        "the snapshot has more than {}, the most that is taken",
+        human_short(LARGEST)
+    )]
     TooLarge,
     /// There is no room.
     #[error(
@@ -142,11 +145,7 @@ impl Upload {
         file.flush().await?;
         demand_room(&self.directory, self.length)?;
         file.sync_all().await?;
-        tokio::fs::rename(
-            self.directory.join("new"),
-            self.directory.join(SNAPSHOT),
-        )
-        .await?;
+        tokio::fs::rename(self.directory.join("new"), self.directory.join(SNAPSHOT)).await?;
         let directory = tokio::fs::File::open(&self.directory).await?;
         directory.sync_all().await?;
         Ok(self.length)

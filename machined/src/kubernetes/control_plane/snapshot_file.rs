@@ -175,6 +175,27 @@ fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, step)
 }
 
+/// A snapshot with a database of five pages, whose heads differ by their change.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn smallest() -> Vec<u8> {
+    let mut bytes = vec![7; 5 * 4096];
+    for (page, change) in [(0, 10_u64), (1, 11)] {
+        let mut head = [0; HEAD];
+        head[..4].copy_from_slice(&MARK.to_le_bytes());
+        head[4..8].copy_from_slice(&FORMAT.to_le_bytes());
+        head[8..12].copy_from_slice(&4096_u32.to_le_bytes());
+        head[40..48].copy_from_slice(&5_u64.to_le_bytes());
+        head[48..56].copy_from_slice(&change.to_le_bytes());
+        let sum = checksum(&head[..CHECKED]);
+        head[CHECKED..].copy_from_slice(&sum.to_le_bytes());
+        let at = page * 4096 + BEFORE_HEAD as usize;
+        bytes[at..at + HEAD].copy_from_slice(&head);
+    }
+    let digest = *Digest::of(&bytes).bytes();
+    bytes.extend(digest);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -182,28 +203,13 @@ mod tests {
 
     use super::*;
 
-    /// A database of five pages, whose heads differ by their change.
-    fn database() -> Vec<u8> {
-        let mut bytes = vec![7; 5 * 4096];
-        for (page, change) in [(0, 10_u64), (1, 11)] {
-            let mut head = [0; HEAD];
-            head[..4].copy_from_slice(&MARK.to_le_bytes());
-            head[4..8].copy_from_slice(&FORMAT.to_le_bytes());
-            head[8..12].copy_from_slice(&4096_u32.to_le_bytes());
-            head[40..48].copy_from_slice(&5_u64.to_le_bytes());
-            head[48..56].copy_from_slice(&change.to_le_bytes());
-            let sum = checksum(&head[..CHECKED]);
-            head[CHECKED..].copy_from_slice(&sum.to_le_bytes());
-            let at = page * 4096 + 16;
-            bytes[at..at + HEAD].copy_from_slice(&head);
-        }
-        bytes
+    fn snapshot() -> Vec<u8> {
+        smallest()
     }
 
-    fn snapshot() -> Vec<u8> {
-        let mut bytes = database();
-        let digest = *Digest::of(&bytes).bytes();
-        bytes.extend(digest);
+    fn database() -> Vec<u8> {
+        let mut bytes = smallest();
+        bytes.truncate(5 * 4096);
         bytes
     }
 

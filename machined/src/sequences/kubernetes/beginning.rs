@@ -47,10 +47,14 @@ pub enum BeginError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// EPHEMERAL is not there.
-    #[error("etcd has no place for its data: EPHEMERAL is not mounted, and the machine's status says why")]
+    #[error(
+        "etcd has no place for its data: EPHEMERAL is not mounted, and the machine's status says why"
+    )]
     NoPlace,
     /// Another call sends a snapshot, or begins the cluster.
-    #[error("another call is sending a snapshot, or beginning the cluster; try again when it has ended")]
+    #[error(
+        "another call is sending a snapshot, or beginning the cluster; try again when it has ended"
+    )]
     Busy,
     /// The file is no snapshot.
     #[error("the file that was sent cannot be restored")]
@@ -150,9 +154,9 @@ async fn begin_empty() -> Result<(), BeginError> {
     let begun = begun.map_err(anyhow::Error::from)?;
     begun.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => Refused::Begun.into(),
-        _ => BeginError::Failed(
-            anyhow::Error::from(error).context("make the place of etcd's data"),
-        ),
+        _ => {
+            BeginError::Failed(anyhow::Error::from(error).context("make the place of etcd's data"))
+        }
     })?;
     tracing::info!("Kubernetes: the cluster begins");
     Ok(())

@@ -12,9 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 
 use crate::base::Exit;
-use crate::containers::{
-    ContainerSpec, HostView, RunAs, RunningContainer, Runtime, Streams,
-};
+use crate::containers::{ContainerSpec, HostView, RunAs, RunningContainer, Runtime, Streams};
 use crate::kubernetes::control_plane::recovery;
 use crate::machine::Machine;
 use crate::oci::VerifiedImage;
@@ -91,7 +89,10 @@ async fn run(machine: &Machine, image: &VerifiedImage, spec: &ContainerSpec) -> 
     let exit = timeout(RIGHT_BEHIND, told).await;
     let removed = timeout(REMOVAL, runtime.delete(&spec.name, store)).await;
     removed.with_context(|| {
-        format!("the container of {PROGRAM} is not removed within {} s", REMOVAL.as_secs())
+        format!(
+            "the container of {PROGRAM} is not removed within {} s",
+            REMOVAL.as_secs()
+        )
     })??;
     let said = timeout(RIGHT_BEHIND, said).await;
     let said = said.map_or_else(|_| String::new(), Result::unwrap_or_default);
@@ -113,7 +114,10 @@ async fn end(running: &RunningContainer) -> anyhow::Result<()> {
     killed
         .context("it hangs in the kernel: not even SIGKILL ends it; reboot the machine")?
         .context("wait for its end")?;
-    bail!("it did not end within {} s and was killed", PATIENCE.as_secs())
+    bail!(
+        "it did not end within {} s and was killed",
+        PATIENCE.as_secs()
+    )
 }
 
 /// Returns the end of its output.
