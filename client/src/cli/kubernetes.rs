@@ -20,6 +20,14 @@ pub(crate) struct Bootstrap {
 pub(crate) enum Etcd {
     /// List the members
     Members,
+    /// Show version, size and state
+    Status,
+    /// List or end alarms
+    #[command(subcommand)]
+    Alarm(Alarm),
+    /// Give back the room that the database does not use; meanwhile etcd answers nobody
+    #[command(alias = "defragment")]
+    Defrag,
     /// Write a snapshot of all data of the cluster to a file
     Snapshot {
         /// File to write
@@ -28,4 +36,13 @@ pub(crate) enum Etcd {
         #[arg(short, long)]
         force: bool,
     },
+}
+
+/// Things to do with alarms.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Alarm {
+    /// List the alarms that are raised
+    List,
+    /// End all alarms; those whose cause is still there come back
+    Disarm,
 }

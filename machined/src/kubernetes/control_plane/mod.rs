@@ -7,6 +7,7 @@
 //!                       write          all of them with their places; what has changed is written
 //! a running API     ──► objects        those that let nodes join, and the node's role
 //! a running etcd    ──► etcd           members, snapshots, by its API
+//!                       maintenance    its status, alarms, unused room
 //! a call            ──► beginning      whether the cluster may begin, and how
 //!                       snapshot_file  whether a file is a whole snapshot of etcd
 //!                       recovery       the way of a snapshot to etcd's data
@@ -23,6 +24,7 @@ pub mod beginning;
 mod certificates;
 pub mod etcd;
 mod kubeconfigs;
+pub mod maintenance;
 mod manifests;
 mod objects;
 mod place;

@@ -201,6 +201,14 @@ pub fn clear() -> io::Result<()> {
     remove_directory(&directory().join(DATA))
 }
 
+/// Removes the snapshot that was sent.
+///
+/// # Errors
+/// The disk failed.
+pub fn forget_snapshot() -> io::Result<()> {
+    whole_file::remove(&directory().join(SNAPSHOT))
+}
+
 /// Puts the restored data in their place, from where etcd takes them. Damaged ones are kept beside, and the snapshot is removed. Blocks.
 ///
 /// # Errors

@@ -107,7 +107,14 @@ pub async fn prepare(
     with_digest: bool,
 ) -> Result<Prepared, BeginError> {
     let place = SnapshotPlace::take(machine)?;
-    let way = way(machine, plane, wanted).await?;
+    let way = match way(machine, plane, wanted).await {
+        Err(BeginError::Refused(Refused::Running)) => {
+            // It takes room, holds all Secrets, and is of no use here.
+            on_disk(recovery::forget_snapshot).await?;
+            return Err(Refused::Running.into());
+        }
+        way => way?,
+    };
     let image = match way {
         Beginning::Empty => None,
         Beginning::Restored | Beginning::Replaced => {

@@ -1,6 +1,7 @@
 //! etcdutl, which restores snapshots of etcd: run to its end, in a container of etcd's own image.
 //!
-//! The decision: etcd's image has etcdutl beside etcd, and so in the very version that will read the restored data. The other choices are a
+//! The decision: etcd's image has etcdutl beside etcd, and so in the very version that will read the restored data. (Those of the etcd project have
+//! it, and registry.k8s.io/etcd of today.) The other choices are a
 //! program of the base, whose version is that of the OS, and code of our own for etcd's database and log, whose format changes with etcd.
 
 use std::os::fd::OwnedFd;
@@ -82,7 +83,9 @@ async fn run(machine: &Machine, image: &VerifiedImage, spec: &ContainerSpec) -> 
     let (runtime, host, store) = (Runtime::default(), HostView::default(), &machine.images);
     let started = runtime.start(spec, image, store, &host, streams, &[]);
     let running = started.await.with_context(|| {
-        format!("start {PROGRAM} of etcd's image, which has to have it beside etcd")
+        format!(
+            "start {PROGRAM}, which the image has to have beside etcd, as those of the etcd project have: name such an image in cluster.etcd.image"
+        )
     })?;
     let ended = end(&running).await;
     let told = machine.init.exit_of(running.pid(), running.since());
