@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use instar_tests::{Greeter, Node, Outcome, Scratch, Test, chapters, tests};
+use instar_tests::{Greeter, Node, Outcome, Release, Scratch, Talosctl, Test, chapters, tests};
 use serde_json::Value;
 
 use crate::PATIENCE;
@@ -26,6 +26,7 @@ async fn a_cluster_comes_back_from_a_snapshot(scratch: Scratch) -> Outcome {
     let snapshot = Snapshot::in_folder(&scratch)?;
     chapters![
         a_cluster_has_pods_and_a_note(&own, &node, &host),
+        etcd_tells_how_it_is(&own),
         a_snapshot_is_taken(&own, &snapshot),
         a_cluster_that_runs_is_not_replaced(&own, &snapshot),
         its_data_are_lost(&own, &node),
@@ -85,6 +86,16 @@ async fn its_pods_answer(own: &Own, node: &Node, moment: &str) -> Outcome {
     tell_time(node, moment).await
 }
 
+async fn etcd_tells_how_it_is(own: &Own) -> Outcome {
+    let status = own.run(&["etcd", "status"]).await?;
+    ensure!(status.contains("3.7.3"), "{status}");
+    println!("{status}");
+    let alarms = own.run(&["etcd", "alarm", "list"]).await?;
+    ensure!(alarms.lines().count() == 1, "{alarms}");
+    own.run(&["etcd", "alarm", "disarm"]).await?;
+    own.run(&["etcd", "defrag"]).await.map(drop)
+}
+
 async fn a_snapshot_is_taken(own: &Own, snapshot: &Snapshot) -> Outcome {
     own.run(&["etcd", "snapshot", text(&snapshot.file)?])
         .await?;
@@ -139,6 +150,10 @@ async fn files_that_are_no_snapshot_change_nothing(
 async fn it_comes_back(own: &Own, node: &Node, snapshot: &Snapshot) -> Outcome {
     let bootstrap = ["bootstrap", "--recover-from", text(&snapshot.file)?];
     println!("{}", own.run(&bootstrap).await?);
+    it_is_the_cluster_of_the_snapshot(own, node).await
+}
+
+async fn it_is_the_cluster_of_the_snapshot(own: &Own, node: &Node) -> Outcome {
     node.wait_until("its note is there", 2 * PATIENCE, async || {
         let note = note(own)?;
         ensure!(note == "before", "{note}");
@@ -161,5 +176,9 @@ async fn it_comes_back_on_a_new_machine(
     let node = host.plan(scratch)?.name("another").boot().await?;
     let own = Own::of(&node, scratch)?;
     own.told(&node, "the cluster has not begun").await?;
-    it_comes_back(&own, &node, snapshot).await
+    let talosctl = Talosctl::of(&node, Release::V1_13).await?;
+    let bootstrap = format!("bootstrap --recover-from {}", text(&snapshot.file)?);
+    let said = talosctl.run(&bootstrap).await;
+    ensure!(said.code == Some(0), "{said:?}");
+    it_is_the_cluster_of_the_snapshot(&own, &node).await
 }

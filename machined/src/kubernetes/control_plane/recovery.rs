@@ -21,7 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs, syncfs};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncWriteExt as _, BufWriter};
 
 use super::super::home;
 use super::manifests::PEERS;
@@ -90,7 +90,7 @@ pub fn snapshot_is_here() -> bool {
 #[derive(Debug)]
 pub struct Upload {
     directory: PathBuf,
-    file: tokio::fs::File,
+    file: BufWriter<tokio::fs::File>,
     length: u64,
     looked_at: u64,
 }
@@ -113,7 +113,8 @@ impl Upload {
         demand_room(directory, 0)?;
         Ok(Upload {
             directory: directory.to_owned(),
-            file,
+            // Clients send pieces of any size, and each write is work of a thread.
+            file: BufWriter::with_capacity(LOOK as usize, file),
             length: 0,
             looked_at: 0,
         })
@@ -144,7 +145,7 @@ impl Upload {
         let mut file = self.file;
         file.flush().await?;
         demand_room(&self.directory, self.length)?;
-        file.sync_all().await?;
+        file.get_ref().sync_all().await?;
         tokio::fs::rename(self.directory.join("new"), self.directory.join(SNAPSHOT)).await?;
         let directory = tokio::fs::File::open(&self.directory).await?;
         directory.sync_all().await?;
