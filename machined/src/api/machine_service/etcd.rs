@@ -157,13 +157,23 @@ pub(super) async fn etcd_recover(
     request: Request<Streaming<Data>>,
 ) -> Reply<wire::EtcdRecoverResponse> {
     let metadata = caller::reply_metadata(request.metadata());
-    Here::of(&api.machine, NO_ETCD)?;
+    let reads_at_its_end = caller::is_talosctl(&request);
     let peer = caller::peer(&request).to_owned();
-    let place = SnapshotPlace::take(&api.machine).map_err(|error| begin_status(&error))?;
-    let pieces = request.into_inner();
+    let mut pieces = request.into_inner();
+    let place = Here::of(&api.machine, NO_ETCD).and_then(|_| {
+        let place = SnapshotPlace::take(&api.machine);
+        place.map_err(|error| begin_status(&error))
+    });
     let bytes = changing::to_its_end(async move {
-        let _place = place;
-        receive(pieces).await
+        let received = match place {
+            Ok(_place) => receive(&mut pieces).await,
+            Err(status) => Err(status),
+        };
+        if received.is_err() && reads_at_its_end {
+            let rest = timeout(UPLOADING, skip(&mut pieces)).await;
+            tracing::debug!("the rest of a refused snapshot: {rest:?}");
+        }
+        received
     })
     .await?;
     tracing::info!("a snapshot of etcd, {bytes} bytes, was sent by {peer}");
@@ -172,8 +182,13 @@ pub(super) async fn etcd_recover(
     }))
 }
 
+/// Takes the rest of a stream whose sender reads no answer before its end: talosctl would tell its user `EOF`, and not why.
+async fn skip(pieces: &mut Streaming<Data>) {
+    while let Ok(Ok(Some(_))) = timeout(TAKING, pieces.message()).await {}
+}
+
 /// Receives a snapshot to its end; returns its size.
-async fn receive(pieces: Streaming<Data>) -> Result<u64, Status> {
+async fn receive(pieces: &mut Streaming<Data>) -> Result<u64, Status> {
     let failed = |error: UploadError| upload_status(&error);
     let mut upload = Upload::begin().await.map_err(failed)?;
     let received = timeout(UPLOADING, receive_all(pieces, &mut upload)).await;
@@ -190,7 +205,7 @@ async fn receive(pieces: Streaming<Data>) -> Result<u64, Status> {
     }
 }
 
-async fn receive_all(mut pieces: Streaming<Data>, upload: &mut Upload) -> Result<(), Status> {
+async fn receive_all(pieces: &mut Streaming<Data>, upload: &mut Upload) -> Result<(), Status> {
     loop {
         let piece = timeout(TAKING, pieces.message()).await;
         let piece = piece.map_err(|_| {
