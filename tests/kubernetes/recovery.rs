@@ -13,6 +13,8 @@ use crate::shown::{is_ready, tell_time};
 
 /// Timeout for a control plane to start, which takes minutes under emulation on a host that runs others too.
 const START: Duration = Duration::from_secs(900);
+/// The time after which a machine of this test is killed.
+const LIFETIME: Duration = Duration::from_secs(3600);
 /// An object whose value tells the state of a cluster.
 const NOTE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {at: before}\n";
 const LATER: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {at: after}\n";
@@ -23,7 +25,8 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn a_cluster_comes_back_from_a_snapshot(scratch: Scratch) -> Outcome {
     let host = Host::start(&scratch).await?;
-    let node = host.plan(&scratch)?.boot().await?;
+    let plan = host.plan(&scratch)?;
+    let node = plan.spec(|spec| spec.deadline(LIFETIME)).boot().await?;
     let own = Own::of(&node, &scratch)?;
     let snapshot = Snapshot::in_folder(&scratch)?;
     chapters![
@@ -186,7 +189,8 @@ async fn it_comes_back_on_a_new_machine(
     snapshot: &Snapshot,
 ) -> Outcome {
     node.end();
-    let node = host.plan(scratch)?.name("another").boot().await?;
+    let plan = host.plan(scratch)?.name("another");
+    let node = plan.spec(|spec| spec.deadline(LIFETIME)).boot().await?;
     let own = Own::of(&node, scratch)?;
     it_has_no_cluster(&own, &node).await?;
     let talosctl = Talosctl::of(&node, Release::V1_13).await?;
