@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 use prost::Message;
-use prost_types::FileDescriptorSet;
+use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 
 /// Every file with a service or a package of its own; imports are included.
 const FILES: [&str; 28] = [
@@ -49,7 +49,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     )?;
     fs::write(
         out.join("streaming_methods.rs"),
-        format!("&{:?}", streaming_methods(&descriptors)),
+        format!("&{:?}", methods(&descriptors, |it| it.server_streaming())),
+    )?;
+    fs::write(
+        out.join("upload_methods.rs"),
+        format!("&{:?}", methods(&descriptors, |it| it.client_streaming())),
     )?;
     tonic_prost_build::configure()
         // A method that a server leaves out returns UNIMPLEMENTED, as the interface demands.
@@ -58,13 +62,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The paths of methods that return a stream, sorted.
-fn streaming_methods(descriptors: &FileDescriptorSet) -> Vec<String> {
+/// The paths of some methods, sorted.
+fn methods(
+    descriptors: &FileDescriptorSet,
+    is_wanted: impl Fn(&MethodDescriptorProto) -> bool,
+) -> Vec<String> {
     let mut paths = Vec::new();
     for file in &descriptors.file {
         for service in &file.service {
-            let streaming = service.method.iter().filter(|it| it.server_streaming());
-            paths.extend(streaming.map(|method| {
+            let wanted = service.method.iter().filter(|it| is_wanted(it));
+            paths.extend(wanted.map(|method| {
                 let (package, service) = (file.package(), service.name());
                 format!("/{package}.{service}/{}", method.name())
             }));

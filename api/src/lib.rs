@@ -42,6 +42,9 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 /// Paths of the methods that return a stream, sorted.
 pub const STREAMING_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/streaming_methods.rs"));
 
+/// The paths of all methods whose requests are streams: files that are sent to a node piece by piece.
+pub const UPLOAD_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/upload_methods.rs"));
+
 /// Declares the module of one proto package.
 macro_rules! package {
     ($(#[$doc:meta])* $name:ident, $file:literal $(, $($inner:tt)*)?) => {

@@ -18,7 +18,7 @@ use super::revocable::{Revocable, Revocation};
 use super::target::{self, Target};
 use super::uploads::{Room, Upload};
 use super::{impersonation, permissions};
-use instar_api::CERTIFICATE_METHOD;
+use instar_api::{CERTIFICATE_METHOD, UPLOAD_METHODS};
 use instar_base::error_chain::chain;
 use instar_base::quota::Rank;
 
@@ -76,6 +76,7 @@ impl Proxy {
             );
         };
         let room = match credentials.mode() {
+            Mode::Normal if UPLOAD_METHODS.contains(&request.uri().path()) => Room::Stream,
             Mode::Normal | Mode::Closed if !caller.may_bring_much() => Room::Small,
             // Any caller may bring the config.
             Mode::Normal | Mode::Maintenance | Mode::Closed => Room::Large,

@@ -2,6 +2,8 @@
 
 use http::{HeaderMap, HeaderValue, Request};
 
+use instar_api::UPLOAD_METHODS;
+
 use super::grpc_status::Code;
 use super::identity::Credentials;
 use super::metadata::{NODE, NODES, PROXY_FROM};
@@ -94,6 +96,9 @@ pub(super) fn of<B>(request: &Request<B>, credentials: &Credentials) -> Result<T
         ));
     }
     let all_here = nodes.iter().all(|node| node.place == Place::Here);
+    if UPLOAD_METHODS.contains(&request.uri().path()) {
+        return of_upload(nodes, can_pass_on);
+    }
     match nodes.len() {
         // machined answers for this node itself.
         0 | 1 if all_here => Ok(Target::Here),
@@ -103,6 +108,23 @@ pub(super) fn of<B>(request: &Request<B>, credentials: &Credentials) -> Result<T
             "more than 64 nodes in one call; make several",
         )),
         _ => Ok(Target::Several(nodes)),
+    }
+}
+
+/// Finds the target of a call whose request is a stream. It is for one node: a request to several is held in memory until it is whole, and a
+/// stream may be too long for that.
+fn of_upload(mut nodes: Vec<Node>, can_pass_on: bool) -> Result<Target, Refusal> {
+    if nodes.len() > 1 {
+        return Err((
+            Code::InvalidArgument,
+            "a file is sent to one node at a time; name one node",
+        ));
+    }
+    match nodes.pop().map(|node| node.place) {
+        None | Some(Place::Here) => Ok(Target::Here),
+        Some(_) if !can_pass_on => Err(NOT_HERE),
+        Some(Place::Elsewhere(other)) => Ok(Target::Other(other)),
+        Some(Place::Nowhere) => Err((Code::InvalidArgument, NO_NAME)),
     }
 }
 
@@ -227,6 +249,21 @@ mod tests {
         let twice = [("nodes", "10.0.0.1"), ("nodes", "node-1")];
         let twice = target(false, VERSION, &twice);
         assert!(matches!(twice, Ok(Target::Several(nodes)) if nodes.len() == 2));
+    }
+
+    #[test]
+    fn a_stream_is_for_one_node() {
+        let upload = UPLOAD_METHODS[0];
+        let here = target(false, upload, &[("nodes", "node-1")]);
+        assert_eq!(here, Ok(Target::Here));
+        let other = ("nodes", "10.0.0.2");
+        let passed_on = Target::Other(Other::parse("10.0.0.2").unwrap());
+        assert_eq!(target(true, upload, &[other]), Ok(passed_on));
+        assert_eq!(target(false, upload, &[other]), Err(NOT_HERE));
+        for metadata in [&[other, ("nodes", "node-1")][..], &[("nodes", "x:1")]] {
+            let (code, _) = target(true, upload, metadata).unwrap_err();
+            assert_eq!(code, Code::InvalidArgument, "{metadata:?}");
+        }
     }
 
     #[test]

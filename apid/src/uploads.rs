@@ -31,6 +31,8 @@ pub(super) enum Room {
     Large,
     /// The quota of all other callers.
     Small,
+    /// None: the request is a stream, of which machined takes one message after the other.
+    Stream,
 }
 
 /// A request body, which ends with an error if the quota is used up.
@@ -38,7 +40,8 @@ pub(super) struct Upload<B = Incoming> {
     body: B,
     /// Bytes received.
     sent: usize,
-    room: Arc<Semaphore>,
+    /// `None` for a stream.
+    room: Option<Arc<Semaphore>>,
     held: Option<OwnedSemaphorePermit>,
     overdrawn: Flag,
 }
@@ -63,13 +66,14 @@ impl Uploads {
     /// Wraps a body; it counts against this quota until it is dropped.
     pub(super) fn body<B>(&self, body: B, room: Room) -> Upload<B> {
         let room = match room {
-            Room::Large => &self.large,
-            Room::Small => &self.small,
+            Room::Large => Some(self.large.clone()),
+            Room::Small => Some(self.small.clone()),
+            Room::Stream => None,
         };
         Upload {
             body,
             sent: 0,
-            room: room.clone(),
+            room,
             held: None,
             overdrawn: Flag::default(),
         }
@@ -83,6 +87,9 @@ impl<B> Upload<B> {
     }
 
     fn take_room(&mut self, bytes: usize) -> Result<(), UploadError> {
+        let Some(room) = &self.room else {
+            return Ok(());
+        };
         let counted = |sent: usize| sent.saturating_sub(FREE).div_ceil(1 << 10);
         let more = counted(self.sent + bytes) - counted(self.sent);
         self.sent += bytes;
@@ -90,10 +97,7 @@ impl<B> Upload<B> {
             return Ok(());
         }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
-        match (
-            self.room.clone().try_acquire_many_owned(more),
-            &mut self.held,
-        ) {
+        match (room.clone().try_acquire_many_owned(more), &mut self.held) {
             (Ok(permit), Some(held)) => held.merge(permit),
             (Ok(permit), held) => *held = Some(permit),
             (Err(_), _) => {
@@ -169,6 +173,9 @@ mod tests {
         assert_eq!(config.unwrap().to_bytes().len(), 32 << 20);
         let question = upload(&uploads, 1, Room::Small).collect().await;
         assert!(question.is_ok());
+        // A stream takes none, however long it is.
+        let stream = upload(&uploads, 50 << 10, Room::Stream).collect().await;
+        assert!(stream.is_ok());
         drop(first);
         let third = upload(&uploads, 4 << 10, Room::Small).collect().await;
         assert!(third.is_ok());

@@ -36,7 +36,7 @@ pub(crate) use follow::Follow;
 pub(crate) use generate::{Gen, GenConfig, GenSecrets};
 pub(crate) use images::{FetchTerms, Image};
 pub(crate) use inspect::Inspect;
-pub(crate) use kubernetes::Etcd;
+pub(crate) use kubernetes::{Alarm, Bootstrap, Etcd};
 pub(crate) use lifecycle::{RebootMode, Reset, Upgrade, UpgradeMode, Wait};
 pub(crate) use machine_config::{
     ApplyConfig, ApplyHow, ApplyMode, Edit, MachineMode, Patch, Validate,

@@ -49,7 +49,7 @@ mod wipe;
 
 use instar_client::Failure;
 
-use crate::cli::{Cli, Command, Config, Etcd, Gen, Inspect};
+use crate::cli::{Alarm, Cli, Command, Config, Etcd, Gen, Inspect};
 
 /// Runs the command.
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
@@ -79,9 +79,13 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Validate(arguments) => validate::run(&global, &arguments),
         Command::Edit(arguments) => edit::run(&global, &arguments).await,
         Command::Patch(arguments) => patch::run(&global, &arguments).await,
-        Command::Bootstrap => bootstrap::run(&global).await,
+        Command::Bootstrap(arguments) => bootstrap::run(&global, &arguments).await,
         Command::Kubeconfig { file, force } => kubeconfig::run(&global, &file, force).await,
         Command::Etcd(Etcd::Members) => etcd::members(&global).await,
+        Command::Etcd(Etcd::Status) => etcd::status(&global).await,
+        Command::Etcd(Etcd::Alarm(Alarm::List)) => etcd::alarms(&global).await,
+        Command::Etcd(Etcd::Alarm(Alarm::Disarm)) => etcd::disarm(&global).await,
+        Command::Etcd(Etcd::Defrag) => etcd::defragment(&global).await,
         Command::Etcd(Etcd::Snapshot { file, force }) => {
             etcd::snapshot(&global, &file, force).await
         }

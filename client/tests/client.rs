@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use instar_api::machine as wire;
 use instar_api::machine::machine_status_event::MachineStage;
 use instar_api::machine::sequence_event::Action;
 use instar_pki::CertificateAuthority;
@@ -509,6 +510,38 @@ fn read_gives_the_bytes() {
         .run(&["read", "/nope"])
         .exits(1)
         .tells("no file /nope");
+}
+
+#[test]
+fn a_cluster_begins_with_the_snapshot_that_was_sent() {
+    let setup = Setup::new(nothing);
+    let begun = || std::mem::take(&mut setup.node.state().begun);
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|it| (it % 251) as u8).collect();
+    std::fs::write(setup.directory.path().join("s.db"), &bytes).unwrap();
+
+    let recover = ["bootstrap", "--recover-from", "s.db"];
+    let said = setup.run(&recover).exits(0).out();
+    assert!(said.contains("the data of s.db"), "{said}");
+    let (sent, request) = begun();
+    let request = request.unwrap();
+    assert!(sent == bytes && request.recover_etcd && !request.recover_skip_hash_check);
+
+    let unchecked = [&recover[..], &["--recover-skip-hash-check"]].concat();
+    setup.run(&unchecked).exits(0);
+    assert!(begun().1.unwrap().recover_skip_hash_check);
+
+    // Nothing is begun without the file.
+    let missing = ["bootstrap", "--recover-from", "none.db"];
+    setup.run(&missing).exits(1).tells("none.db");
+    assert_eq!(begun(), (Vec::new(), None));
+    setup.run(&["bootstrap"]).exits(0);
+    assert_eq!(
+        begun(),
+        (Vec::new(), Some(wire::BootstrapRequest::default()))
+    );
+    setup
+        .run(&["bootstrap", "--recover-skip-hash-check"])
+        .exits(2);
 }
 
 #[test]

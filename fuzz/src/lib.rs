@@ -25,7 +25,7 @@ pub struct Decoder {
 }
 
 /// All decoders.
-pub const DECODERS: [Decoder; 15] = [
+pub const DECODERS: [Decoder; 16] = [
     decoder("api-request", decoders::api_request, seeds::api_requests),
     decoder(
         "machine-config",
@@ -70,6 +70,11 @@ pub const DECODERS: [Decoder; 15] = [
         "client-certificate",
         client_certificate,
         seeds::client_certificates,
+    ),
+    decoder(
+        "etcd-snapshot",
+        decoders::etcd_snapshot,
+        seeds::etcd_snapshots,
     ),
     decoder("uki", uki, seeds::ukis),
     decoder("event", event, seeds::events),

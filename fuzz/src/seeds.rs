@@ -281,6 +281,10 @@ pub(crate) fn client_certificates() -> Vec<Vec<u8>> {
     der.into_iter().collect()
 }
 
+pub(crate) fn etcd_snapshots() -> Vec<Vec<u8>> {
+    vec![machined::decoders::smallest_etcd_snapshot()]
+}
+
 pub(crate) fn ukis() -> Vec<Vec<u8>> {
     vec![instar_pe::smallest()]
 }

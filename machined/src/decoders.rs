@@ -2,10 +2,13 @@
 //!
 //! They return for any input; a failed assertion is a defect of the decoder. Products are built without this file (feature `fuzzing`).
 
+use std::io::Cursor;
+
 use mozim::{DhcpV4ClasslessRoute, DhcpV4Lease};
 use prost::Message;
 
 use crate::config;
+use crate::kubernetes::control_plane::snapshot_file::{check, smallest};
 use crate::network::Lease;
 use crate::oci::decoders::{answer_challenge, image, signature};
 use crate::time::judge_answer;
@@ -66,7 +69,23 @@ pub fn api_request(bytes: &[u8]) {
         instar::ServeImagesRequest,
         instar::GrantCertificateRequest,
         securityapi::CertificateRequest,
+        machine::BootstrapRequest,
     ];
+}
+
+/// Checks a file that should be a snapshot of etcd.
+pub fn etcd_snapshot(bytes: &[u8]) {
+    for with_digest in [true, false] {
+        match check(&mut Cursor::new(bytes), with_digest) {
+            Ok(size) => assert!(size <= bytes.len() as u64),
+            Err(refusal) => say(&refusal),
+        }
+    }
+}
+
+/// A snapshot of etcd that is accepted.
+pub fn smallest_etcd_snapshot() -> Vec<u8> {
+    smallest()
 }
 
 /// Reads a request for a certificate, which anybody with the token may send.

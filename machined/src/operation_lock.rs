@@ -44,6 +44,8 @@ pub enum Operation {
     ImageRemove,
     /// Keeps or removes a value for operators.
     MetaChange,
+    /// Begins the cluster of this machine, as a new one or from a snapshot.
+    BeginCluster,
     /// Wipes a disk that is not the machine's own.
     WipeDisk,
     /// Installs a version on the machine's own disk.
@@ -86,6 +88,7 @@ impl fmt::Display for Operation {
             Self::ServiceRestart => "the restart of a service",
             Self::ImageRemove => "the removal of an image",
             Self::MetaChange => "a change of meta values",
+            Self::BeginCluster => "the beginning of a cluster",
             Self::WipeDisk => "the wipe of a disk",
             Self::Install => "an installation",
             Self::Upgrade => "an upgrade",

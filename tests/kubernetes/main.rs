@@ -18,6 +18,7 @@ mod operator;
 mod own_cluster;
 mod pool_page;
 mod publisher;
+mod recovery;
 mod restart;
 mod shown;
 mod shutdown;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         node::tests(),
         node_upgrades::tests(),
         pool_page::tests(),
+        recovery::tests(),
         restart::tests(),
         shutdown::tests(),
         single_machine::tests(),

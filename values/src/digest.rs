@@ -26,6 +26,11 @@ impl Digest {
         Digest(Sha256::digest(bytes).into())
     }
 
+    /// The digest with these bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Digest(bytes)
+    }
+
     /// The 32 bytes.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0

@@ -8,6 +8,9 @@ pub const APID: &str = "apid";
 /// The dashboard on the machine's screen.
 pub const DASHBOARD: &str = "dashboard";
 
+/// The program that restores snapshots of etcd, in its container.
+pub const ETCDUTL: &str = "etcdutl";
+
 /// PID 1.
 pub const INIT: &str = "init";
 
@@ -18,4 +21,4 @@ pub const INSTALLER: &str = "installer";
 pub const MACHINED: &str = "machined";
 
 /// All names.
-pub const ALL: [&str; 5] = [APID, DASHBOARD, INIT, INSTALLER, MACHINED];
+pub const ALL: [&str; 6] = [APID, DASHBOARD, ETCDUTL, INIT, INSTALLER, MACHINED];

@@ -16,7 +16,7 @@ use super::follow::Follow;
 use super::generate::Gen;
 use super::images::Image;
 use super::inspect::Inspect;
-use super::kubernetes::Etcd;
+use super::kubernetes::{Bootstrap, Etcd};
 use super::lifecycle::{RebootMode, Reset, Upgrade, Wait};
 use super::machine_config::{ApplyConfig, Edit, Patch, Validate};
 use super::meta::Meta;
@@ -131,7 +131,10 @@ pub(crate) enum Command {
     /// applies to the only document, or to the document without a kind. All other text, comments included, stays as it is.
     Patch(Patch),
     /// Begin the cluster whose control plane is on the node, once
-    Bootstrap,
+    ///
+    /// With `--recover-from` it begins with the data of a snapshot, which `etcd snapshot` has written: on a machine that was installed anew, or
+    /// that has lost the data of etcd. The config has to have the keys of the snapshot's cluster.
+    Bootstrap(Bootstrap),
     /// Write a kubeconfig for the administrator of the cluster on the node
     Kubeconfig {
         /// File to write, or - for standard output

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 mod lifecycle;
 mod tls;
@@ -60,6 +60,8 @@ pub struct State {
     pub history_pause: Duration,
     /// The last config.
     pub config: Option<wire::ApplyConfigurationRequest>,
+    /// The snapshot that was sent, and the last request to begin the cluster.
+    pub begun: (Vec<u8>, Option<wire::BootstrapRequest>),
     /// How many times a log that pauses between its lines was followed.
     followed: usize,
     /// The last request for packets, and its deadline.
@@ -90,6 +92,7 @@ impl FakeNode {
                 upgrade: None,
                 history_pause: Duration::ZERO,
                 config: None,
+                begun: (Vec::new(), None),
                 followed: 0,
                 capture: None,
                 preparation: (Vec::new(), None),
@@ -472,6 +475,29 @@ impl MachineService for Api {
         };
         let end = tokio_stream::once(Err(end));
         Ok(Response::new(Box::pin(stream.chain(end))))
+    }
+
+    async fn etcd_recover(
+        &self,
+        request: Request<Streaming<Data>>,
+    ) -> Answer<wire::EtcdRecoverResponse> {
+        let mut pieces = request.into_inner();
+        while let Some(piece) = pieces.message().await? {
+            self.0.state().begun.0.extend(piece.bytes);
+        }
+        Ok(Response::new(wire::EtcdRecoverResponse {
+            messages: vec![wire::EtcdRecover::default()],
+        }))
+    }
+
+    async fn bootstrap(
+        &self,
+        request: Request<wire::BootstrapRequest>,
+    ) -> Answer<wire::BootstrapResponse> {
+        self.0.state().begun.1 = Some(request.into_inner());
+        Ok(Response::new(wire::BootstrapResponse {
+            messages: vec![wire::Bootstrap::default()],
+        }))
     }
 
     async fn apply_configuration(

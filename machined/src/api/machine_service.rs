@@ -3,6 +3,7 @@
 mod about;
 mod configuration;
 mod containers;
+mod etcd;
 mod figures;
 mod files;
 mod images;
@@ -19,7 +20,7 @@ use instar_api::common::Data;
 use instar_api::machine as wire;
 use instar_api::machine::machine_service_server::MachineService;
 use tonic::codegen::BoxStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::disk::STATE;
 use crate::machine::Machine;
@@ -259,14 +260,40 @@ impl MachineService for MachineApi {
         &self,
         request: Request<wire::EtcdMemberListRequest>,
     ) -> Reply<wire::EtcdMemberListResponse> {
-        kubernetes::etcd_member_list(self, request).await
+        etcd::etcd_member_list(self, request).await
+    }
+
+    async fn etcd_status(&self, request: Request<()>) -> Reply<wire::EtcdStatusResponse> {
+        etcd::etcd_status(self, request).await
+    }
+
+    async fn etcd_alarm_list(&self, request: Request<()>) -> Reply<wire::EtcdAlarmListResponse> {
+        etcd::etcd_alarm_list(self, request).await
+    }
+
+    async fn etcd_alarm_disarm(
+        &self,
+        request: Request<()>,
+    ) -> Reply<wire::EtcdAlarmDisarmResponse> {
+        etcd::etcd_alarm_disarm(self, request).await
+    }
+
+    async fn etcd_defragment(&self, request: Request<()>) -> Reply<wire::EtcdDefragmentResponse> {
+        etcd::etcd_defragment(self, request).await
+    }
+
+    async fn etcd_recover(
+        &self,
+        request: Request<Streaming<Data>>,
+    ) -> Reply<wire::EtcdRecoverResponse> {
+        etcd::etcd_recover(self, request).await
     }
 
     async fn etcd_snapshot(
         &self,
         request: Request<wire::EtcdSnapshotRequest>,
     ) -> Reply<BoxStream<Data>> {
-        kubernetes::etcd_snapshot(self, request).await
+        etcd::etcd_snapshot(self, request).await
     }
 
     async fn kubeconfig(&self, request: Request<()>) -> Reply<BoxStream<Data>> {

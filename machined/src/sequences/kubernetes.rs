@@ -12,8 +12,10 @@
 //! (`sequences/image_pins.rs`): fetched once, kept for as long as the config names them, and here without a registry after that.
 
 mod admitted;
+pub mod beginning;
 mod chosen;
 mod control_plane;
+mod etcdutl;
 mod extension_files;
 mod in_cluster;
 mod node_modules;

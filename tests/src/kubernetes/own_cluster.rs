@@ -28,21 +28,25 @@ pub fn kubernetes_version() -> Result<String> {
 /// Pushes the images of a control plane, those of Kubernetes under each of these tags.
 pub fn push_control_plane(registry: &Registry, tags: &[&str]) -> Result<()> {
     for name in PROGRAMS {
-        let image = image(name)?;
+        let image = image(name, &[name])?;
         for tag in tags {
             image.push(registry, name, tag)?;
         }
     }
-    image("etcd")?.push(registry, "etcd", ETCD).map(drop)
+    let etcd = image("etcd", &["etcd", "etcdutl"])?;
+    etcd.push(registry, "etcd", ETCD).map(drop)
 }
 
-/// Returns an image with a program where the published ones have it.
-fn image(name: &str) -> Result<OciImage> {
-    let path = program(name)?;
-    let content =
-        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let inside = format!("usr/local/bin/{name}");
-    OciImage::starting(&[&format!("/{inside}")]).files(&[(&inside, &content)])
+/// Returns an image with programs where the published ones have them; it starts one of them.
+fn image(starts: &str, programs: &[&str]) -> Result<OciImage> {
+    let mut image = OciImage::starting(&[&format!("/usr/local/bin/{starts}")]);
+    for name in programs {
+        let path = program(name)?;
+        let content =
+            std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        image = image.files(&[(&format!("usr/local/bin/{name}"), &content)])?;
+    }
+    Ok(image)
 }
 
 /// Returns the section `cluster` of the config of a machine that is a cluster, with the secrets that `instarctl gen secrets` wrote. Pods run on

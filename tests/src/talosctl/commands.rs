@@ -1,11 +1,16 @@
 //! The commands of one call or two: the request, the check of the answer, and the output.
 
+use std::time::Duration;
+
 use super::screen::{Screen, Step, Stop, needed};
 use super::session::Release;
 use super::tag::Tag;
 use super::wait;
 use super::wire::Fields;
 use super::{Talosctl, Words};
+
+/// Timeout for the restoring of a snapshot, with the pull of an image.
+const RECOVERY: Duration = Duration::from_secs(600);
 
 /// Fields for `LogsRequest.driver` and its like: containers of Kubernetes are requested by namespace and driver.
 fn of_containers(words: &mut Words<'_>) -> Fields {
@@ -58,7 +63,7 @@ impl Talosctl<'_> {
             "pcap" => self.pcap(words, screen).await,
             "support" => self.support(screen).await,
             "kubeconfig" => self.kubeconfig().await,
-            "bootstrap" => self.plain("/machine.MachineService/Bootstrap").await,
+            "bootstrap" => self.bootstrap(words).await,
             "etcd" => self.etcd(words).await,
             "config" => self.new_config(words, screen).await,
             "inspect" => self.inspect(screen).await,
@@ -491,7 +496,7 @@ impl Talosctl<'_> {
         let seconds = words.number("--duration").unwrap_or(1);
         let asked = Fields::none().text(1, words.value("-i").unwrap_or_default());
         let seconds = u64::try_from(seconds).unwrap_or_default();
-        let deadline = std::time::Duration::from_secs(seconds);
+        let deadline = Duration::from_secs(seconds);
         let mut bytes = Vec::new();
         let captured = tokio::time::timeout(deadline, async {
             let mut parts = self
@@ -522,6 +527,22 @@ impl Talosctl<'_> {
             true => Err(Stop::Failed("error initializing gzip".to_owned())),
             false => Ok(()),
         }
+    }
+
+    async fn bootstrap(&self, mut words: Words<'_>) -> Step {
+        let unchecked = words.flag("--recover-skip-hash-check");
+        let mut asked = Fields::none().number(2, unchecked.into());
+        if let Some(file) = words.value("--recover-from") {
+            let unread = |error: std::io::Error| Stop::Failed(error.to_string());
+            let bytes = std::fs::read(file).map_err(unread)?;
+            let method = "/machine.MachineService/EtcdRecover";
+            self.session.send(method, &bytes).await?;
+            asked = asked.number(1, 1);
+        }
+        let method = "/machine.MachineService/Bootstrap";
+        let begun = self.session.element_within(RECOVERY, method, asked);
+        begun.await?;
+        Ok(())
     }
 
     async fn etcd(&self, words: Words<'_>) -> Step {

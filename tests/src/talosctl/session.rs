@@ -16,6 +16,8 @@ use crate::tls_client::TlsClient;
 
 /// Timeout for a call without one of its own.
 const CALL: Duration = Duration::from_secs(120);
+/// Size of the pieces of a file.
+const PIECE: usize = 1024;
 
 /// The release of talosctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,12 +170,8 @@ impl Session {
         }
     }
 
-    /// Calls a method, with any number of answers.
-    pub(super) async fn stream(
-        &self,
-        method: &'static str,
-        asked: Fields,
-    ) -> Result<Answers, Status> {
+    /// Adds the metadata that the release sends.
+    fn named_request<T>(&self, method: &str, asked: T) -> Result<Request<T>, Status> {
         let mut request = Request::new(asked);
         if let Some(deadline) = self.deadline {
             request.set_timeout(deadline);
@@ -187,10 +185,37 @@ impl Session {
                 .map_err(|_| Status::internal("this name cannot be sent"))?;
             metadata.insert(key, name);
         }
+        Ok(request)
+    }
+
+    async fn client(&self) -> Result<Grpc<Channel>, Status> {
         let mut client = Grpc::new(self.channel.clone())
             .max_decoding_message_size(instar_api::MAX_MESSAGE_BYTES);
         let gone = |error: tonic::transport::Error| Status::unavailable(error.to_string());
         client.ready().await.map_err(gone)?;
+        Ok(client)
+    }
+
+    /// Sends a file as a stream of `common.Data`, in small pieces.
+    pub(super) async fn send(&self, method: &'static str, file: &[u8]) -> Result<(), Status> {
+        let pieces = file.chunks(PIECE);
+        let pieces = pieces.map(|piece| Fields::none().bytes(2, piece));
+        let pieces: Vec<Fields> = pieces.collect();
+        let request = self.named_request(method, tokio_stream::iter(pieces))?;
+        let mut client = self.client().await?;
+        let path = http::uri::PathAndQuery::from_static(method);
+        let sent = client.client_streaming(request, path, AnyMessage).await;
+        sent.map(drop)
+    }
+
+    /// Calls a method, with any number of answers.
+    pub(super) async fn stream(
+        &self,
+        method: &'static str,
+        asked: Fields,
+    ) -> Result<Answers, Status> {
+        let request = self.named_request(method, asked)?;
+        let mut client = self.client().await?;
         let path = http::uri::PathAndQuery::from_static(method);
         let stream = client.server_streaming(request, path, AnyMessage).await;
         let stream = stream.map_err(link_lost)?;
@@ -213,8 +238,17 @@ impl Session {
 
     /// Calls a method that answers once.
     pub(super) async fn call(&self, method: &'static str, asked: Fields) -> Result<Fields, Status> {
+        self.call_within(CALL, method, asked).await
+    }
+
+    async fn call_within(
+        &self,
+        limit: Duration,
+        method: &'static str,
+        asked: Fields,
+    ) -> Result<Fields, Status> {
         let late = |_| Status::deadline_exceeded(format!("no answer to {method}"));
-        tokio::time::timeout(CALL, async {
+        tokio::time::timeout(limit, async {
             // The answer names nodes in its elements.
             let mut answers = self.stream(method, asked).await?.unnamed();
             let answer = answers.next().await?;
@@ -231,7 +265,17 @@ impl Session {
         method: &'static str,
         asked: Fields,
     ) -> Result<Fields, Status> {
-        let answer = self.call(method, asked).await?;
+        self.element_within(CALL, method, asked).await
+    }
+
+    /// The same for a call that may take longer than others.
+    pub(super) async fn element_within(
+        &self,
+        limit: Duration,
+        method: &'static str,
+        asked: Fields,
+    ) -> Result<Fields, Status> {
+        let answer = self.call_within(limit, method, asked).await?;
         let mut elements = answer.messages_of(1);
         if elements.len() != 1 {
             return Err(Status::internal(format!("not one element: {answer:?}")));

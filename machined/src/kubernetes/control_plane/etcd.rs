@@ -24,7 +24,7 @@ use crate::config::ControlPlane;
 /// etcd's address for its clients.
 const ADDRESS: &str = "127.0.0.1:2379";
 /// Time limit for a connection, and for an answer.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// Time limit for the next piece of a snapshot.
 const PIECE: Duration = Duration::from_secs(60);
 /// Time limit for a whole snapshot, with the disk that it is written to.
@@ -111,15 +111,31 @@ impl Etcd {
     ///
     /// # Errors
     /// etcd says so.
-    pub async fn members(mut self) -> Result<Vec<Member>, Status> {
-        self.ready().await?;
-        let path = PathAndQuery::from_static("/etcdserverpb.Cluster/MemberList");
-        let codec = ProstCodec::<MemberListRequest, MemberListResponse>::default();
-        let asked = self
-            .calls
-            .unary(Request::new(MemberListRequest {}), path, codec);
-        let answer = timeout(ANSWER, asked).await.map_err(|_| late())??;
-        Ok(answer.into_inner().members)
+    pub async fn members(self) -> Result<Vec<Member>, Status> {
+        let path = "/etcdserverpb.Cluster/MemberList";
+        let asked = self.ask(path, MemberListRequest {}, ANSWER);
+        let answer: MemberListResponse = asked.await?;
+        Ok(answer.members)
+    }
+
+    /// Calls a method that answers once, within this time.
+    pub(super) async fn ask<Question, Answer>(
+        &self,
+        path: &'static str,
+        question: Question,
+        limit: Duration,
+    ) -> Result<Answer, Status>
+    where
+        Question: prost::Message + Default + 'static,
+        Answer: prost::Message + Default + 'static,
+    {
+        let mut calls = self.calls.clone();
+        ready(&mut calls).await?;
+        let codec = ProstCodec::<Question, Answer>::default();
+        let path = PathAndQuery::from_static(path);
+        let asked = calls.unary(Request::new(question), path, codec);
+        let answer = timeout(limit, asked).await.map_err(|_| late(limit))??;
+        Ok(answer.into_inner())
     }
 
     /// Begins a snapshot of all data.
@@ -127,26 +143,26 @@ impl Etcd {
     /// # Errors
     /// etcd says so.
     pub async fn snapshot(mut self) -> Result<Snapshot, Status> {
-        self.ready().await?;
+        ready(&mut self.calls).await?;
         let path = PathAndQuery::from_static("/etcdserverpb.Maintenance/Snapshot");
         let codec = ProstCodec::<SnapshotRequest, SnapshotPiece>::default();
         let request = Request::new(SnapshotRequest {});
         let asked = self.calls.server_streaming(request, path, codec);
-        let answer = timeout(ANSWER, asked).await.map_err(|_| late())??;
+        let answer = timeout(ANSWER, asked).await.map_err(|_| late(ANSWER))??;
         Ok(Snapshot {
             pieces: answer.into_inner(),
         })
     }
-
-    async fn ready(&mut self) -> Result<(), Status> {
-        let ready = timeout(ANSWER, self.calls.ready()).await;
-        let ready = ready.map_err(|_| late())?;
-        ready.map_err(|error| Status::unavailable(format!("etcd: {error}")))
-    }
 }
 
-fn late() -> Status {
-    Status::deadline_exceeded(format!("etcd gave no answer within {} s", ANSWER.as_secs()))
+async fn ready(calls: &mut Grpc<Channel>) -> Result<(), Status> {
+    let ready = timeout(ANSWER, calls.ready()).await;
+    let ready = ready.map_err(|_| late(ANSWER))?;
+    ready.map_err(|error| Status::unavailable(format!("etcd: {error}")))
+}
+
+fn late(limit: Duration) -> Status {
+    Status::deadline_exceeded(format!("etcd gave no answer within {} s", limit.as_secs()))
 }
 
 /// A snapshot, piece by piece.

@@ -11,6 +11,8 @@ use crate::config::{Component, ControlPlane, ImageReference};
 const ETCD_VERSION: &str = "3.6.8-0";
 /// etcd's address for its clients.
 const ETCD: &str = "https://127.0.0.1:2379";
+/// etcd's address for other members of its cluster, of which there are none.
+pub(super) const PEERS: &str = "https://127.0.0.1:2380";
 /// Where images are from, unless the config says otherwise.
 const REGISTRY: &str = "registry.k8s.io";
 
@@ -93,20 +95,24 @@ fn subnets(subnets: &[crate::config::Cidr]) -> String {
     subnets.join(",")
 }
 
-fn etcd<'a>(plane: &'a ControlPlane, place: &Place) -> Pod<'a> {
-    let peers = "https://127.0.0.1:2380";
+/// The name of etcd's image.
+pub fn etcd_image(plane: &ControlPlane) -> String {
     let named = plane.etcd.image.as_ref().map(ToString::to_string);
+    named.unwrap_or_else(|| format!("{REGISTRY}/etcd:{ETCD_VERSION}"))
+}
+
+fn etcd<'a>(plane: &'a ControlPlane, place: &Place) -> Pod<'a> {
     Pod {
         name: "etcd",
-        image: named.unwrap_or_else(|| format!("{REGISTRY}/etcd:{ETCD_VERSION}")),
+        image: etcd_image(plane),
         options: vec![
             ("name", place.node.clone()),
             ("data-dir", "/var/lib/etcd".to_owned()),
             ("listen-client-urls", ETCD.to_owned()),
             ("advertise-client-urls", ETCD.to_owned()),
-            ("listen-peer-urls", peers.to_owned()),
-            ("initial-advertise-peer-urls", peers.to_owned()),
-            ("initial-cluster", format!("{}={peers}", place.node)),
+            ("listen-peer-urls", PEERS.to_owned()),
+            ("initial-advertise-peer-urls", PEERS.to_owned()),
+            ("initial-cluster", format!("{}={PEERS}", place.node)),
             ("listen-metrics-urls", "http://127.0.0.1:2381".to_owned()),
             ("client-cert-auth", "true".to_owned()),
             ("trusted-ca-file", pki("etcd-ca.crt")),

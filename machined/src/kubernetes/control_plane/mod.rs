@@ -7,6 +7,10 @@
 //!                       write          all of them with their places; what has changed is written
 //! a running API     ──► objects        those that let nodes join, and the node's role
 //! a running etcd    ──► etcd           members, snapshots, by its API
+//!                       maintenance    its status, alarms, unused room
+//! a call            ──► beginning      whether the cluster may begin, and how
+//!                       snapshot_file  whether a file is a whole snapshot of etcd
+//!                       recovery       the way of a snapshot to etcd's data
 //! ```
 //!
 //! The decision: machined computes every file from the config and the version of the extension, as the files of a node. kubeadm, which the
@@ -16,15 +20,20 @@
 //! The version is that of the extension `kubernetes`, whatever tags the config names: kubelet and control plane change, and go back, together.
 //! All programs reach each other by the loopback, which no lease and no link takes away.
 
+pub mod beginning;
 mod certificates;
 pub mod etcd;
 mod kubeconfigs;
+pub mod maintenance;
 mod manifests;
 mod objects;
 mod place;
+pub mod recovery;
+pub mod snapshot_file;
 mod write;
 
 pub use kubeconfigs::administrator;
+pub use manifests::etcd_image;
 pub use objects::apply;
 pub use place::Place;
 pub use write::{begin, has_begun, version_of, write};

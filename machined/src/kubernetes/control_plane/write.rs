@@ -26,7 +26,7 @@ const IMAGES: &str = "/instar/images";
 const NODES: &str = "system:nodes";
 
 /// The directory of etcd's data.
-fn etcd_data() -> PathBuf {
+pub(super) fn etcd_data() -> PathBuf {
     var().join("lib/etcd")
 }
 

@@ -1,0 +1,268 @@
+//! The beginning of the cluster whose control plane is on this machine: a new one, or that of a snapshot.
+//!
+//! ```text
+//! judged ──► the snapshot is checked ──► etcd's image is pulled ──► [ lock: judged again ──► etcdutl ──► put in place ]
+//! ```
+//!
+//! Nothing is changed before the lock is held, so that a reboot or an upgrade need not wait for a registry.
+
+use std::fs::File;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use instar_kubernetes_plan::State;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::sleep;
+use tonic::Code;
+
+use super::{etcdutl, node_name};
+use crate::base::blocking_io;
+use crate::config::ControlPlane;
+use crate::intent;
+use crate::kubernetes::KubernetesFact;
+use crate::kubernetes::control_plane::beginning::{Beginning, Data, Refused, Wanted, judge};
+use crate::kubernetes::control_plane::etcd::Etcd;
+use crate::kubernetes::control_plane::recovery::{self, UploadError};
+use crate::kubernetes::control_plane::snapshot_file::{NotASnapshot, check};
+use crate::kubernetes::control_plane::{begin, etcd_image, has_begun};
+use crate::machine::Machine;
+use crate::oci::{Limits, VerifiedImage};
+use crate::operation_lock::Interrupted;
+use crate::values::ImageReference;
+
+/// The service that starts etcd.
+const KUBELET: &str = "kubelet";
+/// Questions to etcd, and the pause between two of them, before its silence is believed: one that keeps failing answers for moments.
+const QUESTIONS: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(3);
+/// Time limit for reading the largest snapshot whole.
+const READING: Duration = Duration::from_secs(900);
+/// The place of the snapshot: one call at a time writes or reads it.
+static SNAPSHOT: Semaphore = Semaphore::const_new(1);
+
+/// Why the cluster does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    /// It may not.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// EPHEMERAL is not there.
+    #[error(
+        "etcd has no place for its data: EPHEMERAL is not mounted, and the machine's status says why"
+    )]
+    NoPlace,
+    /// Another call sends a snapshot, or begins the cluster.
+    #[error(
+        "another call is sending a snapshot, or beginning the cluster; try again when it has ended"
+    )]
+    Busy,
+    /// The file is no snapshot.
+    #[error("the file that was sent cannot be restored")]
+    Snapshot(#[from] NotASnapshot),
+    /// There is no room for the restored data.
+    #[error(transparent)]
+    Room(#[from] UploadError),
+    /// The machine shuts down or reboots.
+    #[error("the cluster does not begin")]
+    Interrupted(#[from] Interrupted),
+    /// etcd's image cannot be had, etcdutl failed, or the disk did.
+    #[error(transparent)]
+    Failed(#[from] anyhow::Error),
+}
+
+/// The place of the snapshot, held by one call.
+pub struct SnapshotPlace(#[allow(dead_code)] SemaphorePermit<'static>);
+
+impl SnapshotPlace {
+    /// Takes the place.
+    ///
+    /// # Errors
+    /// Another call has it, or EPHEMERAL is not there.
+    pub fn take(machine: &Machine) -> Result<Self, BeginError> {
+        if !machine.disk.status().borrow().var_mounted {
+            return Err(BeginError::NoPlace);
+        }
+        let permit = SNAPSHOT.try_acquire().map_err(|_| BeginError::Busy)?;
+        Ok(SnapshotPlace(permit))
+    }
+}
+
+/// A beginning that is allowed, with all that it takes.
+pub struct Prepared {
+    way: Beginning,
+    /// etcd's image, if data are restored.
+    image: Option<VerifiedImage>,
+    with_digest: bool,
+    _place: SnapshotPlace,
+}
+
+/// Judges whether the cluster may begin, checks the snapshot, and has etcd's image here. Changes nothing.
+///
+/// # Errors
+/// It may not begin, or something is missing.
+pub async fn prepare(
+    machine: &Machine,
+    plane: &ControlPlane,
+    wanted: Wanted,
+    with_digest: bool,
+) -> Result<Prepared, BeginError> {
+    let place = SnapshotPlace::take(machine)?;
+    let way = match way(machine, plane, wanted).await {
+        Err(BeginError::Refused(Refused::Running)) => {
+            // It takes room, holds all Secrets, and is of no use here.
+            on_disk(recovery::forget_snapshot).await?;
+            return Err(Refused::Running.into());
+        }
+        way => way?,
+    };
+    let image = match way {
+        Beginning::Empty => None,
+        Beginning::Restored | Beginning::Replaced => {
+            check_snapshot(with_digest).await?;
+            Some(image(machine, plane).await?)
+        }
+    };
+    Ok(Prepared {
+        way,
+        image,
+        with_digest,
+        _place: place,
+    })
+}
+
+/// Begins the cluster. The caller holds the operation lock.
+///
+/// # Errors
+/// It may not begin any more, or the disk or etcdutl failed; then etcd's data are as before.
+pub async fn begin_cluster(
+    machine: &Machine,
+    plane: &ControlPlane,
+    prepared: Prepared,
+) -> Result<(), BeginError> {
+    let Some(image) = &prepared.image else {
+        return begin_empty().await;
+    };
+    let now = way(machine, plane, Wanted::FromSnapshot).await?;
+    if now != prepared.way {
+        return Err(Refused::Begun.into());
+    }
+    on_disk(recovery::clear).await?;
+    let node = node_name();
+    let restored = etcdutl::restore(machine, image, &node, prepared.with_digest).await;
+    restored.context("restore the snapshot")?;
+    let replace = prepared.way == Beginning::Replaced;
+    on_disk(move || recovery::put_in_place(replace)).await?;
+    tracing::info!("Kubernetes: the cluster begins from a snapshot");
+    Ok(())
+}
+
+async fn begin_empty() -> Result<(), BeginError> {
+    let begun = blocking_io::within(blocking_io::ANSWER, begin).await;
+    let begun = begun.map_err(anyhow::Error::from)?;
+    begun.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => Refused::Begun.into(),
+        _ => {
+            BeginError::Failed(anyhow::Error::from(error).context("make the place of etcd's data"))
+        }
+    })?;
+    tracing::info!("Kubernetes: the cluster begins");
+    Ok(())
+}
+
+async fn on_disk(
+    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> Result<(), BeginError> {
+    let done = blocking_io::within(blocking_io::ANSWER, work).await;
+    let done = done.map_err(anyhow::Error::from)?;
+    Ok(done.context("put etcd's data in their place")?)
+}
+
+async fn way(
+    machine: &Machine,
+    plane: &ControlPlane,
+    wanted: Wanted,
+) -> Result<Beginning, BeginError> {
+    let data = match (has_begun(), wanted) {
+        (false, _) => Data::None,
+        // Nobody needs to know more.
+        (true, Wanted::New) => Data::Answering,
+        (true, Wanted::FromSnapshot) => data(machine, plane).await,
+    };
+    Ok(judge(wanted, data, recovery::snapshot_is_here())?)
+}
+
+/// Asks etcd whether it is there.
+async fn data(machine: &Machine, plane: &ControlPlane) -> Data {
+    for question in 0..QUESTIONS {
+        if question > 0 {
+            sleep(PAUSE).await;
+        }
+        if answers(plane).await {
+            return Data::Answering;
+        }
+    }
+    Data::Silent {
+        kubelet: kubelet_has_run(machine),
+    }
+}
+
+async fn answers(plane: &ControlPlane) -> bool {
+    let Ok(etcd) = Etcd::connect(plane).await else {
+        return false;
+    };
+    match etcd.members().await {
+        Ok(_) => true,
+        Err(status) => !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded),
+    }
+}
+
+/// For how long kubelet has been running.
+fn kubelet_has_run(machine: &Machine) -> Option<Duration> {
+    let (_, fact) = machine.store.list::<KubernetesFact>().into_iter().next()?;
+    let mut services = fact.services.into_iter();
+    let kubelet = services.find(|it| it.name == KUBELET && it.state == State::Running)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    now.checked_sub(Duration::from_secs(kubelet.since))
+}
+
+/// Checks that the file that was sent is a whole snapshot, and that its data have room.
+async fn check_snapshot(with_digest: bool) -> Result<(), BeginError> {
+    let path = recovery::directory().join(recovery::SNAPSHOT);
+    let checked = blocking_io::within(READING, move || {
+        let mut file = File::open(path).map_err(NotASnapshot::from)?;
+        let bytes = check(&mut file, with_digest)?;
+        recovery::demand_room(&recovery::directory(), bytes)?;
+        Ok(())
+    });
+    checked.await.map_err(anyhow::Error::from)?
+}
+
+/// Has etcd's image here: the one of the store if its name leads there, otherwise from its registry.
+async fn image(machine: &Machine, plane: &ControlPlane) -> Result<VerifiedImage, BeginError> {
+    let name = etcd_image(plane);
+    let fetched = async {
+        let reference: ImageReference = name.parse()?;
+        let image = fetch(machine, &reference).await?;
+        // It stays for another try.
+        machine.images.note_asked_for(&image)?;
+        anyhow::Ok(image)
+    };
+    tokio::select! {
+        fetched = fetched => Ok(fetched.with_context(|| format!("have etcd's image {name} here, for its etcdutl"))?),
+        by = machine.operations.end_of_machine() => Err(Interrupted { by }.into()),
+    }
+}
+
+async fn fetch(machine: &Machine, reference: &ImageReference) -> anyhow::Result<VerifiedImage> {
+    let store = &machine.images;
+    let puller = intent::puller(machine.config().as_deref());
+    let here = match store.find(reference) {
+        Some(here) => puller.whole(reference, here.digest(), store).await?,
+        None => None,
+    };
+    if let Some(image) = here {
+        return Ok(puller.admit(reference, image, store).await?);
+    }
+    let resolved = puller.look_up(reference).await?;
+    Ok(puller.pull(&resolved, store, &Limits::default()).await?)
+}
