@@ -20,4 +20,5 @@ pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use keepable::{NotKeepable, keepable};
 pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{ContainerSpec, HostView, ResourceLimits, RunAs, SpecError};
+pub use tail::Tail;
 pub use updates::{ImageUpdate, ImageUpdates, Look, Updates};

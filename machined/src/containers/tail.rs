@@ -13,7 +13,7 @@ const PIECE: usize = 4096;
 
 /// The last bytes of an output.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub struct Tail {
     bytes: VecDeque<u8>,
     most: usize,
     /// Bytes left until the first pause.
@@ -22,7 +22,7 @@ pub(super) struct Tail {
 
 impl Tail {
     /// Creates an empty tail that keeps at most `most` bytes.
-    pub(super) fn of(most: usize) -> Self {
+    pub fn of(most: usize) -> Self {
         Tail {
             bytes: VecDeque::with_capacity(most),
             most,
@@ -31,12 +31,12 @@ impl Tail {
     }
 
     /// Ends the pauses: the program has ended, and only what is left in the pipe is to be read.
-    pub(super) fn hurry(&mut self) {
+    pub fn hurry(&mut self) {
         self.free = usize::MAX;
     }
 
     /// Reads the output to its end. The future may be dropped, and the call repeated.
-    pub(super) async fn follow(&mut self, output: &mut (impl AsyncRead + Unpin)) {
+    pub async fn follow(&mut self, output: &mut (impl AsyncRead + Unpin)) {
         let mut piece = [0; PIECE];
         while let Ok(length @ 1..) = output.read(&mut piece).await {
             self.push(&piece[..length]);
@@ -55,7 +55,7 @@ impl Tail {
     }
 
     /// Returns the bytes that are kept.
-    pub(super) fn bytes(&mut self) -> &[u8] {
+    pub fn bytes(&mut self) -> &[u8] {
         self.bytes.make_contiguous()
     }
 }

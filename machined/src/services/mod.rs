@@ -8,6 +8,7 @@ mod health;
 mod log_disk;
 mod log_files;
 mod log_ring;
+pub mod one_shot;
 mod own;
 mod own_process;
 mod phase;

@@ -13,7 +13,6 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketFlags,
     SocketType, recvmsg, socketpair,
 };
-use rustix::process::Signal;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Interest};
 use tokio::time::timeout;
@@ -22,11 +21,11 @@ use super::check::Candidate;
 use super::installer_output::InstallerOutput;
 use super::progress_sink::ProgressSink;
 use super::unpacked::Unpacked;
-use crate::base::Exit;
 use crate::base::blocking_io;
-use crate::containers::{ContainerSpec, HostView, RunningContainer, Runtime, Streams};
+use crate::containers::{ContainerSpec, HostView, Runtime, Streams};
 use crate::init_link::InitLink;
 use crate::services::Cgroup;
+use crate::services::one_shot::{OneShot, last_words};
 use crate::sys::readiness;
 use crate::values::{Mount, MountOption, MountSource, system_process};
 
@@ -38,12 +37,6 @@ const ESP: &str = "/esp";
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Time limit for the installer to end after its delivery; it has nothing else to do.
 const LEAVE: Duration = Duration::from_secs(60);
-/// Time limit from SIGKILL to the end of every process that does not hang in the kernel.
-const DEATH: Duration = Duration::from_secs(10);
-/// Time limit for init's report of the exit, and for the rest of the output; both follow at once.
-const RIGHT_BEHIND: Duration = Duration::from_secs(5);
-/// Time limit for two calls of crun, with a minute each, and the removal of the container's files.
-const REMOVAL: Duration = Duration::from_secs(180);
 /// Limit on the installer's message, in bytes: it is one small JSON object.
 const LARGEST_MESSAGE: usize = 4096;
 
@@ -127,43 +120,19 @@ pub async fn run(
         Ok(_) => LEAVE,
         Err(_) => Duration::ZERO,
     };
-    let left = end(&running, patience).await;
-    let told = init.exit_of(running.pid(), running.since());
-    let exit = timeout(RIGHT_BEHIND, told).await;
     // This removes its mounts as well, so that the EFI system partition is free again.
-    timeout(REMOVAL, runtime.delete(&spec.name, &unpacked.store))
-        .await
-        .with_context(|| {
-            format!(
-                "the installer's container is not removed within {} s",
-                REMOVAL.as_secs()
-            )
-        })??;
-    let said = timeout(RIGHT_BEHIND, said).await;
-    let said = said.map_or_else(|_| String::new(), Result::unwrap_or_default);
-    let delivery = received.with_context(|| format!("the installer said: {}", said.trim()))?;
-    left.with_context(|| format!("the installer delivered, and said: {}", said.trim()))?;
-    match exit {
-        Ok(Exit::Code(0)) => Ok(delivery),
-        Ok(exit) => bail!("the installer {exit}: {}", said.trim()),
-        Err(_) => bail!("nobody knows how the installer ended: {}", said.trim()),
-    }
-}
-
-/// Waits for the end of the installer, at most `patience`, then kills it.
-async fn end(running: &RunningContainer, patience: Duration) -> anyhow::Result<()> {
-    if let Ok(ended) = timeout(patience, running.wait()).await {
-        return ended.context("wait for the installer");
-    }
-    running.kill(Signal::KILL).context("end the installer")?;
-    let killed = timeout(DEATH, running.wait()).await;
-    killed
-        .context("the installer hangs in the kernel: not even SIGKILL ends it; reboot the machine")?
-        .context("wait for the installer")?;
-    bail!(
-        "it did not end within {} s and was killed",
-        patience.as_secs()
-    )
+    let ended = OneShot {
+        what: "the installer",
+        running,
+        runtime: &runtime,
+        store: &unpacked.store,
+        init,
+    };
+    let ended = ended.end(patience).await?;
+    let said = last_words(said).await;
+    let delivery = received.with_context(|| format!("the installer said: {said}"))?;
+    ended.check("the installer delivered, and said", &said)?;
+    Ok(delivery)
 }
 
 /// Returns the installer's output, as much as fits into an error, and passes each line on as it comes.

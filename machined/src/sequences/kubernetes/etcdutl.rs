@@ -1,23 +1,19 @@
 //! etcdutl, which restores snapshots of etcd: run to its end, in a container of etcd's own image.
 //!
 //! The decision: etcd's image has etcdutl beside etcd, and so in the very version that will read the restored data. (Those of the etcd project have
-//! it, and registry.k8s.io/etcd of today.) The other choices are a
-//! program of the base, whose version is that of the OS, and code of our own for etcd's database and log, whose format changes with etcd.
+//! it, and registry.k8s.io/etcd of today.) The other choices are a program of the base, whose version is that of the OS, and code of our own for etcd's database and log, whose format changes with etcd.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use rustix::process::Signal;
-use tokio::io::AsyncReadExt as _;
-use tokio::time::timeout;
+use anyhow::Context as _;
 
-use crate::base::Exit;
-use crate::containers::{ContainerSpec, HostView, RunAs, RunningContainer, Runtime, Streams};
+use crate::containers::{ContainerSpec, HostView, RunAs, Runtime, Streams, Tail};
 use crate::kubernetes::control_plane::recovery;
 use crate::machine::Machine;
 use crate::oci::VerifiedImage;
 use crate::services::Cgroup;
+use crate::services::one_shot::{OneShot, last_words};
 use crate::values::{Mount, MountOption, MountSource, system_process};
 
 /// The program; its container and cgroup have its name.
@@ -26,16 +22,8 @@ const PROGRAM: &str = system_process::ETCDUTL;
 const SEEN: &str = "/recovery";
 /// Time limit for restoring: the largest database is copied and read once.
 const PATIENCE: Duration = Duration::from_secs(1800);
-/// Time limit from SIGKILL to the end of every process that does not hang in the kernel.
-const DEATH: Duration = Duration::from_secs(10);
-/// Time limit for init's report of the exit, and for the rest of the output; both follow at once.
-const RIGHT_BEHIND: Duration = Duration::from_secs(5);
-/// Time limit for two calls of crun, with a minute each, and the removal of the container's files.
-const REMOVAL: Duration = Duration::from_secs(180);
 /// Limit on the output that an error quotes, in bytes: its last words.
 const LAST_WORDS: usize = 1000;
-/// Limit on the output that is kept to quote from.
-const KEPT: usize = 64 << 10;
 
 /// Restores the snapshot of this machine.
 ///
@@ -87,55 +75,24 @@ async fn run(machine: &Machine, image: &VerifiedImage, spec: &ContainerSpec) -> 
             "start {PROGRAM}, which the image has to have beside etcd, as those of the etcd project have: name such an image in cluster.etcd.image"
         )
     })?;
-    let ended = end(&running).await;
-    let told = machine.init.exit_of(running.pid(), running.since());
-    let exit = timeout(RIGHT_BEHIND, told).await;
-    let removed = timeout(REMOVAL, runtime.delete(&spec.name, store)).await;
-    removed.with_context(|| {
-        format!(
-            "the container of {PROGRAM} is not removed within {} s",
-            REMOVAL.as_secs()
-        )
-    })??;
-    let said = timeout(RIGHT_BEHIND, said).await;
-    let said = said.map_or_else(|_| String::new(), Result::unwrap_or_default);
-    ended.with_context(|| format!("{PROGRAM} said: {said}"))?;
-    match exit {
-        Ok(Exit::Code(0)) => Ok(()),
-        Ok(exit) => bail!("{PROGRAM} {exit}: {said}"),
-        Err(_) => bail!("nobody knows how {PROGRAM} ended: {said}"),
-    }
-}
-
-/// Waits for its end, and kills it when that takes too long.
-async fn end(running: &RunningContainer) -> anyhow::Result<()> {
-    if let Ok(ended) = timeout(PATIENCE, running.wait()).await {
-        return ended.context("wait for its end");
-    }
-    running.kill(Signal::KILL).context("end it")?;
-    let killed = timeout(DEATH, running.wait()).await;
-    killed
-        .context("it hangs in the kernel: not even SIGKILL ends it; reboot the machine")?
-        .context("wait for its end")?;
-    bail!(
-        "it did not end within {} s and was killed",
-        PATIENCE.as_secs()
-    )
+    let one_shot = OneShot {
+        what: PROGRAM,
+        running,
+        runtime: &runtime,
+        store,
+        init: &machine.init,
+    };
+    let ended = one_shot.end(PATIENCE).await?;
+    let said = last_words(said).await;
+    ended.check(&format!("{PROGRAM} said"), &said)
 }
 
 /// Returns the end of its output.
 async fn collect(output: OwnedFd) -> String {
-    let Ok(output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else {
+    let Ok(mut output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else {
         return String::new();
     };
-    let (mut kept, mut piece) = (Vec::new(), vec![0; KEPT / 4]);
-    let mut output = output;
-    // Output that cannot be read is not shown.
-    while let Ok(read @ 1..) = output.read(&mut piece).await {
-        kept.extend_from_slice(&piece[..read]);
-        let surplus = kept.len().saturating_sub(KEPT);
-        kept.drain(..surplus);
-    }
-    let from = kept.len().saturating_sub(LAST_WORDS);
-    String::from_utf8_lossy(&kept[from..]).trim().to_owned()
+    let mut tail = Tail::of(LAST_WORDS);
+    tail.follow(&mut output).await;
+    String::from_utf8_lossy(tail.bytes()).into_owned()
 }
