@@ -25,8 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn a_cluster_comes_back_from_a_snapshot(scratch: Scratch) -> Outcome {
     let host = Host::start(&scratch).await?;
-    let plan = host.plan(&scratch)?;
-    let node = plan.spec(|spec| spec.deadline(LIFETIME)).boot().await?;
+    let node = boot(&host, &scratch).await?;
     let own = Own::of(&node, &scratch)?;
     let snapshot = Snapshot::in_folder(&scratch)?;
     chapters![
@@ -40,6 +39,11 @@ async fn a_cluster_comes_back_from_a_snapshot(scratch: Scratch) -> Outcome {
         it_comes_back_on_a_new_machine(node, &host, &scratch, &snapshot),
     ]
     .await
+}
+
+async fn boot(host: &Host, scratch: &Scratch) -> anyhow::Result<Node> {
+    let plan = host.plan(scratch)?;
+    plan.spec(|spec| spec.deadline(LIFETIME)).boot().await
 }
 
 /// The file of a snapshot, and files that are none.
