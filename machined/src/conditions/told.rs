@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Condition, Type};
+use super::{Known, Type};
 
 /// Number of looks in a row at which a trouble has to be gone until it is over.
 const QUIET: u32 = 3;
@@ -45,7 +45,7 @@ pub enum Line {
 
 impl Told {
     /// Takes the conditions of one look; returns what the log is to be told.
-    pub fn after(mut self, conditions: &[Condition]) -> (Self, Vec<Line>) {
+    pub fn after(mut self, conditions: &[Known]) -> (Self, Vec<Line>) {
         let lines = conditions
             .iter()
             .filter_map(|condition| self.note(condition))
@@ -53,9 +53,9 @@ impl Told {
         (self, lines)
     }
 
-    fn note(&mut self, condition: &Condition) -> Option<Line> {
+    fn note(&mut self, condition: &Known) -> Option<Line> {
         let kind = condition.kind;
-        let Some(trouble) = &condition.trouble else {
+        let Some((trouble, _)) = &condition.trouble else {
             let open = self.0.get_mut(&kind)?;
             open.quiet += 1;
             if open.quiet < QUIET {
@@ -80,18 +80,22 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use crate::conditions::Trouble;
 
     /// The condition of one look: a reason, or none if it is false.
-    fn look(reason: Option<&'static str>) -> [Condition; 1] {
+    fn look(reason: Option<&'static str>) -> [Known; 1] {
         let trouble = reason.map(|reason| Trouble {
             reason,
             message: format!("{reason}: do this"),
             since: None,
         });
-        let kind = Type::DiskPressure;
-        [Condition { kind, trouble }]
+        [Known {
+            kind: Type::DiskPressure,
+            trouble: trouble.map(|trouble| (trouble, SystemTime::UNIX_EPOCH)),
+        }]
     }
 
     #[test]

@@ -8,12 +8,12 @@ pub use tell::keep;
 
 use crate::bundles::{BundleFact, Phase as BundlePhase};
 use crate::conditions::{
-    Approval, Certificate, Clock, Condition, Facts, FailedService, Failure, HeldRelease, Known,
-    Look, Room, Signer, StateDisk, Unhealthy, judge,
+    Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Known, Look, Room,
+    Signer, StateDisk, Unhealthy, judge,
 };
 use crate::containers::update::{Reason, Standing};
 use crate::disk::STATE;
-use crate::follow::FollowFact;
+use crate::follow::{self, FollowFact};
 use crate::intent::certificate_standing;
 use crate::machine::Machine;
 use crate::pins::{PreparationFact, Progress};
@@ -26,17 +26,11 @@ use crate::values::Version;
 
 /// How long a service counts as killed for lack of memory.
 const KILLED: Duration = Duration::from_secs(3600);
-/// The state of a machine that waits for the approval of a release (`follow::Standing::word`).
-const WAITS_FOR_APPROVAL: &str = "approval";
 
 /// Returns one condition of each type as it is now, with its begin.
 pub fn conditions(machine: &Machine) -> Vec<Known> {
-    let conditions = judged(machine);
-    machine.first_seen.note(conditions, SystemTime::now())
-}
-
-fn judged(machine: &Machine) -> Vec<Condition> {
-    judge(&facts(machine))
+    let facts = facts(machine);
+    machine.first_seen.note(judge(&facts), SystemTime::now())
 }
 
 fn facts(machine: &Machine) -> Facts {
@@ -105,9 +99,10 @@ fn failed_look(machine: &Machine) -> Option<Look> {
 }
 
 fn approvals(machine: &Machine) -> Vec<Approval> {
+    let waits = follow::Standing::Waits(follow::Wait::Approval);
     let follows = machine.store.list::<FollowFact>().into_iter();
     let releases = follows
-        .filter(|(_, fact)| fact.state == WAITS_FOR_APPROVAL)
+        .filter(|(_, fact)| fact.state == waits.word())
         .map(|(_, fact)| Approval::Release(fact.release));
     let bundles = machine.store.list::<BundleFact>().into_iter();
     let bundles = bundles

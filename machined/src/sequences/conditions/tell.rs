@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::judged;
+use super::conditions;
 use crate::base::blocking_io;
 use crate::conditions::{Line, Told};
 use crate::machine::Machine;
@@ -18,11 +18,11 @@ pub async fn keep(machine: Arc<Machine>) {
         tokio::time::sleep(EACH).await;
         let looked = machine.clone();
         // Without a limit: a disk that does not answer holds one thread, not another one at each look.
-        let looking = blocking_io::to_its_end(move || judged(&looked));
-        let Ok(conditions) = looking.await else {
+        let looking = blocking_io::to_its_end(move || conditions(&looked));
+        let Ok(seen) = looking.await else {
             return;
         };
-        let (after, lines) = told.after(&conditions);
+        let (after, lines) = told.after(&seen);
         told = after;
         for line in lines {
             match line {
