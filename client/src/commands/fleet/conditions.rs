@@ -7,14 +7,12 @@ use instar_api::definitions::instar::ConditionSpec;
 use instar_client::resources;
 use instar_rollout::MachineName;
 use serde_json::{Value, json};
-use tokio::task::{JoinSet, LocalSet};
-use tokio::time::timeout;
+use tokio::task::LocalSet;
 
-use super::look::connect;
+use super::look::{self, connect};
 use super::members::Way;
 use crate::cli::Global;
 use crate::output::time;
-use crate::target;
 
 /// The type's full name.
 const CONDITIONS: &str = "Conditions.instar.dev";
@@ -29,32 +27,20 @@ pub(super) async fn ask(
     global: &Global,
     ways: &BTreeMap<MachineName, Way>,
 ) -> BTreeMap<MachineName, Told> {
-    LocalSet::new().run_until(ask_all(global, ways)).await
+    let asked = look::ask_all(global, ways, BRIEF, |_, target, way| async move {
+        let node = connect(&target, &way).await?;
+        let found = resources::<ConditionSpec>(&node, CONDITIONS).await;
+        found.map_err(|status| node.explain("cannot list conditions", status))
+    });
+    let told = LocalSet::new().run_until(asked).await;
+    told.into_iter()
+        .map(|(name, told)| (name, told.ok().map(true_ones)))
+        .collect()
 }
 
-async fn ask_all(
-    global: &Global,
-    ways: &BTreeMap<MachineName, Way>,
-) -> BTreeMap<MachineName, Told> {
-    let mut asked = JoinSet::new();
-    for (name, way) in ways {
-        let target = target::by_way(global, &way.endpoints, way.node.as_deref());
-        let (name, way) = (name.clone(), way.clone());
-        asked.spawn_local(async move {
-            let tell = async {
-                let node = connect(&target, &way).await.ok()?;
-                let found = resources::<ConditionSpec>(&node, CONDITIONS).await.ok()?;
-                let found = found.into_iter().map(|(_, condition)| condition);
-                Some(found.filter(|condition| condition.status).collect())
-            };
-            (name, timeout(BRIEF, tell).await.ok().flatten())
-        });
-    }
-    let mut told = BTreeMap::new();
-    while let Some(answer) = asked.join_next().await {
-        told.extend(answer);
-    }
-    told
+fn true_ones<Id>(found: Vec<(Id, ConditionSpec)>) -> Vec<ConditionSpec> {
+    let found = found.into_iter().map(|(_, condition)| condition);
+    found.filter(|condition| condition.status).collect()
 }
 
 /// A node's conditions in one cell of a table.

@@ -9,14 +9,12 @@ use instar_client::{Failure, Node};
 use instar_rollout::MachineName;
 use instar_rollout_page::{MachineView, View};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tonic::Code;
 
-use super::look::connect;
+use super::look::{ask_all, reach};
 use super::members::Way;
 use crate::cli::Global;
-use crate::target;
 
 /// The name of the part of the page.
 const NAME: &str = "followers";
@@ -27,9 +25,6 @@ const ANSWER: Duration = Duration::from_secs(3);
 /// The step of a node that does not answer.
 const AWAY: &str = "away";
 
-/// What a node tells; why not, if it does not.
-type Told = Result<(Node, Option<FollowStatus>), String>;
-
 /// Looks at the nodes for as long as somebody can see it.
 pub(super) async fn keep(
     global: &Global,
@@ -39,7 +34,15 @@ pub(super) async fn keep(
     let mut nodes: BTreeMap<MachineName, Node> = BTreeMap::new();
     let mut machines: BTreeMap<MachineName, MachineView> = BTreeMap::new();
     while !shown.is_closed() {
-        for (name, told) in ask_all(global, &ways, &nodes).await {
+        let told = ask_all(global, &ways, ANSWER, |name, target, way| {
+            let known = nodes.get(name).cloned();
+            async move {
+                let node = reach(known, &target, &way).await?;
+                let status = status(&node).await?;
+                Ok((node, status))
+            }
+        });
+        for (name, told) in told.await {
             let before = machines.remove(&name);
             let running = before.and_then(|before| before.running);
             match told {
@@ -56,38 +59,6 @@ pub(super) async fn keep(
         shown.send_replace(Some(view(&machines)));
         sleep(LOOK).await;
     }
-}
-
-async fn ask_all(
-    global: &Global,
-    ways: &BTreeMap<MachineName, Way>,
-    known: &BTreeMap<MachineName, Node>,
-) -> BTreeMap<MachineName, Told> {
-    let mut asked = JoinSet::new();
-    for (name, way) in ways {
-        let target = target::by_way(global, &way.endpoints, way.node.as_deref());
-        let (name, way, known) = (name.clone(), way.clone(), known.get(name).cloned());
-        asked.spawn_local(async move {
-            let tell = async {
-                let node = match known {
-                    Some(node) => node,
-                    None => connect(&target, &way).await?,
-                };
-                let status = status(&node).await?;
-                Ok::<_, Failure>((node, status))
-            };
-            let told = match timeout(ANSWER, tell).await {
-                Ok(told) => told.map_err(|failure| failure.chain()),
-                Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
-            };
-            (name, told)
-        });
-    }
-    let mut told = BTreeMap::new();
-    while let Some(answer) = asked.join_next().await {
-        told.extend(answer);
-    }
-    told
 }
 
 /// Returns how a node follows its channel; `None` if it follows none.

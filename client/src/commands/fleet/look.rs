@@ -24,31 +24,56 @@ pub(super) async fn connect(target: &Target, way: &Way) -> Result<Node, Failure>
     }
 }
 
+/// Returns the connection that is known, or a new one.
+pub(super) async fn reach(
+    known: Option<Node>,
+    target: &Target,
+    way: &Way,
+) -> Result<Node, Failure> {
+    match known {
+        Some(node) => Ok(node),
+        None => connect(target, way).await,
+    }
+}
+
+/// Asks all nodes side by side, each within this time, its connection included. A node that does not tell has the reason instead.
+pub(super) async fn ask_all<T: 'static, Asking>(
+    global: &Global,
+    ways: &BTreeMap<MachineName, Way>,
+    limit: Duration,
+    ask: impl Fn(&MachineName, Target, Way) -> Asking,
+) -> BTreeMap<MachineName, Result<T, String>>
+where
+    Asking: Future<Output = Result<T, Failure>> + 'static,
+{
+    let mut asked = JoinSet::new();
+    for (name, way) in ways {
+        let target = target::by_way(global, &way.endpoints, way.node.as_deref());
+        let (name, asking) = (name.clone(), ask(name, target, way.clone()));
+        asked.spawn_local(async move {
+            let told = match timeout(limit, asking).await {
+                Ok(told) => told.map_err(|failure| failure.chain()),
+                Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
+            };
+            (name, told)
+        });
+    }
+    let mut told = BTreeMap::new();
+    while let Some(answer) = asked.join_next().await {
+        told.extend(answer);
+    }
+    told
+}
+
 /// Connects to all nodes side by side. A node that does not answer has the reason instead.
 pub(super) async fn connect_all(
     global: &Global,
     ways: BTreeMap<MachineName, Way>,
 ) -> BTreeMap<MachineName, Result<Node, String>> {
-    let mut connecting = JoinSet::new();
-    for (name, way) in ways {
-        let target = target::by_way(global, &way.endpoints, way.node.as_deref());
-        connecting.spawn_local(async move {
-            let connected = match timeout(LOOK, connect(&target, &way)).await {
-                Ok(connected) => connected.map_err(|failure| failure.chain()),
-                Err(_) => Err(no_answer()),
-            };
-            (name, connected)
-        });
-    }
-    let mut all = BTreeMap::new();
-    while let Some(connected) = connecting.join_next().await {
-        all.extend(connected);
-    }
-    all
-}
-
-fn no_answer() -> String {
-    format!("no answer within {} s", LOOK.as_secs())
+    ask_all(global, &ways, LOOK, |_, target, way| async move {
+        connect(&target, &way).await
+    })
+    .await
 }
 
 /// Connections to the nodes, made when they are needed.
@@ -74,38 +99,25 @@ impl<'a> Nodes<'a> {
 
     /// Looks at all nodes side by side, but not at those that this driver has just asked to change: they are busy.
     pub(super) async fn look(&mut self, busy: &BTreeSet<MachineName>) -> Facts {
-        let mut looks = JoinSet::new();
-        let mut facts = Facts::new();
-        for (name, way) in &self.ways {
-            if busy.contains(name) {
-                facts.insert(name.clone(), busy_fact());
-                continue;
+        let mut asked = self.ways.clone();
+        asked.retain(|name, _| !busy.contains(name));
+        let looked = ask_all(self.global, &asked, LOOK, |name, target, way| {
+            let known = self.connected(name);
+            async move {
+                let node = reach(known, &target, &way).await?;
+                let standing = Standing::of(&node).await?;
+                Ok((node, standing))
             }
-            let (name, way, known) = (name.clone(), way.clone(), self.connected(name));
-            let target = target::by_way(self.global, &way.endpoints, way.node.as_deref());
-            looks.spawn_local(async move {
-                let look = async {
-                    let node = match known {
-                        Some(node) => node,
-                        None => connect(&target, &way).await?,
-                    };
-                    let standing = Standing::of(&node).await?;
-                    Ok::<_, Failure>((node, standing))
-                };
-                (name, timeout(LOOK, look).await)
-            });
-        }
-        while let Some(looked) = looks.join_next().await {
-            let Ok((name, looked)) = looked else {
-                continue;
-            };
+        });
+        let busy = self.ways.keys().filter(|name| busy.contains(name));
+        let mut facts: Facts = busy.map(|name| (name.clone(), busy_fact())).collect();
+        for (name, looked) in looked.await {
             let fact = match looked {
-                Ok(Ok((node, standing))) => {
+                Ok((node, standing)) => {
                     self.connected.insert(name.clone(), node);
                     fact(&standing)
                 }
-                Ok(Err(failure)) => Fact::away(failure.chain()),
-                Err(_) => Fact::away(no_answer()),
+                Err(why) => Fact::away(why),
             };
             facts.insert(name, fact);
         }

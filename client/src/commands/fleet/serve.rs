@@ -51,8 +51,10 @@ pub(super) async fn run(
         listener,
         BehindKey {
             key,
-            folder,
-            followers: seen,
+            shown: Shown {
+                folder,
+                followers: seen,
+            },
         },
     );
     let looking = async {
@@ -69,38 +71,34 @@ pub(super) async fn run(
 /// The rollout in a folder: who knows the key may do everything.
 struct BehindKey {
     key: Key,
-    folder: Folder,
-    followers: watch::Receiver<Option<View>>,
+    shown: Shown,
 }
 
 impl Rollouts for BehindKey {
-    type Visitor = InFolder;
+    type Visitor = Shown;
 
-    fn enter(&self, token: &str) -> Result<InFolder, Denied> {
+    fn enter(&self, token: &str) -> Result<Shown, Denied> {
         if !self.key.opens(token) {
             let why = "this is not the key of this page: open the address that the command printed";
             return Err(Denied::Unknown(why.to_owned()));
         }
-        Ok(InFolder {
-            folder: self.folder.clone(),
-            followers: self.followers.clone(),
-        })
+        Ok(self.shown.clone())
     }
 }
 
-/// The rollout in a folder.
-struct InFolder {
+/// The rollout in a folder, and the nodes that follow a channel.
+#[derive(Clone)]
+struct Shown {
     folder: Folder,
     followers: watch::Receiver<Option<View>>,
 }
 
-impl Visitor for InFolder {
+impl Visitor for Shown {
     type Views = Looks;
 
     async fn watch(&self) -> Result<Looks, Denied> {
         Ok(Looks {
-            folder: self.folder.clone(),
-            followers: self.followers.clone(),
+            shown: self.clone(),
             is_first: true,
         })
     }
@@ -117,8 +115,7 @@ impl Visitor for InFolder {
 
 /// Looks at a folder, again and again.
 struct Looks {
-    folder: Folder,
-    followers: watch::Receiver<Option<View>>,
+    shown: Shown,
     is_first: bool,
 }
 
@@ -128,8 +125,8 @@ impl Views for Looks {
             sleep(LOOK).await;
         }
         self.is_first = false;
-        let view = view(&self.folder).map_err(|failure| failure.chain())?;
-        let followers = self.followers.borrow().clone();
+        let view = view(&self.shown.folder).map_err(|failure| failure.chain())?;
+        let followers = self.shown.followers.borrow().clone();
         Ok(view.into_iter().chain(followers).collect())
     }
 }
