@@ -278,7 +278,8 @@ struct Page {
 
 impl Page {
     fn open(fleet: &Fleet, scratch: &Scratch, screen: Screen) -> anyhow::Result<Self> {
-        let (server, address) = Self::serve(fleet)?;
+        let of = ["--state", &fleet.state];
+        let (server, address) = fleet.client.serve_page(&of, PATIENCE)?;
         let browser = Browser::start(scratch, screen)?;
         browser.open(&address)?;
         browser.wait_for_text("connected")?;
@@ -286,16 +287,6 @@ impl Page {
             browser,
             _server: server,
         })
-    }
-
-    /// Has the command serve the page; returns its address, too.
-    fn serve(fleet: &Fleet) -> anyhow::Result<(FollowedProgram, String)> {
-        let state = ["fleet", "serve", "--state", &fleet.state];
-        let serve = [&state[..], &["--listen", "127.0.0.1:0"]].concat();
-        let mut server = fleet.client.follow(&serve)?;
-        let is_meant = |line: &str| line.starts_with("open ");
-        let line = server.wait_for("the address", PATIENCE, is_meant)?;
-        Ok((server, line.trim_start_matches("open ").to_owned()))
     }
 
     /// Checks that nothing is wider than the screen, and that fingers hit each button.

@@ -22,14 +22,12 @@ impl Page {
         let addresses: Result<Vec<_>, _> = nodes.iter().map(Node::endpoint).collect();
         let file = fleet_file(scratch, names.iter().zip(addresses?))?;
         let file = file.display().to_string();
-        let what = ["fleet", "serve", "--followers", "--fleet", &file];
-        let where_to = ["--listen", "127.0.0.1:0"];
         let client = Instarctl::of(first, scratch)?;
-        let mut server = client.follow(&[&what[..], &where_to].concat())?;
-        let line = server.wait_for("the address", PATIENCE, |line| line.starts_with("open "))?;
-        println!("the page: {line}");
+        let shown = ["--followers", "--fleet", &file];
+        let (server, address) = client.serve_page(&shown, PATIENCE)?;
+        println!("the page: open {address}");
         let browser = Browser::start(scratch, Screen::Laptop)?;
-        browser.open(line.trim_start_matches("open "))?;
+        browser.open(&address)?;
         Ok(Self {
             browser,
             _server: server,

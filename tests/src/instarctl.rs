@@ -74,6 +74,18 @@ impl Instarctl {
         FollowedProgram::by(command.args(arguments))
     }
 
+    /// Serves a fleet's page with these further arguments; returns the program, and the address that opens the page.
+    pub fn serve_page(
+        &self,
+        arguments: &[&str],
+        within: Duration,
+    ) -> Result<(FollowedProgram, String)> {
+        let serve = ["fleet", "serve", "--listen", "127.0.0.1:0"];
+        let mut server = self.follow(&[&serve[..], arguments].concat())?;
+        let line = server.wait_for("the address", within, |line| line.starts_with("open "))?;
+        Ok((server, line.trim_start_matches("open ").to_owned()))
+    }
+
     /// Starts a command on a terminal of this size, with only these environment variables.
     pub fn on_terminal(
         &self,

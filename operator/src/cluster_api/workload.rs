@@ -57,13 +57,16 @@ impl Workload {
         Api::all(self.client.clone())
     }
 
+    /// The trouble of a call about the pool, as in "be read".
+    fn pool_cannot(&self, what: &str) -> impl FnOnce(kube::Error) -> Trouble + use<> {
+        let (cluster, pool) = (&self.cluster, &self.pool);
+        Trouble::of(format!("{cluster}: pool {pool} cannot {what}"))
+    }
+
     /// The pool, if there is one.
     pub(super) async fn pool(&self) -> Result<Option<Pool>, Trouble> {
         let got = self.pools().get_opt(&self.pool).await;
-        got.map_err(Trouble::of(format!(
-            "{}: pool {} cannot be read",
-            self.cluster, self.pool
-        )))
+        got.map_err(self.pool_cannot("be read"))
     }
 
     /// Makes the pool.
@@ -96,10 +99,7 @@ impl Workload {
                 "{} has no pools: install instar-operator there",
                 self.cluster
             ))),
-            Err(error) => {
-                let doing = format!("{}: pool {} cannot be made", self.cluster, self.pool);
-                Err(Trouble::of(doing)(error))
-            }
+            Err(error) => Err(self.pool_cannot("be made")(error)),
         }
     }
 
@@ -131,8 +131,7 @@ impl Workload {
             .pools()
             .patch(&self.pool, &PatchParams::default(), &patch)
             .await;
-        let doing = format!("{}: pool {} cannot be changed", self.cluster, self.pool);
-        patched.map(|_| ()).map_err(Trouble::of(doing))
+        patched.map(drop).map_err(self.pool_cannot("be changed"))
     }
 
     /// Deletes the pool.
@@ -144,10 +143,7 @@ impl Workload {
         {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some(404) => Ok(()),
-            Err(error) => {
-                let doing = format!("{}: pool {} cannot be deleted", self.cluster, self.pool);
-                Err(Trouble::of(doing)(error))
-            }
+            Err(error) => Err(self.pool_cannot("be deleted")(error)),
         }
     }
 }

@@ -113,31 +113,21 @@ pub(super) fn template(plane: &ControlPlane, name: &str, spec: &Value) -> Outcom
 /// Has the machine deployment use a template.
 pub(super) fn roll(plane: &ControlPlane, template: &str) -> Outcome {
     let patch = json!({"spec": {"template": {"spec": {"infrastructureRef": {"name": template}}}}});
+    patch_deployment(plane, &patch)
+}
+
+fn patch_deployment(plane: &ControlPlane, patch: &Value) -> Outcome {
     let patch = patch.to_string();
-    let patch = [
-        "patch",
-        "machinedeployment",
-        "workers",
-        "--type=merge",
-        "-p",
-        &patch,
-    ];
-    plane.kubectl().run(&patch).map(drop)
+    let of = ["patch", "machinedeployment", "workers"];
+    let how = ["--type=merge", "-p", &patch];
+    plane.kubectl().run(&[&of[..], &how].concat()).map(drop)
 }
 
 /// Says whether the deployment's Machines are never to be replaced.
 pub(super) fn never_replace(plane: &ControlPlane, value: &str) -> Outcome {
     let annotations = json!({"instar.dev/never-replace": value});
     let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
-    let patch = [
-        "patch",
-        "machinedeployment",
-        "workers",
-        "--type=merge",
-        "-p",
-        &patch.to_string(),
-    ];
-    plane.kubectl().run(&patch).map(drop)
+    patch_deployment(plane, &patch)
 }
 
 /// Makes a health check of the deployment's Machines that does not wait.
