@@ -12,6 +12,7 @@ pub mod error_chain;
 pub mod lock;
 mod process_exit;
 pub mod quota;
+pub mod removal;
 pub mod sealed_json;
 pub mod task;
 pub mod whole_file;

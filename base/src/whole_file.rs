@@ -8,6 +8,8 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::removal;
+
 /// Gives a file new content: written beside it, flushed, and renamed over it. A missing directory is made.
 ///
 /// After a power cut the file has the old content or the new one; a file `NAME.new` may be left, and the next call replaces it.
@@ -19,7 +21,7 @@ pub fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     name.push(".new");
     let new = directory.join(name);
     // A leftover has its own mode.
-    remove(&new)?;
+    removal::file(&new)?;
     let mut file = File::options()
         .write(true)
         .create_new(true)
@@ -45,14 +47,6 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> 
             .with_context(|| format!("parse {}", path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
-    }
-}
-
-/// Removes a file; a missing one is fine.
-pub fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
     }
 }
 

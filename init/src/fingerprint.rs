@@ -4,6 +4,7 @@
 //! Processes are not in it: when init has no children left, there are none. Physical network links are not either:
 //! they come with their drivers, and keep their addresses over a change of generations.
 
+use crate::cgroups::CGROUPS;
 use crate::failure::{Result, fail};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,12 +14,7 @@ use std::path::{Path, PathBuf};
 const SYSCTLS: [&str; 3] = ["/proc/sys/kernel", "/proc/sys/vm", "/proc/sys/fs"];
 
 /// Sysctls that the kernel changes by itself. Those of a namespace are not in the list: init compares in its own namespaces.
-const VOLATILE: [&str; 4] = [
-    "ns_last_pid",
-    "perf_event_max_sample_rate",
-    "stat_refresh",
-    "tainted",
-];
+const VOLATILE: &str = "ns_last_pid perf_event_max_sample_rate stat_refresh tainted";
 
 /// Files in which every line is a fact. The last two hold state that PID 1 could pass on to its children.
 const LISTS: [(&str, &str); 4] = [
@@ -81,7 +77,7 @@ fn read_sysctls(folder: &Path, sysctls: &mut Vec<(Box<Path>, Box<[u8]>)>) {
         if metadata.is_dir() {
             read_sysctls(&path, sysctls);
         } else if metadata.permissions().mode() & 0o600 == 0o600
-            && !VOLATILE.contains(&name.as_str())
+            && VOLATILE.split(' ').all(|it| it != name)
             // A sysctl that cannot be read now cannot be compared later.
             && let Ok(value) = fs::read(&path)
         {
@@ -121,7 +117,7 @@ fn facts(ours: Option<&str>) -> Vec<String> {
             facts.push(format!("the network link {name}"));
         }
     }
-    for (name, path) in entries(Path::new(crate::generation::CGROUPS)) {
+    for (name, path) in entries(Path::new(CGROUPS)) {
         if path.is_dir() {
             facts.push(format!("the cgroup {name}"));
         }

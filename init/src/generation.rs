@@ -3,6 +3,7 @@
 //! init itself enters the namespaces of the generation, so that `/proc/1/root` shows the root that people and host tools expect, and
 //! returns through the descriptors of its own namespaces. It must therefore be the last process in there, and hold no descriptor into it.
 
+use crate::cgroups::Cgroup;
 use crate::console::say;
 use crate::failure::{Result, Step, fail};
 use crate::link::Link;
@@ -12,7 +13,7 @@ use crate::sys;
 use crate::watchdog::Watchdog;
 use crate::workloads::{MEMORY, kill_others, sweep_cgroups};
 use instar_init_protocol::{BootId, Welcome};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::CWD;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, mount, mount_bind, mount_change, mount_move,
     move_mount,
@@ -21,12 +22,9 @@ use rustix::process::{Pid, Signal, chdir, chroot, kill_process, kill_process_gro
 use rustix::thread::move_into_link_name_space;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Timeout after SIGKILL: a process that is still alive then waits for a device that does not answer.
 const DYING: Duration = Duration::from_secs(10);
@@ -40,9 +38,6 @@ pub(crate) struct Generation {
     pub(crate) link: Link,
     cgroup: Cgroup,
 }
-
-/// The directory of the generation's cgroup, opened before a mount could hide it.
-pub(crate) struct Cgroup(OwnedFd);
 
 impl Home {
     /// Opens the namespaces. Call it in the initramfs, before the first generation.
@@ -192,45 +187,4 @@ fn start_machined(cgroup: &Cgroup) -> Result<(Option<Pid>, Link)> {
     let procs = cgroup.open("machined/cgroup.procs")?;
     let child = sys::spawn(&mut command, socket, procs).step("start /sbin/machined")?;
     Ok((Some(Pid::from_child(&child)), link))
-}
-
-impl Cgroup {
-    fn new(number: u64) -> Result<Self> {
-        let path = Path::new(CGROUPS).join(format!("generation.{number}"));
-        fs::create_dir_all(path.join("machined")).step("make the cgroups")?;
-        enable_controllers(&path);
-        let directory = File::open(path).step("open the cgroup")?;
-        Ok(Self(directory.into()))
-    }
-
-    fn open(&self, file: &str) -> Result<OwnedFd> {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        openat(&self.0, file, flags, Mode::empty()).step(format_args!("open {file}"))
-    }
-
-    /// Kills all processes of the cgroup, or of the part that is named with a slash at its end.
-    fn kill(&self, part: &str) -> Result<()> {
-        let kill = self.open(&format!("{part}cgroup.kill"))?;
-        rustix::io::write(kill, b"1").step("kill a cgroup")?;
-        Ok(())
-    }
-}
-
-/// Turns on the controllers for the children of a cgroup. A kernel without one of them still boots.
-pub(crate) fn enable_controllers(cgroup: impl AsRef<Path>) {
-    for controller in ["+cpu", "+io", "+memory", "+pids"] {
-        // Programs that need a missing controller report it.
-        let _ = fs::write(cgroup.as_ref().join("cgroup.subtree_control"), controller);
-    }
-}
-
-/// Removes the cgroups below this one, children first. A cgroup that cannot be removed shows in the fingerprint.
-pub(crate) fn remove_cgroups(cgroup: impl AsRef<Path>) {
-    for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_cgroups(entry.path());
-            // A busy cgroup shows in the comparison with the fingerprint.
-            let _ = fs::remove_dir(entry.path());
-        }
-    }
 }

@@ -16,6 +16,7 @@
 // Tests do not call `boot`, so most of the rest is unused in them.
 #![cfg_attr(test, allow(dead_code))]
 
+mod cgroups;
 mod console;
 mod ending;
 mod failure;
@@ -32,10 +33,10 @@ mod verdict;
 mod watchdog;
 mod workloads;
 
+use cgroups::{CGROUPS, enable_controllers};
 use console::complain;
 use ending::reboot_because;
 use failure::{Result, Step};
-use generation::CGROUPS;
 use rootfs::Image;
 use rustix::mount::{MountFlags, mount};
 use std::convert::Infallible;
@@ -66,7 +67,7 @@ fn start() -> Result<Infallible> {
     let (deadline, watchdog) = arguments(&line);
     modules::load();
     let image = Image::of_initramfs()?;
-    generation::enable_controllers(CGROUPS);
+    enable_controllers(CGROUPS);
     fs::create_dir("/new").step("make /new")?;
     workloads::make()?;
     Supervisor::new(image, deadline, watchdog)?.run()

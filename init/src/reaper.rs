@@ -17,8 +17,7 @@ pub(crate) struct Reaper(SignalFd);
 impl Reaper {
     /// Makes a reaper. It must be the only caller of wait from then on.
     pub(crate) fn new() -> Result<Self> {
-        let mut mask = SigSet::empty();
-        mask.add(Signal::SIGCHLD);
+        let mask = SigSet::from(Signal::SIGCHLD);
         mask.thread_block().step("block SIGCHLD")?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&mask, flags).step("open a signalfd")?;

@@ -3,7 +3,7 @@
 use crate::failure::{Result, Step, fail};
 use instar_init_protocol::{Blake3, Line};
 use loopdev::{LoopControl, LoopDevice};
-use rustix::fs::{SealFlags, fcntl_get_seals};
+use rustix::fs::{Advice, SealFlags, fadvise, fcntl_get_seals};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
     fsconfig_set_string, fsmount, fsopen,
@@ -73,8 +73,7 @@ impl Image {
         let device = self.attach().or_else(|_| self.attach())?;
         let path = device.path().unwrap_or_default();
 
-        let squashfs =
-            fsopen("squashfs", FsOpenFlags::FSOPEN_CLOEXEC).step("open the filesystem squashfs")?;
+        let squashfs = fsopen("squashfs", FsOpenFlags::FSOPEN_CLOEXEC).step("use squashfs")?;
         let created = fsconfig_set_string(&squashfs, "source", &*path)
             .and_then(|()| fsconfig_set_flag(&squashfs, "ro"))
             .and_then(|()| fsconfig_create(&squashfs));
@@ -113,6 +112,13 @@ impl Image {
             .map(|()| device)
             .step("attach the image to a loop device")
     }
+}
+
+/// Reads the image's machined into the page cache, so that it need not be unpacked piece by piece while no API answers.
+pub(crate) fn read_machined_ahead(image: &MountedImage) {
+    let path = format!("/proc/self/fd/{}/sbin/machined", image.mount.as_raw_fd());
+    // Without it the start takes longer, and a machined that cannot be read shows there.
+    let _ = File::open(path).map(|file| fadvise(file, 0, None, Advice::WillNeed));
 }
 
 /// The kernel's messages about a failed mount, each as ` (…)`.

@@ -8,7 +8,7 @@ use crate::generation::{Generation, Home, end_processes, read_boot_id};
 use crate::kept::Kept;
 use crate::link::only;
 use crate::reaper::{Exits, Reaper, describe, reap};
-use crate::rootfs::{Image, MountedImage};
+use crate::rootfs::{Image, MountedImage, read_machined_ahead};
 use crate::verdict::{Event, Ladder, Verdict};
 use crate::watchdog::{self, Watchdog};
 use crate::workloads::sweep_cgroups;
@@ -55,7 +55,6 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Takes the fingerprint. Call it last in the boot: every later change is a generation's doing.
     pub(crate) fn new(image: Image, patience: Duration, watchdog: Watchdog) -> Result<Self> {
-        let kernel_boot_id = read_boot_id("boot_id")?;
         Ok(Self {
             home: Home::new()?,
             reaper: Reaper::new()?,
@@ -68,17 +67,7 @@ impl Supervisor {
             keep_workloads: false,
             ladder: Ladder::default(),
             generation: None,
-            welcome: Welcome {
-                generation: 0,
-                boot_id: kernel_boot_id.clone(),
-                kernel_boot_id,
-                start: StartReason::Boot,
-                cause: None,
-                failed_version: None,
-                deadline: 0,
-                workloads: None,
-                kept: Vec::new(),
-            },
+            welcome: Welcome::of_kernel(read_boot_id("boot_id")?),
             deadline: None,
         })
     }
@@ -156,20 +145,18 @@ impl Supervisor {
                 only(descriptors).and_then(|fd| self.kept.keep(name, scope, fd))
             }
             Ok(Request::Drop { name }) => self.kept.drop(&name),
-            Ok(Request::Next {
-                blake3,
-                version,
-                deadline,
-                workloads,
-            }) => {
-                let image = only(descriptors).and_then(|fd| Image::of_memfd(fd, blake3, version));
+            Ok(Request::Next(next)) => {
+                let image =
+                    only(descriptors).and_then(|fd| Image::of_memfd(fd, next.blake3, next.version));
                 match image.and_then(|image| self.prepare(image)) {
                     Ok((image, mounted)) => {
+                        read_machined_ahead(&mounted);
                         self.answer(to, Ok(()));
+                        self.let_finish(Duration::from_secs(next.finish.into()));
                         self.previous = Some(std::mem::replace(&mut self.image, image));
-                        self.keep_workloads = workloads == Workloads::Keep;
+                        self.keep_workloads = next.workloads == Workloads::Keep;
                         self.because(StartReason::Next, None, None);
-                        let deadline = Duration::from_secs(deadline.into());
+                        let deadline = Duration::from_secs(next.deadline.into());
                         return self.replace(Some(mounted), deadline);
                     }
                     Err(failure) => Err(failure),
@@ -232,6 +219,20 @@ impl Supervisor {
         match self.ladder.decide(Event::NextReady, Instant::now()) {
             Verdict::Swap => Ok((image, mounted)),
             _ => fail!(WrongState: "this generation has not reported healthy yet"),
+        }
+    }
+
+    /// Waits until machined has ended, within a limit: its callers get their last answers. It has nothing left to ask for, so its requests
+    /// are dropped.
+    fn let_finish(&mut self, limit: Duration) {
+        let end = Instant::now() + limit;
+        while let Some(Generation { link, .. }) = &mut self.generation
+            && Instant::now() < end
+            && let Some(socket) = link.descriptor()
+        {
+            self.reaper
+                .wait(Some(socket), end.saturating_duration_since(Instant::now()));
+            let _ = link.receive();
         }
     }
 
@@ -326,12 +327,8 @@ impl Supervisor {
             complain!("{failure}; the workloads end as well");
             self.keep_workloads = false;
             self.kept.end_generation(false);
-            exits.extend(end_processes(
-                None,
-                false,
-                &self.reaper,
-                &mut self.watchdog,
-            )?);
+            let (reaper, watchdog) = (&self.reaper, &mut self.watchdog);
+            exits.extend(end_processes(None, false, reaper, watchdog)?);
             self.be_fresh(false, ours)?;
         }
         Ok(if keep { exits } else { Exits::new() })

@@ -2,9 +2,9 @@
 //! there survive a change of generations if the request for the next generation says so; otherwise they end with everything else. init
 //! neither knows nor lists them.
 
+use crate::cgroups::{CGROUPS, enable_controllers, remove_cgroups};
 use crate::failure::{Result, Step};
 use crate::fingerprint::entries;
-use crate::generation::{CGROUPS, enable_controllers, remove_cgroups};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;

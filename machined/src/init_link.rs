@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use instar_init_protocol::{
-    FdName, Line, RecvFlags, Reply, Request, SendFlags, Welcome, receive, send,
+    FdName, Line, NextGeneration, RecvFlags, Reply, Request, SendFlags, Welcome, receive, send,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -36,6 +36,22 @@ pub struct Handshake {
     pub kept: BTreeMap<String, OwnedFd>,
 }
 
+/// The next generation, for [`InitLink::next`].
+pub struct Next<'a> {
+    /// Its root filesystem, sealed.
+    pub memfd: BorrowedFd<'a>,
+    /// The digest of it.
+    pub blake3: &'a blake3::Hash,
+    /// Its version, for people.
+    pub version: &'a str,
+    /// Time limit for its report of health, at most an hour.
+    pub deadline: Duration,
+    /// Whether the workloads live on.
+    pub workloads: Workloads,
+    /// Time limit for the last work of this generation; init may allow less.
+    pub finish: Duration,
+}
+
 /// The link; clones share it.
 #[derive(Clone)]
 pub struct InitLink {
@@ -50,6 +66,8 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// One request at a time: the order on the socket is the order in the queue.
     order: tokio::sync::Mutex<()>,
+    /// Longest time in seconds that init waits for this process after it has taken the next generation; unset from an init that does not.
+    finish: OnceLock<u32>,
     exits: watch::Sender<BTreeMap<u32, ReportedExit>>,
 }
 
@@ -70,6 +88,7 @@ impl InitLink {
                 .context("watch the socket to init")?,
             waiting: Mutex::default(),
             order: tokio::sync::Mutex::default(),
+            finish: OnceLock::new(),
             exits: watch::channel(BTreeMap::new()).0,
         });
         let link = InitLink {
@@ -89,6 +108,10 @@ impl InitLink {
                         welcome.kept.len(),
                         descriptors.len()
                     );
+                }
+                if let Some(limit) = welcome.finish {
+                    // Nothing else sets it.
+                    let _ = link.shared.finish.set(limit);
                 }
                 let names = welcome.kept.iter().map(|name| name.as_str().to_owned());
                 let kept = names.zip(descriptors).collect();
@@ -121,22 +144,29 @@ impl InitLink {
         .await
     }
 
-    /// Hands over the next generation. When this returns without an error, this process is about to end.
-    pub async fn next(
-        &self,
-        memfd: &impl AsFd,
-        blake3: &blake3::Hash,
-        version: &str,
-        deadline: Duration,
-        workloads: Workloads,
-    ) -> anyhow::Result<()> {
-        let request = Request::Next {
-            blake3: blake3.to_hex().parse().context("the digest")?,
-            version: version.parse::<Line>().context("the version")?,
-            deadline: u32::try_from(deadline.as_secs()).context("the time to become healthy")?,
-            workloads,
-        };
-        self.tell(request, Some(memfd.as_fd())).await
+    /// Hands over the next generation. When this returns without an error, this process has to end.
+    ///
+    /// `last` is the work after which no caller is answered. It is done once init has verified and mounted the image; an init that would end
+    /// this process at that moment is asked after the work.
+    pub async fn next(&self, next: Next<'_>, last: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let seconds = |time: Duration| u32::try_from(time.as_secs());
+        let finish = self.shared.finish.get();
+        let needed = seconds(next.finish).context("the time to finish")?;
+        let request = Request::Next(NextGeneration {
+            blake3: next.blake3.to_hex().parse().context("the digest")?,
+            version: next.version.parse::<Line>().context("the version")?,
+            deadline: seconds(next.deadline).context("the time to become healthy")?,
+            workloads: next.workloads,
+            finish: finish.map_or(0, |limit| needed.min(*limit)),
+        });
+        if finish.is_some() {
+            self.tell(request, Some(next.memfd)).await?;
+            last.await;
+            Ok(())
+        } else {
+            last.await;
+            self.tell(request, Some(next.memfd)).await
+        }
     }
 
     /// Makes init keep a descriptor.

@@ -720,10 +720,9 @@ fn is_in_memory(directory: &Path) -> bool {
     found.is_some_and(|found| [TMPFS, RAMFS].contains(&(found.f_type as u64)))
 }
 
-/// Removes a directory; a missing one is fine. Does not follow links (std promises that).
+/// Removes a directory or a file; a missing one is fine.
 fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+    match instar_base::removal::tree(path) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
         result => result,
     }

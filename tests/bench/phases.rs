@@ -4,8 +4,8 @@
 //! so all lines are on one time line. Some phases overlap: they do not add up. The kernel's clock starts after the
 //! firmware.
 //!
-//! init prints nothing between its mount of the next root filesystem and the start of the next generation: its work in
-//! between, teardown included, is one phase.
+//! init prints nothing between the API's last answers and the start of the next generation: both and the teardown are
+//! one phase.
 
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ pub(crate) type Phase = (&'static str, Option<&'static str>, &'static str);
 const MACHINED: &str = "machined: v";
 const FIRST_ANSWER: &str = "machined: the API answers on port";
 const GENERATION: &str = "init: generation ";
+const LAST_ANSWERS: &str = "machined: the API gives its last answers";
 
 /// Phases of a boot.
 pub(crate) const BOOT: [Phase; 10] = [
@@ -54,7 +55,7 @@ pub(crate) const BOOT: [Phase; 10] = [
 
 /// Phases of an upgrade without a reboot, in the order of their ends; the answer is followed by a pause of half a
 /// second.
-pub(crate) const SOFT: [Phase; 13] = [
+pub(crate) const SOFT: [Phase; 14] = [
     ("answer", Some(" asked for by "), ": without a reboot"),
     (
         "installer",
@@ -77,10 +78,11 @@ pub(crate) const SOFT: [Phase; 13] = [
         ": detected capacity change from 0 to",
     ),
     (
-        "mount_and_teardown",
+        "mount_and_read_ahead",
         Some(": detected capacity change from 0 to"),
-        GENERATION,
+        LAST_ANSWERS,
     ),
+    ("last_answers_and_teardown", Some(LAST_ANSWERS), GENERATION),
     ("machined", Some(GENERATION), MACHINED),
     ("first_answer", Some(MACHINED), FIRST_ANSWER),
     (
@@ -188,6 +190,7 @@ SeaBIOS (version 1.16)
 [    5.398205] machined: upgrade: start\r
 [    5.598205] machined: upgrade: upgrade: done\r
 [    5.752147] loop1: detected capacity change from 0 to 14872\r
+[    5.761649] machined: the API gives its last answers to this generation\r
 [    5.775649] init: generation 2 starts, boot id 28aa75e0\r
 [    5.842858] machined: v0.2.0 as generation 2 (next)\r
 [    5.989813] machined: the API answers on port 50000\r
@@ -216,7 +219,8 @@ SeaBIOS (version 1.16)
         for (name, expected) in [
             ("answer", 2419.124),
             ("installer", 200.0),
-            ("mount_and_teardown", 23.502),
+            ("mount_and_read_ahead", 9.502),
+            ("last_answers_and_teardown", 14.0),
             ("machined", 67.209),
             ("first_answer", 146.955),
         ] {

@@ -19,7 +19,7 @@ mod packet;
 mod socket;
 mod values;
 
-pub use message::{Reply, Request, Welcome};
+pub use message::{NextGeneration, Reply, Request, Welcome};
 pub use packet::ParseError;
 pub use rustix::net::{RecvFlags, SendFlags};
 pub use socket::{receive, send};
@@ -39,6 +39,9 @@ pub const MAX_LINE: usize = 512;
 
 /// Limit on the descriptors that init keeps for machined, all scopes together.
 pub const MAX_KEPT: usize = 64;
+
+/// The longest time, in seconds, that init waits after a `next` for machined to finish its work.
+pub const MAX_FINISH: u32 = 5;
 
 /// machined's end of the socket.
 pub const SOCKET_FD: i32 = 3;

@@ -1,7 +1,9 @@
 //! The messages of both directions.
 
 use crate::packet::{Fields, ParseError};
-use crate::{Blake3, BootId, Domain, End, FdName, Line, Scope, StartReason, VERSION, Workloads};
+use crate::{
+    Blake3, BootId, Domain, End, FdName, Line, MAX_FINISH, Scope, StartReason, VERSION, Workloads,
+};
 
 /// A request of machined's. init answers each with one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,16 +21,7 @@ pub enum Request {
         reason: Line,
     },
     /// Start this image as the next generation. Goes with one descriptor, a sealed memfd.
-    Next {
-        /// The digest of the image.
-        blake3: Blake3,
-        /// The version of the image, for people.
-        version: Line,
-        /// Time limit for [`Request::Healthy`], 1 to 3600 seconds.
-        deadline: u32,
-        /// Whether the workloads survive the change. An init without a workload domain ignores it.
-        workloads: Workloads,
-    },
+    Next(NextGeneration),
     /// Keep the descriptor that comes with this packet beyond the end of machined.
     Keep {
         /// The name; a kept descriptor of the same name is replaced.
@@ -43,6 +36,22 @@ pub enum Request {
     },
     /// End the machine.
     End(End),
+}
+
+/// The image of the next generation, and how init changes to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextGeneration {
+    /// The digest of the image.
+    pub blake3: Blake3,
+    /// The version of the image, for people.
+    pub version: Line,
+    /// Time limit for [`Request::Healthy`], 1 to 3600 seconds.
+    pub deadline: u32,
+    /// Whether the workloads survive the change. An init without a workload domain ignores it.
+    pub workloads: Workloads,
+    /// Seconds that machined may take after the answer to finish its work, 0 to [`MAX_FINISH`]: the change begins when it has ended. An init
+    /// whose welcome has no `finish` ignores it, and ends machined at once.
+    pub finish: u32,
 }
 
 impl Request {
@@ -65,18 +74,7 @@ impl Request {
             Self::Hello | Self::End(_) => String::new(),
             Self::Healthy { boot_id } => format!("boot-id {boot_id}\n"),
             Self::GiveUp { reason } => format!("reason {reason}\n"),
-            Self::Next {
-                blake3,
-                version,
-                deadline,
-                workloads,
-            } => {
-                let end = format!("blake3 {blake3}\nversion {version}\ndeadline {deadline}\n");
-                match workloads {
-                    Workloads::End => end,
-                    Workloads::Keep => format!("{end}workloads keep\n"),
-                }
-            }
+            Self::Next(next) => next.fields(),
             Self::Keep { name, scope } => format!("name {name}\nscope {}\n", scope.as_str()),
             Self::Drop { name } => format!("name {name}\n"),
         };
@@ -94,12 +92,16 @@ impl Request {
             "give-up" => Self::GiveUp {
                 reason: fields.required("reason")?,
             },
-            "next" => Self::Next {
+            "next" => Self::Next(NextGeneration {
                 blake3: fields.required("blake3")?,
                 version: fields.required("version")?,
                 deadline: fields.number("deadline", 1..=3600)?,
                 workloads: fields.optional("workloads")?.unwrap_or(Workloads::End),
-            },
+                finish: match fields.has("finish") {
+                    true => fields.number("finish", 0..=MAX_FINISH)?,
+                    false => 0,
+                },
+            }),
             "keep" => Self::Keep {
                 name: fields.required("name")?,
                 scope: fields.required("scope")?,
@@ -109,6 +111,22 @@ impl Request {
             },
             verb => Self::End(verb.parse().map_err(|_| fields.unknown_verb())?),
         })
+    }
+}
+
+impl NextGeneration {
+    fn fields(&self) -> String {
+        let mut fields = format!(
+            "blake3 {}\nversion {}\ndeadline {}\n",
+            self.blake3, self.version, self.deadline
+        );
+        if self.workloads == Workloads::Keep {
+            fields.push_str("workloads keep\n");
+        }
+        if self.finish > 0 {
+            fields.push_str(&format!("finish {}\n", self.finish));
+        }
+        fields
     }
 }
 
@@ -159,11 +177,29 @@ pub struct Welcome {
     pub deadline: u32,
     /// The state of the workload domain; none from an init that has none.
     pub workloads: Option<Domain>,
+    /// Limit on [`NextGeneration::finish`]; none from an init that ends machined at once.
+    pub finish: Option<u32>,
     /// The names of the kept descriptors, at most [`crate::MAX_KEPT`].
     pub kept: Vec<FdName>,
 }
 
 impl Welcome {
+    /// The facts before the first generation: it starts with the kernel, and nothing is left from before.
+    pub fn of_kernel(kernel_boot_id: BootId) -> Self {
+        Self {
+            generation: 0,
+            boot_id: kernel_boot_id.clone(),
+            kernel_boot_id,
+            start: StartReason::Boot,
+            cause: None,
+            failed_version: None,
+            deadline: 0,
+            workloads: None,
+            finish: Some(MAX_FINISH),
+            kept: Vec::new(),
+        }
+    }
+
     fn fields(&self) -> String {
         let mut fields = format!(
             "generation {}\nboot-id {}\nkernel-boot-id {}\nstart {}\ndeadline {}\n",
@@ -175,6 +211,7 @@ impl Welcome {
         );
         let names: Vec<&str> = self.kept.iter().map(FdName::as_str).collect();
         let names = (!names.is_empty()).then(|| names.join(" "));
+        let finish = self.finish.map(|limit| limit.to_string());
         let optional = [
             ("cause", self.cause.as_ref().map(Line::as_str)),
             (
@@ -182,6 +219,7 @@ impl Welcome {
                 self.failed_version.as_ref().map(Line::as_str),
             ),
             ("workloads", self.workloads.map(Domain::as_str)),
+            ("finish", finish.as_deref()),
             ("kept", names.as_deref()),
         ];
         for (key, value) in optional {
@@ -219,6 +257,7 @@ impl Reply {
                 failed_version: fields.optional("failed-version")?,
                 deadline: fields.required("deadline")?,
                 workloads: fields.optional("workloads")?,
+                finish: fields.optional("finish")?,
                 kept: fields.list("kept")?,
             }),
             "ok" => Self::Ok {

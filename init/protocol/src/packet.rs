@@ -79,6 +79,10 @@ impl<'a> Fields<'a> {
             .map_err(|why| self.bad(format_args!("the key '{key}': {why}")))
     }
 
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.fields.contains_key(key)
+    }
+
     pub(crate) fn number(&self, key: &str, range: RangeInclusive<u32>) -> Result<u32, ParseError> {
         let number = self.required(key)?;
         if range.contains(&number) {

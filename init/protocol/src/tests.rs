@@ -20,30 +20,14 @@ fn bad(packet: impl AsRef<[u8]>, text: &str) {
     assert_eq!(problem(packet), expected);
 }
 
-fn next() -> Request {
-    Request::Next {
+fn next(workloads: Workloads, finish: u32) -> Request {
+    Request::Next(NextGeneration {
         blake3: "a5".repeat(32).parse().unwrap(),
         version: line("v0.2.0"),
         deadline: 120,
-        workloads: Workloads::End,
-    }
-}
-
-fn next_with_workloads() -> Request {
-    match next() {
-        Request::Next {
-            blake3,
-            version,
-            deadline,
-            ..
-        } => Request::Next {
-            blake3,
-            version,
-            deadline,
-            workloads: Workloads::Keep,
-        },
-        other => other,
-    }
+        workloads,
+        finish,
+    })
 }
 
 fn requests() -> Vec<Request> {
@@ -55,8 +39,8 @@ fn requests() -> Vec<Request> {
         Request::Healthy {
             boot_id: UUID.parse().unwrap(),
         },
-        next(),
-        next_with_workloads(),
+        next(Workloads::End, 0),
+        next(Workloads::Keep, MAX_FINISH),
         Request::Keep {
             name: "log.web".parse().unwrap(),
             scope: Scope::Workloads,
@@ -89,6 +73,7 @@ fn welcome(start: StartReason, cause: Option<&str>, kept: Vec<FdName>) -> Reply 
         failed_version: (start == StartReason::Rollback).then(|| line("v9")),
         deadline: 299,
         workloads: (start == StartReason::Next).then_some(Domain::Kept),
+        finish: (start == StartReason::Next).then_some(2),
         kept,
     })
 }
@@ -139,12 +124,14 @@ fn the_bytes_of_version_1() {
     assert_eq!(Request::Hello.encode(), b"instar 1 hello\n");
     let a5 = "a5".repeat(32);
     assert_eq!(
-        String::from_utf8(next().encode()).unwrap(),
+        String::from_utf8(next(Workloads::End, 0).encode()).unwrap(),
         format!("instar 1 next\nblake3 {a5}\nversion v0.2.0\ndeadline 120\n")
     );
     assert_eq!(
-        String::from_utf8(next_with_workloads().encode()).unwrap(),
-        format!("instar 1 next\nblake3 {a5}\nversion v0.2.0\ndeadline 120\nworkloads keep\n")
+        String::from_utf8(next(Workloads::Keep, 2).encode()).unwrap(),
+        format!(
+            "instar 1 next\nblake3 {a5}\nversion v0.2.0\ndeadline 120\nworkloads keep\nfinish 2\n"
+        )
     );
     assert_eq!(
         Reply::Ok { to: line("keep") }.encode(),
@@ -307,6 +294,7 @@ fn the_longest_welcome_fits_into_a_packet() {
         failed_version: Some(longest),
         deadline: u32::MAX,
         workloads: Some(Domain::Kept),
+        finish: Some(u32::MAX),
         kept,
     })
     .encode();

@@ -20,6 +20,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
 };
 
+use crate::base::removal;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 
 /// Why a container's root filesystem cannot be mounted.
@@ -206,8 +207,5 @@ pub(super) fn unmount_here(target: &Path) -> Result<(), RootfsError> {
 }
 
 fn remove_tree(path: &Path) -> Result<(), RootfsError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result.map_err(failed("removing", path)),
-    }
+    removal::tree(path).map_err(failed("removing", path))
 }

@@ -36,7 +36,7 @@ use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerSpec, HostView, SpecError, runtime_config};
 use super::tail::Tail;
 use super::volume;
-use crate::base::{blocking_io, whole_file};
+use crate::base::{blocking_io, removal, whole_file};
 use crate::oci::{ImageStore, PulledImage, VerifiedImage};
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
@@ -403,14 +403,11 @@ impl Runtime {
         );
         let removal = move || {
             rootfs::unmount_and_remove(&layer, &target)?;
-            match fs::remove_dir_all(&bundle) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                result => result.map_err(|source| RootfsError::Io {
-                    step: "removing",
-                    path: bundle.clone(),
-                    source,
-                }),
-            }
+            removal::tree(&bundle).map_err(|source| RootfsError::Io {
+                step: "removing",
+                path: bundle.clone(),
+                source,
+            })
         };
         let removed = blocking_io::within(blocking_io::ANSWER, removal).await;
         let removed = removed.unwrap_or_else(|error| {

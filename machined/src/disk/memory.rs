@@ -5,7 +5,7 @@
 //! anything is mounted, and /var is new.
 
 use std::{
-    fs::{self, DirBuilder},
+    fs::DirBuilder,
     io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
@@ -17,6 +17,7 @@ use super::{
     error::OwnedDiskError,
     volume::{FLAGS, Found},
 };
+use crate::base::removal;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 
 /// Path of /var in the domain.
@@ -69,10 +70,7 @@ pub(super) fn mount_memory(
 /// Frees the memory of a /var that has moved to a disk.
 pub(super) fn forget_memory(domain: &Path) {
     let directory = directory(domain);
-    match fs::remove_dir_all(&directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            warn!("{directory:?} stays in memory until the next boot: {error}");
-        }
-        _ => {}
+    if let Err(error) = removal::tree(&directory) {
+        warn!("{directory:?} stays in memory until the next boot: {error}");
     }
 }

@@ -16,6 +16,11 @@ struct Init(OwnedFd);
 impl Init {
     /// Returns a link that init has welcomed, and init's end. Both ends are non-blocking.
     async fn greeted() -> (InitLink, Init) {
+        Self::greeted_with(None).await
+    }
+
+    /// The same for an init that waits for machined's end, within a limit.
+    async fn greeted_with(finish: Option<u32>) -> (InitLink, Init) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -25,15 +30,8 @@ impl Init {
         let greeting = async {
             assert_eq!(init.next_request().await, Request::Hello);
             init.say(&Reply::Welcome(Welcome {
-                generation: 1,
-                boot_id: ID.parse().unwrap(),
-                kernel_boot_id: ID.parse().unwrap(),
-                start: StartReason::Boot,
-                cause: None,
-                failed_version: None,
-                deadline: 300,
-                workloads: None,
-                kept: Vec::new(),
+                finish,
+                ..Welcome::of_kernel(ID.parse().unwrap())
             }));
         };
         let (link, ()) = tokio::join!(InitLink::connect(ours), greeting);
@@ -136,4 +134,67 @@ async fn the_oldest_exit_is_forgotten_first() {
     let known = link.shared.exits.borrow().clone();
     let oldest = 1000 + u32::try_from(exits).unwrap() + 1;
     assert!(!known.contains_key(&oldest) && known.contains_key(&(oldest - 1)));
+}
+
+/// No caller waits while init verifies an image; but an init that ends machined with its answer is asked after the last work.
+#[tokio::test]
+async fn the_last_work_is_done_as_late_as_init_allows() {
+    let digest = blake3::hash(b"image");
+    let memfd = std::fs::File::open("/dev/null").unwrap();
+    for (limit, finish, first) in [
+        (None, 0, "work"),
+        (Some(1), 1, "init"),
+        (Some(9), 4, "init"),
+    ] {
+        let (link, init) = Init::greeted_with(limit).await;
+        let order = Mutex::new(Vec::new());
+        let next = Next {
+            memfd: memfd.as_fd(),
+            blake3: &digest,
+            version: "v2",
+            deadline: Duration::from_secs(60),
+            workloads: Workloads::Keep,
+            finish: Duration::from_secs(4),
+        };
+        let taking = async {
+            let request = init.next_request().await;
+            order.locked().push("init");
+            init.agree_to(&request);
+            request
+        };
+        let last = async { order.locked().push("work") };
+        let (taken, request) = tokio::join!(link.next(next, last), taking);
+        taken.unwrap();
+        let Request::Next(asked) = request else {
+            panic!("{request:?}");
+        };
+        assert_eq!(asked.finish, finish, "{limit:?}");
+        assert_eq!(order.locked()[0], first, "{limit:?}");
+    }
+}
+
+/// An image that init refuses costs no answer.
+#[tokio::test]
+async fn callers_are_answered_when_init_refuses_the_image() {
+    let (link, init) = Init::greeted_with(Some(5)).await;
+    let digest = blake3::hash(b"image");
+    let memfd = std::fs::File::open("/dev/null").unwrap();
+    let next = Next {
+        memfd: memfd.as_fd(),
+        blake3: &digest,
+        version: "v2",
+        deadline: Duration::from_secs(60),
+        workloads: Workloads::End,
+        finish: Duration::from_secs(4),
+    };
+    let refusing = async {
+        let line = |text: &str| text.parse().unwrap();
+        let to = line(init.next_request().await.verb());
+        let (code, text) = (line("wrong-digest"), line("it hashes to 00"));
+        init.say(&Reply::Error { to, code, text });
+    };
+    let last = async { panic!("the API ended") };
+    let (taken, ()) = tokio::join!(link.next(next, last), refusing);
+    let error = format!("{:#}", taken.unwrap_err());
+    assert_eq!(error, "init refused next (wrong-digest): it hashes to 00");
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::{bootstrap, containerd, control, digest, etc, kubelet, kubelet_certificate, var};
-use crate::base::whole_file;
+use crate::base::{removal, whole_file};
 use crate::config::{Kubernetes, Registries};
 
 /// The kubeconfig that a node joins with.
@@ -141,11 +141,8 @@ fn cluster_of(kubeconfig: &str) -> Option<serde_json::Value> {
 /// # Errors
 /// A file cannot be removed.
 pub fn remove_membership() -> io::Result<()> {
-    whole_file::remove(&etc().join("kubelet.conf"))?;
-    match fs::remove_dir_all(kubelet_certificate::directory()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
+    removal::file(&etc().join("kubelet.conf"))?;
+    removal::tree(&kubelet_certificate::directory())
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub use instar_kubernetes_plan::State as ServiceState;
 use instar_kubernetes_plan::{MACHINE_ID, OS_RELEASE, PLAN, STATUS};
 use serde::Serialize;
 
-use crate::base::whole_file;
+use crate::base::{removal, whole_file};
 use crate::config::Kubernetes;
 use crate::store::Resource;
 
@@ -95,7 +95,7 @@ pub fn prepare(is_running: bool) -> io::Result<()> {
     }
     if !is_running {
         for left in [PLAN, STATUS] {
-            whole_file::remove(&control().join(left))?;
+            removal::file(&control().join(left))?;
         }
     }
     // Pods see /run of the container by this path.

@@ -13,6 +13,7 @@ pub(super) mod trial_record;
 pub use ahead::{Ahead, AheadPlan, prepare_ahead};
 pub use dry_run::plan_upgrade;
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use super::{Phase, Sequence, kexec, run, system_services};
 
 use crate::base::error_chain::chain;
 use crate::image_collection;
-use crate::init_link::{End, Scope, Workloads};
+use crate::init_link::{End, Next, Scope, Workloads};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::oci::{
@@ -44,6 +45,10 @@ use crate::values::{Digest, ImageReference};
 
 /// Deadline for a new generation to become healthy, if the machine config names none.
 const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Time limit for the last answers of the API, once init has taken the next generation: a little longer than the limits of the services that
+/// have callers.
+const FINISH: Duration = Duration::from_secs(4);
 
 /// Timeout for a registry whose image is in the store already.
 const LOOK_UP: Duration = Duration::from_secs(10);
@@ -467,18 +472,21 @@ pub(super) async fn next_generation(
         .keep(handover::NAME, Scope::Machine, &memfd)
         .await
         .context("leave the hand-over with init")?;
-    // Last: from here on no call is answered until the next generation runs, or this one again if init refuses the other.
-    system_services::drain(&machine.services).await;
-    machine
-        .init
-        .next(
-            &rootfs.output().memfd,
-            &rootfs.output().blake3,
-            &version,
-            deadline,
-            workloads,
-        )
-        .await
-        .context("init did not take the next generation")?;
-    std::future::pending().await
+    let next = Next {
+        memfd: rootfs.output().memfd.as_fd(),
+        blake3: &rootfs.output().blake3,
+        version: &version,
+        deadline,
+        workloads,
+        finish: FINISH,
+    };
+    // From the last answers on no call is answered until the next generation runs, or this one again if init refuses the other.
+    let last_answers = async {
+        tracing::info!("the API gives its last answers to this generation");
+        system_services::drain(&machine.services).await;
+    };
+    let taken = machine.init.next(next, last_answers).await;
+    taken.context("init did not take the next generation")?;
+    // init waits for this end.
+    std::process::exit(0)
 }

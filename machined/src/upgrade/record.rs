@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::handover::PendingUpgrade;
-use crate::base::whole_file;
+use crate::base::{removal, whole_file};
 use crate::state_partition::UPGRADE;
 
 /// An upgrade that a boot has to finish.
@@ -36,7 +36,7 @@ impl UpgradeRecord {
     /// Removes the record: the upgrade is over.
     pub fn remove(state: &Path) -> anyhow::Result<()> {
         let file = state.join(UPGRADE.name);
-        whole_file::remove(&file).with_context(|| format!("remove {}", file.display()))
+        removal::file(&file).with_context(|| format!("remove {}", file.display()))
     }
 
     /// Returns why the upgrade is given up, in one line.

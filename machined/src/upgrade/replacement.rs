@@ -15,7 +15,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use crate::base::whole_file;
+use crate::base::{removal, whole_file};
 use crate::state_partition::REPLACEMENT;
 
 /// A replacement that is under way.
@@ -67,7 +67,7 @@ impl Replacement {
     /// It cannot be removed.
     pub fn remove(state: &Path) -> anyhow::Result<()> {
         let file = state.join(REPLACEMENT.name);
-        whole_file::remove(&file).with_context(|| format!("remove {}", file.display()))
+        removal::file(&file).with_context(|| format!("remove {}", file.display()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use instar_init_protocol::{
-    BootId, Line, RecvFlags, Reply, Request, SendFlags, StartReason, Welcome, receive, send,
+    BootId, Line, RecvFlags, Reply, Request, SendFlags, Welcome, receive, send,
 };
 use instar_oci::{ImageStore, Keeps};
 use machined::disk::{OwnedDisk, Paths};
@@ -101,13 +101,7 @@ fn welcome() -> anyhow::Result<Welcome> {
     let boot_id: BootId = BOOT_ID.parse()?;
     Ok(Welcome {
         generation: 1,
-        boot_id: boot_id.clone(),
-        kernel_boot_id: boot_id,
-        start: StartReason::Boot,
-        cause: None,
-        failed_version: None,
         deadline: 300,
-        workloads: None,
-        kept: Vec::new(),
+        ..Welcome::of_kernel(boot_id)
     })
 }

@@ -5,7 +5,9 @@ use crate::report::report;
 use crate::saboteur;
 use crate::workload;
 use anyhow::{Context, Result, bail};
-use instar_init_protocol::{Domain, End, FdName, Line, Reply, Request, Scope, Welcome, Workloads};
+use instar_init_protocol::{
+    Domain, End, FdName, Line, NextGeneration, Reply, Request, Scope, Welcome, Workloads,
+};
 use loopdev::LoopControl;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::{self, File};
@@ -251,7 +253,8 @@ impl Double {
             let middle = bytes.len() / 2;
             *bytes.get_mut(middle).context("an empty image")? ^= 1;
         }
-        let request = Request::Next {
+        let finish = flaws.iter().find_map(|flaw| flaw.strip_prefix("finish="));
+        let request = Request::Next(NextGeneration {
             blake3: digest.to_hex().parse()?,
             version: version.parse()?,
             deadline: deadline.parse()?,
@@ -259,7 +262,8 @@ impl Double {
                 true => Workloads::Keep,
                 false => Workloads::End,
             },
-        };
+            finish: finish.unwrap_or("0").parse()?,
+        });
         let image = if flaws.contains(&"file") {
             File::open("/sbin/machined")?.into()
         } else {
@@ -272,7 +276,12 @@ impl Double {
             ["twice"] => 2,
             _ => 1,
         };
-        self.tell_last(&request, many.get(..count).unwrap_or_default())
+        let descriptors = many.get(..count).unwrap_or_default();
+        match finish {
+            // The script goes on and may end this process.
+            Some(_) => self.tell_with(&request, descriptors),
+            None => self.tell_last(&request, descriptors),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ pub(super) fn tests() -> Vec<Test> {
         what_is_kept_outlives_machined_and_what_is_not_is_gone,
         workloads_live_through_a_swap_and_back_when_they_are_kept,
         workloads_that_hold_on_to_an_image_end_instead_of_the_machine,
+        machined_finishes_its_work_within_a_limit,
     ]
 }
 
@@ -80,6 +81,60 @@ const A_RESTART_AND_A_SWAP: Chapter = Chapter {
         init: generation 2 is healthy and committed
         double: ok healthy
         double: state free_kib=… init_rss=… kB init_fds=… mounts=… loops=1 cgroups=2
+        init: machined asks for reboot
+        reboot: Restarting system
+    ",
+};
+
+/// Tests the time between the answer to `next` and the swap: machined ends by itself, crashes, hangs, or asks for too much.
+async fn machined_finishes_its_work_within_a_limit(scratch: Scratch) -> Outcome {
+    LAST_WORK.is_told(&scratch)
+}
+
+const LAST_WORK: Chapter = Chapter {
+    does: "
+        hello
+        healthy
+        =1 next self v2 60 finish=6
+        =1 next self v2 60 finish=5
+        =1 services
+        =1 sleep 1000
+        =1 services
+        =1 exit 0
+        =2 next self v3 60 finish=5
+        =2 services
+        =2 abort
+        =3 next self v4 60 finish=1
+        =3 services
+        =3 hang
+        reboot
+    ",
+    says: "
+        init: generation 1 starts, boot id …
+        double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
+        init: generation 1 is healthy and committed
+        double: ok healthy
+        init: refused 'next': the key 'finish': not from 0 to 5
+        double: error next bad-message: the key 'finish': not from 0 to 5
+        double: ok next
+        double: services 0
+        double: services 0
+        init: generation 2 starts, boot id …
+        double: welcome generation=2 start=next deadline=… kept=[] failed=- cause=-
+        init: generation 2 is healthy and committed
+        double: ok healthy
+        double: ok next
+        double: services 0
+        init: generation 3 starts, boot id …
+        double: welcome generation=3 start=next deadline=… kept=[] failed=- cause=-
+        init: generation 3 is healthy and committed
+        double: ok healthy
+        double: ok next
+        double: services 0
+        init: generation 4 starts, boot id …
+        double: welcome generation=4 start=next deadline=… kept=[] failed=- cause=-
+        init: generation 4 is healthy and committed
+        double: ok healthy
         init: machined asks for reboot
         reboot: Restarting system
     ",

@@ -27,7 +27,7 @@ use super::super::home;
 use super::manifests::PEERS;
 use super::write::etcd_data;
 use crate::base::byte_size::human_short;
-use crate::base::whole_file;
+use crate::base::removal;
 
 /// The largest snapshot that is taken: etcd warns about quotas above this.
 const LARGEST: u64 = 8 << 30;
@@ -199,7 +199,7 @@ pub fn restore_arguments(seen: &str, node: &str, with_digest: bool) -> Vec<Strin
 /// # Errors
 /// The disk failed.
 pub fn clear() -> io::Result<()> {
-    remove_directory(&directory().join(DATA))
+    removal::tree(&directory().join(DATA))
 }
 
 /// Removes the snapshot that was sent.
@@ -207,7 +207,7 @@ pub fn clear() -> io::Result<()> {
 /// # Errors
 /// The disk failed.
 pub fn forget_snapshot() -> io::Result<()> {
-    whole_file::remove(&directory().join(SNAPSHOT))
+    removal::file(&directory().join(SNAPSHOT))
 }
 
 /// Puts the restored data in their place, from where etcd takes them. Damaged ones are kept beside, and the snapshot is removed. Blocks.
@@ -230,19 +230,12 @@ fn put(directory: &Path, place: &Path, replace: bool) -> io::Result<()> {
     renameat_with(CWD, &restored, CWD, place, how)?;
     if replace {
         let replaced = directory.join(REPLACED);
-        remove_directory(&replaced)?;
+        removal::tree(&replaced)?;
         fs::rename(&restored, &replaced)?;
     }
-    whole_file::remove(&directory.join(SNAPSHOT))?;
+    removal::file(&directory.join(SNAPSHOT))?;
     syncfs(File::open(above)?)?;
     Ok(())
-}
-
-fn remove_directory(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
 }
 
 #[cfg(test)]

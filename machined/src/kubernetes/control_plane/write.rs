@@ -15,7 +15,7 @@ use super::certificates::{self, Issued, LIFETIME, issue, lasts};
 use super::kubeconfigs;
 use super::manifests::{self, ADMISSION, AUDIT_POLICY, ENCRYPTION};
 use super::place::Place;
-use crate::base::whole_file;
+use crate::base::{removal, whole_file};
 use crate::config::{ControlPlane, Kubernetes};
 
 /// The file of an extension that says which version of Kubernetes it brings.
@@ -115,7 +115,7 @@ fn join_itself(kubernetes: &Kubernetes, plane: &ControlPlane, place: &Place) -> 
     let file = "kubelet-client-first.pem";
     let content = format!("{}{}", identity.certificate, identity.key.expose());
     whole_file::replace(&pki.join(file), 0o600, content.as_bytes())?;
-    whole_file::remove(&current)?;
+    removal::file(&current)?;
     let target = format!("/var/{PKI}/{file}");
     std::os::unix::fs::symlink(target, &current).context("name the node's certificate")
 }
@@ -219,7 +219,7 @@ fn put_manifest(name: &str, content: &str) -> io::Result<()> {
 fn remove_manifests(wanted: &BTreeMap<&'static str, String>) -> anyhow::Result<()> {
     for name in manifests::NAMES {
         if !wanted.contains_key(name) {
-            whole_file::remove(&manifest(name))?;
+            removal::file(&manifest(name))?;
         }
     }
     Ok(())
