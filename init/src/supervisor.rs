@@ -229,8 +229,8 @@ impl Supervisor {
             && Instant::now() < end
             && let Some(socket) = link.descriptor()
         {
-            self.reaper
-                .wait(Some(socket), end.saturating_duration_since(Instant::now()));
+            let left = end.saturating_duration_since(Instant::now());
+            self.reaper.wait(Some(socket), left);
             // It has nothing left to ask for.
             let _ = link.receive();
         }
