@@ -25,9 +25,10 @@ pub use instar_values::{
 mod container;
 mod kubernetes;
 mod network;
+mod subnet_rule;
 mod upgrade_follow;
 
-pub use self::{container::*, kubernetes::*, network::*, upgrade_follow::*};
+pub use self::{container::*, kubernetes::*, network::*, subnet_rule::*, upgrade_follow::*};
 
 /// A whole machine config.
 #[derive(Debug, Clone, PartialEq)]
