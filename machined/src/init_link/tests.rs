@@ -141,6 +141,8 @@ async fn the_oldest_exit_is_forgotten_first() {
 async fn the_last_work_is_done_as_late_as_init_allows() {
     let digest = blake3::hash(b"image");
     let memfd = std::fs::File::open("/dev/null").unwrap();
+    // A link whose other end is gone ends the process.
+    let mut links = Vec::new();
     for (limit, finish, first) in [
         (None, 0, "work"),
         (Some(1), 1, "init"),
@@ -170,6 +172,7 @@ async fn the_last_work_is_done_as_late_as_init_allows() {
         };
         assert_eq!(asked.finish, finish, "{limit:?}");
         assert_eq!(order.locked()[0], first, "{limit:?}");
+        links.push((link, init));
     }
 }
 
