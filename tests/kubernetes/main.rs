@@ -8,10 +8,12 @@
 mod cluster;
 mod cluster_api;
 mod control_plane;
+mod dns_question;
 mod followed;
 mod kept;
 mod kured;
 mod manifests;
+mod manifests_of_config;
 mod node;
 mod node_upgrades;
 mod operator;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         control_plane::tests(),
         followed::tests(),
         kured::tests(),
+        manifests_of_config::tests(),
         node::tests(),
         node_upgrades::tests(),
         pool_page::tests(),

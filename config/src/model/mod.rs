@@ -24,10 +24,11 @@ pub use instar_values::{
 
 mod container;
 mod kubernetes;
+mod manifest;
 mod network;
 mod upgrade_follow;
 
-pub use self::{container::*, kubernetes::*, network::*, upgrade_follow::*};
+pub use self::{container::*, kubernetes::*, manifest::*, network::*, upgrade_follow::*};
 
 /// A whole machine config.
 #[derive(Debug, Clone, PartialEq)]
