@@ -32,32 +32,62 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn a_cluster_has_what_its_config_has_for_it(scratch: Scratch) -> Outcome {
-    let host = Host::start(&scratch).await?;
-    let network = inline("network", &network(&host.greeter()));
-    let first = [
-        network.clone(),
-        note_document("before"),
-        inline("widgets", &widgets()),
-    ];
-    let node = host.plan_with(&scratch, &first)?.boot().await?;
-    let own = Own::of(&node, &scratch)?;
+    let it = It::boot(&scratch).await?;
     chapters![
-        it_begins(&own, &node),
-        it_has_the_objects_of_manifests(&own, &node),
-        an_object_that_is_refused_keeps_no_other_back(&own, &node, &host, &network),
-        a_mended_config_ends_the_complaint(&own, &node, &host, &network),
-        objects_of_a_manifest_that_is_gone_stay(&own),
-        core_dns_is_available(&own, &node),
-        core_dns_answers(&own, &node),
+        it_begins(&it),
+        it_has_the_objects_of_manifests(&it),
+        an_object_that_is_refused_keeps_no_other_back(&it),
+        a_mended_config_ends_the_complaint(&it),
+        objects_of_a_manifest_that_is_gone_stay(&it),
+        core_dns_is_available(&it),
+        core_dns_answers(&it),
     ]
     .await
+}
+
+/// The machine, with the host's side and its operator.
+struct It {
+    host: Host,
+    node: Node,
+    own: Own,
+}
+
+impl It {
+    async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
+        let host = Host::start(scratch).await?;
+        let widgets = inline("widgets", &widgets());
+        let documents = [note_document("before"), widgets, network_document(&host)];
+        let node = host.plan_with(scratch, &documents)?.boot().await?;
+        let own = Own::of(&node, scratch)?;
+        Ok(Self { host, node, own })
+    }
+
+    /// Applies a config with these documents, the network of pods, and CoreDNS.
+    async fn apply(&self, documents: &[String]) -> Outcome {
+        let image = push_core_dns(&self.host.registry)?;
+        let core_dns = format!("apiVersion: v1alpha1\nkind: KubeCoreDNSConfig\nimage: {image}\n");
+        let documents = [documents, &[network_document(&self.host), core_dns]].concat();
+        let identity = self.node.identity();
+        let config = self.host.config(identity, "kubernetes:v1", &documents)?;
+        self.own.apply_config(config).await
+    }
+
+    /// The value of the object `note`.
+    fn noted(&self) -> anyhow::Result<Value> {
+        let note = ["configmap", "-n", "notes", "note"];
+        Ok(self.own.kubectl()?.get(&note)?["data"]["at"].clone())
+    }
 }
 
 fn note_document(at: &str) -> String {
     inline("note", &note(at))
 }
 
-async fn it_begins(own: &Own, node: &Node) -> Outcome {
+fn network_document(host: &Host) -> String {
+    inline("network", &network(&host.greeter()))
+}
+
+async fn it_begins(It { node, own, .. }: &It) -> Outcome {
     own.told(node, "the cluster has not begun").await?;
     own.run(&["bootstrap"]).await?;
     let file = own.kubeconfig.to_str().context("a path that is no text")?;
@@ -65,73 +95,47 @@ async fn it_begins(own: &Own, node: &Node) -> Outcome {
 }
 
 /// The network of pods is one of them: without it the node would not be ready.
-async fn it_has_the_objects_of_manifests(own: &Own, node: &Node) -> Outcome {
+async fn it_has_the_objects_of_manifests(it: &It) -> Outcome {
+    let It { node, own, .. } = it;
     node.wait_until("an object of a new kind", START, async || {
         let wheel = own.kubectl()?.get(&["widget", "wheel"])?;
         ensure!(wheel["spec"]["spokes"] == 8, "{wheel}");
         Ok(())
     })
     .await?;
-    ensure!(noted(own)? == "before");
+    ensure!(it.noted()? == "before");
     tell_time(node, "it has the objects of its manifests").await?;
     own.wait_until_ready(node).await?;
     tell_time(node, "it is ready").await
 }
 
-fn noted(own: &Own) -> anyhow::Result<Value> {
-    let note = own.kubectl()?.get(&["configmap", "-n", "notes", "note"])?;
-    Ok(note["data"]["at"].clone())
+async fn an_object_that_is_refused_keeps_no_other_back(it: &It) -> Outcome {
+    let documents = [inline("refused", REFUSED), note_document("after")];
+    it.apply(&documents).await?;
+    it.own.told(&it.node, COMPLAINT).await?;
+    ensure!(it.noted()? == "after");
+    // This field is somebody else's, and stays over the next config.
+    let set = [&["set", "env"][..], &CORE_DNS, &API_SERVER].concat();
+    it.own.kubectl()?.run(&set).map(drop)
 }
 
-/// The config of the machine with these documents, and with CoreDNS.
-async fn apply(own: &Own, node: &Node, host: &Host, documents: &[String]) -> Outcome {
-    let image = push_core_dns(&host.registry)?;
-    let core_dns = format!("apiVersion: v1alpha1\nkind: KubeCoreDNSConfig\nimage: {image}\n");
-    let documents = [documents, &[core_dns]].concat();
-    let config = host.config(node.identity(), "kubernetes:v1", &documents)?;
-    own.apply_config(config).await
-}
-
-async fn an_object_that_is_refused_keeps_no_other_back(
-    own: &Own,
-    node: &Node,
-    host: &Host,
-    network: &str,
-) -> Outcome {
-    let refused = inline("refused", REFUSED);
-    let documents = [refused, network.to_owned(), note_document("after")];
-    apply(own, node, host, &documents).await?;
-    own.told(node, COMPLAINT).await?;
-    ensure!(noted(own)? == "after");
-    // Without a place of its own in the config, this is a field of somebody else.
-    own.kubectl()?
-        .run(&[&["set", "env"][..], &CORE_DNS, &API_SERVER].concat())
-        .map(drop)
-}
-
-async fn a_mended_config_ends_the_complaint(
-    own: &Own,
-    node: &Node,
-    host: &Host,
-    network: &str,
-) -> Outcome {
-    let documents = [network.to_owned(), note_document("mended")];
-    apply(own, node, host, &documents).await?;
-    node.wait_until("the complaint is gone", PATIENCE, async || {
-        let said = own.run(&["get", "kubernetes", "-o", "yaml"]).await?;
+async fn a_mended_config_ends_the_complaint(it: &It) -> Outcome {
+    it.apply(&[note_document("mended")]).await?;
+    let gone = async || {
+        let said = it.own.run(&["get", "kubernetes", "-o", "yaml"]).await?;
         ensure!(!said.contains(COMPLAINT), "{said}");
+        ensure!(it.noted()? == "mended");
         Ok(())
-    })
-    .await?;
-    ensure!(noted(own)? == "mended");
-    Ok(())
+    };
+    let waited = it.node.wait_until("the complaint is gone", PATIENCE, gone);
+    waited.await
 }
 
-async fn objects_of_a_manifest_that_is_gone_stay(own: &Own) -> Outcome {
+async fn objects_of_a_manifest_that_is_gone_stay(It { own, .. }: &It) -> Outcome {
     own.kubectl()?.get(&["widget", "wheel"]).map(drop)
 }
 
-async fn core_dns_is_available(own: &Own, node: &Node) -> Outcome {
+async fn core_dns_is_available(It { node, own, .. }: &It) -> Outcome {
     node.wait_until("CoreDNS is available", START, async || {
         let shown = own.kubectl()?.get(&CORE_DNS)?;
         let status = &shown["status"];
@@ -148,7 +152,7 @@ async fn core_dns_is_available(own: &Own, node: &Node) -> Outcome {
     tell_time(node, "CoreDNS is available").await
 }
 
-async fn core_dns_answers(own: &Own, node: &Node) -> Outcome {
+async fn core_dns_answers(It { node, own, .. }: &It) -> Outcome {
     let forward = [&["port-forward"][..], &CORE_DNS, &[":53"]].concat();
     let mut forward = own.kubectl()?.follow(&forward)?;
     let begins = "Forwarding from 127.0.0.1:";
