@@ -44,16 +44,14 @@ impl Applied {
     /// Says what is wrong. While the node is not ready, a control plane that starts does not answer: its readiness tells that.
     #[must_use]
     pub fn problem(&self, is_ready: bool) -> Option<String> {
-        let others = self.refused.len().saturating_sub(1);
-        match (self.refused.first(), &self.ended) {
-            (Some(first), _) if others == 0 => Some(format!("an object is tried again: {first}")),
-            (Some(first), _) => Some(format!(
-                "an object is tried again: {first}; and so are {others} more"
+        match (self.refused.as_slice(), &self.ended) {
+            ([only], _) => Some(format!("an object is refused, and tried again: {only}")),
+            ([first, ..], _) => Some(format!(
+                "{} objects are refused, and tried again; the first: {first}",
+                self.refused.len()
             )),
-            (None, Some(error)) if is_ready => {
-                Some(format!("the cluster's own objects: {error:#}"))
-            }
-            (None, _) => None,
+            ([], Some(error)) if is_ready => Some(format!("the cluster's own objects: {error:#}")),
+            ([], _) => None,
         }
     }
 }
@@ -222,25 +220,27 @@ mod tests {
             refused: refused.iter().copied().map(str::to_owned).collect(),
             ended: ended.map(anyhow::Error::msg),
         };
-        let again = |of: &str| Some(format!("an object is tried again: {of}"));
         for (applied, is_ready, problem) in [
             (applied(&[], None), true, None),
-            (applied(&["a"], None), false, again("a")),
+            (
+                applied(&["a"], None),
+                false,
+                Some("an object is refused, and tried again: a"),
+            ),
             (
                 applied(&["a", "b", "c"], Some("late")),
                 true,
-                again("a; and so are 2 more"),
+                Some("3 objects are refused, and tried again; the first: a"),
             ),
             (applied(&[], Some("late")), false, None),
             (
                 applied(&[], Some("late")),
                 true,
-                Some("the cluster's own objects: late".to_owned()),
+                Some("the cluster's own objects: late"),
             ),
         ] {
-            assert_eq!(applied.problem(is_ready), problem, "{applied:?}");
-            let is_whole = applied.refused.is_empty() && applied.ended.is_none();
-            assert_eq!(applied.is_whole(), is_whole);
+            let told = applied.problem(is_ready);
+            assert_eq!(told.as_deref(), problem, "{applied:?}");
         }
     }
 }

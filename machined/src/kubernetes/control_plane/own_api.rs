@@ -26,7 +26,7 @@ pub(super) struct OwnApi<'a> {
 }
 
 /// An answer of the API server that is no success.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("the API server answered {status}: {message}")]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
