@@ -65,6 +65,8 @@ fn start() -> Result<Infallible> {
 
     let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let (deadline, watchdog) = arguments(&line);
+    // The start waits for all CPUs again and again, and need not wait long; machined ends this after the boot.
+    let _ = fs::write("/sys/kernel/rcu_expedited", "1");
     modules::load();
     let image = Image::of_initramfs()?;
     enable_controllers(CGROUPS);

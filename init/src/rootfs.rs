@@ -3,12 +3,13 @@
 use crate::failure::{Result, Step, fail};
 use instar_init_protocol::{Blake3, Line};
 use loopdev::{LoopControl, LoopDevice};
-use rustix::fs::{Advice, SealFlags, fadvise, fcntl_get_seals};
+use rustix::fs::{SealFlags, fcntl_get_seals};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
     fsconfig_set_string, fsmount, fsopen,
 };
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// The seals of an image: after its verification it can be neither changed nor resized, and the seals stay.
@@ -118,7 +119,7 @@ impl Image {
 pub(crate) fn read_machined_ahead(image: &MountedImage) {
     let path = format!("/proc/self/fd/{}/sbin/machined", image.mount.as_raw_fd());
     // Without it the start takes longer, and a machined that cannot be read shows there.
-    let _ = File::open(path).map(|file| fadvise(file, 0, None, Advice::WillNeed));
+    let _ = File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
 }
 
 /// The kernel's messages about a failed mount, each as ` (…)`.

@@ -222,16 +222,16 @@ impl Supervisor {
         }
     }
 
-    /// Waits until machined has ended, within a limit: its callers get their last answers. It has nothing left to ask for, so its requests
-    /// are dropped.
+    /// Waits until machined has ended, within a limit: its callers get their last answers.
     fn let_finish(&mut self, limit: Duration) {
         let end = Instant::now() + limit;
         while let Some(Generation { link, .. }) = &mut self.generation
             && Instant::now() < end
             && let Some(socket) = link.descriptor()
         {
-            self.reaper
-                .wait(Some(socket), end.saturating_duration_since(Instant::now()));
+            let left = end.saturating_duration_since(Instant::now());
+            self.reaper.wait(Some(socket), left);
+            // It has nothing left to ask for.
             let _ = link.receive();
         }
     }

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each of these calls waits, or limits or begins a wait.
-const WAITS: [&str; 34] = [
+const WAITS: [&str; 35] = [
     "timeout(",
     "timeout_at(",
     "sleep(",
@@ -32,6 +32,7 @@ const WAITS: [&str; 34] = [
     ".recv_timeout(",
     ".accept()",
     ".wait()",
+    ".wait(Some(",
     ".join()",
     ".output()",
     ".readable()",

@@ -16,6 +16,7 @@ pub mod listen;
 pub mod oom_score;
 pub mod own_mounts;
 pub mod packet_socket;
+pub mod rcu;
 pub mod readiness;
 pub mod signals;
 pub mod text;

@@ -45,7 +45,7 @@ pub(crate) async fn measure(
     table.add(
         "soft_outage_ms",
         milliseconds(soft),
-        Limit::AtMost(300.0).with_goal(Limit::AtMost(100.0)),
+        Limit::AtMost(150.0).with_goal(Limit::AtMost(100.0)),
     );
     table.add(
         "soft_failed_calls",

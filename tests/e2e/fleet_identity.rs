@@ -247,6 +247,8 @@ struct Fleet {
     old: Identity,
     file: String,
     state: String,
+    /// The file of `gen secrets`.
+    secrets: String,
 }
 
 const NAMES: [&str; 2] = ["lamp-1", "lamp-2"];
@@ -261,6 +263,7 @@ impl Fleet {
             client: Instarctl::of(&nodes[0], scratch)?.with_config(config.clone()),
             file: file_of(scratch, &nodes)?,
             state: scratch.join("fleet").display().to_string(),
+            secrets: scratch.join("secrets.yaml").display().to_string(),
             nodes,
             config,
             old,
@@ -269,7 +272,8 @@ impl Fleet {
 
     fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let rotate = ["fleet", "rotate", "--fleet", &self.file];
-        [&rotate[..], &["--state", &self.state], more].concat()
+        let files = ["--state", &self.state, "--secrets", &self.secrets];
+        [&rotate[..], &files, more].concat()
     }
 
     async fn rotate(&self, more: &[&str]) -> Result<Said> {
@@ -284,6 +288,16 @@ impl Fleet {
         let sign = ["fleet", "sign", "--authority", authority, "--endpoints"];
         let said = [&sign[..], &[&at], more].concat();
         let said = self.client.run_elsewhere(&said).await?;
+        ensure!(said.code == Some(0), "{said:#?}");
+        Ok(())
+    }
+
+    async fn gen_secrets(&self, more: &[&str]) -> Outcome {
+        let secrets = ["gen", "secrets", "--output-file", &self.secrets];
+        let said = self
+            .client
+            .run_elsewhere(&[&secrets[..], more].concat())
+            .await?;
         ensure!(said.code == Some(0), "{said:#?}");
         Ok(())
     }
@@ -338,6 +352,7 @@ async fn the_authority_of_a_fleet_is_replaced(scratch: Scratch) -> Outcome {
     chapters![
         the_machine_without_a_key_is_signed_for(&fleet, &scratch),
         a_plan_changes_nothing(&fleet),
+        secrets_of_another_fleet_are_refused(&fleet, &scratch),
         a_machine_that_is_off_is_waited_for(&fleet),
         it_is_killed_twice_and_every_machine_is_reached(&fleet),
         it_goes_on_to_its_end(&fleet),
@@ -370,6 +385,17 @@ async fn a_plan_changes_nothing(fleet: &Fleet) -> Outcome {
     );
     ensure!(std::fs::read(&fleet.config)? == before, "it was changed");
     Ok(())
+}
+
+async fn secrets_of_another_fleet_are_refused(fleet: &Fleet, scratch: &Scratch) -> Outcome {
+    fleet.gen_secrets(&[]).await?;
+    let said = fleet.rotate(&[]).await?;
+    ensure!(said.complaint.contains("another authority"), "{said:#?}");
+    std::fs::remove_file(&fleet.secrets)?;
+    let config = MachineConfig::new(&fleet.old).to_yaml();
+    let config = scratch.write("lamp.yaml", config)?.display().to_string();
+    let from = ["--from-controlplane-config", &config];
+    fleet.gen_secrets(&from).await
 }
 
 /// The machines that are up accept the new authority meanwhile, and nothing else happens.
@@ -431,6 +457,8 @@ async fn the_old_client_is_refused_and_the_new_one_is_not(fleet: &Fleet) -> Outc
 
 async fn the_new_authority_signs_from_now_on(fleet: &Fleet) -> Outcome {
     let authority = format!("{}/authority.pem", fleet.state);
-    fleet.sign(&authority, &[]).await?;
+    for file in [&authority, &fleet.secrets] {
+        fleet.sign(file, &[]).await?;
+    }
     fleet.reaches_both().await
 }

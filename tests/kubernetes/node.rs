@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::PATIENCE;
 use crate::cluster::Cluster;
 use crate::kept::{Kept, Watch};
-use crate::operator::{Operator, apply, it_is_told};
+use crate::operator::{Operator, apply, apply_text, it_is_told};
 use crate::shown::{
     give_it_a_network, is_ready, os_image, run_pods, tell_time, wait_for_os,
     wait_for_version_label, wait_until_ready,
@@ -29,7 +29,7 @@ async fn joins_runs_pods_and_is_replaced_under_them(scratch: Scratch) -> Outcome
     chapters![
         it_appears_in_the_cluster(&node, &cluster),
         its_certificate_was_approved(&cluster),
-        it_has_labels_and_taints(&node, &cluster),
+        it_is_shown_as_it_should_be(&node, &cluster, &scratch),
         it_is_ready_once_pods_have_a_network(&node, &cluster),
         pods_run_and_answer(&node, &cluster),
         kubelet_says_what_it_does(&node, &scratch),
@@ -77,10 +77,33 @@ async fn it_has_the_labels_and_taints_of_its_config(cluster: &Cluster) -> Outcom
     Ok(())
 }
 
-/// Those of its config, and what it says about itself.
-async fn it_has_labels_and_taints(node: &Node, cluster: &Cluster) -> Outcome {
+/// The choice in the config, and the link with that address.
+const CHOSEN: &str =
+    "kind: KubeNodeConfig\nnodeIP: {validSubnets: [192.0.2.0/24, \"!192.0.2.128/25\"]}\n";
+const LINK: &str = "---\napiVersion: v1alpha1\nkind: DummyLinkConfig\nname: dummy0\naddresses:\n  - address: 192.0.2.200/32\n  - address: 192.0.2.10/32\n";
+
+/// What its config says of it, and what it says about itself.
+async fn it_is_shown_as_it_should_be(node: &Node, cluster: &Cluster, scratch: &Scratch) -> Outcome {
     it_has_the_labels_and_taints_of_its_config(cluster).await?;
-    it_tells_its_mode_and_version(node, cluster).await
+    it_tells_its_mode_and_version(node, cluster).await?;
+    it_has_the_address_that_its_config_chooses(node, cluster, scratch).await
+}
+
+async fn it_has_the_address_that_its_config_chooses(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+) -> Outcome {
+    let config = cluster.config_with(node.identity(), &[]);
+    let config = config.replace("kind: KubeNodeConfig\n", CHOSEN) + LINK;
+    apply_text(node, scratch, config).await?;
+    let has_it = async || {
+        let shown = cluster.node()?["status"]["addresses"].to_string();
+        ensure!(shown.contains("192.0.2.10"), "{shown}");
+        Ok(())
+    };
+    node.wait_until("it has the address", PATIENCE, has_it)
+        .await
 }
 
 /// The host starts its kernel, and its data are on a disk.

@@ -44,7 +44,11 @@ pub(crate) async fn apply(
     scratch: &Scratch,
     others: &[Extension],
 ) -> Outcome {
-    let config = cluster.config_with(node.identity(), others);
+    apply_text(node, scratch, cluster.config_with(node.identity(), others)).await
+}
+
+/// Applies a config, and prints the last line that the node says about it.
+pub(crate) async fn apply_text(node: &Node, scratch: &Scratch, config: String) -> Outcome {
     let file = scratch.write("config.yaml", config)?;
     let file = file.to_str().context("a path that is no text")?;
     let operator = Operator::of(node, scratch)?;

@@ -146,6 +146,9 @@ pub(crate) struct FleetRotate {
     /// File with the new authority and its key, as for `fleet sign` [default: a new one is made]
     #[arg(long, value_name = "FILE")]
     pub(crate) authority: Option<PathBuf>,
+    /// File of `gen secrets` that gets the new authority in place of the old one at the end
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secrets: Option<PathBuf>,
     /// How long the certificates of nodes without the authority's key are valid (12h, 90d)
     #[arg(long, value_name = "TIME", default_value = "365d")]
     pub(crate) valid_for: Seconds,

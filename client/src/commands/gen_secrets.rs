@@ -93,9 +93,6 @@ pub(super) fn run(global: &Global, arguments: &GenSecrets) -> Result<(), Failure
     let version = arguments.talos_version.unwrap_or_default();
     let lacking = found.lacking(version);
     let secrets = found.completed(version, SystemTime::now())?;
-    let text = serde_saphyr::to_string(&secrets).map_err(|error| {
-        Failure::new(FailureKind::Failed, "cannot write secrets").because(error)
-    })?;
     if let Some(origin) = origin.filter(|_| !lacking.is_empty()) {
         eprintln!(
             "the {origin} lacks, and so made anew: {}",
@@ -104,15 +101,14 @@ pub(super) fn run(global: &Global, arguments: &GenSecrets) -> Result<(), Failure
     }
     let path = &arguments.output_file;
     if path.as_os_str() == "-" {
-        return print_bytes(text.as_bytes());
+        return print_bytes(secrets.text()?.as_bytes());
     }
     let name = path.display().to_string();
     if !arguments.force && path.symlink_metadata().is_ok() {
         return Err(Failure::new(FailureKind::Refused, format!("{name} exists"))
             .advise("its keys cannot be made again: choose another --output-file, or replace it with --force"));
     }
-    private_file::replace(path, &text)
-        .map_err(|error| Failure::io(format!("cannot write {name}"), error))?;
+    secrets.write(path)?;
     global.output.show(
         || format!("wrote {name} (holds the keys of a fleet: keep it secret)\nnext: instarctl gen config NAME ENDPOINT --with-secrets {name}"),
         || json!({ "secrets": name }),
@@ -135,6 +131,28 @@ impl Secrets {
         let authority = self.authority(path)?;
         let lacks = || not_secrets(path).because("it has no trustdinfo.token");
         Ok((authority, token.ok_or_else(lacks)?))
+    }
+
+    /// Gives the file another authority of the API.
+    pub(super) fn replace_authority(
+        path: &Path,
+        authority: &CertificateAuthority,
+    ) -> Result<(), Failure> {
+        let mut secrets = Self::read(path)?;
+        secrets.certs.os = Some(Pair::of(authority));
+        secrets.write(path)
+    }
+
+    fn write(&self, path: &Path) -> Result<(), Failure> {
+        let name = path.display();
+        private_file::replace(path, &self.text()?)
+            .map_err(|error| Failure::io(format!("cannot write {name}"), error))
+    }
+
+    fn text(&self) -> Result<String, Failure> {
+        serde_saphyr::to_string(self).map_err(|error| {
+            Failure::new(FailureKind::Failed, "cannot write secrets").because(error)
+        })
     }
 
     /// The authority of the API.

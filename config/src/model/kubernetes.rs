@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration}
 use super::{
     AbsolutePath, Cidr, ClientIdentity, Container, ContainerHealth, ContainerName,
     ContainerNetwork, DependsOn, Digest, EndpointUrl, ImageReference, Manifest, Mount, MountOption,
-    MountSource, PublicKey, Secret, Security, SecurityProfile, UpgradeStrategy, Window,
+    MountSource, PublicKey, Secret, Security, SecurityProfile, SubnetRule, UpgradeStrategy, Window,
 };
 
 /// A machine that is a node of a Kubernetes cluster.
@@ -251,6 +251,8 @@ pub struct NodeSettings {
     pub kubelet_arguments: BTreeMap<String, Vec<String>>,
     /// Whether containers without a seccomp profile of their own get the runtime's.
     pub default_seccomp: bool,
+    /// The rules by which its addresses are chosen; without any, kubelet takes that of the default route.
+    pub address_rules: Vec<SubnetRule>,
 }
 
 /// kubelet's times for pods at a shutdown of the node: the fields of its configuration.

@@ -275,9 +275,10 @@ fn tenth(subnet: Cidr) -> IpAddr {
 
 fn node(documents: &Documents<'_>) -> NodeSettings {
     let machine = |field| documents.named_texts(field);
-    let own = documents.one("KubeNodeConfig");
+    let document = documents.one("KubeNodeConfig");
     let own = |field| {
-        own.as_ref()
+        document
+            .as_ref()
             .map_or_else(Vec::new, |document| document.named_texts(field))
     };
     let labels = machine("nodeLabels").into_iter().chain(own("labels"));
@@ -288,6 +289,9 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
     let kubelet = kubelet(documents);
     let kubelet = kubelet.as_ref();
     let config = kubelet.and_then(|it| it.json("extraConfig").or_else(|| it.json("config")));
+    let addresses = kubelet
+        .and_then(|it| it.section("nodeIP"))
+        .or_else(|| document.as_ref()?.section("nodeIP"));
     let texts = |(name, value): (&str, Scalar<'_>)| (name.to_owned(), value.text.to_owned());
     NodeSettings {
         labels: labels.map(texts).collect(),
@@ -299,6 +303,9 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
         kubelet_arguments: kubelet.map(arguments).unwrap_or_default(),
         default_seccomp: kubelet
             .and_then(|it| it.flag("defaultRuntimeSeccompProfileEnabled"))
+            .unwrap_or_default(),
+        address_rules: addresses
+            .map(|it| it.parsed_list("validSubnets"))
             .unwrap_or_default(),
     }
 }

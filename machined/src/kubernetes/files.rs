@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::{bootstrap, containerd, control, digest, etc, kubelet, kubelet_certificate, var};
@@ -37,11 +38,13 @@ pub struct Changed {
     pub cluster: bool,
 }
 
-/// Computes the files of the node, and the variables of its services.
+/// Computes the files of the node, and the variables of its services. `addresses`: those that the config chooses; none if it leaves that to
+/// kubelet.
 pub fn files(
     kubernetes: &Kubernetes,
     registries: &Registries,
     node: &str,
+    addresses: &[IpAddr],
 ) -> (Vec<NodeFile>, Environment) {
     let containerd = containerd::configuration(registries);
     let kubelet = kubelet::configuration(kubernetes);
@@ -79,7 +82,10 @@ pub fn files(
         (
             "kubelet".to_owned(),
             variables(&[
-                ("KUBELET_EXTRA_ARGS", kubelet::options(kubernetes, node)),
+                (
+                    "KUBELET_EXTRA_ARGS",
+                    kubelet::options(kubernetes, node, addresses),
+                ),
                 (
                     "CONFIGURATION",
                     digest(&[
@@ -156,7 +162,7 @@ mod tests {
     fn a_changed_configuration_is_a_changed_variable() {
         let before = kubernetes();
         let environment =
-            |kubernetes: &Kubernetes| files(kubernetes, &Registries::default(), "worker-1").1;
+            |kubernetes: &Kubernetes| files(kubernetes, &Registries::default(), "worker-1", &[]).1;
         let known = environment(&before);
         let mut other_dns = before.clone();
         other_dns.cluster.dns = Vec::new();

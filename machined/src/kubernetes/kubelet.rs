@@ -1,5 +1,7 @@
 //! kubelet's configuration and options.
 
+use std::net::IpAddr;
+
 use serde_json::{Map, Value, json};
 
 use crate::config::{Kubernetes, NodeSettings};
@@ -77,10 +79,14 @@ fn taints(node: &NodeSettings) -> Vec<Value> {
     taints.collect()
 }
 
-/// Returns kubelet's options for a node of this name: those of the config come last, and so take precedence.
-pub(super) fn options(kubernetes: &Kubernetes, node: &str) -> String {
+/// Returns kubelet's options for a node of this name and with these addresses: those of the config come last, and so take precedence.
+pub(super) fn options(kubernetes: &Kubernetes, node: &str, addresses: &[IpAddr]) -> String {
     let settings = &kubernetes.node;
     let mut options = vec![format!("--hostname-override={node}")];
+    if !addresses.is_empty() {
+        let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        options.push(format!("--node-ip={}", addresses.join(",")));
+    }
     let labels = settings.labels.iter();
     let labels = labels.filter(|(name, _)| may_label_itself(name));
     let labels: Vec<_> = labels
@@ -172,8 +178,8 @@ mod tests {
     fn a_node_names_only_labels_that_it_may_give_itself() {
         let kubernetes = kubernetes();
         assert_eq!(
-            options(&kubernetes, "worker-1"),
-            "--hostname-override=worker-1 --node-labels=disk=fast,node.kubernetes.io/class=small --v=2"
+            options(&kubernetes, "worker-1", &["192.0.2.7".parse().unwrap()]),
+            "--hostname-override=worker-1 --node-ip=192.0.2.7 --node-labels=disk=fast,node.kubernetes.io/class=small --v=2"
         );
         assert_eq!(
             refused_labels(&kubernetes.node),

@@ -24,6 +24,7 @@ mod followed;
 mod kubelet;
 mod kubelet_certificate;
 mod logs;
+pub mod node_addresses;
 mod node_metadata;
 mod node_object;
 mod plan_file;

@@ -22,10 +22,11 @@ mod node_modules;
 mod pods_socket;
 mod published;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
 use rustix::process::Signal;
 
@@ -38,7 +39,7 @@ use crate::config::{Extension, Kubernetes};
 use crate::containers::Runtime;
 use crate::kubernetes::trial::{Chosen, Images, Trial, choose};
 use crate::kubernetes::{
-    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService,
+    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, node_addresses,
 };
 use crate::machine::{Configured, Machine};
 use crate::operation_lock::Operation;
@@ -110,6 +111,8 @@ struct Keeper {
 struct Done {
     configured: Arc<Configured>,
     node: String,
+    /// The node's addresses; none if kubelet chooses.
+    addresses: Vec<IpAddr>,
     extensions: Vec<PlannedExtension>,
     reboot_required: Option<String>,
     plane: Option<control_plane::Facts>,
@@ -119,6 +122,7 @@ impl Done {
     fn is(&self, other: &Done) -> bool {
         Arc::ptr_eq(&self.configured, &other.configured)
             && self.node == other.node
+            && self.addresses == other.addresses
             && self.extensions == other.extensions
             && self.reboot_required == other.reboot_required
             && self.plane == other.plane
@@ -165,10 +169,11 @@ impl Keeper {
             .await;
         if let Some(chosen) = chosen {
             match self.planned(configured, &node, &chosen).await {
-                Ok(extensions) => {
+                Ok((extensions, addresses)) => {
                     let next = Done {
                         configured: configured.clone(),
                         node: node.clone(),
+                        addresses,
                         plane: control_plane::facts(&self.machine, kubernetes, &node),
                         extensions,
                         reboot_required: self.reboot_required(),
@@ -326,13 +331,13 @@ impl Keeper {
         Some(choice.images)
     }
 
-    /// Checks the extensions that were chosen.
+    /// Checks the extensions that were chosen, and chooses the node's addresses.
     async fn planned(
         &mut self,
         configured: &Arc<Configured>,
         node: &str,
         chosen: &Images,
-    ) -> anyhow::Result<Vec<PlannedExtension>> {
+    ) -> anyhow::Result<(Vec<PlannedExtension>, Vec<IpAddr>)> {
         let mut planned = Vec::new();
         for (name, chosen) in chosen {
             let extension = self.choices.plan(configured, node, name, chosen).await?;
@@ -344,7 +349,31 @@ impl Keeper {
             });
             planned.push(here?);
         }
-        Ok(planned)
+        Ok((planned, self.addresses(configured)?))
+    }
+
+    /// Returns the addresses that the config chooses for the node; none if it leaves that to kubelet.
+    fn addresses(&self, configured: &Configured) -> anyhow::Result<Vec<IpAddr>> {
+        let kubernetes = configured.config.kubernetes.as_ref();
+        let Some(rules) = kubernetes.map(|it| &it.node.address_rules[..]) else {
+            return Ok(Vec::new());
+        };
+        let status = self.machine.network.status();
+        let here = status
+            .borrow()
+            .addresses
+            .iter()
+            .map(|it| it.address.address())
+            .collect::<Vec<_>>();
+        let chosen = match rules {
+            [] => Vec::new(),
+            rules => node_addresses::choose(rules, &here),
+        };
+        ensure!(
+            !chosen.is_empty() || rules.is_empty(),
+            "no address of the machine is in a subnet that nodeIP.validSubnets takes; kubelet goes on as before"
+        );
+        Ok(chosen)
     }
 
     /// Returns why a reboot of the machine waits, for agents that do it when it suits the cluster.
@@ -359,7 +388,8 @@ impl Keeper {
             return Ok(false);
         }
         let registries = &next.configured.config.registries;
-        let (files, environment) = kubernetes::files(kubernetes, registries, &next.node);
+        let (files, environment) =
+            kubernetes::files(kubernetes, registries, &next.node, &next.addresses);
         blocking_io::within(blocking_io::ANSWER, move || write(&files)).await??;
         if let Some(facts) = &next.plane {
             control_plane::write(kubernetes, facts, &next.extensions).await?;

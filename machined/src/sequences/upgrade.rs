@@ -36,6 +36,7 @@ use crate::oci::{
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
+use crate::sys::rcu;
 use crate::upgrade::{
     Candidate, EspForInstaller, Handover, INSTALLER_FILES, InstallerOutput, PendingUpgrade, Plan,
     ProgressSink, Refusal, Resources, Room, Route, TrustedRootfs, Unpacked, UpgradeError,
@@ -485,8 +486,11 @@ pub(super) async fn next_generation(
         tracing::info!("the API gives its last answers to this generation");
         system_services::drain(&machine.services).await;
     };
-    let taken = machine.init.next(next, last_answers).await;
-    taken.context("init did not take the next generation")?;
+    rcu::hurry();
+    if let Err(error) = machine.init.next(next, last_answers).await {
+        rcu::take_time();
+        return Err(error.context("init did not take the next generation"));
+    }
     // init waits for this end.
     std::process::exit(0)
 }

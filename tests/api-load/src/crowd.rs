@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use tokio::task::JoinSet;
 
-use crate::load::answers;
-use crate::node::Node;
+use crate::node::{Node, answers};
 
 /// Number of idle connections.
 const IDLE: usize = 1_000;

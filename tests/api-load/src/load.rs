@@ -48,12 +48,6 @@ pub(crate) async fn of_hello(channel: &Channel) -> anyhow::Result<Load> {
     .await
 }
 
-/// Whether `Version` is answered.
-pub(crate) async fn answers(channel: &Channel) -> bool {
-    let mut client = MachineServiceClient::new(channel.clone());
-    client.version(()).await.is_ok()
-}
-
 async fn of<Call, Answer>(call: Call) -> anyhow::Result<Load>
 where
     Call: Fn() -> Answer + Clone + Send + 'static,

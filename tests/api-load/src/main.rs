@@ -77,7 +77,7 @@ async fn all() -> anyhow::Result<Map<String, Value>> {
     note("connects_per_minute", busy.connects as f64);
     note("connects_failed", busy.failed as f64);
     note("connects_left_kib", node.resident_kib()? - before);
-    if !load::answers(&node.channel().await?).await {
+    if !node::answers(&node.channel().await?).await {
         bail!("the API does not answer after all that");
     }
     node.end().context("end the node's processes")?;

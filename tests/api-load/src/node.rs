@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_pki::{CertificateAuthority, IssuedCertificate, Role, SubjectName, with_standard_label};
 use machined::apid::{self, ControlMessage, Identity, Mode};
 use tempfile::TempDir;
@@ -117,7 +118,7 @@ impl Node {
 
     async fn wait(&mut self) -> anyhow::Result<()> {
         let until = std::time::Instant::now() + PATIENCE;
-        while !crate::load::answers(&self.channel().await?).await {
+        while !answers(&self.channel().await?).await {
             self.machined.still_runs()?;
             self.apid.still_runs()?;
             anyhow::ensure!(std::time::Instant::now() < until, "the API does not answer");
@@ -174,4 +175,10 @@ pub(crate) fn one_thread() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?)
+}
+
+/// Whether `Version` is answered.
+pub(crate) async fn answers(channel: &Channel) -> bool {
+    let mut client = MachineServiceClient::new(channel.clone());
+    client.version(()).await.is_ok()
 }

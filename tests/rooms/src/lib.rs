@@ -4,7 +4,9 @@
 //! cannot see a type that is used without its name, as a field or a result; an import does name a room. It has no
 //! dependencies, so that it compiles as quickly.
 
+mod circle;
 mod imports;
 mod tokens;
 
+pub use circle::{Arrows, circle, told};
 pub use imports::{Import, imports};

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use instar_rooms::{Import, imports};
+use instar_rooms::{Arrows, Import, circle, imports, told};
 
 /// The floors of the house from the ground up, and the rooms on each. A file may import from its own room, from rooms
 /// on lower floors, and from others on its own floor where that makes no circle of rooms. docs/architecture.md
@@ -92,7 +92,7 @@ fn of_machined_import_what_is_below_them() {
 fn of_machined_make_no_circle() {
     let imports = machined();
     let known: BTreeSet<(&str, &str)> = KNOWN.into();
-    let mut arrows: BTreeMap<&str, BTreeMap<&str, (&str, &str)>> = BTreeMap::new();
+    let mut arrows = Arrows::new();
     for ((importer, imported), _) in by_files(&imports) {
         let (from, to) = (room(importer), room(imported));
         if from != to && !known.contains(&(importer, imported)) {
@@ -103,26 +103,6 @@ fn of_machined_make_no_circle() {
     if let Some(circle) = circle(&arrows) {
         panic!("a circle of rooms:\n{}", told(&circle));
     }
-}
-
-#[test]
-fn files_of_machined_make_no_circle() {
-    let imports = machined();
-    let mut arrows: BTreeMap<&str, BTreeMap<&str, (&str, &str)>> = BTreeMap::new();
-    for (importer, imported) in by_files(&imports).into_keys() {
-        let from = arrows.entry(importer).or_default();
-        from.insert(imported, (importer, imported));
-    }
-    if let Some(circle) = circle(&arrows) {
-        panic!("a circle of files:\n{}", told(&circle));
-    }
-}
-
-/// Returns a line for each pair of a circle.
-fn told(circle: &[(&str, &str)]) -> String {
-    let pairs = circle.iter();
-    let lines = pairs.map(|(importer, imported)| format!("{importer} imports from {imported}"));
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn machined() -> BTreeSet<Import> {
@@ -173,53 +153,4 @@ fn floor(file: &str) -> usize {
     let room = room(file);
     let floor = FLOORS.iter().position(|(_, rooms)| rooms.contains(&room));
     floor.unwrap_or_else(|| panic!("{file} is in no room: give {room:?} a floor in FLOORS"))
-}
-
-/// Returns a circle in `arrows`, as the pairs of files that make it.
-fn circle<'a>(
-    arrows: &BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, &'a str)>>,
-) -> Option<Vec<(&'a str, &'a str)>> {
-    let mut done = BTreeSet::new();
-    arrows
-        .keys()
-        .find_map(|room| walk(room, arrows, &mut Vec::new(), &mut done))
-}
-
-fn walk<'a>(
-    room: &'a str,
-    arrows: &BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, &'a str)>>,
-    way: &mut Vec<(&'a str, (&'a str, &'a str))>,
-    done: &mut BTreeSet<&'a str>,
-) -> Option<Vec<(&'a str, &'a str)>> {
-    if let Some(begin) = way.iter().position(|(before, _)| *before == room) {
-        return Some(way[begin..].iter().map(|(_, files)| *files).collect());
-    }
-    if done.contains(room) {
-        return None;
-    }
-    for (to, files) in arrows.get(room).into_iter().flatten() {
-        way.push((room, *files));
-        let found = walk(to, arrows, way, done);
-        way.pop();
-        if found.is_some() {
-            return found;
-        }
-    }
-    done.insert(room);
-    None
-}
-
-#[test]
-fn circles_are_found() {
-    let arrow = |to| (to, ("importer", to));
-    let mut arrows = BTreeMap::from([
-        ("a", BTreeMap::from([arrow("b"), arrow("c")])),
-        ("b", BTreeMap::from([arrow("c")])),
-    ]);
-    assert_eq!(circle(&arrows), None);
-    arrows.insert("c", BTreeMap::from([arrow("b")]));
-    assert_eq!(
-        circle(&arrows),
-        Some(vec![("importer", "c"), ("importer", "b")])
-    );
 }

@@ -15,9 +15,16 @@ pub struct Sample<'a> {
     pub verdict: &'a Verdict,
 }
 
+impl JudgedScenario {
+    /// Returns some states of every kind that differ in the booted version: the same ones for the same recording.
+    pub fn sample(&self, count: usize) -> Vec<Sample<'_>> {
+        choose(self, count)
+    }
+}
+
 /// Returns up to `count` states that differ from their predecessor in the booted version, of every kind, spread evenly
 /// over the stage.
-pub(super) fn choose(judged: &JudgedScenario, count: usize) -> Vec<Sample<'_>> {
+fn choose(judged: &JudgedScenario, count: usize) -> Vec<Sample<'_>> {
     let of_kind = |kind: Kind| {
         let numbers = judged.judged.different.iter();
         let verdicts = numbers.map(|number| &judged.judged.verdicts[*number]);

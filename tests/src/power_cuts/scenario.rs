@@ -9,7 +9,6 @@ use instar_power_cuts::{
     DiskState, Expected, Judge, Judged, Kind, Recording, Tears, Verdict, states,
 };
 
-use super::sample::{Sample, choose};
 use crate::image_under_test::ImageUnderTest;
 use crate::scratch::Scratch;
 
@@ -119,10 +118,5 @@ impl JudgedScenario {
                 Verdict::Fails(why) => Some((state, why.as_str())),
                 _ => None,
             })
-    }
-
-    /// Returns some states of every kind that differ in the booted version: the same ones for the same recording.
-    pub fn sample(&self, count: usize) -> Vec<Sample<'_>> {
-        choose(self, count)
     }
 }

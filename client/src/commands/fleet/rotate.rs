@@ -14,6 +14,7 @@ mod record;
 mod step;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use instar_api::machine::ApplyConfigurationRequest;
@@ -32,6 +33,7 @@ use super::members::{self, Way};
 use super::store::Folder;
 use super::{authority_file, show, sign};
 use crate::cli::{FleetRotate, Global};
+use crate::commands::gen_secrets::Secrets;
 use crate::commands::patch::read_config;
 
 /// The pause between two looks while there is nothing to do.
@@ -65,6 +67,9 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
             rotation
         }
     };
+    if let Some(secrets) = &arguments.secrets {
+        belongs_to(&rotation, secrets)?;
+    }
     rotation.write(&folder)?;
     let client = client.with_context(&rotation.context);
     drive(
@@ -77,6 +82,9 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
     // Not before the end: an authority of an earlier rotation may be there, and is in force until then.
     let authority = authority_file::to_pem(&rotation.authority()?);
     keep(&folder, AUTHORITY, &authority)?;
+    if let Some(secrets) = &arguments.secrets {
+        Secrets::replace_authority(secrets, &rotation.authority()?)?;
+    }
     let ended = Rotation {
         has_ended: true,
         ..rotation
@@ -148,6 +156,25 @@ fn left(mut rotation: Rotation, arguments: &FleetRotate) -> Result<Rotation, Fai
         rotation.left.insert(name);
     }
     Ok(rotation)
+}
+
+/// Refuses secrets of another fleet. Those of a rotation that was killed at its end have the new authority already.
+fn belongs_to(rotation: &Rotation, secrets: &Path) -> Result<(), Failure> {
+    let authority = Secrets::read(secrets)?.authority(secrets)?;
+    let ours = [&rotation.old, &rotation.new.crt]
+        .into_iter()
+        .filter_map(|it| instar_pki::certificate_from_pem(it).ok())
+        .any(|it| it == authority.certificate().as_ref());
+    match ours {
+        true => Ok(()),
+        false => Err(Failure::new(
+            FailureKind::Usage,
+            format!(
+                "{} has another authority than the client configuration believes",
+                secrets.display()
+            ),
+        )),
+    }
 }
 
 /// Writes a file for the person into the folder.

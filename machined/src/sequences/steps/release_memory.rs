@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::base::blocking_io::{self, ANSWER};
 use crate::machine::Machine;
-use crate::sys::text;
+use crate::sys::{rcu, text};
 
 /// Pause after the boot for its last steps: addresses of IPv6, and the certificate that names them.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -33,11 +33,12 @@ pub(in crate::sequences) async fn before_services(machine: Arc<Machine>) -> anyh
     Ok(())
 }
 
-/// Releases the code that only the boot needed, in apid and here, and the names that its end has looked up. Files of containers keep their
+/// Ends the hurry of the boot. Releases the code that only the boot needed, in apid and here, and the names that its end has looked up. Files of containers keep their
 /// pages.
 pub(in crate::sequences) async fn after_boot(machine: Arc<Machine>) {
     tokio::time::sleep(SETTLED).await;
     machine.settle();
+    rcu::take_time();
     tokio::time::sleep(APID).await;
     forget_code().await;
     tokio::time::sleep(FIRST_WORK).await;
