@@ -39,6 +39,7 @@ async fn a_cluster_has_what_its_config_has_for_it(scratch: Scratch) -> Outcome {
         an_object_that_is_refused_keeps_no_other_back(&it),
         a_mended_config_ends_the_complaint(&it),
         objects_of_a_manifest_that_is_gone_stay(&it),
+        core_dns_comes_with_its_image(&it),
         core_dns_is_available(&it),
         core_dns_answers(&it),
     ]
@@ -62,11 +63,9 @@ impl It {
         Ok(Self { host, node, own })
     }
 
-    /// Applies a config with these documents, the network of pods, and CoreDNS.
+    /// Applies a config with these documents, and the network of pods.
     async fn apply(&self, documents: &[String]) -> Outcome {
-        let image = push_core_dns(&self.host.registry)?;
-        let core_dns = format!("apiVersion: v1alpha1\nkind: KubeCoreDNSConfig\nimage: {image}\n");
-        let documents = [documents, &[network_document(&self.host), core_dns]].concat();
+        let documents = [documents, &[network_document(&self.host)]].concat();
         let identity = self.node.identity();
         let config = self.host.config(identity, "kubernetes:v1", &documents)?;
         self.own.apply_config(config).await
@@ -114,9 +113,7 @@ async fn an_object_that_is_refused_keeps_no_other_back(it: &It) -> Outcome {
     it.apply(&documents).await?;
     it.own.told(&it.node, COMPLAINT).await?;
     ensure!(it.noted()? == "after");
-    // This field is somebody else's, and stays over the next config.
-    let set = [&["set", "env"][..], &CORE_DNS, &API_SERVER].concat();
-    it.own.kubectl()?.run(&set).map(drop)
+    Ok(())
 }
 
 async fn a_mended_config_ends_the_complaint(it: &It) -> Outcome {
@@ -133,6 +130,20 @@ async fn a_mended_config_ends_the_complaint(it: &It) -> Outcome {
 
 async fn objects_of_a_manifest_that_is_gone_stay(It { own, .. }: &It) -> Outcome {
     own.kubectl()?.get(&["widget", "wheel"]).map(drop)
+}
+
+/// A config without an image of CoreDNS has none.
+async fn core_dns_comes_with_its_image(it: &It) -> Outcome {
+    let kubectl = it.own.kubectl()?;
+    ensure!(kubectl.get(&CORE_DNS).is_err());
+    let image = push_core_dns(&it.host.registry)?;
+    let document = format!("apiVersion: v1alpha1\nkind: KubeCoreDNSConfig\nimage: {image}\n");
+    it.apply(&[document]).await?;
+    // A field of somebody else, which the machine leaves alone.
+    let set = [&["set", "env"][..], &CORE_DNS, &API_SERVER].concat();
+    let set = async || kubectl.run(&set);
+    let come = it.node.wait_until("CoreDNS is there", START, set);
+    come.await.map(drop)
 }
 
 async fn core_dns_is_available(It { node, own, .. }: &It) -> Outcome {
