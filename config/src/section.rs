@@ -244,16 +244,16 @@ impl Scalar<'_> {
     }
 }
 
-/// Returns a node as JSON: of texts without quotes, `true` and `1.5` are no texts there.
-fn json(node: &Node) -> serde_json::Value {
+/// Returns a node as JSON: of texts without quotes, `true` and `1.5` are no texts there. JSON has no infinite numbers, so `inf` is a text.
+pub(super) fn json(node: &Node) -> serde_json::Value {
     match &node.value {
         Value::Null => serde_json::Value::Null,
         Value::Scalar { text, plain } => {
             let typed = plain.then(|| {
                 let number = integer(text).map(serde_json::Value::from);
                 let truth = boolean(text).map(serde_json::Value::from);
-                let fraction = text.parse::<f64>().ok().map(serde_json::Value::from);
-                number.or(truth).or(fraction)
+                let fraction = || serde_json::Number::from_f64(text.parse().ok()?);
+                number.or(truth).or_else(|| fraction().map(Into::into))
             });
             let text = || serde_json::Value::from(text.as_str());
             typed.flatten().unwrap_or_else(text)

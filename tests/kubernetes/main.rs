@@ -8,10 +8,12 @@
 mod cluster;
 mod cluster_api;
 mod control_plane;
+mod dns_question;
 mod followed;
 mod kept;
 mod kured;
 mod manifests;
+mod manifests_of_config;
 mod node;
 mod node_upgrades;
 mod operator;
@@ -29,15 +31,22 @@ mod watched_node;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use instar_tests::Test;
+
 /// Timeout for any step of the cluster or the node, on a host that runs others too.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn main() -> ExitCode {
-    let areas = [
+    instar_tests::run(areas().into_iter().flatten().collect())
+}
+
+fn areas() -> [Vec<Test>; 13] {
+    [
         cluster_api::tests(),
         control_plane::tests(),
         followed::tests(),
         kured::tests(),
+        manifests_of_config::tests(),
         node::tests(),
         node_upgrades::tests(),
         pool_page::tests(),
@@ -46,6 +55,5 @@ fn main() -> ExitCode {
         shutdown::tests(),
         single_machine::tests(),
         system_upgrade_controller::tests(),
-    ];
-    instar_tests::run(areas.into_iter().flatten().collect())
+    ]
 }

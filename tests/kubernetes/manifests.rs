@@ -32,6 +32,24 @@ pub(crate) fn database(image: &str) -> String {
     with_image(include_str!("manifests/database.yaml"), image)
 }
 
+/// The ConfigMap `note` with this value, in a Namespace of its own.
+pub(crate) fn note(at: &str) -> String {
+    include_str!("manifests/note.yaml").replace("${AT}", at)
+}
+
+/// A kind of objects, and an object of it.
+pub(crate) fn widgets() -> String {
+    include_str!("manifests/widgets.yaml").to_owned()
+}
+
+/// A manifest as a document of the machine config.
+pub(crate) fn inline(name: &str, manifest: &str) -> String {
+    let kind = "apiVersion: v1alpha1\nkind: KubeInlineManifestConfig";
+    let lines = manifest.lines().map(|line| format!("  {line}\n"));
+    let lines: String = lines.collect();
+    format!("{kind}\nname: {name}\nmanifest: |\n{lines}")
+}
+
 /// kured, for an API server at this port.
 pub(crate) fn kured(image: &str, port: u16) -> String {
     let manifest = with_image(include_str!("manifests/kured.yaml"), image);

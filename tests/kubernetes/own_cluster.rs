@@ -51,16 +51,30 @@ impl Host {
 
     /// Plans the machine.
     pub(crate) fn plan(&self, scratch: &Scratch) -> anyhow::Result<NodePlan> {
+        self.plan_with(scratch, &[])
+    }
+
+    /// Plans the machine with more documents in its config.
+    pub(crate) fn plan_with(
+        &self,
+        scratch: &Scratch,
+        documents: &[String],
+    ) -> anyhow::Result<NodePlan> {
         let identity = Identity::administrator()?;
-        let config = self.config(&identity, "kubernetes:v1")?;
+        let config = self.config(&identity, "kubernetes:v1", documents)?;
         let plan = Node::plan(scratch, &ImageUnderTest::first()?).config(config, identity);
         let ports = [GREETER_PORT, BEAT_PORT, API_SERVER];
         let plan = ports.iter().fold(plan, |plan, port| plan.forward(*port));
         plan.blank_disk()
     }
 
-    /// The machine's config, with this image of the extension with kubelet.
-    pub(crate) fn config(&self, identity: &Identity, kubernetes: &str) -> anyhow::Result<String> {
+    /// The machine's config, with this image of the extension with kubelet and with more documents.
+    pub(crate) fn config(
+        &self,
+        identity: &Identity,
+        kubernetes: &str,
+        documents: &[String],
+    ) -> anyhow::Result<String> {
         let cluster = cluster_section(&self.secrets, "https://127.0.0.1:6443")?;
         let host = self.registry.host_for_guest();
         let main = format!("{}{cluster}", MachineConfig::new(identity).to_yaml());
@@ -72,6 +86,8 @@ impl Host {
             .kubernetes(&self.base)
             .extension("containerd", &self.extension("containerd:v1"))
             .extension("kubernetes", &self.extension(kubernetes));
+        let documents = documents.iter();
+        let config = documents.fold(config, |config, document| config.document(document));
         Ok(config.to_yaml())
     }
 
@@ -167,7 +183,12 @@ impl Own {
 
     /// Applies the config with another image of the extension with kubelet.
     pub(crate) async fn apply(&self, node: &Node, host: &Host, kubernetes: &str) -> Outcome {
-        let config = host.config(node.identity(), kubernetes)?;
+        let config = host.config(node.identity(), kubernetes, &[])?;
+        self.apply_config(config).await
+    }
+
+    /// Applies a config.
+    pub(crate) async fn apply_config(&self, config: String) -> Outcome {
         let file = self.scratch.write("config.yaml", config)?;
         let file = file.to_str().context("a path that is no text")?;
         println!("{}", self.run(&["apply-config", "-f", file]).await?);

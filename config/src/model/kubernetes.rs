@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration}
 
 use super::{
     AbsolutePath, Cidr, ClientIdentity, Container, ContainerHealth, ContainerName,
-    ContainerNetwork, DependsOn, Digest, EndpointUrl, ImageReference, Mount, MountOption,
+    ContainerNetwork, DependsOn, Digest, EndpointUrl, ImageReference, Manifest, Mount, MountOption,
     MountSource, PublicKey, Secret, Security, SecurityProfile, SubnetRule, UpgradeStrategy, Window,
 };
 
@@ -208,6 +208,10 @@ pub struct ControlPlane {
     pub etcd: Component,
     /// kube-proxy; `None` if the config turns it off.
     pub proxy: Option<Component>,
+    /// The image of CoreDNS; `None` if the config turns it off.
+    pub core_dns: Option<ImageReference>,
+    /// Objects that the cluster has by the config, in its order.
+    pub manifests: Vec<Manifest>,
 }
 
 /// The keys of a cluster. They are the config's own: a machine that is installed anew is the same cluster.

@@ -24,11 +24,14 @@ pub use instar_values::{
 
 mod container;
 mod kubernetes;
+mod manifest;
 mod network;
 mod subnet_rule;
 mod upgrade_follow;
 
-pub use self::{container::*, kubernetes::*, network::*, subnet_rule::*, upgrade_follow::*};
+pub use self::{
+    container::*, kubernetes::*, manifest::*, network::*, subnet_rule::*, upgrade_follow::*,
+};
 
 /// A whole machine config.
 #[derive(Debug, Clone, PartialEq)]

@@ -11,6 +11,7 @@ use super::{
     },
     Documents,
     cluster::{arguments, network},
+    manifests::manifests,
     trust,
 };
 
@@ -69,7 +70,9 @@ pub(super) fn control_plane(
         ),
         scheduler: component(part("scheduler", "KubeSchedulerConfig").as_ref()),
         etcd: component(part("etcd", "").as_ref()),
-        proxy: proxy(part("proxy", "KubeProxyConfig").as_ref()),
+        proxy: if_named(part("proxy", "KubeProxyConfig").as_ref()),
+        core_dns: if_named(part("coreDNS", "KubeCoreDNSConfig").as_ref()).and_then(|it| it.image),
+        manifests: manifests(documents),
         keys: keys?,
         endpoint,
     })
@@ -146,8 +149,8 @@ fn component(section: Option<&Section<'_>>) -> Component {
     })
 }
 
-/// Reads kube-proxy: it runs where the config names its image, and does not turn it off.
-fn proxy(section: Option<&Section<'_>>) -> Option<Component> {
+/// Reads kube-proxy or CoreDNS: each runs where the config names its image, and does not turn it off.
+fn if_named(section: Option<&Section<'_>>) -> Option<Component> {
     let section = section?;
     let is_off = section.flag("disabled") == Some(true) || section.flag("enabled") == Some(false);
     let component = component(Some(section));

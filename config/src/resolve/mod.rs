@@ -9,6 +9,7 @@ mod image_pins;
 mod image_rules;
 mod install;
 mod kubernetes;
+mod manifests;
 mod network;
 mod observation;
 mod registries;

@@ -168,6 +168,25 @@ cluster:
     assert_eq!(dns, ["10.3.0.10", "fd00:3::a"]);
 }
 
+/// Fields for kubelet are JSON, which has finite numbers alone: `null` would take a field away.
+#[test]
+fn words_that_other_languages_take_for_numbers_are_text() {
+    let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    let with = |value: &str| {
+        let config = format!("        extraConfig: {{value: {value}}}\n");
+        let talos = talos.replacen("    kubelet:\n", &format!("    kubelet:\n{config}"), 1);
+        let parsed = parse(format!("{talos}{OURS}").as_bytes());
+        let parsed = parsed.unwrap_or_else(|errors| panic!("{errors}"));
+        parsed.config.kubernetes.unwrap().node.kubelet_config["value"].clone()
+    };
+    for word in ["nan", "NaN", "inf", "-inf", "infinity", "Infinity", "1e999"] {
+        assert_eq!(with(word), word);
+    }
+    assert_eq!(with("1.5"), 1.5);
+    assert_eq!(with("1e3"), 1000.0);
+    assert_eq!(with("'1.5'"), "1.5");
+}
+
 #[test]
 fn what_is_missing_is_named() {
     let problems = |documents: &str| with(documents).map(|_| ()).unwrap_err().to_string();

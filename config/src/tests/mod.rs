@@ -8,6 +8,7 @@ mod bad;
 mod golden;
 mod hostile;
 mod kubernetes;
+mod manifests;
 mod served;
 
 use std::path::PathBuf;

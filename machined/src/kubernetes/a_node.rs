@@ -68,5 +68,7 @@ pub(super) fn plane() -> ControlPlane {
         scheduler: Component::default(),
         etcd: Component::default(),
         proxy: None,
+        core_dns: None,
+        manifests: Vec::new(),
     }
 }

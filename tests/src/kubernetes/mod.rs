@@ -31,6 +31,6 @@ pub use fleet_operator::{FleetOperator, install_fleet_operator};
 pub use images::{KUBERNETES_BASE, PAUSE, push_base, push_pause, push_upgrade_image};
 pub use kubectl::Kubectl;
 pub use object_server::{ObjectServer, TokenRights};
-pub use own_cluster::{cluster_section, kubernetes_version, push_control_plane};
+pub use own_cluster::{cluster_section, kubernetes_version, push_control_plane, push_core_dns};
 pub use peers::{push_kubectl, push_kured, push_system_upgrade_controller};
 pub use worker_config::{ExtensionSource, worker_config};

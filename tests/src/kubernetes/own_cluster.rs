@@ -13,8 +13,10 @@ const PROGRAMS: [&str; 3] = [
     "kube-controller-manager",
     "kube-scheduler",
 ];
-/// The tag of etcd's image.
-const ETCD: &str = "own";
+/// The registry that machines ask for images of Kubernetes.
+const OF_KUBERNETES: &str = "registry.k8s.io";
+/// The tag of images with versions of their own.
+const OWN: &str = "own";
 
 /// Returns the version of Kubernetes that `build/kubernetes-peers` built.
 pub fn kubernetes_version() -> Result<String> {
@@ -34,7 +36,13 @@ pub fn push_control_plane(registry: &Registry, tags: &[&str]) -> Result<()> {
         }
     }
     let etcd = image("etcd", &["etcd", "etcdutl"])?;
-    etcd.push(registry, "etcd", ETCD).map(drop)
+    etcd.push(registry, "etcd", OWN).map(drop)
+}
+
+/// Pushes the image of CoreDNS; returns its name in a machine that has a mirror of the registry of Kubernetes.
+pub fn push_core_dns(registry: &Registry) -> Result<String> {
+    image("coredns", &["coredns"])?.push(registry, "coredns", OWN)?;
+    Ok(format!("{OF_KUBERNETES}/coredns:{OWN}"))
 }
 
 /// Returns an image with programs where the published ones have them; it starts one of them.
@@ -67,7 +75,7 @@ pub fn cluster_section(secrets: &str, endpoint: &str) -> Result<String> {
     Ok(format!(
         "cluster:\n  clusterName: demo\n  controlPlane: {{endpoint: \"{endpoint}\"}}\n  allowSchedulingOnControlPlanes: true\n  \
          token: {}\n  secretboxEncryptionSecret: {}\n  ca: {}\n  aggregatorCA: {}\n  serviceAccount: {{key: {}}}\n  \
-         proxy: {{disabled: true}}\n  etcd: {{image: \"registry.k8s.io/etcd:{ETCD}\", ca: {}}}\n",
+         proxy: {{disabled: true}}\n  etcd: {{image: \"{OF_KUBERNETES}/etcd:{OWN}\", ca: {}}}\n",
         secret("/secrets/bootstraptoken")?,
         secret("/secrets/secretboxencryptionsecret")?,
         pair("k8s")?,

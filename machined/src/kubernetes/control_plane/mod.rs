@@ -5,7 +5,10 @@
 //!                       kubeconfigs    of the programs and of the administrator       /etc/kubernetes/*.conf
 //! version, settings ──► manifests      the static pods                                /etc/kubernetes/manifests
 //!                       write          all of them with their places; what has changed is written
-//! a running API     ──► objects        those that let nodes join, and the node's role
+//! a running API     ──► objects        those that let nodes join, those of the config's manifests, and the node's role
+//!                       dns            those of CoreDNS
+//!                       discovery      the paths of the manifests' objects, by the API server's own list of kinds
+//!                       own_api        its calls, as an administrator
 //! a running etcd    ──► etcd           members, snapshots, by its API
 //!                       maintenance    its status, alarms, unused room
 //! a call            ──► beginning      whether the cluster may begin, and how
@@ -22,11 +25,15 @@
 
 pub mod beginning;
 mod certificates;
+mod discovery;
+mod dns;
 pub mod etcd;
 mod kubeconfigs;
 pub mod maintenance;
 mod manifests;
+mod object;
 mod objects;
+mod own_api;
 mod place;
 pub mod recovery;
 pub mod snapshot_file;
@@ -34,6 +41,6 @@ mod write;
 
 pub use kubeconfigs::administrator;
 pub use manifests::etcd_image;
-pub use objects::apply;
+pub use objects::{Applied, apply};
 pub use place::Place;
 pub use write::{begin, has_begun, version_of, write};

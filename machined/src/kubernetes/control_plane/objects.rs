@@ -1,100 +1,135 @@
-//! Objects that the cluster needs of its control plane: those that let nodes join by the token, and the role of the node.
+//! Objects that the cluster has by this machine: those that let nodes join by the token, those of CoreDNS, those of the config's manifests, and the
+//! role of the node.
 //!
 //! They are applied by the API server itself (server-side apply), which creates what is missing and leaves the fields of others alone. The node is
 //! kubelet's to create, with its taints: it is only changed.
-
-use std::time::Duration;
+//!
+//! An object that the API server refuses keeps no other back: it may need one that comes later, as an object needs the definition of its kind. So
+//! the caller tries all of them again.
 
 use anyhow::{Context as _, ensure};
-use http::HeaderMap;
-use instar_http_client::{Body, Client, Request};
+use http::StatusCode;
+use instar_http_client::Body;
 use serde_json::{Map, Value, json};
-use tokio::time::timeout;
 
-use super::super::api_server::client;
 use super::super::kubelet::refused_labels;
-use super::certificates::{ADMINISTRATORS, issue};
-use crate::config::{Cluster, ControlPlane, Kubernetes, NodeSettings};
+use super::discovery::Discovery;
+use super::dns;
+use super::object::Object;
+use super::own_api::OwnApi;
+use crate::config::{ControlPlane, Kubernetes, ManifestObject, NodeSettings};
 
-/// Time limit for one answer of the API server.
-const ANSWER: Duration = Duration::from_secs(30);
-/// Limit on an answer, in bytes.
-const LARGEST: usize = 1 << 20;
-/// The lifetime of the certificate for these calls.
-const LIFETIME: Duration = Duration::from_secs(3600);
 /// The group of those who show a bootstrap token, and of nodes.
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
 const NODES: &str = "system:nodes";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const REQUESTS: &str = "system:certificates.k8s.io:certificatesigningrequests";
 
-/// An object with its path at the API server.
-#[derive(Debug, PartialEq)]
-struct Object {
-    path: String,
-    /// Whether it is made if it is not there.
-    is_made: bool,
-    content: Value,
+/// How far a try to apply all objects has come.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// The objects that the API server refused, each with its reason.
+    refused: Vec<String>,
+    /// Why the try ended before all objects were tried.
+    ended: Option<anyhow::Error>,
+}
+
+impl Applied {
+    /// Whether the cluster has all objects.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.refused.is_empty() && self.ended.is_none()
+    }
+
+    /// Says what is wrong. While the node is not ready, a control plane that starts does not answer: its readiness tells that.
+    #[must_use]
+    pub fn problem(&self, is_ready: bool) -> Option<String> {
+        match (self.refused.as_slice(), &self.ended) {
+            ([only], _) => Some(format!("an object is refused, and tried again: {only}")),
+            ([first, ..], _) => Some(format!(
+                "{} objects are refused, and tried again; the first: {first}",
+                self.refused.len()
+            )),
+            ([], Some(error)) if is_ready => Some(format!("the cluster's own objects: {error:#}")),
+            ([], _) => None,
+        }
+    }
 }
 
 /// Applies all objects.
+pub async fn apply(kubernetes: &Kubernetes, plane: &ControlPlane, node: &str) -> Applied {
+    let mut refused = Vec::new();
+    let tried = apply_all(kubernetes, plane, node, &mut refused).await;
+    let ended = tried.err();
+    Applied { refused, ended }
+}
+
+/// Applies the objects in their order.
 ///
 /// # Errors
-/// The API server does not answer, or refuses one of them.
-pub async fn apply(
+/// The API server does not answer, or the node has not joined.
+async fn apply_all(
     kubernetes: &Kubernetes,
     plane: &ControlPlane,
     node: &str,
+    refused: &mut Vec<String>,
 ) -> anyhow::Result<()> {
     let cluster = &kubernetes.cluster;
-    let administrator = &[ADMINISTRATORS];
-    let identity = issue(
-        &plane.keys.cluster,
-        "machined",
-        administrator,
-        &[],
-        LIFETIME,
-    )?;
-    let client = client(cluster, identity);
-    for object in objects(cluster, &kubernetes.node, node) {
-        let applied = timeout(ANSWER, apply_one(&client, cluster, &object)).await;
-        let late = || format!("no answer within {} s", ANSWER.as_secs());
-        let applied = applied.with_context(late).flatten();
-        applied.with_context(|| format!("apply {}", object.path))?;
+    let api = OwnApi::of(cluster, plane)?;
+    let of_dns = dns::objects(cluster, plane);
+    for object in joining(cluster.token.expose()).iter().chain(&of_dns) {
+        let path = &object.path;
+        let answer = api.apply(path, &object.content).await;
+        if let Err(refusal) = answer.with_context(|| format!("apply {path}"))? {
+            refused.push(format!("{path}: {refusal}"));
+        }
     }
-    Ok(())
+    let mut discovery = Discovery::default();
+    for manifest in &plane.manifests {
+        for object in &manifest.objects {
+            let (kind, name) = (&object.kind, &object.name);
+            let of = || format!("{kind} {name} of the manifest {}", manifest.name);
+            let answer = apply_object(&api, &mut discovery, object).await;
+            if let Err(reason) = answer.with_context(of)? {
+                refused.push(format!("{}: {reason}", of()));
+            }
+        }
+    }
+    give_role(&api, &kubernetes.node, node).await
 }
 
-async fn apply_one(client: &Client, cluster: &Cluster, object: &Object) -> anyhow::Result<()> {
-    let content = object.content.to_string();
-    let (body, query) = match object.is_made {
-        true => (Body::Apply(&content), "fieldManager=instar&force=true"),
-        false => (Body::MergePatch(&content), "fieldManager=instar"),
+/// Applies an object of a manifest; returns why it is refused.
+async fn apply_object(
+    api: &OwnApi<'_>,
+    discovery: &mut Discovery,
+    object: &ManifestObject,
+) -> anyhow::Result<Result<(), String>> {
+    let Some(path) = discovery.path(api, object).await? else {
+        let (kind, version) = (&object.kind, &object.api_version);
+        return Ok(Err(format!(
+            "the API server does not serve the kind {kind} of {version}"
+        )));
     };
-    let uri = format!("{}{}?{query}", cluster.endpoint, object.path);
-    let (uri, headers) = (uri.parse()?, HeaderMap::new());
-    let request = Request {
-        body,
-        ..Request::get(&uri, &headers)
+    let answer = api.apply(&path, &object.content).await?;
+    Ok(answer.map(drop).map_err(|refusal| refusal.to_string()))
+}
+
+/// Gives the node the labels that it may not give itself.
+async fn give_role(api: &OwnApi<'_>, settings: &NodeSettings, node: &str) -> anyhow::Result<()> {
+    let Some(labels) = role(settings) else {
+        return Ok(());
     };
-    let mut answer = client.send(request).await?;
-    let said = answer.document(LARGEST).await?;
-    let status = answer.status;
-    ensure!(
-        status.is_success(),
-        "the API server answered {status}: {}",
-        message(&said)
-    );
-    Ok(())
+    let path = format!("/api/v1/nodes/{node}?fieldManager=instar");
+    let answer = api.ask(&path, Body::MergePatch(&labels.to_string())).await;
+    let answer = answer.context("the role of the node")?;
+    let is_missing = answer.as_ref().err().map(|it| it.status) == Some(StatusCode::NOT_FOUND);
+    ensure!(!is_missing, "the node {node} has not joined");
+    answer.map(drop).context("the role of the node")
 }
 
-/// Returns the message of a `Status` of the API server.
-fn message(answer: &[u8]) -> String {
-    let status: Value = serde_json::from_slice(answer).unwrap_or_default();
-    status["message"].as_str().unwrap_or_default().to_owned()
-}
-
-fn objects(cluster: &Cluster, settings: &NodeSettings, node: &str) -> Vec<Object> {
+/// Returns the objects that let nodes join by this token.
+fn joining(token: &str) -> Vec<Object> {
+    let approved = |client: &str| format!("{REQUESTS}:{client}");
     let mut objects = vec![
         binding(
             "instar:nodes-may-join",
@@ -103,24 +138,22 @@ fn objects(cluster: &Cluster, settings: &NodeSettings, node: &str) -> Vec<Object
         ),
         binding(
             "instar:joining-is-approved",
-            &format!("{REQUESTS}:nodeclient"),
+            &approved("nodeclient"),
             BOOTSTRAPPERS,
         ),
         binding(
             "instar:renewal-is-approved",
-            &format!("{REQUESTS}:selfnodeclient"),
+            &approved("selfnodeclient"),
             NODES,
         ),
     ];
-    objects.extend(token(cluster.token.expose()));
-    objects.extend(role(settings, node));
+    objects.extend(secret(token));
     objects
 }
 
 fn binding(name: &str, role: &str, group: &str) -> Object {
     Object {
         path: format!("/apis/{RBAC}/v1/clusterrolebindings/{name}"),
-        is_made: true,
         content: json!({
             "apiVersion": format!("{RBAC}/v1"),
             "kind": "ClusterRoleBinding",
@@ -132,12 +165,11 @@ fn binding(name: &str, role: &str, group: &str) -> Object {
 }
 
 /// Returns the Secret that makes the API server know the token; `None` if the token is of another kind.
-fn token(token: &str) -> Option<Object> {
+fn secret(token: &str) -> Option<Object> {
     let (id, secret) = token.split_once('.')?;
     let name = format!("bootstrap-token-{id}");
     Some(Object {
         path: format!("/api/v1/namespaces/kube-system/secrets/{name}"),
-        is_made: true,
         content: json!({
             "apiVersion": "v1",
             "kind": "Secret",
@@ -152,17 +184,13 @@ fn token(token: &str) -> Option<Object> {
     })
 }
 
-/// Returns the node with the labels that it may not give itself.
-fn role(settings: &NodeSettings, node: &str) -> Option<Object> {
+/// Returns the change of the node that gives it the labels that it may not give itself.
+fn role(settings: &NodeSettings) -> Option<Value> {
     let labels: Map<String, Value> = refused_labels(settings)
         .into_iter()
         .map(|name| (name.to_owned(), settings.labels[name].clone().into()))
         .collect();
-    (!labels.is_empty()).then(|| Object {
-        path: format!("/api/v1/nodes/{node}"),
-        is_made: false,
-        content: json!({"metadata": {"labels": labels}}),
-    })
+    (!labels.is_empty()).then(|| json!({"metadata": {"labels": labels}}))
 }
 
 #[cfg(test)]
@@ -174,15 +202,45 @@ mod tests {
     #[test]
     fn a_cluster_knows_its_token_and_the_role_of_its_node() {
         let kubernetes = kubernetes();
-        let objects = objects(&kubernetes.cluster, &kubernetes.node, "cp-1");
+        let objects = joining(kubernetes.cluster.token.expose());
         let found = |path: &str| objects.iter().find(|it| it.path == path).unwrap();
         let secret = found("/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef");
         assert_eq!(
             secret.content["stringData"]["token-secret"],
             "0123456789abcdef"
         );
-        let labels = &found("/api/v1/nodes/cp-1").content["metadata"]["labels"];
+        assert_eq!(objects.len(), 4);
+        let labels = &role(&kubernetes.node).unwrap()["metadata"]["labels"];
         assert_eq!(labels, &json!({"node-role.kubernetes.io/worker": ""}));
-        assert_eq!(objects.len(), 5);
+    }
+
+    #[test]
+    fn refused_objects_are_told_at_once_and_silence_once_the_node_is_ready() {
+        let applied = |refused: &[&str], ended: Option<&'static str>| Applied {
+            refused: refused.iter().copied().map(str::to_owned).collect(),
+            ended: ended.map(anyhow::Error::msg),
+        };
+        for (applied, is_ready, problem) in [
+            (applied(&[], None), true, None),
+            (
+                applied(&["a"], None),
+                false,
+                Some("an object is refused, and tried again: a"),
+            ),
+            (
+                applied(&["a", "b", "c"], Some("late")),
+                true,
+                Some("3 objects are refused, and tried again; the first: a"),
+            ),
+            (applied(&[], Some("late")), false, None),
+            (
+                applied(&[], Some("late")),
+                true,
+                Some("the cluster's own objects: late"),
+            ),
+        ] {
+            let told = applied.problem(is_ready);
+            assert_eq!(told.as_deref(), problem, "{applied:?}");
+        }
     }
 }

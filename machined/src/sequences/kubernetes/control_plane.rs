@@ -10,7 +10,7 @@ use instar_kubernetes_plan::PlannedExtension;
 
 use crate::base::blocking_io;
 use crate::config::{ControlPlane, Kubernetes};
-use crate::kubernetes::control_plane::{self, Place, apply, etcd, has_begun, version_of};
+use crate::kubernetes::control_plane::{self, Applied, Place, apply, etcd, has_begun, version_of};
 use crate::kubernetes::trial::Readiness;
 use crate::kubernetes::version_file::VersionFile;
 use crate::machine::{Configured, Machine};
@@ -110,9 +110,22 @@ async fn keep_data(plane: &ControlPlane, before: &str, version: &str) {
 /// What has been done to a running control plane.
 #[derive(Default)]
 pub(super) struct Plane {
-    /// The config whose objects were applied.
-    applied: Option<Arc<Configured>>,
-    tried: Option<Instant>,
+    tried: Option<Tried>,
+}
+
+/// The last try to apply the objects of a config.
+struct Tried {
+    of: Arc<Configured>,
+    at: Instant,
+    applied: Applied,
+}
+
+impl Tried {
+    /// Whether there is nothing to do for this config now.
+    fn holds_for(&self, configured: &Arc<Configured>) -> bool {
+        let is_over = self.applied.is_whole() || self.at.elapsed() < PAUSE;
+        Arc::ptr_eq(&self.of, configured) && is_over
+    }
 }
 
 impl Plane {
@@ -132,23 +145,32 @@ impl Plane {
             problems.push(NOT_BEGUN.to_owned());
             return;
         }
-        let is_done = |applied: &Arc<Configured>| Arc::ptr_eq(applied, configured);
-        let waits = |tried: Instant| tried.elapsed() < PAUSE;
-        if self.applied.as_ref().is_some_and(is_done) || self.tried.is_some_and(waits) {
-            return;
-        }
-        self.tried = Some(Instant::now());
-        match apply(kubernetes, plane, node).await {
-            Ok(()) => {
-                tracing::info!("Kubernetes: nodes can join this machine's cluster");
-                self.applied = Some(configured.clone());
-            }
-            // A control plane that starts does not answer: the readiness tells that.
-            Err(error) if *readiness == Readiness::Ready => {
-                problems.push(format!("the cluster's own objects: {error:#}"));
-            }
-            Err(error) => tracing::debug!("the cluster's own objects wait: {error:#}"),
-        }
+        let tried = self.tried.take();
+        let tried = match tried.filter(|tried| tried.holds_for(configured)) {
+            Some(tried) => tried,
+            None => try_to_apply(configured, kubernetes, plane, node).await,
+        };
+        let is_ready = *readiness == Readiness::Ready;
+        problems.extend(tried.applied.problem(is_ready));
+        self.tried = Some(tried);
+    }
+}
+
+async fn try_to_apply(
+    configured: &Arc<Configured>,
+    kubernetes: &Kubernetes,
+    plane: &ControlPlane,
+    node: &str,
+) -> Tried {
+    let applied = apply(kubernetes, plane, node).await;
+    match applied.is_whole() {
+        true => tracing::info!("Kubernetes: nodes can join this machine's cluster"),
+        false => tracing::debug!("the cluster's own objects wait: {applied:?}"),
+    }
+    Tried {
+        of: configured.clone(),
+        at: Instant::now(),
+        applied,
     }
 }
 
