@@ -107,13 +107,13 @@ async fn upgrade(node: &Node, registry: &Registry, version: &str, ending: &Endin
 }
 
 async fn none_of_them_lost_a_call(callers: Callers, versions: usize) -> Outcome {
+    let mut wrong = Vec::new();
     for (client, calling) in callers.end().await? {
-        ensure!(calling.failed.is_empty(), "{client}: {calling:#?}");
-        ensure!(
-            calling.versions == versions,
-            "{client} missed a version: {calling:#?}"
-        );
+        if !calling.failed.is_empty() || calling.versions != versions {
+            wrong.push(format!("{client}, of {versions} versions: {calling:#?}"));
+        }
     }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
 }
 
