@@ -2,7 +2,7 @@
 
 use super::{super::*, data, fixture_certificate, with};
 
-const OURS: &str = "
+pub(super) const OURS: &str = "
 ---
 apiVersion: instar.dev/v1alpha1
 kind: KubernetesConfig

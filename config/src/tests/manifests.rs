@@ -1,18 +1,6 @@
 //! What a machine that is a cluster gives to its cluster: manifests, and CoreDNS.
 
-use super::{super::*, data};
-
-const OURS: &str = "
----
-apiVersion: instar.dev/v1alpha1
-kind: KubernetesConfig
-image: r.example.com/kubernetes:v0.1.0
----
-apiVersion: instar.dev/v1alpha1
-kind: ExtensionConfig
-name: kubernetes
-image: r.example.com/ext/kubernetes:v1.36.3
-";
+use super::{super::*, data, kubernetes::OURS};
 
 /// The control plane of the config that talosctl writes, with other text in the place of a part of it.
 fn with(release: &str, part: &str, instead: &str) -> Result<Box<ControlPlane>, ConfigErrors> {

@@ -136,6 +136,17 @@ async fn the_oldest_exit_is_forgotten_first() {
     assert!(!known.contains_key(&oldest) && known.contains_key(&(oldest - 1)));
 }
 
+fn next<'a>(memfd: &'a impl AsFd, blake3: &'a blake3::Hash) -> Next<'a> {
+    Next {
+        memfd: memfd.as_fd(),
+        blake3,
+        version: "v2",
+        deadline: Duration::from_secs(60),
+        workloads: Workloads::Keep,
+        finish: Duration::from_secs(4),
+    }
+}
+
 /// No caller waits while init verifies an image; but an init that ends machined with its answer is asked after the last work.
 #[tokio::test]
 async fn the_last_work_is_done_as_late_as_init_allows() {
@@ -150,14 +161,7 @@ async fn the_last_work_is_done_as_late_as_init_allows() {
     ] {
         let (link, init) = Init::greeted_with(limit).await;
         let order = Mutex::new(Vec::new());
-        let next = Next {
-            memfd: memfd.as_fd(),
-            blake3: &digest,
-            version: "v2",
-            deadline: Duration::from_secs(60),
-            workloads: Workloads::Keep,
-            finish: Duration::from_secs(4),
-        };
+        let next = next(&memfd, &digest);
         let taking = async {
             let request = init.next_request().await;
             order.locked().push("init");
@@ -182,14 +186,7 @@ async fn callers_are_answered_when_init_refuses_the_image() {
     let (link, init) = Init::greeted_with(Some(5)).await;
     let digest = blake3::hash(b"image");
     let memfd = std::fs::File::open("/dev/null").unwrap();
-    let next = Next {
-        memfd: memfd.as_fd(),
-        blake3: &digest,
-        version: "v2",
-        deadline: Duration::from_secs(60),
-        workloads: Workloads::End,
-        finish: Duration::from_secs(4),
-    };
+    let next = next(&memfd, &digest);
     let refusing = async {
         let line = |text: &str| text.parse().unwrap();
         let to = line(init.next_request().await.verb());

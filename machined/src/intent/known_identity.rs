@@ -29,11 +29,7 @@ pub(super) fn accepted(authorities: &Authorities) -> anyhow::Result<Vec<Vec<u8>>
 pub(super) fn names(status: &NetworkStatus) -> Names {
     let hostname = status.hostname.clone();
     Names {
-        addresses: status
-            .addresses
-            .iter()
-            .map(|address| address.address.address())
-            .collect(),
+        addresses: status.ip_addresses().collect(),
         hostnames: BTreeSet::from_iter((!hostname.is_empty()).then_some(hostname)),
     }
 }

@@ -41,6 +41,13 @@ pub struct NetworkStatus {
     pub problems: Vec<String>,
 }
 
+impl NetworkStatus {
+    /// Every address of global scope, without its prefix and its link.
+    pub fn ip_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|it| it.address.address())
+    }
+}
+
 /// A link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

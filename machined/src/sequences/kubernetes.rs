@@ -35,7 +35,7 @@ use self::control_plane::Plane;
 use self::in_cluster::InCluster;
 use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
-use crate::config::{Extension, Kubernetes};
+use crate::config::{Extension, Kubernetes, SubnetRule};
 use crate::containers::Runtime;
 use crate::kubernetes::trial::{Chosen, Images, Trial, choose};
 use crate::kubernetes::{
@@ -168,7 +168,9 @@ impl Keeper {
             )
             .await;
         if let Some(chosen) = chosen {
-            match self.planned(configured, &node, &chosen).await {
+            let planned = self.planned(configured, &node, &chosen).await;
+            let addresses = self.addresses(&kubernetes.node.address_rules);
+            match planned.and_then(|extensions| Ok((extensions, addresses?))) {
                 Ok((extensions, addresses)) => {
                     let next = Done {
                         configured: configured.clone(),
@@ -331,13 +333,13 @@ impl Keeper {
         Some(choice.images)
     }
 
-    /// Checks the extensions that were chosen, and chooses the node's addresses.
+    /// Checks the extensions that were chosen.
     async fn planned(
         &mut self,
         configured: &Arc<Configured>,
         node: &str,
         chosen: &Images,
-    ) -> anyhow::Result<(Vec<PlannedExtension>, Vec<IpAddr>)> {
+    ) -> anyhow::Result<Vec<PlannedExtension>> {
         let mut planned = Vec::new();
         for (name, chosen) in chosen {
             let extension = self.choices.plan(configured, node, name, chosen).await?;
@@ -349,28 +351,19 @@ impl Keeper {
             });
             planned.push(here?);
         }
-        Ok((planned, self.addresses(configured)?))
+        Ok(planned)
     }
 
-    /// Returns the addresses that the config chooses for the node; none if it leaves that to kubelet.
-    fn addresses(&self, configured: &Configured) -> anyhow::Result<Vec<IpAddr>> {
-        let kubernetes = configured.config.kubernetes.as_ref();
-        let Some(rules) = kubernetes.map(|it| &it.node.address_rules[..]) else {
+    /// Returns the addresses that the rules choose for the node; none without rules, which leave it to kubelet.
+    fn addresses(&self, rules: &[SubnetRule]) -> anyhow::Result<Vec<IpAddr>> {
+        if rules.is_empty() {
             return Ok(Vec::new());
-        };
+        }
         let status = self.machine.network.status();
-        let here = status
-            .borrow()
-            .addresses
-            .iter()
-            .map(|it| it.address.address())
-            .collect::<Vec<_>>();
-        let chosen = match rules {
-            [] => Vec::new(),
-            rules => node_addresses::choose(rules, &here),
-        };
+        let here: Vec<IpAddr> = status.borrow().ip_addresses().collect();
+        let chosen = node_addresses::choose(rules, &here);
         ensure!(
-            !chosen.is_empty() || rules.is_empty(),
+            !chosen.is_empty(),
             "no address of the machine is in a subnet that nodeIP.validSubnets takes; kubelet goes on as before"
         );
         Ok(chosen)

@@ -6,7 +6,9 @@
 
 mod circle;
 mod imports;
+mod members;
 mod tokens;
 
 pub use circle::{Arrows, circle, told};
 pub use imports::{Import, imports};
+pub use members::{members, root};

@@ -6,12 +6,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use instar_rooms::root;
+
 /// Limit on the lines of a function's body that are neither blank nor a comment.
 const MOST: usize = 15;
 
 #[test]
 fn functions_of_stories_are_short() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let tests = root().join("tests");
     let folders = ["e2e", "kubernetes"].map(|folder| tests.join(folder));
     let files: Vec<PathBuf> = folders
         .iter()

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+
+use instar_rooms::{members, root};
 
 /// Folders of crates that test the others or run inside test machines, and are no part of the product.
 const BESIDE: [&str; 6] = [
@@ -80,9 +81,7 @@ fn rows<'a>(text: &'a str, heading: &str) -> impl Iterator<Item = &'a str> {
 
 /// Returns the workspace's crates by their folders, each with the folders of the crates that it uses.
 fn crates() -> BTreeMap<String, BTreeSet<String>> {
-    let folders: Vec<String> = section(&read("Cargo.toml"), "members = [", "]")
-        .map(|line| line.trim_matches(|sign| " \",".contains(sign)).to_owned())
-        .collect();
+    let folders = members().unwrap_or_else(|error| panic!("read the members: {error}"));
     let manifest = |folder: &str| read(&format!("{folder}/Cargo.toml"));
     let named: BTreeMap<String, &String> = folders
         .iter()
@@ -118,8 +117,6 @@ fn section<'a>(text: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<Ite
 }
 
 fn read(file: &str) -> String {
-    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(file);
+    let path = root().join(file);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
 }

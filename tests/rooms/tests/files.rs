@@ -5,24 +5,20 @@
 use std::fs;
 use std::path::Path;
 
-use instar_rooms::{Arrows, circle, imports, told};
+use instar_rooms::{Arrows, circle, imports, members, root, told};
 
 /// The page of a crate: it declares the files and gives some of their names away.
 const PAGES: [&str; 2] = ["lib.rs", "main.rs"];
 
 #[test]
 fn of_a_crate_make_no_circle() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let manifest = root.join("Cargo.toml");
-    let manifest = fs::read_to_string(manifest).unwrap_or_else(|error| panic!("{error}"));
-    let (_, members) = manifest.split_once("members = [").unwrap_or_default();
-    let (members, _) = members.split_once(']').unwrap_or_default();
-    let folders = members.split(',').map(|line| line.trim().trim_matches('"'));
-    let folders: Vec<&str> = folders.filter(|folder| !folder.is_empty()).collect();
+    let folders = members().unwrap_or_else(|error| panic!("read the members: {error}"));
     assert!(folders.len() > 30, "{folders:?}");
     let wrong: Vec<String> = folders
         .into_iter()
-        .filter_map(|folder| circle_of(&root.join(folder)).map(|told| format!("{folder}:\n{told}")))
+        .filter_map(|folder| {
+            circle_of(&root().join(&folder)).map(|told| format!("{folder}:\n{told}"))
+        })
         .collect();
     assert!(
         wrong.is_empty(),

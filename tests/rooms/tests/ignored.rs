@@ -5,9 +5,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use instar_rooms::root;
+
 #[test]
 fn results_that_are_ignored_have_a_reason() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root();
     let mut files = Vec::new();
     find_sources(&root, &mut files);
     assert!(files.len() > 500, "only {} files", files.len());

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use instar_rooms::{Arrows, Import, circle, imports, told};
+use instar_rooms::{Arrows, Import, circle, imports, root, told};
 
 /// The floors of the house from the ground up, and the rooms on each. A file may import from its own room, from rooms
 /// on lower floors, and from others on its own floor where that makes no circle of rooms. docs/architecture.md
@@ -106,7 +106,7 @@ fn of_machined_make_no_circle() {
 }
 
 fn machined() -> BTreeSet<Import> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machined/src");
+    let src = root().join("machined/src");
     let mut imports =
         imports(&src, "machined").unwrap_or_else(|error| panic!("read {}: {error}", src.display()));
     imports.retain(|import| {

@@ -114,8 +114,7 @@ fn new_rotation(
         })?,
     };
     let old = client.authority()?;
-    if instar_pki::certificate_from_pem(&old).is_ok_and(|it| it == authority.certificate().as_ref())
-    {
+    if is_of(&old, &authority) {
         return Err(Failure::new(
             FailureKind::Usage,
             "the new authority is the one that the client configuration believes already",
@@ -161,20 +160,22 @@ fn left(mut rotation: Rotation, arguments: &FleetRotate) -> Result<Rotation, Fai
 /// Refuses secrets of another fleet. Those of a rotation that was killed at its end have the new authority already.
 fn belongs_to(rotation: &Rotation, secrets: &Path) -> Result<(), Failure> {
     let authority = Secrets::read(secrets)?.authority(secrets)?;
-    let ours = [&rotation.old, &rotation.new.crt]
-        .into_iter()
-        .filter_map(|it| instar_pki::certificate_from_pem(it).ok())
-        .any(|it| it == authority.certificate().as_ref());
-    match ours {
-        true => Ok(()),
-        false => Err(Failure::new(
-            FailureKind::Usage,
-            format!(
-                "{} has another authority than the client configuration believes",
-                secrets.display()
-            ),
-        )),
+    if is_of(&rotation.old, &authority) || is_of(&rotation.new.crt, &authority) {
+        return Ok(());
     }
+    Err(Failure::new(
+        FailureKind::Usage,
+        format!(
+            "{} has another authority than the client configuration believes",
+            secrets.display()
+        ),
+    ))
+}
+
+/// Whether a certificate, PEM, is that of the authority.
+fn is_of(certificate: &str, authority: &CertificateAuthority) -> bool {
+    instar_pki::certificate_from_pem(certificate)
+        .is_ok_and(|it| it == authority.certificate().as_ref())
 }
 
 /// Writes a file for the person into the folder.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::object::Object;
+use super::object::{Object, RBAC};
 use crate::config::{Cluster, ControlPlane, ImageReference};
 
 /// The name of all objects but the Service.
@@ -19,7 +19,6 @@ const SERVICE: &str = "kube-dns";
 /// The name of its rights.
 const ROLE: &str = "system:coredns";
 const NAMESPACE: &str = "kube-system";
-const RBAC: &str = "rbac.authorization.k8s.io";
 /// The ports of its health, of whether it is ready, and of its metrics.
 const HEALTH: u16 = 8080;
 const READY: u16 = 8181;
@@ -77,16 +76,8 @@ fn role() -> Object {
 }
 
 fn binding() -> Object {
-    Object {
-        path: format!("/apis/{RBAC}/v1/clusterrolebindings/{ROLE}"),
-        content: json!({
-            "apiVersion": format!("{RBAC}/v1"),
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": ROLE},
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": ROLE},
-            "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}],
-        }),
-    }
+    let subject = json!({"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE});
+    Object::binding(ROLE, ROLE, &subject)
 }
 
 /// Its configuration, which it reads again when it changes. Names outside the cluster are the node's own name servers' to answer.

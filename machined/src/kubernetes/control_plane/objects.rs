@@ -15,14 +15,13 @@ use serde_json::{Map, Value, json};
 use super::super::kubelet::refused_labels;
 use super::discovery::Discovery;
 use super::dns;
-use super::object::Object;
+use super::object::{Object, RBAC};
 use super::own_api::OwnApi;
 use crate::config::{ControlPlane, Kubernetes, ManifestObject, NodeSettings};
 
 /// The group of those who show a bootstrap token, and of nodes.
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
 const NODES: &str = "system:nodes";
-const RBAC: &str = "rbac.authorization.k8s.io";
 const REQUESTS: &str = "system:certificates.k8s.io:certificatesigningrequests";
 
 /// How far a try to apply all objects has come.
@@ -152,16 +151,8 @@ fn joining(token: &str) -> Vec<Object> {
 }
 
 fn binding(name: &str, role: &str, group: &str) -> Object {
-    Object {
-        path: format!("/apis/{RBAC}/v1/clusterrolebindings/{name}"),
-        content: json!({
-            "apiVersion": format!("{RBAC}/v1"),
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
-            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": group}],
-        }),
-    }
+    let subject = json!({"apiGroup": RBAC, "kind": "Group", "name": group});
+    Object::binding(name, role, &subject)
 }
 
 /// Returns the Secret that makes the API server know the token; `None` if the token is of another kind.

@@ -47,12 +47,14 @@ pub(super) fn facts(machine: &Machine, kubernetes: &Kubernetes, node: &str) -> O
 fn addresses(machine: &Machine, plane: &ControlPlane) -> Vec<IpAddr> {
     let status = machine.network.status();
     let status = status.borrow();
-    let all = status.addresses.iter().map(|it| it.address.address());
     let of_cluster = |address: &IpAddr| {
         let mut subnets = plane.pod_subnets.iter().chain(&plane.service_subnets);
         subnets.any(|subnet| subnet.contains(*address))
     };
-    all.filter(|address| !of_cluster(address)).collect()
+    status
+        .ip_addresses()
+        .filter(|address| !of_cluster(address))
+        .collect()
 }
 
 /// Judges a node whose cluster is on the same machine: if the API does not answer, that is the node's own fault.
