@@ -73,10 +73,14 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 	@build/install-packages
 	@build/install-rust
 
+# By themselves: what the system's programs have of a dependency must not depend on what else is built.
+.PHONY: system
+system: deps ## Compile the system: init, machined, the installer; and the container that make run starts
+	$(BUILD_FOR_GUESTS) -p instar-init -p machined -p installer -p greeter
+
 .PHONY: build
-build: deps ## Compile what runs in machines, static
-	$(BUILD_FOR_GUESTS) \
-	    -p instar-init -p machined -p installer -p instar-kubernetes-init -p instar-logind -p greeter -p instar-machined-double
+build: system ## Compile all that runs in machines, static
+	$(BUILD_FOR_GUESTS) -p instar-kubernetes-init -p instar-logind -p instar-machined-double
 	$(BUILD_FOR_GUESTS) -p instar-channel-publisher
 
 .PHONY: tools
@@ -92,7 +96,7 @@ define build-image
 endef
 
 .PHONY: image
-image: build tools ## Build the images of v0.1.0 and v0.2.0 in target/image: kernel, UKI, disk, ISO, network boot, installer
+image: system tools ## Build the images of v0.1.0 and v0.2.0 in target/image: kernel, UKI, disk, ISO, network boot, installer
 	@[ -e $(KEYS)/db.auth ] || target/debug/image keys --out $(KEYS)
 	@for version in $(VERSIONS); do $(call build-image,$$version,$$version,$(KERNEL)); done
 	@target/debug/image firmware --out target/firmware $(if $(MIRROR),--mirror $(MIRROR))
@@ -171,7 +175,7 @@ cluster: image kubernetes-base ## Boot a machine that is a whole Kubernetes clus
 	@target/debug/run-node start-cluster
 
 .PHONY: fleet
-fleet: image ## Boot five machines that follow a channel: one goes first, the others follow one at a time, a bad release stops at the first
+fleet: build image ## Boot five machines that follow a channel: one goes first, the others follow one at a time, a bad release stops at the first
 	@build/install-packages chromium chromium-driver
 	@target/debug/run-node start-fleet
 
@@ -194,7 +198,7 @@ unit: deps ## Run the tests that need no virtual machine
 	cargo test --locked --workspace --no-fail-fast
 
 .PHONY: e2e
-e2e: image ## Run the tests in virtual machines
+e2e: build image ## Run the tests in virtual machines
 	@$(call build-image,v0.1.0,for-servers,generic)
 	@build/fetch-chronyd
 	@build/fetch-cosign
@@ -243,15 +247,15 @@ powercut: image ## Cut the power at every write of a recorded node: all states j
 	@target/debug/powercut
 
 .PHONY: ioerrors
-ioerrors: image ## Fail the writes of an upgrade and of a pull, one at a time, as a broken, a full and a tearing disk do: WRITES=60 spreads 60 over it, WRITES=1-60 takes the first
+ioerrors: build image ## Fail the writes of an upgrade and of a pull, one at a time, as a broken, a full and a tearing disk do: WRITES=60 spreads 60 over it, WRITES=1-60 takes the first
 	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- io_errors::
 
 .PHONY: soak
-soak: image ## Upgrade one node again and again under containers and clients, every tenth time to a version that fails: N=1000 times
+soak: build image ## Upgrade one node again and again under containers and clients, every tenth time to a version that fails: N=1000 times
 	INSTAR_SOAK=$(N) cargo test --locked $(TOOLS) --test e2e -- soak::
 
 .PHONY: chaos
-chaos: image ## Do all that can go wrong to one node while its versions change, for TIME=600 seconds; FAULTS=registry takes some of it
+chaos: build image ## Do all that can go wrong to one node while its versions change, for TIME=600 seconds; FAULTS=registry takes some of it
 	INSTAR_CHAOS=$(TIME) INSTAR_FAULTS='$(FAULTS)' cargo test --locked $(TOOLS) --test e2e -- chaos::
 
 .PHONY: fuzz
