@@ -76,7 +76,7 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 # By themselves: what the system's programs have of a dependency must not depend on what else is built.
 .PHONY: system
 system: deps ## Compile the system: init, machined, the installer; and the container that make run starts
-	$(BUILD_FOR_GUESTS) -p instar-init -p machined -p installer -p greeter
+	+$(BUILD_FOR_GUESTS) -p instar-init -p machined -p installer -p greeter
 
 .PHONY: build
 build: system ## Compile all that runs in machines, static
@@ -85,7 +85,12 @@ build: system ## Compile all that runs in machines, static
 
 .PHONY: tools
 tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
-	cargo build --locked $(TOOLS) $(TOOLS_WITH) --bins
+	+cargo build --locked $(TOOLS) $(TOOLS_WITH) --bins
+
+# Side by side, as each of the system's programs is linked by one thread; the + above has both builds share one limit on jobs.
+.PHONY: programs
+programs: deps
+	@$(MAKE) --no-print-directory --jobs=$(shell nproc) system tools
 
 # A version, the folder in target/image, a kernel, more options.
 define build-image
@@ -96,7 +101,7 @@ define build-image
 endef
 
 .PHONY: image
-image: system tools ## Build the images of v0.1.0 and v0.2.0 in target/image: kernel, UKI, disk, ISO, network boot, installer
+image: programs ## Build the images of v0.1.0 and v0.2.0 in target/image: kernel, UKI, disk, ISO, network boot, installer
 	@[ -e $(KEYS)/db.auth ] || target/debug/image keys --out $(KEYS)
 	@for version in $(VERSIONS); do $(call build-image,$$version,$$version,$(KERNEL)); done
 	@target/debug/image firmware --out target/firmware $(if $(MIRROR),--mirror $(MIRROR))
@@ -175,7 +180,7 @@ cluster: image kubernetes-base ## Boot a machine that is a whole Kubernetes clus
 	@target/debug/run-node start-cluster
 
 .PHONY: fleet
-fleet: build image ## Boot five machines that follow a channel: one goes first, the others follow one at a time, a bad release stops at the first
+fleet: image build ## Boot five machines that follow a channel: one goes first, the others follow one at a time, a bad release stops at the first
 	@build/install-packages chromium chromium-driver
 	@target/debug/run-node start-fleet
 
@@ -198,7 +203,7 @@ unit: deps ## Run the tests that need no virtual machine
 	cargo test --locked --workspace --no-fail-fast
 
 .PHONY: e2e
-e2e: build image ## Run the tests in virtual machines
+e2e: image build ## Run the tests in virtual machines
 	@$(call build-image,v0.1.0,for-servers,generic)
 	@build/fetch-chronyd
 	@build/fetch-cosign
@@ -247,15 +252,15 @@ powercut: image ## Cut the power at every write of a recorded node: all states j
 	@target/debug/powercut
 
 .PHONY: ioerrors
-ioerrors: build image ## Fail the writes of an upgrade and of a pull, one at a time, as a broken, a full and a tearing disk do: WRITES=60 spreads 60 over it, WRITES=1-60 takes the first
+ioerrors: image build ## Fail the writes of an upgrade and of a pull, one at a time, as a broken, a full and a tearing disk do: WRITES=60 spreads 60 over it, WRITES=1-60 takes the first
 	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- io_errors::
 
 .PHONY: soak
-soak: build image ## Upgrade one node again and again under containers and clients, every tenth time to a version that fails: N=1000 times
+soak: image build ## Upgrade one node again and again under containers and clients, every tenth time to a version that fails: N=1000 times
 	INSTAR_SOAK=$(N) cargo test --locked $(TOOLS) --test e2e -- soak::
 
 .PHONY: chaos
-chaos: build image ## Do all that can go wrong to one node while its versions change, for TIME=600 seconds; FAULTS=registry takes some of it
+chaos: image build ## Do all that can go wrong to one node while its versions change, for TIME=600 seconds; FAULTS=registry takes some of it
 	INSTAR_CHAOS=$(TIME) INSTAR_FAULTS='$(FAULTS)' cargo test --locked $(TOOLS) --test e2e -- chaos::
 
 .PHONY: fuzz
