@@ -76,7 +76,7 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 # By themselves: what the system's programs have of a dependency must not depend on what else is built.
 .PHONY: system
 system: deps ## Compile the system: init, machined, the installer; and the container that make run starts
-	+$(BUILD_FOR_GUESTS) -p instar-init -p machined -p installer -p greeter
+	$(BUILD_FOR_GUESTS) -p instar-init -p machined -p installer -p greeter
 
 .PHONY: build
 build: system ## Compile all that runs in machines, static
@@ -85,12 +85,12 @@ build: system ## Compile all that runs in machines, static
 
 .PHONY: tools
 tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
-	+cargo build --locked $(TOOLS) $(TOOLS_WITH) --bins
+	nice cargo build --locked $(TOOLS) $(TOOLS_WITH) --bins
 
-# Side by side, as each of the system's programs is linked by one thread; the + above has both builds share one limit on jobs.
+# Side by side, as each of the system's programs is linked by one thread. The system takes longer, so the tools get what it leaves.
 .PHONY: programs
 programs: deps
-	@$(MAKE) --no-print-directory --jobs=$(shell nproc) system tools
+	@$(MAKE) --no-print-directory --jobs=2 system tools
 
 # A version, the folder in target/image, a kernel, more options.
 define build-image
