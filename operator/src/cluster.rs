@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use instar_client::{Failure, FailureKind, Node, Target};
-use k8s_openapi::api::core::v1::Node as NodeObject;
+use k8s_openapi::api::core::v1::{Node as NodeObject, ObjectReference};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource as _};
 use tokio::time::timeout;
 
 use crate::api::{Channel, NodeUpgrade, Pool};
+use crate::events::Recorder;
 use crate::lease::Leadership;
 use crate::node::NodeView;
 
@@ -27,6 +28,7 @@ pub(crate) struct Cluster {
     pub(crate) upgrades: Store<NodeUpgrade>,
     pub(crate) channels: Store<Channel>,
     pub(crate) lease: Rc<Leadership>,
+    pub(crate) recorder: Recorder,
     /// The client configuration for the nodes' APIs.
     pub(crate) talosconfig: Option<PathBuf>,
     /// The node on which this process runs.
@@ -38,6 +40,12 @@ impl Cluster {
     pub(crate) fn node(&self, name: &str) -> Option<NodeView> {
         let object = self.nodes.get(&ObjectRef::new(name))?;
         Some(NodeView::of(&object))
+    }
+
+    /// A node as the object of an event.
+    pub(crate) fn node_reference(&self, name: &str) -> Option<ObjectReference> {
+        let object = self.nodes.get(&ObjectRef::new(name))?;
+        Some(object.object_ref(&()))
     }
 
     /// All nodes, by name.

@@ -16,6 +16,7 @@
 //! - `upgrade`: one node's upgrade: cordon, drain, and the calls of its API
 //! - `cluster`: the cluster as all of them see it: the client, the stores of watched objects
 //! - `record_store`: the record of a rollout in the status of its pool
+//! - `events`: what `kubectl describe` tells of nodes and pools
 //! - `lease`: who drives
 //! - `way`: the ways to clusters
 //! - `cluster_api`: another program of this package, which makes pools for Cluster API
@@ -37,6 +38,7 @@ pub mod api;
 mod channels;
 mod cluster;
 pub mod cluster_api;
+mod events;
 mod eviction;
 mod failure;
 mod lease;

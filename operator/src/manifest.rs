@@ -121,6 +121,7 @@ impl Place {
             // Drains; a pod is deleted only where a pool says onTimeout: Force.
             rule("", "pods", &["list", "watch", "delete"]),
             rule("", "pods/eviction", &["create"]),
+            rule("events.k8s.io", "events", &["create"]),
         ]);
         self.granted("ClusterRole", &json!({"name": NAME}), NAME, &rules)
     }

@@ -20,6 +20,7 @@ use crate::api::{
     COMMAND, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
 };
 use crate::cluster::{ASK, Cluster};
+use crate::events;
 use crate::failure::{Error, code};
 use crate::machines::PoolNodes;
 use crate::node::NodeView;
@@ -383,9 +384,17 @@ impl Keeper {
             });
             let waits = waits.filter(|_| !is_over);
             let now = Timestamp::now();
+            let before = kept.status.phase.clone();
             shown::show(&mut kept.status, generation, invalid, record, waits, now);
+            let (phase, message) = (kept.status.phase.clone(), kept.status.message.clone());
+            (before != phase).then(|| (phase.unwrap_or_default(), message.unwrap_or_default()))
         };
-        self.store.update(show).await.map(|_| ())
+        let (changed, _) = self.store.update(show).await?;
+        let told = changed.and_then(|(phase, message)| events::of_pool(&phase, &message));
+        if let Some(told) = told {
+            self.cluster.recorder.tell(pool.object_ref(&()), told).await;
+        }
+        Ok(())
     }
 
     /// Writes the NodeUpgrades that have changed.
@@ -422,6 +431,14 @@ impl Keeper {
             patched.map_err(Error::calling(format!(
                 "nodeupgrade {name} cannot be written"
             )))?;
+            if shown.is_none_or(|shown| shown.phase != wanted.phase) {
+                let to = &round.record.target.version;
+                let told = events::of_node(&wanted.phase, to, &wanted.message);
+                let node = self.cluster.node_reference(machine.as_str());
+                if let (Some(told), Some(node)) = (told, node) {
+                    self.cluster.recorder.tell(node, told).await;
+                }
+            }
             self.written.insert(name, wanted);
         }
         Ok(())

@@ -20,6 +20,7 @@ use tokio::task::LocalSet;
 use crate::api::{Channel, NodeUpgrade, Pool};
 use crate::channels;
 use crate::cluster::Cluster;
+use crate::events::Recorder;
 use crate::failure::Error;
 use crate::lease::Leadership;
 use crate::node::{NodeView, trim};
@@ -78,6 +79,7 @@ async fn operate(options: Options) -> Result<(), Error> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), &options.namespace);
     let identity = options.identity.clone().unwrap_or_else(own_name);
     let lease = Rc::new(Leadership::new(leases, LEASE, &identity));
+    let recorder = Recorder::new(client.clone(), &identity);
     let pools = serve::Shown::default();
     if let Some(listen) = options.listen {
         serve::begin(listen, lease.clone(), pools.clone()).await?;
@@ -91,7 +93,7 @@ async fn operate(options: Options) -> Result<(), Error> {
         eprintln!("{identity}: has the lease");
         tokio::select! {
             () = lease.keep() => Err(Error::Other("the lease is lost: another process drives".to_owned())),
-            ended = watch(client, lease.clone(), &options, pools) => ended,
+            ended = watch(client, lease.clone(), recorder, &options, pools) => ended,
         }
     };
     tokio::select! {
@@ -126,6 +128,7 @@ async fn asked_to_end() {
 async fn watch(
     client: Client,
     lease: Rc<Leadership>,
+    recorder: Recorder,
     options: &Options,
     shown: serve::Shown,
 ) -> Result<(), Error> {
@@ -156,6 +159,7 @@ async fn watch(
             upgrades,
             channels,
             lease,
+            recorder,
             talosconfig: options.talosconfig.clone(),
             own_node: options.node.clone(),
         },

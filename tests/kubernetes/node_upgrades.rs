@@ -14,7 +14,7 @@ use instar_tests::{
 use self::fleet::Fleet;
 pub(crate) use self::fleet::{BROKEN, REASON, join, push_versions};
 pub(crate) use self::told::granted;
-use self::told::{Told, column, is_told};
+use self::told::{Told, column, has_event, is_told};
 use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -72,7 +72,7 @@ async fn a_pool_that_cannot_be_meant_says_why(plane: &ControlPlane) -> Outcome {
     is_told(plane, "lab", "Invalid", "policy: ").await?;
     let shown = Told::of(plane, "lab")?;
     ensure!(shown.condition("Valid") == "False/BadPolicy", "{shown:?}");
-    Ok(())
+    has_event(plane, ("Pool", "lab"), "RolloutInvalid", "policy: ").await
 }
 
 async fn a_pool_without_nodes_waits_for_them(plane: &ControlPlane) -> Outcome {
@@ -305,18 +305,29 @@ async fn one_node_after_the_other_is_upgraded_under_its_pods(
 }
 
 async fn kubectl_tells_the_story(fleet: &Fleet) -> Outcome {
-    let kubectl = fleet.cluster.plane.kubectl();
     fleet.print(&["get", "pools"])?;
     fleet.print(&["get", "nodeupgrades"])?;
     let shown = Told::of(&fleet.cluster.plane, "lab")?;
     ensure!(shown.condition("Updated") == "True/AllNodes", "{shown:?}");
     for name in fleet::NAMES {
-        let upgrade = format!("lab.{name}.1");
-        let upgrade = kubectl.get(&["nodeupgrade", &upgrade])?;
-        ensure!(column(&upgrade, "from") == "v0.1.0", "{upgrade:#}");
-        ensure!(!column(&upgrade, "ended").is_empty(), "{upgrade:#}");
+        its_upgrade_is_told(fleet, name).await?;
     }
-    Ok(())
+    has_event(
+        &fleet.cluster.plane,
+        ("Pool", "lab"),
+        "RolloutDone",
+        "2 of 2",
+    )
+    .await
+}
+
+async fn its_upgrade_is_told(fleet: &Fleet, node: &str) -> Outcome {
+    let plane = &fleet.cluster.plane;
+    let upgrade = format!("lab.{node}.1");
+    let upgrade = plane.kubectl().get(&["nodeupgrade", &upgrade])?;
+    ensure!(column(&upgrade, "from") == "v0.1.0", "{upgrade:#}");
+    ensure!(!column(&upgrade, "ended").is_empty(), "{upgrade:#}");
+    has_event(plane, ("Node", node), "Upgraded", "v0.2.0").await
 }
 
 async fn a_bad_version_stops_after_the_first_node(fleet: &Fleet) -> Outcome {
@@ -327,6 +338,8 @@ async fn a_bad_version_stops_after_the_first_node(fleet: &Fleet) -> Outcome {
     let shown = Told::of(plane, "lab")?;
     fleet.print(&["get", "nodeupgrades", "-o", "wide"])?;
     ensure!(shown.condition("Failed") == "True/NodeFailed", "{shown:?}");
+    let first = ("Node", fleet::NAMES[0]);
+    has_event(plane, first, "UpgradeFailed", REASON).await?;
     let second = format!("lab.{}.2", fleet::NAMES[1]);
     fleet.wait_for_phase(&second, "Waiting").await?;
     they_are_in_service(fleet, "v0.2.0").await

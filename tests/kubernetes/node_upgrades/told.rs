@@ -55,6 +55,30 @@ pub(super) async fn is_told(plane: &ControlPlane, pool: &str, phase: &str, words
     .await
 }
 
+/// Waits until an object (its kind and name) has an event with this reason and these words.
+pub(super) async fn has_event(
+    plane: &ControlPlane,
+    object: (&str, &str),
+    reason: &str,
+    words: &str,
+) -> Outcome {
+    eventually(&format!("{object:?} has {reason}: {words}"), || {
+        let all = ["events.events.k8s.io", "-n", "default"];
+        let all = plane.kubectl().get(&all)?;
+        let events = all["items"].as_array().into_iter().flatten();
+        let mut meant = events.filter(|event| is_about(event, object, reason, words));
+        ensure!(meant.next().is_some(), "{:#}", all["items"]);
+        Ok(())
+    })
+    .await
+}
+
+fn is_about(event: &Value, (kind, name): (&str, &str), reason: &str, words: &str) -> bool {
+    let (object, note) = (&event["regarding"], event["note"].as_str());
+    let is_of_it = object["kind"] == kind && object["name"] == name;
+    is_of_it && event["reason"] == reason && note.unwrap_or_default().contains(words)
+}
+
 /// What roles allow, as in `list pods` and `update instar.dev/pools/status`.
 pub(crate) fn granted(roles: &[Value]) -> BTreeSet<String> {
     let rules = roles.iter().flat_map(|role| role["rules"].as_array());
