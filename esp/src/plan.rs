@@ -132,7 +132,7 @@ impl Plan {
         self.sync_folder(parent(to));
     }
 
-    fn sync_folder(&mut self, path: &str) {
+    pub(crate) fn sync_folder(&mut self, path: &str) {
         self.steps.push(Step::SyncFolder(path.to_owned()));
     }
 }

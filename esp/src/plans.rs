@@ -174,7 +174,11 @@ pub fn add(
         return Err(Refused::NoRoom { needs, has });
     }
 
-    let mut plan = tidy(state);
+    // Whoever removed an entry of this slot may have died before the removal was flushed: the entry would come back after a power cut, and
+    // lead to the new version's half of a UKI.
+    let mut plan = Plan::default();
+    plan.sync_folder(paths::ENTRIES);
+    plan.steps.extend(tidy(state).steps);
     let entries = state.whole_entries().filter(|entry| entry.slot == slot);
     let in_the_way: Vec<_> = entries.filter(|entry| !is_doubled(state, entry)).collect();
     for entry in &in_the_way {
