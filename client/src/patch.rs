@@ -36,13 +36,10 @@ enum Piece {
 impl Patch {
     /// Reads one argument.
     pub(crate) fn read(argument: &str) -> Result<Self, Failure> {
-        let (name, text) = match argument.strip_prefix('@') {
-            Some(path) => {
-                let text = std::fs::read_to_string(Path::new(path))
-                    .map_err(|error| Failure::io(format!("cannot read the patch {path}"), error))?;
-                (format!("the patch {path}"), text)
-            }
-            None => ("the patch".to_owned(), argument.to_owned()),
+        let text = text(argument)?;
+        let name = match argument.strip_prefix('@') {
+            Some(path) => format!("the patch {path}"),
+            None => "the patch".to_owned(),
         };
         let parsed = Documents::parse(&text).map_err(|error| {
             Failure::new(FailureKind::Usage, format!("cannot read {name}")).because(error)
@@ -71,6 +68,15 @@ impl Piece {
             Value::Array(list) => Operations::read(list).map(Piece::Operations),
             other => Err(format!("it says only {other}")),
         }
+    }
+}
+
+/// The text of a patch from the command line.
+pub(crate) fn text(argument: &str) -> Result<String, Failure> {
+    match argument.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(Path::new(path))
+            .map_err(|error| Failure::io(format!("cannot read the patch {path}"), error)),
+        None => Ok(argument.to_owned()),
     }
 }
 

@@ -27,6 +27,7 @@ mod disk;
 mod drain;
 mod edits;
 mod fleet;
+mod fleet_configs;
 mod fleet_identity;
 mod forwarding;
 mod full_var;
@@ -121,7 +122,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 49] = [
+const OF_LONG_RUNS: [Area; 50] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -170,6 +171,7 @@ const OF_LONG_RUNS: [Area; 49] = [
     upgrade_trust::tests,
     worker_certificates::tests,
     fleet_identity::tests,
+    fleet_configs::tests,
     conditions::tests,
 ];
 

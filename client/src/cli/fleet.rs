@@ -18,6 +18,12 @@ pub(crate) enum Fleet {
     /// The nodes are those of --fleet, else those of -n, else those behind the endpoints. The state of the rollout is written before each
     /// step, so the command may be killed at any moment: the same command goes on where it was.
     Roll(FleetRoll),
+    /// Change the machine configs of all nodes in waves, or go on where that was interrupted
+    ///
+    /// Each node tries its new config first: it goes back by itself unless it is ready with it, over a new connection, and is then told to
+    /// keep it. What only a boot applies takes a reboot, after which the node has to be ready in time. The policies are those of `roll`, and
+    /// `status`, `pause`, `rollback` and the others are for this rollout too.
+    Apply(FleetApply),
     /// Show how far the rollout is, and what is wrong with its nodes
     ///
     /// The rollout is shown as it is in its folder. Each node is asked for its conditions, for 3 s at most; `get conditions` has their messages.
@@ -188,6 +194,37 @@ pub(crate) struct FleetRoll {
     pub(crate) state: FleetState,
 }
 
+/// Arguments of `fleet apply`.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("change").required(true))]
+pub(crate) struct FleetApply {
+    /// Patch for the config of each node: a piece of config, a JSON patch, or @FILE; may be given several times
+    #[arg(short = 'p', long = "patch", value_name = "PATCH", group = "change")]
+    pub(crate) patches: Vec<String>,
+    /// Folder with a whole config for each node, NAME.yaml
+    #[arg(long, value_name = "DIR", group = "change")]
+    pub(crate) configs: Option<PathBuf>,
+    /// Show what each node would do, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Refuse a change that takes a reboot
+    #[arg(long)]
+    pub(crate) no_reboot: bool,
+    /// Time after which a node that is not told to keep its new config goes back by itself (90s, 5m)
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = trial_time)]
+    pub(crate) try_for: Seconds,
+    /// How long a node has to be ready with its new config before it is told to keep it
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub(crate) steady: Seconds,
+    /// File with the nodes and policies of the fleet
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fleet: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limits: FleetLimits,
+    #[command(flatten)]
+    pub(crate) state: FleetState,
+}
+
 /// Limits on a rollout. Policies of the fleet's file hold too: the smallest number counts.
 #[derive(Args, Debug)]
 pub(crate) struct FleetLimits {
@@ -224,6 +261,19 @@ pub(crate) struct FleetLimits {
     /// The time that one node has for its upgrade (90s, 30m, 1h)
     #[arg(long, value_name = "TIME", default_value = "30m")]
     pub(crate) patience: Seconds,
+}
+
+/// The shortest trial of a config: a node has to be asked several times within it.
+const SHORTEST_TRIAL: Seconds = Seconds(30);
+
+fn trial_time(text: &str) -> Result<Seconds, String> {
+    let time: Seconds = text
+        .parse()
+        .map_err(|error: instar_rollout::NotSeconds| error.to_string())?;
+    match time < SHORTEST_TRIAL {
+        true => Err(format!("at least {SHORTEST_TRIAL}")),
+        false => Ok(time),
+    }
 }
 
 fn percent(text: &str) -> Result<Percent, String> {

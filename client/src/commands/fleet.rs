@@ -2,7 +2,7 @@
 //! `instar-rollout`; this is one of its drivers.
 //!
 //! ```text
-//!  roll ── members, plan ─► store ◄── pause, resume, abort, rollback, approve, hold
+//!  roll, apply ── members, plan ─► store ◄── pause, resume, abort, rollback, approve, hold
 //!                            │ ▲
 //!                            ▼ │  one lock for each change, one for as long as a driver runs
 //!                          drive: look ─ observe ─ decide ─ intend ─ save ─ act
@@ -14,12 +14,17 @@
 //! was the other choice. It would work only while a driver runs, and a pause has to count for the next driver as well.
 
 mod act;
+mod apply;
 mod authority_file;
 mod conditions;
+mod config_change;
+mod config_fact;
+mod configure;
 mod drive;
 mod followers;
 mod look;
 mod members;
+mod node_configs;
 mod plan;
 mod rotate;
 mod serve;
@@ -33,13 +38,14 @@ use std::collections::BTreeMap;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Command, MachineName};
 
-use self::store::Folder;
+use self::store::{Folder, Rollout, Subject};
 use crate::cli::{Fleet, FleetRoll, FleetState, Global};
 
 pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
     match fleet {
         Fleet::Plan(arguments) => plan::run(global, arguments).await,
         Fleet::Roll(arguments) => roll(global, arguments).await,
+        Fleet::Apply(arguments) => apply::run(global, arguments).await,
         Fleet::Sign(arguments) => sign::run(global, arguments).await,
         Fleet::Rotate(arguments) => rotate::run(global, arguments).await,
         Fleet::Support(arguments) => support::run(global, arguments).await,
@@ -83,20 +89,38 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
 
 /// Begins a rollout, or goes on with the one in the folder.
 async fn roll(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
-    let folder = Folder::of(global, &arguments.state)?;
+    let subject = Subject::Image {
+        image: arguments.image.clone(),
+    };
+    let begin = async || plan::rollout(global, arguments).await;
+    begin_or_go_on(global, &arguments.state, &subject, begin).await
+}
+
+/// Drives a new rollout of this subject, or the one in the folder if that is of this subject and has not ended.
+async fn begin_or_go_on(
+    global: &Global,
+    state: &FleetState,
+    subject: &Subject,
+    begin: impl AsyncFnOnce() -> Result<Rollout, Failure>,
+) -> Result<(), Failure> {
+    let folder = Folder::of(global, state)?;
     let lock = folder.lock_driver()?.ok_or_else(|| folder.is_driven())?;
     match folder.read()? {
         Some(rollout) if !rollout.record.has_ended() => {
-            if rollout.image != arguments.image {
+            if rollout.subject != *subject {
                 return Err(Failure::new(
                     FailureKind::Refused,
-                    format!("the rollout of {} has not ended", rollout.image),
+                    format!("the rollout of {} has not ended", rollout.subject),
                 )
                 .advise("end it with `instarctl fleet abort` or `instarctl fleet rollback`"));
             }
-            show::note(&format!("goes on with the rollout of {}", rollout.image));
+            show::note(&format!("goes on with the rollout of {subject}"));
         }
-        _ => folder.begin(&plan::rollout(global, arguments).await?)?,
+        _ => {
+            let rollout = begin().await?;
+            node_configs::forget(&folder)?;
+            folder.begin(&rollout)?;
+        }
     }
     drive::run(global, &folder, lock).await
 }

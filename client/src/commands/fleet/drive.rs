@@ -12,10 +12,10 @@ use instar_rollout_page::Seen;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
-use super::act::Order;
-use super::look::Nodes;
+use super::look::{Brings, Nodes};
 use super::show::Changes;
-use super::store::Folder;
+use super::store::{Folder, Subject};
+use super::{act, configure};
 use crate::cli::Global;
 use crate::progress::ProgressDisplay;
 
@@ -24,9 +24,16 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Drives the rollout in the folder to its end. The lock is held meanwhile.
 pub(super) async fn run(global: &Global, folder: &Folder, lock: File) -> Result<(), Failure> {
+    let rollout = folder.existing()?;
+    let brings = match &rollout.subject {
+        Subject::Image { .. } => Brings::Version,
+        Subject::Config { config, .. } => Brings::Config(config.clone(), folder.clone()),
+    };
     let machines = Asked {
-        nodes: Nodes::new(global, folder.existing()?.ways),
+        nodes: Nodes::new(global, rollout.ways, brings),
         bars: MultiProgress::new(),
+        subject: rollout.subject,
+        folder: folder.clone(),
     };
     let driver = Driver::new(folder.clone(), machines);
     let changes = Changes::new(global.output);
@@ -66,6 +73,8 @@ async fn drive(
 struct Asked<'a> {
     nodes: Nodes<'a>,
     bars: MultiProgress,
+    subject: Subject,
+    folder: Folder,
 }
 
 impl Machines for Asked<'_> {
@@ -86,14 +95,36 @@ impl Machines for Asked<'_> {
             Action::Prepare(_) | Action::Switch(_) => Some(record.target.clone()),
         };
         let patience = record.policies.iter().map(|policy| policy.patience.0).min();
-        let order = Order {
-            display: ProgressDisplay::beside(&self.bars, name.as_str()),
-            limit: Duration::from_secs(patience.unwrap_or(1800)),
-            action: action.clone(),
-            node,
-            to,
-        };
-        Some(Box::pin(order.carry_out()))
+        let limit = Duration::from_secs(patience.unwrap_or(1800));
+        let display = ProgressDisplay::beside(&self.bars, name.as_str());
+        let action = action.clone();
+        match &self.subject {
+            Subject::Image { .. } => {
+                let order = act::Order {
+                    display,
+                    limit,
+                    action,
+                    node,
+                    to,
+                };
+                Some(Box::pin(order.carry_out()))
+            }
+            Subject::Config { config, how } => {
+                let (target, way) = self.nodes.way(name)?;
+                let order = configure::Order {
+                    target,
+                    way,
+                    change: config.clone(),
+                    trial: *how,
+                    folder: self.folder.clone(),
+                    display,
+                    limit,
+                    action,
+                    node,
+                };
+                Some(Box::pin(order.carry_out()))
+            }
+        }
     }
 }
 

@@ -9,7 +9,10 @@ use instar_rollout_driver::{busy as busy_fact, fact};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::config_change::ConfigChange;
+use super::config_fact;
 use super::members::Way;
+use super::store::Folder;
 use crate::cli::Global;
 use crate::target;
 
@@ -76,20 +79,42 @@ pub(super) async fn connect_all(
     .await
 }
 
+/// What a rollout brings, as far as a look at a node depends on it.
+#[derive(Clone)]
+pub(super) enum Brings {
+    /// A version.
+    Version,
+    /// A change of configs; the folder knows what became of them.
+    Config(ConfigChange, Folder),
+}
+
 /// Connections to the nodes, made when they are needed.
 pub(super) struct Nodes<'a> {
     global: &'a Global,
+    brings: Brings,
     ways: BTreeMap<MachineName, Way>,
     connected: BTreeMap<MachineName, Node>,
 }
 
 impl<'a> Nodes<'a> {
-    pub(super) fn new(global: &'a Global, ways: BTreeMap<MachineName, Way>) -> Self {
+    pub(super) fn new(
+        global: &'a Global,
+        ways: BTreeMap<MachineName, Way>,
+        brings: Brings,
+    ) -> Self {
         Self {
             global,
+            brings,
             ways,
             connected: BTreeMap::new(),
         }
+    }
+
+    /// How a node is reached, for connections of one's own.
+    pub(super) fn way(&self, name: &MachineName) -> Option<(Target, Way)> {
+        let way = self.ways.get(name)?;
+        let target = target::by_way(self.global, &way.endpoints, way.node.as_deref());
+        Some((target, way.clone()))
     }
 
     /// The connection to a node, if there is one.
@@ -102,20 +127,26 @@ impl<'a> Nodes<'a> {
         let mut asked = self.ways.clone();
         asked.retain(|name, _| !busy.contains(name));
         let looked = ask_all(self.global, &asked, LOOK, |name, target, way| {
-            let known = self.connected(name);
+            let (known, name) = (self.connected(name), name.clone());
+            let brings = self.brings.clone();
             async move {
                 let node = reach(known, &target, &way).await?;
-                let standing = Standing::of(&node).await?;
-                Ok((node, standing))
+                let fact = match &brings {
+                    Brings::Version => fact(&Standing::of(&node).await?),
+                    Brings::Config(change, folder) => {
+                        config_fact::fact_of(&node, &name, change, folder).await?
+                    }
+                };
+                Ok((node, fact))
             }
         });
         let busy = self.ways.keys().filter(|name| busy.contains(name));
         let mut facts: Facts = busy.map(|name| (name.clone(), busy_fact())).collect();
         for (name, looked) in looked.await {
             let fact = match looked {
-                Ok((node, standing)) => {
+                Ok((node, fact)) => {
                     self.connected.insert(name.clone(), node);
-                    fact(&standing)
+                    fact
                 }
                 Err(why) => Fact::away(why),
             };

@@ -8,10 +8,10 @@ use instar_rollout::{Facts, MachineName, Record, Release, decide};
 use instar_rollout_driver::{now, plan, target};
 use serde_json::json;
 
-use super::look::Nodes;
+use super::look::{Brings, Nodes};
 use super::members;
 use super::show;
-use super::store::Rollout;
+use super::store::{Rollout, Subject};
 use crate::cli::{FleetRoll, Global};
 use crate::output::table;
 
@@ -28,7 +28,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetRoll) -> Result<(), Fa
 }
 
 async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
-    let fleet = members::fleet(global, arguments)?;
+    let fleet = members::fleet(global, arguments.fleet.as_deref(), &arguments.limits)?;
     let survey = survey(global, arguments, &fleet).await;
     let target = survey.target(&arguments.image)?;
     let mut record = record(&target, &fleet)?;
@@ -78,7 +78,7 @@ pub(super) async fn rollout(global: &Global, arguments: &FleetRoll) -> Result<Ro
 }
 
 async fn planned(global: &Global, arguments: &FleetRoll) -> Result<Rollout, Failure> {
-    let fleet = members::fleet(global, arguments)?;
+    let fleet = members::fleet(global, arguments.fleet.as_deref(), &arguments.limits)?;
     let survey = survey(global, arguments, &fleet).await;
     let target = survey.target(&arguments.image)?;
     let mut refusals = survey
@@ -93,13 +93,15 @@ async fn planned(global: &Global, arguments: &FleetRoll) -> Result<Rollout, Fail
         .advise("`instarctl fleet plan` shows each node's answer"));
     }
     Ok(Rollout {
-        image: arguments.image.clone(),
+        subject: Subject::Image {
+            image: arguments.image.clone(),
+        },
         record: record(&target, &fleet)?,
         ways: fleet.ways,
     })
 }
 
-fn record(target: &Release, fleet: &members::Fleet) -> Result<Record, Failure> {
+pub(super) fn record(target: &Release, fleet: &members::Fleet) -> Result<Record, Failure> {
     let record = Record::begin(
         target.clone(),
         fleet.policies.clone(),
@@ -110,7 +112,7 @@ fn record(target: &Release, fleet: &members::Fleet) -> Result<Record, Failure> {
 
 /// Asks every node that answers for its plan.
 async fn survey(global: &Global, arguments: &FleetRoll, fleet: &members::Fleet) -> Survey {
-    let mut nodes = Nodes::new(global, fleet.ways.clone());
+    let mut nodes = Nodes::new(global, fleet.ways.clone(), Brings::Version);
     let facts = nodes.look(&BTreeSet::new()).await;
     let mut answers = BTreeMap::new();
     for name in fleet.ways.keys() {

@@ -136,7 +136,7 @@ fn view(folder: &Folder) -> Result<Option<View>, Failure> {
         return Ok(None);
     };
     let is_driven = folder.lock_driver()?.is_none();
-    let (image, record) = (&rollout.image, &rollout.record);
+    let (subject, record) = (rollout.subject.to_string(), &rollout.record);
     let seen = folder.seen();
-    Ok(Some(View::of(NAME, image, record, &seen, is_driven)))
+    Ok(Some(View::of(NAME, &subject, record, &seen, is_driven)))
 }

@@ -7,7 +7,7 @@ use instar_rollout::{Decision, Entry, Fact, MachineName, Reason, Record, Step};
 use serde_json::{Value, json};
 
 use super::conditions::{self, Told};
-use super::store::Rollout;
+use super::store::{Rollout, Subject};
 use crate::output::{Output, table};
 
 /// A message about the driver itself, on standard error.
@@ -28,6 +28,10 @@ pub(super) fn status(
     told: Option<&BTreeMap<MachineName, Told>>,
 ) -> Result<(), Failure> {
     let record = &rollout.record;
+    let image = match &rollout.subject {
+        Subject::Image { image } => Some(image),
+        Subject::Config { .. } => None,
+    };
     output.show(
         || {
             let rows = record.machines.iter();
@@ -40,7 +44,7 @@ pub(super) fn status(
             let mut columns = vec!["NODE", "POOL", "BEFORE", "STEP", "REASON"];
             columns.extend(told.map(|_| "CONDITIONS"));
             let table = table(&columns, &rows);
-            format!("{}: {}\n{table}", rollout.image, phase(record))
+            format!("{}: {}\n{table}", rollout.subject, phase(record))
         },
         || {
             let nodes = record.machines.iter().map(|(name, entry)| {
@@ -51,7 +55,7 @@ pub(super) fn status(
                 node
             });
             json!({
-                "image": rollout.image,
+                "image": image,
                 "version": record.target.version,
                 "digest": record.target.digest.map(|digest| digest.to_string()),
                 "phase": phase(record),

@@ -4,17 +4,19 @@
 //! `record.lock` is held while the record is read, changed and replaced.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use instar_base::whole_file;
 use instar_client::{Failure, FailureKind};
-use instar_rollout::{MachineName, Record};
+use instar_rollout::{MachineName, Record, Seconds};
 use instar_rollout_driver::Store;
 use instar_rollout_page::Seen;
 use serde::{Deserialize, Serialize};
 
+use super::config_change::ConfigChange;
 use super::members::Way;
 use crate::cli::{FleetState, Global};
 use crate::target;
@@ -28,12 +30,51 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// A rollout as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rollout {
-    /// The image as it was named on the command line.
-    pub(super) image: String,
+    /// What it brings.
+    #[serde(flatten)]
+    pub(super) subject: Subject,
     /// How each node is reached.
     pub(super) ways: BTreeMap<MachineName, Way>,
     /// The engine's record.
     pub(super) record: Record,
+}
+
+/// What a rollout brings to its nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Subject {
+    /// The version in an image.
+    Image {
+        /// The image as it was named on the command line.
+        image: String,
+    },
+    /// A change of machine configs.
+    Config {
+        /// The change.
+        config: ConfigChange,
+        /// How nodes take it.
+        how: Trial,
+    },
+}
+
+/// How a node takes a changed config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trial {
+    /// Time after which a node that was not told to keep the config goes back by itself.
+    pub(super) limit: Seconds,
+    /// How long a node has to be ready with the config before it keeps it.
+    pub(super) steady: Seconds,
+    /// Whether a node may reboot for what only a boot applies.
+    pub(super) may_reboot: bool,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image { image } => f.write_str(image),
+            Self::Config { config, .. } => config.release().fmt(f),
+        }
+    }
 }
 
 /// The folder of a rollout.
@@ -84,7 +125,7 @@ impl Folder {
                 FailureKind::Refused,
                 format!("there is no rollout in {}", self.0.display()),
             )
-            .advise("begin one with `instarctl fleet roll`, or name its folder with --state")
+            .advise("begin one with `instarctl fleet roll` or `fleet apply`, or name its folder with --state")
         })
     }
 
@@ -228,7 +269,9 @@ mod tests {
         };
         let members = [(MachineName::from("lamp-1"), member)].into();
         Rollout {
-            image: "r/i:v0.2.0".to_owned(),
+            subject: Subject::Image {
+                image: "r/i:v0.2.0".to_owned(),
+            },
             ways: BTreeMap::new(),
             record: Record::begin(target, vec![Policy::default()], members).unwrap(),
         }

@@ -1,0 +1,158 @@
+//! `fleet apply`: a change of machine configs, rolled over the fleet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use instar_api::machine::ApplyConfiguration;
+use instar_client::{Failure, FailureKind};
+use instar_rollout::{Facts, MachineName, decide};
+use instar_rollout_driver::now;
+use serde_json::json;
+use tokio::task::LocalSet;
+
+use super::config_change::ConfigChange;
+use super::look::{Brings, Nodes};
+use super::store::{Folder, Rollout, Subject, Trial};
+use super::{begin_or_go_on, configure, members, plan, show};
+use crate::cli::{FleetApply, Global};
+use crate::output::table;
+
+pub(super) async fn run(global: &Global, arguments: &FleetApply) -> Result<(), Failure> {
+    let fleet = members::fleet(global, arguments.fleet.as_deref(), &arguments.limits)?;
+    let change = match &arguments.configs {
+        Some(folder) => ConfigChange::files(folder, fleet.ways.keys())?,
+        None => ConfigChange::patches(&arguments.patches)?,
+    };
+    let folder = Folder::of(global, &arguments.state)?;
+    if arguments.dry_run {
+        let shown = show_plan(global, &change, &fleet, folder);
+        return LocalSet::new().run_until(shown).await;
+    }
+    let how = Trial {
+        limit: arguments.try_for,
+        steady: arguments.steady,
+        may_reboot: !arguments.no_reboot,
+    };
+    let subject = Subject::Config {
+        config: change.clone(),
+        how,
+    };
+    let begin = async || {
+        let survey = Survey::of(global, &change, &fleet, folder.clone());
+        let survey = LocalSet::new().run_until(survey).await;
+        survey.allows(how)?;
+        Ok(Rollout {
+            record: plan::record(&change.release(), &fleet)?,
+            subject: subject.clone(),
+            ways: fleet.ways.clone(),
+        })
+    };
+    begin_or_go_on(global, &arguments.state, &subject, begin).await
+}
+
+/// What the nodes say about their changed configs.
+struct Survey {
+    facts: Facts,
+    answers: BTreeMap<MachineName, Result<Option<ApplyConfiguration>, Failure>>,
+}
+
+impl Survey {
+    /// Asks every node that answers.
+    async fn of(
+        global: &Global,
+        change: &ConfigChange,
+        fleet: &members::Fleet,
+        folder: Folder,
+    ) -> Self {
+        let brings = Brings::Config(change.clone(), folder);
+        let mut nodes = Nodes::new(global, fleet.ways.clone(), brings);
+        let facts = nodes.look(&BTreeSet::new()).await;
+        let mut answers = BTreeMap::new();
+        for name in fleet.ways.keys() {
+            if let Some(node) = nodes.connected(name) {
+                let answer = configure::asked(&node, name, change).await;
+                answers.insert(name.clone(), answer);
+            }
+        }
+        Self { facts, answers }
+    }
+
+    /// A change that one node refuses, or that takes a reboot which is not allowed, begins nowhere.
+    fn allows(&self, trial: Trial) -> Result<(), Failure> {
+        let why = |answer: &Result<Option<ApplyConfiguration>, Failure>| match answer {
+            Err(refused) => Some(refused.chain()),
+            Ok(Some(applied)) => trial.forbids(applied).map(|why| why.chain()),
+            Ok(None) => None,
+        };
+        let answers = self.answers.iter();
+        let mut obstacles = answers.filter_map(|(name, answer)| Some((name, why(answer)?)));
+        match obstacles.next() {
+            None => Ok(()),
+            Some((name, why)) => Err(Failure::new(
+                FailureKind::Refused,
+                format!("nothing was begun: {name}: {why}"),
+            )
+            .advise("`instarctl fleet apply --dry-run` shows each node's answer")),
+        }
+    }
+
+    /// What a node would do, in its own words.
+    fn words(&self, name: &MachineName) -> String {
+        match self.answers.get(name) {
+            Some(Ok(Some(applied))) => applied.mode_details.trim_end().to_owned(),
+            Some(Ok(None)) => "has the change".to_owned(),
+            Some(Err(refused)) => format!("would refuse: {}", refused.chain()),
+            None => "does not answer".to_owned(),
+        }
+    }
+}
+
+async fn show_plan(
+    global: &Global,
+    change: &ConfigChange,
+    fleet: &members::Fleet,
+    folder: Folder,
+) -> Result<(), Failure> {
+    let survey = Survey::of(global, change, fleet, folder).await;
+    let mut record = plan::record(&change.release(), fleet)?;
+    let now = now();
+    record.observe(&survey.facts, now);
+    let decision = decide(&record, &survey.facts, now);
+    let reason = |name: &MachineName| {
+        let reason = decision.reasons.get(name);
+        reason.map(ToString::to_string).unwrap_or_default()
+    };
+    global.output.show(
+        || {
+            let rows = record.machines.iter().map(|(name, entry)| {
+                let runs = show::version(survey.facts.get(name));
+                vec![name.to_string(), entry.pool.clone(), runs, reason(name)]
+            });
+            let rows: Vec<_> = rows.collect();
+            let table = table(&["NODE", "POOL", "RUNS", "REASON"], &rows);
+            let words = record
+                .machines
+                .keys()
+                .map(|name| format!("\n{name}: {}", survey.words(name)));
+            let to = change.release();
+            format!(
+                "would roll {to} out; nothing has changed\n{table}{}",
+                words.collect::<String>()
+            )
+        },
+        || {
+            let nodes = record.machines.keys().map(|name| {
+                json!({
+                    "node": name.as_str(),
+                    "runs": show::version(survey.facts.get(name)),
+                    "reason": reason(name),
+                    "would": survey.words(name),
+                })
+            });
+            json!({
+                "dry_run": true,
+                "version": change.release().version,
+                "nodes": nodes.collect::<Vec<_>>(),
+            })
+        },
+    )
+}
