@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::PATIENCE;
 use crate::cluster::{Cluster, NAME};
-use crate::manifests;
+use crate::manifests::{self, RebootBy};
 use crate::shown::{give_it_a_network, wait_for_os};
 
 /// The file by which kured sees that a reboot waits, as a pod sees it.
@@ -18,14 +18,16 @@ const SENTINEL: &str = "/read/sentinel/reboot-required";
 const LOCK: &str = "weave.works/kured-node-lock";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![kured_reboots_into_a_prepared_version]
+    tests![
+        kured_reboots_into_a_prepared_version,
+        kured_reboots_by_its_command,
+    ]
 }
 
 async fn kured_reboots_into_a_prepared_version(scratch: Scratch) -> Outcome {
     let cluster = Cluster::start(&scratch)?;
-    let kured = push_kured(&cluster.registry)?;
     let node = cluster.plan_node(&scratch)?.boot().await?;
-    let before = Before::of(&node, &cluster, &kured).await?;
+    let before = Before::of(&node, &cluster, RebootBy::Signal).await?;
     let mut seen = Seen::from_now_on(&cluster)?;
     chapters![
         nothing_waits(&node),
@@ -33,6 +35,19 @@ async fn kured_reboots_into_a_prepared_version(scratch: Scratch) -> Outcome {
         kured_locks_and_cordons(&mut seen),
         the_version_starts(&node, &cluster, &before),
         kured_uncordons_and_unlocks(&mut seen),
+        pods_are_back_and_nothing_waits(&node, &before),
+    ]
+    .await
+}
+
+/// The way that kured takes unless it is told otherwise.
+async fn kured_reboots_by_its_command(scratch: Scratch) -> Outcome {
+    let cluster = Cluster::start(&scratch)?;
+    let node = cluster.plan_node(&scratch)?.boot().await?;
+    let before = Before::of(&node, &cluster, RebootBy::Command).await?;
+    chapters![
+        a_prepared_version_waits_for_a_reboot(&node, &cluster),
+        the_version_starts(&node, &cluster, &before),
         pods_are_back_and_nothing_waits(&node, &before),
     ]
     .await
@@ -46,13 +61,11 @@ struct Before {
 }
 
 impl Before {
-    async fn of(node: &Node, cluster: &Cluster, kured: &str) -> anyhow::Result<Self> {
+    async fn of(node: &Node, cluster: &Cluster, way: RebootBy) -> anyhow::Result<Self> {
         node.wait_until("the node appears", PATIENCE, async || cluster.node())
             .await?;
         give_it_a_network(node, cluster).await?;
-        let kubectl = cluster.plane.kubectl();
-        kubectl.apply("answerer", &manifests::answerer(&cluster.greeter()))?;
-        kubectl.apply("kured", &manifests::kured(kured, cluster.plane.port()))?;
+        apply(cluster, way)?;
         wait_for_rollout(node, cluster, &["deployment", "answerer"]).await?;
         let kured = ["daemonset", "kured", "-n", "kube-system"];
         wait_for_rollout(node, cluster, &kured).await?;
@@ -62,6 +75,17 @@ impl Before {
             answerer: Greeter::of(node)?.get("/since")?,
         })
     }
+}
+
+/// Has the cluster run kured and another pod.
+fn apply(cluster: &Cluster, way: RebootBy) -> Outcome {
+    let kubectl = cluster.plane.kubectl();
+    kubectl.apply("answerer", &manifests::answerer(&cluster.greeter()))?;
+    let kured = push_kured(&cluster.registry)?;
+    kubectl.apply(
+        "kured",
+        &manifests::kured(&kured, cluster.plane.port(), way),
+    )
 }
 
 async fn wait_for_rollout(node: &Node, cluster: &Cluster, words: &[&str]) -> Outcome {

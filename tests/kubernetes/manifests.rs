@@ -51,9 +51,30 @@ pub(crate) fn inline(name: &str, manifest: &str) -> String {
 }
 
 /// kured, for an API server at this port.
-pub(crate) fn kured(image: &str, port: u16) -> String {
+pub(crate) fn kured(image: &str, port: u16, way: RebootBy) -> String {
     let manifest = with_image(include_str!("manifests/kured.yaml"), image);
+    let (method, rights) = match way {
+        RebootBy::Signal => (
+            "signal",
+            "{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL], add: [KILL]}}",
+        ),
+        RebootBy::Command => (
+            "command",
+            "{privileged: true, readOnlyRootFilesystem: true}",
+        ),
+    };
+    let manifest = manifest.replace("${METHOD}", method);
+    let manifest = manifest.replace("${RIGHTS}", rights);
     manifest.replace("${PORT}", &port.to_string())
+}
+
+/// How kured has a node reboot.
+#[derive(Clone, Copy)]
+pub(crate) enum RebootBy {
+    /// By a signal to PID 1 of the node. It takes the right to send it.
+    Signal,
+    /// By `systemctl reboot` in the mounts of PID 1, which is how kured works unless it is told otherwise. It takes all rights.
+    Command,
 }
 
 /// system-upgrade-controller, for an API server at this port.
@@ -61,6 +82,14 @@ pub(crate) fn system_upgrade_controller(image: &str, kubectl: &str, port: u16) -
     let manifest = include_str!("manifests/system-upgrade-controller.yaml");
     let manifest = with_image(manifest, image).replace("${KUBECTL}", kubectl);
     manifest.replace("${PORT}", &port.to_string())
+}
+
+/// A Plan by a channel, for all nodes; images without tags.
+pub(crate) fn plan_by_channel(channel: &str, upgrade: &str, installer: &str) -> String {
+    include_str!("manifests/plan-by-channel.yaml")
+        .replace("${CHANNEL}", channel)
+        .replace("${UPGRADE}", upgrade)
+        .replace("${INSTALLER}", installer)
 }
 
 /// A Plan for all nodes.

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Ending, ExtensionSource, Greeter, Node, Outcome, Scratch, Test, chapters, guest_program,
-    push_extension_with, tests, upgrade_and_follow,
+    Channels, Ending, ExtensionSource, Greeter, Node, Outcome, Scratch, Test, chapters,
+    guest_program, push_extension_with, tests, upgrade_and_follow,
 };
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ async fn joins_runs_pods_and_is_replaced_under_them(scratch: Scratch) -> Outcome
         it_has_labels_and_taints(&node, &cluster),
         it_is_ready_once_pods_have_a_network(&node, &cluster),
         pods_run_and_answer(&node, &cluster),
-        kubelet_says_what_it_does(&node, &scratch),
+        pods_and_kubelet_are_told_of(&node, &scratch),
         the_os_is_upgraded_under_the_pods(&node, &cluster),
         kubernetes_is_replaced_under_the_pods(&node, &cluster, &scratch),
         a_broken_kubelet_is_gone_back_from(&node, &cluster, &scratch),
@@ -97,6 +97,7 @@ async fn has_the_address_that_its_config_chooses(scratch: Scratch) -> Outcome {
     chapters![
         it_appears_in_the_cluster(&node, &cluster),
         it_has_the_chosen_address(&node, &cluster, &scratch),
+        it_says_which_channel_it_follows(&node, &cluster, &scratch),
     ]
     .await
 }
@@ -112,6 +113,26 @@ async fn it_has_the_chosen_address(node: &Node, cluster: &Cluster, scratch: &Scr
     };
     node.wait_until("it has the address", PATIENCE, has_it)
         .await
+}
+
+async fn it_says_which_channel_it_follows(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+) -> Outcome {
+    let channels = Channels::serve(scratch, &cluster.registry)?;
+    let follows = channels.document("stable", "")?;
+    let config = cluster.config_with(node.identity(), &[]);
+    apply_text(node, scratch, format!("{config}---\n{follows}")).await?;
+    node.wait_until("its label of the channel", PATIENCE, async || {
+        let metadata = &cluster.node()?["metadata"];
+        ensure!(
+            metadata["labels"]["instar.dev/channel"] == "stable",
+            "{metadata:#}"
+        );
+        Ok(())
+    })
+    .await
 }
 
 /// The host starts its kernel, and its data are on a disk.
@@ -140,8 +161,35 @@ async fn pods_run_and_answer(node: &Node, cluster: &Cluster) -> Outcome {
     Greeter::of(node)?.greets()
 }
 
-async fn kubelet_says_what_it_does(node: &Node, scratch: &Scratch) -> Outcome {
+async fn pods_and_kubelet_are_told_of(node: &Node, scratch: &Scratch) -> Outcome {
     let operator = Operator::of(node, scratch)?;
+    its_pods_are_listed(&operator).await?;
+    it_tells_what_they_use(&operator).await?;
+    kubelet_says_what_it_does(&operator).await
+}
+
+/// As `kubectl` names them.
+async fn its_pods_are_listed(operator: &Operator<'_>) -> Outcome {
+    let said = operator.run(&["containers", "-k"]).await?;
+    println!("{}", said.output);
+    let server = ["default/server ", "default/server:server:"];
+    for words in [&server[..], &["SANDBOX_READY", "CONTAINER_RUNNING"]].concat() {
+        ensure!(said.output.contains(words), "{said:?}");
+    }
+    Ok(())
+}
+
+async fn it_tells_what_they_use(operator: &Operator<'_>) -> Outcome {
+    let said = operator.run(&["stats", "-k", "-o", "json"]).await?;
+    let stats: Value = serde_json::from_str(&said.output)?;
+    let stats = stats["stats"].as_array().context("no list")?;
+    let is_server = |it: &&Value| it["id"].to_string().contains("default/server:server:");
+    let server = stats.iter().find(is_server).context("no server")?;
+    ensure!(server["memory_bytes"].as_u64() > Some(0), "{stats:#?}");
+    Ok(())
+}
+
+async fn kubelet_says_what_it_does(operator: &Operator<'_>) -> Outcome {
     let said = operator.run(&["logs", "kubernetes"]).await?;
     let of_kubelet = said
         .output

@@ -97,7 +97,9 @@ async fn etcd_is_looked_after(own: &Own, scratch: &Scratch) -> Outcome {
 async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Host) -> Outcome {
     let before = own.containers()?;
     let states = WatchedNode::start(own.kubectl()?, NAME)?;
-    let held = HeldConnection::open(node.guest_port(BEAT_PORT)?)?;
+    // A container runs before its program listens.
+    let hold = async || HeldConnection::open(node.guest_port(BEAT_PORT)?);
+    let held = node.wait_until("the beat answers", PATIENCE, hold).await?;
     let image = host.registry.installer_for_guest("v0.2.0");
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");

@@ -1,6 +1,8 @@
 //! The real system-upgrade-controller: a Plan as it is written for any system has its job upgrade the node under its pods, once, and tells why an
 //! upgrade failed, which no further attempt tries again.
 
+mod by_channel;
+
 use anyhow::{Context as _, ensure};
 use instar_tests::{
     ImageUnderTest, Node, OciImage, Outcome, Scratch, Test, chapters, push_kubectl,
@@ -24,7 +26,11 @@ const NAMESPACE: &str = "system-upgrade";
 const CARRIED_OUT: &str = "plan.upgrade.cattle.io/os";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![a_plan_upgrades_the_node_under_its_pods]
+    use by_channel::a_plan_follows_a_channel;
+    tests![
+        a_plan_upgrades_the_node_under_its_pods,
+        a_plan_follows_a_channel,
+    ]
 }
 
 async fn a_plan_upgrades_the_node_under_its_pods(scratch: Scratch) -> Outcome {

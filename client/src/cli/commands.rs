@@ -196,14 +196,22 @@ pub(crate) enum Command {
     Pcap(Pcap),
     /// List containers
     #[command(visible_alias = "c")]
-    Containers,
+    Containers {
+        /// List the containers of pods instead
+        #[arg(short, long)]
+        kubernetes: bool,
+    },
     /// Restart a container
     Restart {
         /// Container
         id: String,
     },
     /// Show the CPU time and memory that containers use
-    Stats,
+    Stats {
+        /// Show the containers of pods instead
+        #[arg(short, long)]
+        kubernetes: bool,
+    },
     /// List disks
     Disks,
     /// Compare the node's clock with a time server

@@ -11,12 +11,23 @@ use crate::target;
 
 /// The namespace of a node's own containers.
 const NAMESPACE: &str = "system";
+/// The namespace of the containers of pods.
+const KUBERNETES: &str = "k8s.io";
 
-pub(super) async fn list(global: &Global) -> Result<(), Failure> {
+/// The namespace and driver by which containers are asked for.
+fn asked(kubernetes: bool) -> (String, i32) {
+    match kubernetes {
+        true => (KUBERNETES.to_owned(), ContainerDriver::Cri.into()),
+        false => (NAMESPACE.to_owned(), ContainerDriver::Containerd.into()),
+    }
+}
+
+pub(super) async fn list(global: &Global, kubernetes: bool) -> Result<(), Failure> {
+    let (namespace, driver) = asked(kubernetes);
     for node in target::all(global).await? {
         let request = ContainersRequest {
-            namespace: NAMESPACE.to_owned(),
-            driver: ContainerDriver::Containerd.into(),
+            namespace: namespace.clone(),
+            driver,
         };
         let reply = node.machine().containers(node.request(request)).await;
         let reply = reply.map_err(|status| node.explain("cannot list containers", status))?;
@@ -72,11 +83,12 @@ pub(super) async fn restart(global: &Global, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(super) async fn stats(global: &Global) -> Result<(), Failure> {
+pub(super) async fn stats(global: &Global, kubernetes: bool) -> Result<(), Failure> {
+    let (namespace, driver) = asked(kubernetes);
     for node in target::all(global).await? {
         let request = StatsRequest {
-            namespace: NAMESPACE.to_owned(),
-            driver: ContainerDriver::Containerd.into(),
+            namespace: namespace.clone(),
+            driver,
         };
         let reply = node.machine().stats(node.request(request)).await;
         let reply =

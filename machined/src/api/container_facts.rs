@@ -48,19 +48,20 @@ pub(super) fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts
     Ok(found)
 }
 
-/// The container's first process: the lowest PID, unless PIDs have wrapped around.
-fn first_process(cgroup: &Path) -> Option<u32> {
+/// A container's first process: the lowest PID, unless PIDs have wrapped around.
+pub(super) fn first_process(cgroup: &Path) -> Option<u32> {
     let processes = fs::read_to_string(cgroup.join("cgroup.procs")).ok()?;
     processes.lines().filter_map(|pid| pid.parse().ok()).min()
 }
 
-fn read_number(path: &Path) -> u64 {
+/// Reads a file with a number; 0 if there is none.
+pub(super) fn read_number(path: &Path) -> u64 {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.trim().parse().unwrap_or(0)
 }
 
 /// Reads `usage_usec` of cpu.stat (Documentation/admin-guide/cgroup-v2.rst).
-fn cpu_time(cgroup: &Path) -> u64 {
+pub(super) fn cpu_time(cgroup: &Path) -> u64 {
     let stat = fs::read_to_string(cgroup.join("cpu.stat")).unwrap_or_default();
     let microseconds = stat
         .lines()

@@ -4,13 +4,29 @@ use instar_api::common::ContainerDriver;
 use instar_api::machine::{ContainerInfo, Stat};
 
 use super::container_facts::ContainerFacts;
+use super::pod_facts;
 
 /// The namespace by which clients ask for the machine's own containers.
 const NAMESPACE: &str = "system";
 
-/// Returns whether a request asks for the machine's own containers. There are no others, as there is no Kubernetes.
-pub(super) fn are_meant(namespace: &str, driver: ContainerDriver) -> bool {
-    driver == ContainerDriver::Containerd && matches!(namespace, "" | NAMESPACE)
+/// The containers that a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meant {
+    /// Those of the machine config.
+    Own,
+    /// Those of pods.
+    OfPods,
+    /// There are no others.
+    None,
+}
+
+/// Returns the containers that a request asks for.
+pub(super) fn meant(namespace: &str, driver: ContainerDriver) -> Meant {
+    match (driver, namespace) {
+        (ContainerDriver::Containerd, "" | NAMESPACE) => Meant::Own,
+        (ContainerDriver::Cri, "" | pod_facts::NAMESPACE) => Meant::OfPods,
+        _ => Meant::None,
+    }
 }
 
 /// Converts a container for `Containers`.

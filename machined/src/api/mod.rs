@@ -30,6 +30,7 @@ mod metrics;
 mod netstat;
 mod node_certificate;
 mod packet_capture;
+mod pod_facts;
 mod readers;
 mod readiness;
 mod reflection;

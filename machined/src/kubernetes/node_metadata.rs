@@ -19,6 +19,7 @@ const OWNED_ANNOTATIONS: &str = "instar.dev/owned-annotations";
 /// What a node says about itself.
 const MODE: &str = "instar.dev/mode";
 const VERSION: &str = "instar.dev/version";
+const CHANNEL: &str = "instar.dev/channel";
 /// Limit on the value of a label, of Kubernetes.
 const LONGEST_VALUE: usize = 63;
 
@@ -52,13 +53,16 @@ pub struct NodeMetadata {
 
 impl NodeMetadata {
     /// Those of the config that a node may give itself, and what it says about itself.
-    pub fn of(settings: &NodeSettings, mode: Mode, version: &str) -> Self {
+    pub fn of(settings: &NodeSettings, mode: Mode, version: &str, channel: Option<&str>) -> Self {
         let labels = settings.labels.clone().into_iter();
         let mut labels: BTreeMap<_, _> = labels
             .filter(|(label, _)| may_label_itself(label))
             .collect();
         labels.insert(MODE.to_owned(), mode.word().to_owned());
         labels.insert(VERSION.to_owned(), label_value(version));
+        if let Some(channel) = channel {
+            labels.insert(CHANNEL.to_owned(), label_value(channel));
+        }
         NodeMetadata {
             labels,
             annotations: settings.annotations.clone(),
@@ -135,7 +139,7 @@ mod tests {
     fn metadata() -> NodeMetadata {
         let mut settings = kubernetes().node;
         settings.annotations = [("rack".to_owned(), "7 b".to_owned())].into();
-        NodeMetadata::of(&settings, Mode::Installed, "v0.2.0+a")
+        NodeMetadata::of(&settings, Mode::Installed, "v0.2.0+a", Some("stable"))
     }
 
     /// What an API server makes of a merge patch, for two levels.
@@ -158,7 +162,7 @@ mod tests {
         let patch = metadata().change_of(&fresh).unwrap();
         assert_eq!(
             patch["metadata"]["labels"],
-            json!({"instar.dev/mode": "installed", "instar.dev/version": "v0.2.0-a", "node.kubernetes.io/class": "small"})
+            json!({"instar.dev/channel": "stable", "instar.dev/mode": "installed", "instar.dev/version": "v0.2.0-a", "node.kubernetes.io/class": "small"})
         );
         assert_eq!(patch["metadata"]["annotations"]["rack"], "7 b");
         assert_eq!(metadata().change_of(&patched(fresh, &patch)), None);
@@ -169,11 +173,11 @@ mod tests {
         let fresh =
             json!({"metadata": {"labels": {"of-people": "x"}, "annotations": {"volumes": "y"}}});
         let object = patched(fresh.clone(), &metadata().change_of(&fresh).unwrap());
-        let without = NodeMetadata::of(&NodeSettings::default(), Mode::Live, "v0.3.0");
+        let without = NodeMetadata::of(&NodeSettings::default(), Mode::Live, "v0.3.0", None);
         let patch = without.change_of(&object).unwrap();
         assert_eq!(
             patch["metadata"]["labels"],
-            json!({"disk": null, "node.kubernetes.io/class": null, "instar.dev/mode": "live", "instar.dev/version": "v0.3.0"})
+            json!({"disk": null, "instar.dev/channel": null, "node.kubernetes.io/class": null, "instar.dev/mode": "live", "instar.dev/version": "v0.3.0"})
         );
         let after = patched(object, &patch);
         assert_eq!(after["metadata"]["labels"]["of-people"], "x");

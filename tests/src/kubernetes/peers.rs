@@ -33,8 +33,8 @@ const SYSTEM_UPGRADE_CONTROLLER: Peer = Peer {
 };
 
 impl Peer {
-    /// Pushes the program as an image of its own; returns the image's name in a guest.
-    fn push(&self, registry: &Registry) -> Result<String> {
+    /// Pushes the program as an image of its own, with more files; returns the image's name in a guest.
+    fn push(&self, registry: &Registry, more: &[(&str, &[u8])]) -> Result<String> {
         let Peer {
             name,
             variable,
@@ -51,20 +51,26 @@ impl Peer {
         let program = std::fs::read(&program)
             .with_context(|| format!("cannot read {}, of {variable}", program.display()))?;
         let path = format!("usr/bin/{name}");
-        let image = OciImage::starting(&[&format!("/{path}")]).files(&[(&path, &program)])?;
+        let files = [&[(path.as_str(), program.as_slice())], more].concat();
+        let image = OciImage::starting(&[&format!("/{path}")]).files(&files)?;
         image.push(registry, name, "v1")?;
         Ok(registry.image_for_guest(&format!("{name}:v1")))
     }
 }
 
-/// Pushes kured; returns the image's name in a guest.
+/// Debian's static busybox, which is the program of the name that it is started by.
+const BUSYBOX: &str = "/bin/busybox";
+
+/// Pushes kured, with nsenter, by which it calls a command of the node; returns the image's name in a guest.
 pub fn push_kured(registry: &Registry) -> Result<String> {
-    KURED.push(registry)
+    let busybox = std::fs::read(BUSYBOX)
+        .with_context(|| format!("cannot read {BUSYBOX}, which build/kubernetes-peers installs"))?;
+    KURED.push(registry, &[("usr/bin/nsenter", &busybox)])
 }
 
 /// Pushes system-upgrade-controller; returns the image's name in a guest.
 pub fn push_system_upgrade_controller(registry: &Registry) -> Result<String> {
-    SYSTEM_UPGRADE_CONTROLLER.push(registry)
+    SYSTEM_UPGRADE_CONTROLLER.push(registry, &[])
 }
 
 /// Pushes kubectl as an image for pods, which call an API server at this port of the host by their service account; returns the image's name in

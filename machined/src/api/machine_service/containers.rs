@@ -1,14 +1,16 @@
 //! Calls about containers: list and restart.
 
-use instar_api::common::ContainerDriver;
 use instar_api::machine as wire;
 use tonic::{Request, Response, Status};
 
 use super::services::restart_service;
 use super::{MachineApi, Reply};
+use crate::api::blocking;
 use crate::api::caller::{self, Holder};
 use crate::api::caller_credentials::CallerCredentials;
-use crate::api::{blocking, container_facts, containers};
+use crate::api::container_facts::{self, ContainerFacts};
+use crate::api::containers::{self, Meant, meant};
+use crate::api::pod_facts::{self, PodFacts};
 
 pub(super) async fn containers(
     api: &MachineApi,
@@ -17,10 +19,22 @@ pub(super) async fn containers(
     let metadata = caller::reply_metadata(request.metadata());
     let holder = Holder::of(&request);
     let request = request.get_ref();
-    let found = containers_of(api, &holder, &request.namespace, request.driver());
+    let containers = match meant(&request.namespace, request.driver()) {
+        Meant::Own => own(api, &holder)
+            .await?
+            .iter()
+            .map(containers::info)
+            .collect(),
+        Meant::OfPods => of_pods(&holder)
+            .await?
+            .iter()
+            .map(pod_facts::info)
+            .collect(),
+        Meant::None => Vec::new(),
+    };
     let message = wire::Container {
         metadata,
-        containers: found.await?.iter().map(containers::info).collect(),
+        containers,
     };
     Ok(Response::new(wire::ContainersResponse {
         messages: vec![message],
@@ -34,11 +48,20 @@ pub(super) async fn stats(
     let metadata = caller::reply_metadata(request.metadata());
     let holder = Holder::of(&request);
     let request = request.get_ref();
-    let found = containers_of(api, &holder, &request.namespace, request.driver());
-    let message = wire::Stats {
-        metadata,
-        stats: found.await?.iter().map(containers::stat).collect(),
+    let stats = match meant(&request.namespace, request.driver()) {
+        Meant::Own => own(api, &holder)
+            .await?
+            .iter()
+            .map(containers::stat)
+            .collect(),
+        Meant::OfPods => of_pods(&holder)
+            .await?
+            .iter()
+            .map(pod_facts::stat)
+            .collect(),
+        Meant::None => Vec::new(),
     };
+    let message = wire::Stats { metadata, stats };
     Ok(Response::new(wire::StatsResponse {
         messages: vec![message],
     }))
@@ -51,8 +74,12 @@ pub(super) async fn restart(
     let metadata = caller::reply_metadata(request.metadata());
     let (holder, credentials) = (Holder::of(&request), CallerCredentials::of(&request));
     let request = request.get_ref();
-    let containers = containers_of(api, &holder, &request.namespace, request.driver());
-    if !containers.await?.iter().any(|it| it.name == request.id) {
+    let containers = match meant(&request.namespace, request.driver()) {
+        Meant::Own => own(api, &holder).await?,
+        // kubelet restarts them.
+        Meant::OfPods | Meant::None => Vec::new(),
+    };
+    if !containers.iter().any(|it| it.name == request.id) {
         return Err(Status::not_found(format!(
             "there is no container {:?}; the list of containers has the names",
             request.id
@@ -64,15 +91,11 @@ pub(super) async fn restart(
     }))
 }
 
-async fn containers_of(
-    api: &MachineApi,
-    holder: &Holder,
-    namespace: &str,
-    driver: ContainerDriver,
-) -> Result<Vec<container_facts::ContainerFacts>, Status> {
-    if !containers::are_meant(namespace, driver) {
-        return Ok(Vec::new());
-    }
+async fn of_pods(holder: &Holder) -> Result<Vec<PodFacts>, Status> {
+    blocking::once(holder, pod_facts::of_pods).await
+}
+
+async fn own(api: &MachineApi, holder: &Holder) -> Result<Vec<ContainerFacts>, Status> {
     let machine = api.machine.clone();
     blocking::once(holder, move || container_facts::containers(&machine)).await
 }

@@ -93,7 +93,13 @@ async fn keep_right(
     object: &Value,
 ) -> anyhow::Result<()> {
     let mode = mode(machine).await?;
-    let metadata = NodeMetadata::of(&kubernetes.node, mode, &machine.running.version);
+    let configured = machine.config();
+    let follows = configured
+        .as_ref()
+        .and_then(|it| it.config.upgrade_follow.as_ref());
+    let channel = follows.map(|follows| follows.channel.to_string());
+    let version = &machine.running.version;
+    let metadata = NodeMetadata::of(&kubernetes.node, mode, version, channel.as_deref());
     if let Some(change) = metadata.change_of(object) {
         at.change(&change).await?;
         tracing::info!("Kubernetes: the node's labels and annotations are those of its config");
