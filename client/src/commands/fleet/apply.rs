@@ -27,11 +27,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetApply) -> Result<(), F
         let shown = show_plan(global, &change, &fleet, folder);
         return LocalSet::new().run_until(shown).await;
     }
-    let how = Trial {
-        limit: arguments.try_for,
-        steady: arguments.steady,
-        may_reboot: !arguments.no_reboot,
-    };
+    let how = trial(arguments)?;
     let subject = Subject::Config {
         config: change.clone(),
         how,
@@ -47,6 +43,23 @@ pub(super) async fn run(global: &Global, arguments: &FleetApply) -> Result<(), F
         })
     };
     begin_or_go_on(global, &arguments.state, &subject, begin).await
+}
+
+fn trial(arguments: &FleetApply) -> Result<Trial, Failure> {
+    let trial = Trial {
+        limit: arguments.try_for,
+        steady: arguments.steady,
+        may_reboot: !arguments.no_reboot,
+    };
+    let Trial { limit, steady, .. } = trial;
+    match trial.can_be_passed() {
+        true => Ok(trial),
+        false => Err(Failure::new(
+            FailureKind::Usage,
+            format!("a node cannot be ready for {steady} within a trial of {limit}"),
+        )
+        .advise("give a shorter --steady, or a longer --try-for")),
+    }
 }
 
 /// What the nodes say about their changed configs.

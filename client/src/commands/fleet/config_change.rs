@@ -20,9 +20,11 @@ pub(super) enum ConfigChange {
     Files(BTreeMap<MachineName, String>),
 }
 
-/// A node's config before the change and after it.
+/// A node's config before a change and after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NodeConfigs {
+    /// The change.
+    pub(super) change: Release,
     pub(super) before: String,
     pub(super) after: String,
 }
@@ -81,7 +83,7 @@ impl ConfigChange {
         node: &MachineName,
         known: Option<&NodeConfigs>,
     ) -> bool {
-        match known {
+        match known.filter(|known| known.change == self.release()) {
             Some(known) => says_the_same(config, &known.after),
             None => {
                 let changed = self.applied_to(node, config);
@@ -136,12 +138,16 @@ mod tests {
         let patch = "[{op: remove, path: /machine/sysctls}]".to_owned();
         let change = ConfigChange::patches(&[patch]).unwrap();
         let known = NodeConfigs {
+            change: change.release(),
             before: CONFIG.to_owned(),
             after: change.applied_to(&lamp(), CONFIG).unwrap(),
         };
         assert!(!change.is_in(&known.after, &lamp(), None));
         assert!(change.is_in(&known.after, &lamp(), Some(&known)));
         assert!(!change.is_in(CONFIG, &lamp(), Some(&known)));
+        // Another change says nothing of this one.
+        let other = ConfigChange::patches(&["machine: {sysctls: {b: \"2\"}}".to_owned()]).unwrap();
+        assert!(!other.is_in(&known.after, &lamp(), Some(&known)));
     }
 
     #[test]

@@ -86,6 +86,11 @@ async fn apply(
 }
 
 impl Trial {
+    /// Whether a node that is ready at once proves itself in time.
+    pub(super) fn can_be_passed(self) -> bool {
+        self.steady.0 + 2 * RESERVE.as_secs() <= self.limit.0
+    }
+
     /// The failure of a node that would have to reboot, if it may not.
     pub(super) fn forbids(self, would: &ApplyConfiguration) -> Option<Failure> {
         let is_forbidden = would.mode() == Mode::Reboot && !self.may_reboot;
@@ -120,7 +125,12 @@ impl Order {
             return self.prove_after_a_boot(&before).await;
         }
         let after = self.change.applied_to(name, &before)?;
-        let configs = NodeConfigs { before, after };
+        let change = self.change.release();
+        let configs = NodeConfigs {
+            change,
+            before,
+            after,
+        };
         // Before anything is asked: whoever goes on after a crash finds the way back.
         node_configs::keep(&self.folder, name, &configs)?;
         self.bring(&configs.before, &configs.after).await
