@@ -30,6 +30,8 @@ const NEVER_READY: &str =
 /// The same disk by other words, which only a boot reads.
 const OTHER_WORDS: &str = "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"/dev/vda\" && true\n";
 
+const FILE: &str = "apiVersion: v1alpha1\nkind: EtcFileConfig\nname: issue\n";
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         a_change_goes_from_machine_to_machine,
@@ -55,6 +57,7 @@ async fn a_change_goes_from_machine_to_machine(scratch: Scratch) -> Outcome {
         a_machine_that_is_cut_off_comes_back_by_itself(&fleet),
         a_machine_that_is_not_ready_goes_back_at_once(&fleet),
         the_first_change_is_taken_back(&fleet),
+        a_folder_has_a_whole_config_for_each_machine(&fleet, &scratch),
     ]
     .await
 }
@@ -209,6 +212,23 @@ async fn the_first_change_is_taken_back(fleet: &Fleet) -> Outcome {
     ensure!(said.code == Some(ROLLED_BACK), "{said:?}");
     ensure!(fleet.steps().await? == ["went back"; 3]);
     fleet.all_have("vm.swappiness: '42'", true).await
+}
+
+/// The configs of the beginning with a file below /etc, without the changes since.
+async fn a_folder_has_a_whole_config_for_each_machine(fleet: &Fleet, scratch: &Scratch) -> Outcome {
+    let folder = scratch.join("configs");
+    std::fs::create_dir(&folder)?;
+    for (name, node) in NAMES.iter().zip(&fleet.nodes) {
+        let config = format!("{}---\n{FILE}", node.config());
+        std::fs::write(folder.join(format!("{name}.yaml")), config)?;
+    }
+    let folder = folder.display().to_string();
+    let whole = ["fleet", "apply", "--configs", &folder, "--at-once", "3"];
+    let of = ["--fleet", &fleet.file, "--state", &fleet.state];
+    let said = fleet.client.run(&[&whole[..], &of].concat()).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    fleet.all_have("kind: EtcFileConfig", true).await?;
+    fleet.all_have("swappiness", false).await
 }
 
 async fn a_change_that_only_a_boot_applies_takes_a_reboot(scratch: Scratch) -> Outcome {

@@ -27,6 +27,8 @@ use super::store::{Folder, Trial};
 use crate::commands::patch::read_config;
 use crate::progress::ProgressDisplay;
 
+/// Timeout of a call that brings a config: containers that differ are stopped and started within it.
+const TAKES: Duration = Duration::from_secs(300);
 /// Timeout of one look at a node that proves itself.
 const LOOK: Duration = Duration::from_secs(10);
 /// The pause between two of them.
@@ -73,13 +75,10 @@ async fn apply(
 ) -> Result<ApplyConfiguration, Failure> {
     let mut machine = node.machine();
     let call = machine.apply_configuration(node.request(request));
-    // Containers that differ are stopped and started within the call.
-    let reply = timeout(Duration::from_secs(300), call).await;
+    let reply = timeout(TAKES, call).await;
     let reply = reply.map_err(|_| {
-        Failure::new(
-            FailureKind::TimedOut,
-            "the node has not taken the config within 300 s",
-        )
+        let why = format!("it has not taken the config within {} s", TAKES.as_secs());
+        Failure::new(FailureKind::TimedOut, why)
     })?;
     let reply = reply.map_err(|status| node.explain("did not take the machine config", status))?;
     node.only(reply.into_inner().messages)
@@ -173,7 +172,11 @@ impl Order {
         let limit = Duration::from_secs(self.trial.limit.0);
         self.display.note("tries the config");
         let began = Instant::now();
-        self.send(to, Mode::Try, false).await?;
+        // The config may cut the answer off: then the looks below tell what became of it.
+        match timeout(limit, self.send(to, Mode::Try, false)).await {
+            Ok(Err(failure)) if failure.kind() != FailureKind::Unreachable => return Err(failure),
+            _ => {}
+        }
         match self.prove(to, began + limit.saturating_sub(RESERVE)).await {
             Ok(node) => {
                 self.display.note("is ready with the config, and keeps it");
