@@ -97,9 +97,7 @@ async fn etcd_is_looked_after(own: &Own, scratch: &Scratch) -> Outcome {
 async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Host) -> Outcome {
     let before = own.containers()?;
     let states = WatchedNode::start(own.kubectl()?, NAME)?;
-    // A container runs before its program listens.
-    let hold = async || HeldConnection::open(node.guest_port(BEAT_PORT)?);
-    let held = node.wait_until("the beat answers", PATIENCE, hold).await?;
+    let held = hold(node).await?;
     let image = host.registry.installer_for_guest("v0.2.0");
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
@@ -112,6 +110,12 @@ async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Hos
     ensure!(was_ready, "{states:#?}");
     ensure!(before == own.containers()?, "it was {before:#?}");
     Ok(())
+}
+
+/// Holds a connection to the beat. A container runs before its program listens.
+async fn hold(node: &Node) -> anyhow::Result<HeldConnection> {
+    let open = async || HeldConnection::open(node.guest_port(BEAT_PORT)?);
+    node.wait_until("the beat answers", PATIENCE, open).await
 }
 
 async fn it_shows_its_new_os(own: &Own, node: &Node) -> Outcome {
