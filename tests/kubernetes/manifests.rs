@@ -84,10 +84,10 @@ pub(crate) fn system_upgrade_controller(image: &str, kubectl: &str, port: u16) -
     manifest.replace("${PORT}", &port.to_string())
 }
 
-/// A Plan by a channel, for all nodes; images without tags.
-pub(crate) fn plan_by_channel(channel: &str, upgrade: &str, installer: &str) -> String {
-    include_str!("manifests/plan-by-channel.yaml")
-        .replace("${CHANNEL}", channel)
+/// A Plan with all that a cautious site sets, for all nodes. `source`: its `channel` or its `version`; images without tags.
+pub(crate) fn cautious_plan(source: &str, upgrade: &str, installer: &str) -> String {
+    include_str!("manifests/cautious-plan.yaml")
+        .replace("${SOURCE}", source)
         .replace("${UPGRADE}", upgrade)
         .replace("${INSTALLER}", installer)
 }
