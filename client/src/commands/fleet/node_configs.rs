@@ -20,12 +20,11 @@ fn file_of(folder: &Folder, node: &MachineName) -> std::path::PathBuf {
 pub(super) fn known(folder: &Folder, node: &MachineName) -> Result<Option<NodeConfigs>, Failure> {
     let read = whole_file::read_json(&file_of(folder, node));
     read.map_err(|error| {
-        let cause: Box<dyn std::error::Error + Send + Sync> = error.into();
         Failure::new(
             FailureKind::Failed,
             format!("cannot read the config of {node} before the change"),
         )
-        .because(cause)
+        .because(error)
     })
 }
 
@@ -39,12 +38,11 @@ pub(super) fn keep(
     made.map_err(|error| Failure::io("cannot make a folder for configs", error))?;
     let kept = whole_file::replace_json(&file_of(folder, node), 0o600, configs);
     kept.map_err(|error| {
-        let cause: Box<dyn std::error::Error + Send + Sync> = error.into();
         Failure::new(
             FailureKind::Failed,
             format!("cannot keep the config of {node} before the change"),
         )
-        .because(cause)
+        .because(error)
     })
 }
 

@@ -107,10 +107,8 @@ impl Folder {
     pub(super) fn read(&self) -> Result<Option<Rollout>, Failure> {
         let failed = |why: &str| Failure::new(FailureKind::Failed, why.to_owned());
         let read = whole_file::read_json(&self.0.join(RECORD));
-        let read: Option<Rollout> = read.map_err(|error| {
-            let cause: Box<dyn std::error::Error + Send + Sync> = error.into();
-            failed("cannot read the rollout").because(cause)
-        })?;
+        let read: Option<Rollout> =
+            read.map_err(|error| failed("cannot read the rollout").because(error))?;
         if let Some(rollout) = &read {
             let checked = rollout.record.check();
             checked.map_err(|error| failed("cannot use the rollout").because(error))?;
@@ -154,12 +152,11 @@ impl Folder {
     pub(super) fn keep_seen(&self, seen: &Seen) -> Result<(), Failure> {
         let saved = whole_file::replace_json(&self.0.join(SEEN), 0o600, seen);
         saved.map_err(|error| {
-            let cause: Box<dyn std::error::Error + Send + Sync> = error.into();
             Failure::new(
                 FailureKind::Failed,
                 "cannot store what is seen of the nodes",
             )
-            .because(cause)
+            .because(error)
         })
     }
 
@@ -172,8 +169,7 @@ impl Folder {
     fn save(&self, rollout: &Rollout) -> Result<(), Failure> {
         let saved = whole_file::replace_json(&self.0.join(RECORD), 0o600, rollout);
         saved.map_err(|error| {
-            let cause: Box<dyn std::error::Error + Send + Sync> = error.into();
-            Failure::new(FailureKind::Failed, "cannot store the rollout").because(cause)
+            Failure::new(FailureKind::Failed, "cannot store the rollout").because(error)
         })
     }
 

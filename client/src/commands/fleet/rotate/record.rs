@@ -78,9 +78,8 @@ impl Rotation {
     pub(super) fn read(folder: &Folder) -> Result<Option<Self>, Failure> {
         let path = folder.file(RECORD);
         whole_file::read_json(&path).map_err(|error| {
-            let cause: Box<dyn std::error::Error + Send + Sync> = error.into();
             let what = format!("cannot read {}", path.display());
-            Failure::new(FailureKind::Failed, what).because(cause)
+            Failure::new(FailureKind::Failed, what).because(error)
         })
     }
 
@@ -88,9 +87,8 @@ impl Rotation {
     pub(super) fn write(&self, folder: &Folder) -> Result<(), Failure> {
         let path = folder.file(RECORD);
         whole_file::replace_json(&path, 0o600, self).map_err(|error| {
-            let cause: Box<dyn std::error::Error + Send + Sync> = error.into();
             let what = format!("cannot write {}", path.display());
-            Failure::new(FailureKind::Failed, what).because(cause)
+            Failure::new(FailureKind::Failed, what).because(error)
         })
     }
 }
