@@ -145,7 +145,8 @@ async fn the_api_server_has_the_new_version(own: &Own, node: &Node) -> Outcome {
     let pod = format!("kube-apiserver-{NAME}");
     node.wait_until("the new API server", 2 * PATIENCE, async || {
         let shown = own.kubectl()?.get(&["pod", "-n", "kube-system", &pod])?;
-        let image = shown["status"]["containerStatuses"][0]["image"].to_string();
+        // Not that of the status, which is any of the image's names: both versions are one image here.
+        let image = shown["spec"]["containers"][0]["image"].to_string();
         ensure!(image.contains(NEXT) && is_ready(&shown), "{image}");
         Ok(())
     })
