@@ -352,8 +352,13 @@ impl Cluster<'_> {
         self.wait("the API server runs in the new version", || {
             let pod = format!("kube-apiserver-{NAME}");
             let pod = kubectl.get(&["pod", "-n", "kube-system", &pod])?;
-            let image = pod["status"]["containerStatuses"][0]["image"].to_string();
-            ensure!(image.contains(NEXT), "{image}");
+            // Not that of the status, which is any of the image's names: both versions are one image here.
+            let image = pod["spec"]["containers"][0]["image"].to_string();
+            let is_ready = &pod["status"]["containerStatuses"][0]["ready"];
+            ensure!(
+                image.contains(NEXT) && *is_ready == true,
+                "{image}, ready: {is_ready}"
+            );
             node_is_ready(kubectl)
         })?;
         let seconds = begun.elapsed().as_secs();
