@@ -86,7 +86,7 @@ fn event(identity: &str, object: ObjectReference, told: Told) -> Event {
     note.truncate(note.floor_char_boundary(NOTE));
     Event {
         metadata: ObjectMeta {
-            generate_name: object.name.as_ref().map(|name| format!("{name}.")),
+            generate_name: object.name.as_ref().map(|name| format!("{name}-")),
             namespace: Some(NAMESPACE.to_owned()),
             ..ObjectMeta::default()
         },
@@ -128,6 +128,8 @@ mod tests {
         let event = event("operator-1", node, told);
         assert!(event.note.unwrap().len() <= NOTE);
         assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
+        // A dash may stand at the end of it, and no dot.
+        assert_eq!(event.metadata.generate_name.as_deref(), Some("n1-"));
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         assert!(event.event_time.is_some());
     }
