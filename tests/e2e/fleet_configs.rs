@@ -87,9 +87,10 @@ impl Fleet {
         })
     }
 
+    /// The arguments of `apply`.
     fn arguments<'a>(&'a self, patch: &'a str, more: &[&'a str]) -> Vec<&'a str> {
         let what = ["fleet", "apply", "--patch", patch, "--fleet", &self.file];
-        let how = ["--state", &self.state, "--try-for", "40s"];
+        let how = ["--state", &self.state, "--try-for", trial_of(patch)];
         [&what[..], &how, more].concat()
     }
 
@@ -122,6 +123,14 @@ impl Fleet {
             }
         }
         Ok(())
+    }
+}
+
+/// The trial of a config that a machine cannot pass is short; another one has time on a busy host.
+fn trial_of(patch: &str) -> &'static str {
+    match patch {
+        CUT_OFF | NEVER_READY => "40s",
+        _ => "90s",
     }
 }
 
