@@ -72,13 +72,17 @@ async fn a_deployment_answers(own: &Own, node: &Node, host: &Host) -> Outcome {
     let greets = async || Greeter::of(node)?.greets();
     let answers = node.wait_until("the Deployment answers", PATIENCE, greets);
     answers.await?;
+    all_containers_run(own, node).await?;
+    tell_time(node, "its Deployment answers").await
+}
+
+async fn all_containers_run(own: &Own, node: &Node) -> Outcome {
     node.wait_until("all containers run", PATIENCE, async || {
         let all = own.containers()?;
         ensure!(all.len() == 7, "{all:?}");
         Ok(())
     })
-    .await?;
-    tell_time(node, "its Deployment answers").await
+    .await
 }
 
 async fn etcd_is_looked_after(own: &Own, scratch: &Scratch) -> Outcome {
@@ -138,6 +142,8 @@ async fn kubernetes_is_upgraded(own: &Own, node: &Node, host: &Host) -> Outcome 
     the_api_server_has_the_new_version(own, node).await?;
     let kept = "extensions, which are kept";
     node.vm().wait_for_line_after(mark, kept, 2 * PATIENCE)?;
+    // Those of the control plane come one after the other.
+    all_containers_run(own, node).await?;
     Greeter::of(node)?.greets()
 }
 
