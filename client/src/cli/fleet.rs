@@ -185,6 +185,13 @@ pub(crate) struct FleetRoll {
     /// Installer image
     #[arg(short, long, value_name = "REFERENCE")]
     pub(crate) image: String,
+    #[command(flatten)]
+    pub(crate) over: FleetOver,
+}
+
+/// The nodes that a rollout is over, how carefully it goes, and where its state is kept.
+#[derive(Args, Debug)]
+pub(crate) struct FleetOver {
     /// File with the nodes and policies of the fleet
     #[arg(long, value_name = "FILE")]
     pub(crate) fleet: Option<PathBuf>,
@@ -216,13 +223,8 @@ pub(crate) struct FleetApply {
     /// How long a node has to be ready with its new config before it is told to keep it
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub(crate) steady: Seconds,
-    /// File with the nodes and policies of the fleet
-    #[arg(long, value_name = "FILE")]
-    pub(crate) fleet: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) limits: FleetLimits,
-    #[command(flatten)]
-    pub(crate) state: FleetState,
+    pub(crate) over: FleetOver,
 }
 
 /// Limits on a rollout. Policies of the fleet's file hold too: the smallest number counts.

@@ -93,7 +93,7 @@ async fn roll(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
         image: arguments.image.clone(),
     };
     let begin = async || plan::rollout(global, arguments).await;
-    begin_or_go_on(global, &arguments.state, &subject, begin).await
+    begin_or_go_on(global, &arguments.over.state, &subject, begin).await
 }
 
 /// Drives a new rollout of this subject, or the one in the folder if that is of this subject and has not ended.

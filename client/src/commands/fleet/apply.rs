@@ -4,25 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use instar_api::machine::ApplyConfiguration;
 use instar_client::{Failure, FailureKind};
-use instar_rollout::{Facts, MachineName, decide};
-use instar_rollout_driver::now;
+use instar_rollout::{Facts, MachineName};
 use serde_json::json;
 use tokio::task::LocalSet;
 
 use super::config_change::ConfigChange;
 use super::look::{Brings, Nodes};
+use super::plan::{self, Preview};
 use super::store::{Folder, Rollout, Subject, Trial};
-use super::{begin_or_go_on, configure, members, plan, show};
+use super::{begin_or_go_on, configure, members};
 use crate::cli::{FleetApply, Global};
-use crate::output::table;
 
 pub(super) async fn run(global: &Global, arguments: &FleetApply) -> Result<(), Failure> {
-    let fleet = members::fleet(global, arguments.fleet.as_deref(), &arguments.limits)?;
+    let fleet = members::fleet(global, &arguments.over)?;
     let change = match &arguments.configs {
         Some(folder) => ConfigChange::files(folder, fleet.ways.keys())?,
         None => ConfigChange::patches(&arguments.patches)?,
     };
-    let folder = Folder::of(global, &arguments.state)?;
+    let folder = Folder::of(global, &arguments.over.state)?;
     if arguments.dry_run {
         let shown = show_plan(global, &change, &fleet, folder);
         return LocalSet::new().run_until(shown).await;
@@ -42,7 +41,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetApply) -> Result<(), F
             ways: fleet.ways.clone(),
         })
     };
-    begin_or_go_on(global, &arguments.state, &subject, begin).await
+    begin_or_go_on(global, &arguments.over.state, &subject, begin).await
 }
 
 fn trial(arguments: &FleetApply) -> Result<Trial, Failure> {
@@ -126,44 +125,31 @@ async fn show_plan(
     folder: Folder,
 ) -> Result<(), Failure> {
     let survey = Survey::of(global, change, fleet, folder).await;
-    let mut record = plan::record(&change.release(), fleet)?;
-    let now = now();
-    record.observe(&survey.facts, now);
-    let decision = decide(&record, &survey.facts, now);
-    let reason = |name: &MachineName| {
-        let reason = decision.reasons.get(name);
-        reason.map(ToString::to_string).unwrap_or_default()
-    };
+    let to = change.release();
+    let preview = Preview::of(&to, fleet, &survey.facts)?;
+    let reason = |name: &MachineName| preview.reason(name);
     global.output.show(
         || {
-            let rows = record.machines.iter().map(|(name, entry)| {
-                let runs = show::version(survey.facts.get(name));
-                vec![name.to_string(), entry.pool.clone(), runs, reason(name)]
-            });
-            let rows: Vec<_> = rows.collect();
-            let table = table(&["NODE", "POOL", "RUNS", "REASON"], &rows);
-            let words = record
-                .machines
-                .keys()
+            let table = preview.table(reason);
+            let words = preview
+                .names()
                 .map(|name| format!("\n{name}: {}", survey.words(name)));
-            let to = change.release();
             format!(
                 "would roll {to} out; nothing has changed\n{table}{}",
                 words.collect::<String>()
             )
         },
         || {
-            let nodes = record.machines.keys().map(|name| {
-                json!({
-                    "node": name.as_str(),
-                    "runs": show::version(survey.facts.get(name)),
-                    "reason": reason(name),
-                    "would": survey.words(name),
-                })
-            });
+            let nodes = preview
+                .nodes(reason)
+                .zip(preview.names())
+                .map(|(mut node, name)| {
+                    node["would"] = survey.words(name).into();
+                    node
+                });
             json!({
                 "dry_run": true,
-                "version": change.release().version,
+                "version": to.version,
                 "nodes": nodes.collect::<Vec<_>>(),
             })
         },

@@ -24,14 +24,15 @@ pub(super) async fn fact_of(
     let kept = read_config(node, KEPT).await?;
     let known = node_configs::known(folder, name)?;
     let has = |config: &str| change.is_in(config, name, known.as_ref());
+    let (is_in_force, is_kept) = (has(&in_force), has(&kept));
     let seen = fact(&standing);
     Ok(Fact {
         // The config in force is on trial: the node may go back.
         condition: match seen.condition {
-            Condition::Ready if has(&in_force) && !has(&kept) => Condition::Busy,
+            Condition::Ready if is_in_force && !is_kept => Condition::Busy,
             condition => condition,
         },
-        running: Some(match has(&in_force) && has(&kept) {
+        running: Some(match is_in_force && is_kept {
             true => change.release(),
             false => release_of(in_force.as_bytes()),
         }),

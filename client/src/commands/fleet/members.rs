@@ -7,7 +7,7 @@ use instar_client::{Failure, FailureKind};
 use instar_rollout::{MachineName, Member, Policy, Select, Wave};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{FleetLimits, Global};
+use crate::cli::{FleetLimits, FleetOver, Global};
 
 /// How a node is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,13 +80,9 @@ fn members(global: &Global, file: Option<&Path>) -> Result<Fleet, Failure> {
 }
 
 /// The fleet of a file or of the command line, with the limits of the command line as one more policy.
-pub(super) fn fleet(
-    global: &Global,
-    file: Option<&Path>,
-    limits: &FleetLimits,
-) -> Result<Fleet, Failure> {
-    let mut fleet = members(global, file)?;
-    fleet.policies.push(policy(limits));
+pub(super) fn fleet(global: &Global, over: &FleetOver) -> Result<Fleet, Failure> {
+    let mut fleet = members(global, over.fleet.as_deref())?;
+    fleet.policies.push(policy(&over.limits));
     Ok(fleet)
 }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use instar_api::instar::UpgradePlanResponse;
 use instar_client::{Failure, FailureKind};
-use instar_rollout::{Facts, MachineName, Record, Release, decide};
+use instar_rollout::{Decision, Facts, MachineName, Record, Release, decide};
 use instar_rollout_driver::{now, plan, target};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::look::{Brings, Nodes};
 use super::members;
@@ -28,47 +28,88 @@ pub(super) async fn run(global: &Global, arguments: &FleetRoll) -> Result<(), Fa
 }
 
 async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
-    let fleet = members::fleet(global, arguments.fleet.as_deref(), &arguments.limits)?;
+    let fleet = members::fleet(global, &arguments.over)?;
     let survey = survey(global, arguments, &fleet).await;
     let target = survey.target(&arguments.image)?;
-    let mut record = record(&target, &fleet)?;
-    let now = now();
-    record.observe(&survey.facts, now);
-    let decision = decide(&record, &survey.facts, now);
+    let preview = Preview::of(&target, &fleet, &survey.facts)?;
     let reason = |name: &MachineName| match survey.answers.get(name) {
         Some(Err(refused)) => format!("would refuse: {}", refused.chain()),
-        _ => decision
-            .reasons
-            .get(name)
-            .map(ToString::to_string)
-            .unwrap_or_default(),
+        _ => preview.reason(name),
     };
     global.output.show(
         || {
-            let rows = record.machines.iter().map(|(name, entry)| {
-                let runs = show::version(survey.facts.get(name));
-                vec![name.to_string(), entry.pool.clone(), runs, reason(name)]
-            });
-            let rows: Vec<_> = rows.collect();
-            let table = table(&["NODE", "POOL", "RUNS", "REASON"], &rows);
+            let table = preview.table(reason);
             format!("would roll {target} out; nothing has changed\n{table}")
         },
         || {
-            let nodes = record.machines.keys().map(|name| {
-                json!({
-                    "node": name.as_str(),
-                    "runs": show::version(survey.facts.get(name)),
-                    "reason": reason(name),
-                })
-            });
             json!({
                 "dry_run": true,
                 "version": target.version,
                 "digest": target.digest.map(|digest| digest.to_string()),
-                "nodes": nodes.collect::<Vec<_>>(),
+                "nodes": preview.nodes(reason).collect::<Vec<_>>(),
             })
         },
     )
+}
+
+/// What the engine would decide about a rollout that has not begun.
+pub(super) struct Preview<'a> {
+    facts: &'a Facts,
+    record: Record,
+    decision: Decision,
+}
+
+impl<'a> Preview<'a> {
+    pub(super) fn of(
+        target: &Release,
+        fleet: &members::Fleet,
+        facts: &'a Facts,
+    ) -> Result<Self, Failure> {
+        let mut record = record(target, fleet)?;
+        let now = now();
+        record.observe(facts, now);
+        let decision = decide(&record, facts, now);
+        Ok(Self {
+            facts,
+            record,
+            decision,
+        })
+    }
+
+    /// The names of the nodes.
+    pub(super) fn names(&self) -> impl Iterator<Item = &MachineName> {
+        self.record.machines.keys()
+    }
+
+    /// The engine's reason for a node.
+    pub(super) fn reason(&self, name: &MachineName) -> String {
+        let reason = self.decision.reasons.get(name);
+        reason.map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// A table of the nodes, each with a reason.
+    pub(super) fn table(&self, reason: impl Fn(&MachineName) -> String) -> String {
+        let rows = self.record.machines.iter().map(|(name, entry)| {
+            let runs = show::version(self.facts.get(name));
+            vec![name.to_string(), entry.pool.clone(), runs, reason(name)]
+        });
+        let rows: Vec<_> = rows.collect();
+        table(&["NODE", "POOL", "RUNS", "REASON"], &rows)
+    }
+
+    /// The same as JSON.
+    pub(super) fn nodes(
+        &self,
+        reason: impl Fn(&MachineName) -> String,
+    ) -> impl Iterator<Item = Value> {
+        self.names().map(move |name| {
+            json!({
+                "node": name.as_str(),
+                "runs": show::version(self.facts.get(name)),
+                "reason": reason(name),
+            })
+        })
+    }
 }
 
 /// Plans a new rollout. It is refused if a node would refuse the image.
@@ -78,7 +119,7 @@ pub(super) async fn rollout(global: &Global, arguments: &FleetRoll) -> Result<Ro
 }
 
 async fn planned(global: &Global, arguments: &FleetRoll) -> Result<Rollout, Failure> {
-    let fleet = members::fleet(global, arguments.fleet.as_deref(), &arguments.limits)?;
+    let fleet = members::fleet(global, &arguments.over)?;
     let survey = survey(global, arguments, &fleet).await;
     let target = survey.target(&arguments.image)?;
     let mut refusals = survey
