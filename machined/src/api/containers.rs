@@ -4,10 +4,11 @@ use instar_api::common::ContainerDriver;
 use instar_api::machine::{ContainerInfo, Stat};
 
 use super::container_facts::ContainerFacts;
-use super::pod_facts;
 
 /// The namespace by which clients ask for the machine's own containers.
 const NAMESPACE: &str = "system";
+/// The namespace by which clients ask for the containers of pods.
+pub(super) const POD_NAMESPACE: &str = "k8s.io";
 
 /// The containers that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,33 +25,47 @@ pub(super) enum Meant {
 pub(super) fn meant(namespace: &str, driver: ContainerDriver) -> Meant {
     match (driver, namespace) {
         (ContainerDriver::Containerd, "" | NAMESPACE) => Meant::Own,
-        (ContainerDriver::Cri, "" | pod_facts::NAMESPACE) => Meant::OfPods,
+        (ContainerDriver::Cri, "" | POD_NAMESPACE) => Meant::OfPods,
         _ => Meant::None,
     }
 }
 
-/// Converts a container for `Containers`.
-pub(super) fn info(container: &ContainerFacts) -> ContainerInfo {
-    ContainerInfo {
-        namespace: NAMESPACE.to_owned(),
-        id: container.name.clone(),
-        image: container.image.clone(),
-        pid: container.pid.unwrap_or(0),
-        status: container.phase.name().to_uppercase(),
-        pod_id: container.name.clone(),
-        name: container.name.clone(),
-        ..ContainerInfo::default()
+/// A container as clients see it: in `Containers`, and in `Stats`.
+pub(super) struct Shown {
+    pub(super) info: ContainerInfo,
+    pub(super) memory_bytes: u64,
+    pub(super) cpu_nanoseconds: u64,
+}
+
+impl Shown {
+    /// Converts it for `Stats`.
+    pub(super) fn into_stat(self) -> Stat {
+        Stat {
+            namespace: self.info.namespace,
+            id: self.info.id,
+            memory_usage: self.memory_bytes,
+            cpu_usage: self.cpu_nanoseconds,
+            pod_id: self.info.pod_id,
+            name: self.info.name,
+        }
     }
 }
 
-/// Converts a container for `Stats`.
-pub(super) fn stat(container: &ContainerFacts) -> Stat {
-    Stat {
-        namespace: NAMESPACE.to_owned(),
-        id: container.name.clone(),
-        memory_usage: container.memory_bytes,
-        cpu_usage: container.cpu_nanoseconds,
-        pod_id: container.name.clone(),
-        name: container.name.clone(),
+impl From<ContainerFacts> for Shown {
+    fn from(container: ContainerFacts) -> Self {
+        Self {
+            info: ContainerInfo {
+                namespace: NAMESPACE.to_owned(),
+                id: container.name.clone(),
+                image: container.image,
+                pid: container.pid.unwrap_or(0),
+                status: container.phase.name().to_uppercase(),
+                pod_id: container.name.clone(),
+                name: container.name,
+                ..ContainerInfo::default()
+            },
+            memory_bytes: container.memory_bytes,
+            cpu_nanoseconds: container.cpu_nanoseconds,
+        }
     }
 }

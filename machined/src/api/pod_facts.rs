@@ -1,15 +1,13 @@
 //! Facts about the containers of pods, and their words for clients: `Containers` and `Stats` for the driver CRI.
 
-use instar_api::machine::{ContainerInfo, Stat};
+use instar_api::machine::ContainerInfo;
 
 use super::container_facts::{cpu_time, first_process, read_number};
+use super::containers::{POD_NAMESPACE, Shown};
 use crate::config::Kubernetes;
 use crate::containers::Runtime;
 use crate::kubernetes::{PodContainer, pod_containers};
 use crate::services::Cgroup;
-
-/// The namespace by which clients ask for them.
-pub(super) const NAMESPACE: &str = "k8s.io";
 
 /// The facts about one container of a pod, or about the pod's sandbox.
 pub(super) struct PodFacts {
@@ -61,39 +59,26 @@ impl PodFacts {
     }
 }
 
-/// Converts a container for `Containers`.
-pub(super) fn info(facts: &PodFacts) -> ContainerInfo {
-    let container = &facts.container;
-    ContainerInfo {
-        namespace: NAMESPACE.to_owned(),
-        id: facts.id(),
-        image: container.image.clone(),
-        pid: facts.pid.unwrap_or(0),
-        status: facts.status().to_owned(),
-        pod_id: container.pod.clone(),
-        name: container
-            .name
-            .clone()
-            .unwrap_or_else(|| container.pod.clone()),
-        internal_id: container.id.clone(),
-        uid: container.pod_uid.clone(),
-        ..ContainerInfo::default()
-    }
-}
-
-/// Converts a container for `Stats`.
-pub(super) fn stat(facts: &PodFacts) -> Stat {
-    let container = &facts.container;
-    Stat {
-        namespace: NAMESPACE.to_owned(),
-        id: facts.id(),
-        memory_usage: facts.memory_bytes,
-        cpu_usage: facts.cpu_nanoseconds,
-        pod_id: container.pod.clone(),
-        name: container
-            .name
-            .clone()
-            .unwrap_or_else(|| container.pod.clone()),
+impl From<PodFacts> for Shown {
+    fn from(facts: PodFacts) -> Self {
+        let (id, status) = (facts.id(), facts.status().to_owned());
+        let container = facts.container;
+        Self {
+            info: ContainerInfo {
+                namespace: POD_NAMESPACE.to_owned(),
+                id,
+                image: container.image,
+                pid: facts.pid.unwrap_or(0),
+                status,
+                name: container.name.unwrap_or_else(|| container.pod.clone()),
+                pod_id: container.pod,
+                internal_id: container.id,
+                uid: container.pod_uid,
+                ..ContainerInfo::default()
+            },
+            memory_bytes: facts.memory_bytes,
+            cpu_nanoseconds: facts.cpu_nanoseconds,
+        }
     }
 }
 
@@ -116,12 +101,12 @@ mod tests {
             memory_bytes: 0,
             cpu_nanoseconds: 0,
         };
-        let sandbox = info(&facts(None, Some(7)));
+        let sandbox = Shown::from(facts(None, Some(7))).info;
         assert_eq!(
             (sandbox.id.as_str(), sandbox.status.as_str()),
             ("default/web-1", "SANDBOX_READY")
         );
-        let web = info(&facts(Some("web"), None));
+        let web = Shown::from(facts(Some("web"), None)).info;
         assert_eq!(web.id, "default/web-1:web:0123456789ab");
         assert_eq!(
             (web.pod_id.as_str(), web.status.as_str()),

@@ -16,6 +16,7 @@
 mod a_node;
 mod api_server;
 mod bootstrap;
+mod container_root;
 mod containerd;
 pub mod control_plane;
 mod extensions;

@@ -10,10 +10,11 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use serde::Deserialize;
 
+use super::container_root::{container_root, open_directory};
 use crate::services::Cgroup;
 
 /// The folder of bundles in the container of Kubernetes.
@@ -59,29 +60,17 @@ struct Linux {
 /// # Errors
 /// The container's files cannot be reached.
 pub fn pod_containers(container: u32, cgroup: &Cgroup) -> io::Result<Vec<PodContainer>> {
-    let root = open(
-        CWD,
-        &format!("/proc/{container}/root"),
-        ResolveFlags::empty(),
-    )?;
-    // Another process may have got the number before its root was opened.
-    if !cgroup.holds(container) {
+    let Some(root) = container_root(container, cgroup)? else {
         return Ok(Vec::new());
-    }
+    };
     read(&root)
-}
-
-/// Opens a directory.
-fn open(at: impl std::os::fd::AsFd, path: &str, resolve: ResolveFlags) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(openat2(at, path, flags, Mode::empty(), resolve)?)
 }
 
 /// No link is followed: a pod may have put it there.
 const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
 fn read(root: &OwnedFd) -> io::Result<Vec<PodContainer>> {
-    let bundles = match open(root, BUNDLES, WITHIN) {
+    let bundles = match open_directory(root, BUNDLES, OFlags::RDONLY, WITHIN) {
         Ok(bundles) => bundles,
         // No pod has run yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -140,6 +129,7 @@ fn parse(id: &str, config: &[u8]) -> Option<PodContainer> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use rustix::fs::CWD;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -157,6 +147,11 @@ mod tests {
             .to_string()
     }
 
+    fn opened(root: &Path) -> OwnedFd {
+        let path = root.to_str().unwrap();
+        open_directory(CWD, path, OFlags::PATH, ResolveFlags::empty()).unwrap()
+    }
+
     #[test]
     fn pods_and_their_containers_are_found_in_their_bundles() {
         let root = tempfile::tempdir().unwrap();
@@ -172,7 +167,7 @@ mod tests {
             fs::write(bundles.join(id).join("config.json"), text).unwrap();
         }
         symlink("b", bundles.join("link")).unwrap();
-        let opened = open(CWD, root.path().to_str().unwrap(), ResolveFlags::empty()).unwrap();
+        let opened = opened(root.path());
         let found = read(&opened).unwrap();
         let names: Vec<_> = found
             .iter()
@@ -187,7 +182,7 @@ mod tests {
     #[test]
     fn a_machine_without_pods_has_none() {
         let root = tempfile::tempdir().unwrap();
-        let opened = open(CWD, root.path().to_str().unwrap(), ResolveFlags::empty()).unwrap();
+        let opened = opened(root.path());
         assert_eq!(read(&opened).unwrap(), []);
     }
 }

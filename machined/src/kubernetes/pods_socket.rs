@@ -8,11 +8,10 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, mkdirat, statat, unlinkat};
 use rustix::io::Errno;
 
+use super::container_root::{container_root, open_directory};
 use crate::services::Cgroup;
 
 /// The directory of the socket, below /run of the container.
@@ -45,15 +44,9 @@ impl PodsSocket {
         container: u32,
         cgroup: &Cgroup,
     ) -> io::Result<Option<Self>> {
-        let root = open(
-            CWD,
-            &format!("/proc/{container}/root"),
-            ResolveFlags::empty(),
-        )?;
-        // Another process may have got the number before its root was opened.
-        if !cgroup.holds(container) {
+        let Some(root) = container_root(container, cgroup)? else {
             return Ok(None);
-        }
+        };
         if before.is_some_and(|before| before.container == container) && is_there(&root) {
             return Ok(None);
         }
@@ -65,10 +58,9 @@ impl PodsSocket {
     }
 }
 
-/// Opens a directory.
+/// Opens a directory to work below it.
 fn open(at: impl AsFd, path: &str, resolve: ResolveFlags) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(openat2(at, path, flags, Mode::empty(), resolve)?)
+    open_directory(at, path, OFlags::PATH, resolve)
 }
 
 /// Opens /run of a container. No link is followed: a pod may have put it there.
@@ -81,13 +73,13 @@ fn open_run(root: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Opens the directory of the socket. It is no link, and no mount of a pod.
-fn open_directory(run: &OwnedFd) -> io::Result<OwnedFd> {
+fn open_own(run: &OwnedFd) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     open(run, DIRECTORY, resolve)
 }
 
 fn is_there(root: &OwnedFd) -> bool {
-    let directory = open_run(root).and_then(|run| open_directory(&run));
+    let directory = open_run(root).and_then(|run| open_own(&run));
     directory.is_ok_and(|directory| {
         let found = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
@@ -101,7 +93,7 @@ fn listen(root: &OwnedFd) -> io::Result<OwnedFd> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let directory = open_directory(&run)?;
+    let directory = open_own(&run)?;
     match unlinkat(&directory, NAME, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno.into()),
@@ -114,6 +106,7 @@ fn listen(root: &OwnedFd) -> io::Result<OwnedFd> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use rustix::fs::CWD;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::os::unix::net::UnixStream;

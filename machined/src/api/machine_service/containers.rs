@@ -1,5 +1,6 @@
 //! Calls about containers: list and restart.
 
+use instar_api::common::ContainerDriver;
 use instar_api::machine as wire;
 use tonic::{Request, Response, Status};
 
@@ -9,8 +10,8 @@ use crate::api::blocking;
 use crate::api::caller::{self, Holder};
 use crate::api::caller_credentials::CallerCredentials;
 use crate::api::container_facts::{self, ContainerFacts};
-use crate::api::containers::{self, Meant, meant};
-use crate::api::pod_facts::{self, PodFacts};
+use crate::api::containers::{Meant, Shown, meant};
+use crate::api::pod_facts;
 
 pub(super) async fn containers(
     api: &MachineApi,
@@ -19,22 +20,10 @@ pub(super) async fn containers(
     let metadata = caller::reply_metadata(request.metadata());
     let holder = Holder::of(&request);
     let request = request.get_ref();
-    let containers = match meant(&request.namespace, request.driver()) {
-        Meant::Own => own(api, &holder)
-            .await?
-            .iter()
-            .map(containers::info)
-            .collect(),
-        Meant::OfPods => of_pods(&holder)
-            .await?
-            .iter()
-            .map(pod_facts::info)
-            .collect(),
-        Meant::None => Vec::new(),
-    };
+    let shown = shown(api, &holder, &request.namespace, request.driver()).await?;
     let message = wire::Container {
         metadata,
-        containers,
+        containers: shown.into_iter().map(|it| it.info).collect(),
     };
     Ok(Response::new(wire::ContainersResponse {
         messages: vec![message],
@@ -48,20 +37,11 @@ pub(super) async fn stats(
     let metadata = caller::reply_metadata(request.metadata());
     let holder = Holder::of(&request);
     let request = request.get_ref();
-    let stats = match meant(&request.namespace, request.driver()) {
-        Meant::Own => own(api, &holder)
-            .await?
-            .iter()
-            .map(containers::stat)
-            .collect(),
-        Meant::OfPods => of_pods(&holder)
-            .await?
-            .iter()
-            .map(pod_facts::stat)
-            .collect(),
-        Meant::None => Vec::new(),
+    let shown = shown(api, &holder, &request.namespace, request.driver()).await?;
+    let message = wire::Stats {
+        metadata,
+        stats: shown.into_iter().map(Shown::into_stat).collect(),
     };
-    let message = wire::Stats { metadata, stats };
     Ok(Response::new(wire::StatsResponse {
         messages: vec![message],
     }))
@@ -91,8 +71,25 @@ pub(super) async fn restart(
     }))
 }
 
-async fn of_pods(holder: &Holder) -> Result<Vec<PodFacts>, Status> {
-    blocking::once(holder, pod_facts::of_pods).await
+/// The containers that a request asks for.
+async fn shown(
+    api: &MachineApi,
+    holder: &Holder,
+    namespace: &str,
+    driver: ContainerDriver,
+) -> Result<Vec<Shown>, Status> {
+    Ok(match meant(namespace, driver) {
+        Meant::Own => own(api, holder)
+            .await?
+            .into_iter()
+            .map(Shown::from)
+            .collect(),
+        Meant::OfPods => {
+            let of_pods = blocking::once(holder, pod_facts::of_pods).await?;
+            of_pods.into_iter().map(Shown::from).collect()
+        }
+        Meant::None => Vec::new(),
+    })
 }
 
 async fn own(api: &MachineApi, holder: &Holder) -> Result<Vec<ContainerFacts>, Status> {
