@@ -212,7 +212,7 @@ e2e: image build ## Run the tests in virtual machines
 
 # One test at a time: each has a control plane and a machine of its own, whose pods have to be ready in time.
 .PHONY: test-kubernetes
-test-kubernetes: image kubernetes-base upgrade-image ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
+test-kubernetes: image kubernetes-base upgrade-image operator-image ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
 	@build/kubernetes-peers
 	@build/kubernetes-extensions
 	cargo build --locked $(TOOLS) -p instar-operator --bins

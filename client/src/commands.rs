@@ -50,6 +50,7 @@ mod wipe;
 use instar_client::Failure;
 
 use crate::cli::{Alarm, Cli, Command, Config, Etcd, Gen, Inspect};
+use crate::lines::Asked;
 
 /// Runs the command.
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
@@ -63,7 +64,11 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
             id: Some(id),
             follow,
             tail,
-        } => logs::run(&global, &id, follow, tail).await,
+            kubernetes,
+        } => {
+            let asked = Asked { follow, tail };
+            logs::run(&global, &id, asked, kubernetes).await
+        }
         Command::Logs { id: None, .. } => logs::names(&global).await,
         Command::Dmesg { follow, tail } => dmesg::run(&global, follow, tail).await,
         Command::Events { tail, actor_id } => events::run(&global, tail, actor_id).await,

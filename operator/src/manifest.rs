@@ -11,6 +11,8 @@ use crate::failure::Error;
 const NAME: &str = "instar-operator";
 /// The account whose tokens steer pools on the page, and its role.
 const PAGE: &str = "instar-operator-page";
+/// The ConfigMap with more variables of the environment, if there is one.
+const ENVIRONMENT: &str = "instar-operator-environment";
 
 /// What differs from one installation to another.
 #[derive(Clone, Copy, Debug)]
@@ -188,6 +190,8 @@ impl Place {
                 // No network reaches it: people come by `kubectl port-forward`, which is encrypted up to the pod.
                 {"name": "INSTAR_PAGE", "value": "127.0.0.1:8095"},
             ],
+            // A site's own, such as a proxy.
+            "envFrom": [{"configMapRef": {"name": ENVIRONMENT, "optional": true}}],
             "ports": [{"name": "metrics", "containerPort": 8080}],
             "livenessProbe": probe, "readinessProbe": probe,
             "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},

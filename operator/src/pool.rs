@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use instar_client::Failure;
@@ -25,7 +26,7 @@ use crate::failure::{Error, code};
 use crate::machines::PoolNodes;
 use crate::node::NodeView;
 use crate::policy::{self, Wanted};
-use crate::record_store::{Kept, RecordStore};
+use crate::record_store::{Kept, RecordStore, record};
 use crate::rollouts::{self, Next};
 use crate::shown::{self, Invalid};
 use crate::upgrade::{Drain, uncordon};
@@ -43,6 +44,7 @@ const ASKED: usize = 3;
 pub(crate) struct Keeper {
     cluster: Cluster,
     name: String,
+    uid: Option<String>,
     store: RecordStore,
     driver: Driver<RecordStore, PoolNodes>,
     wake: Rc<Notify>,
@@ -59,17 +61,35 @@ struct Checked {
     nodes: Vec<NodeView>,
 }
 
+impl Checked {
+    /// The image that nodes are to run. While a rollout brings the newest release of the channel, it is the image that it was begun with.
+    fn wanted<'a>(&'a self, known: Option<(&'a str, &Record)>) -> &'a str {
+        match (&self.newest, known) {
+            (Some(newest), Some((image, record))) if is_of(&record.target, newest) => image,
+            _ => &self.image,
+        }
+    }
+}
+
 impl Keeper {
-    pub(crate) fn new(cluster: Cluster, name: &str, wake: Rc<Notify>) -> Self {
+    /// Returns the keeper of this very object; another one of its name gets another keeper.
+    pub(crate) fn new(cluster: Cluster, pool: &Pool, wake: Rc<Notify>) -> Self {
+        let name = &pool.name_any();
         let api = Api::all(cluster.client.clone());
         let store = RecordStore::new(api, name, cluster.lease.clone());
         let machines = PoolNodes::new(cluster.clone(), name);
         let upgrades = cluster.upgrades.state();
-        let own = upgrades.iter().filter(|it| it.spec.pool == name);
+        let is_own = |it: &&Arc<NodeUpgrade>| {
+            it.owner_references()
+                .iter()
+                .any(|owner| Some(&owner.uid) == pool.uid().as_ref())
+        };
+        let own = upgrades.iter().filter(is_own);
         let written = own.map(|it| (it.name_any(), it.status.clone().unwrap_or_default()));
         Self {
             written: written.collect(),
-            name: name.to_owned(),
+            name: name.clone(),
+            uid: pool.uid(),
             driver: Driver::new(store.clone(), machines),
             cluster,
             store,
@@ -79,7 +99,9 @@ impl Keeper {
 
     /// Keeps the pool until it is deleted.
     pub(crate) async fn run(mut self) {
-        while let Some(pool) = self.cluster.pool(&self.name) {
+        while let Some(pool) = self.cluster.pool(&self.name)
+            && pool.uid() == self.uid
+        {
             let pause = match self.step(&pool).await {
                 Ok(pause) => pause,
                 Err(error) => {
@@ -208,17 +230,16 @@ impl Keeper {
         let rollout = kept.status.rollout.as_ref();
         let before = rollout.zip(kept.record.as_ref());
         let known = before.map(|(rollout, record)| (rollout.image.as_str(), record));
-        let image = match (&checked.newest, known) {
-            // A release that was withdrawn sends nobody back.
-            (Some(newest), Some((image, record))) if !is_older(&record.target, newest) => image,
-            _ => &checked.image,
-        };
+        let image = checked.wanted(known);
         let next = rollouts::next(image, known, &checked.nodes);
         if next == Next::GoOn {
             return Ok(None);
         }
         if checked.nodes.is_empty() {
-            return Ok(Some(Wait::For("no node fits the selector".to_owned())));
+            // All of them run a release that was withdrawn: it sends nobody back.
+            let runs_newer = checked.newest.is_some() && known.is_some();
+            let wait = || Wait::For("no node fits the selector".to_owned());
+            return Ok((!runs_newer).then(wait));
         }
         if let Some(first) = pool.spec.after.iter().find(|name| !self.is_updated(name)) {
             return Ok(Some(Wait::For(format!(
@@ -256,15 +277,32 @@ impl Keeper {
         Ok(None)
     }
 
+    /// Whether a pool runs what it names now. Its status may be of an older release of its channel.
     fn is_updated(&self, pool: &str) -> bool {
-        let pool = self.cluster.pool(pool);
-        let status = pool.as_ref().and_then(|pool| {
-            let status = pool.status.as_ref()?;
-            (status.observed_generation == pool.metadata.generation).then_some(status)
-        });
-        let conditions = status.map(|status| status.conditions.iter());
-        let mut conditions = conditions.into_iter().flatten();
-        conditions.any(|it| it.type_ == "Updated" && it.status == "True")
+        let Some(pool) = self.cluster.pool(pool) else {
+            return false;
+        };
+        let status = pool.status.as_ref();
+        let status = status.filter(|it| it.observed_generation == pool.metadata.generation);
+        let Some((status, rollout)) = status.and_then(|it| Some((it, it.rollout.as_ref()?))) else {
+            return false;
+        };
+        let is_meant = match policy::wanted(&pool.spec) {
+            Ok(Wanted::Image(image)) => image == rollout.image,
+            Ok(Wanted::Channel(name)) => {
+                let target = record(status).ok().flatten().map(|record| record.target);
+                let newest = self.of_channel(&name);
+                newest.is_ok_and(|(image, newest)| {
+                    image == rollout.image
+                        || target
+                            .zip(newest)
+                            .is_some_and(|(it, newest)| is_of(&it, &newest))
+                })
+            }
+            Err(_) => false,
+        };
+        let mut conditions = status.conditions.iter();
+        is_meant && conditions.any(|it| it.type_ == "Updated" && it.status == "True")
     }
 
     /// Asks nodes what the image is.
@@ -303,12 +341,14 @@ impl Keeper {
     /// Takes the wishes of the pool into the record. Without a valid pool nothing new begins.
     async fn take_in(&self, pool: &Pool, checked: &Result<Checked, Invalid>) -> Result<(), Error> {
         let take_in = |kept: &mut Kept| {
-            let Some(record) = &mut kept.record else {
+            let (Some(record), Some(rollout)) = (&mut kept.record, &kept.status.rollout) else {
                 return;
             };
             match checked {
                 Ok(checked) => {
-                    rollouts::take_in(record, &pool.spec, &checked.policy);
+                    let wanted = checked.wanted(Some((&rollout.image, &*record)));
+                    let is_meant = wanted == rollout.image;
+                    rollouts::take_in(record, &pool.spec, &checked.policy, is_meant);
                 }
                 Err(invalid) if !record.has_ended() => {
                     let why = format!("the pool is not valid: {}", invalid.message);
@@ -337,7 +377,7 @@ impl Keeper {
             let text = text?;
             Some(match rollouts::command(text) {
                 Some(command) => record.command(command).map_err(|error| error.to_string()),
-                None => Err("it is none of resume, abort and rollback".to_owned()),
+                None => Err("it is none of resume, retry, abort and rollback".to_owned()),
             })
         };
         let (told, _) = self.store.update(obey).await?;
@@ -409,28 +449,20 @@ impl Keeper {
             if shown.is_some_and(|shown| !shown::differs(shown, &wanted)) {
                 continue;
             }
+            let spec = NodeUpgradeSpec {
+                pool: self.name.clone(),
+                node: machine.as_str().to_owned(),
+                rollout: number,
+                to: round.record.target.version.clone(),
+            };
             if shown.is_none() {
-                let spec = NodeUpgradeSpec {
-                    pool: self.name.clone(),
-                    node: machine.as_str().to_owned(),
-                    rollout: number,
-                    to: round.record.target.version.clone(),
-                };
-                self.create(pool, &name, spec).await?;
+                self.create(pool, &name, &spec).await?;
             }
-            let api: Api<NodeUpgrade> = Api::all(self.cluster.client.clone());
-            // A field that is gone has to be named.
-            let status = json!({"status": {
-                "phase": wanted.phase, "reason": wanted.reason, "message": wanted.message,
-                "from": wanted.from, "began": wanted.began, "ended": wanted.ended,
-            }});
-            let patch = Patch::Merge(status);
-            let patched = api
-                .patch_status(&name, &PatchParams::default(), &patch)
-                .await;
-            patched.map_err(Error::calling(format!(
-                "nodeupgrade {name} cannot be written"
-            )))?;
+            if !self.write(&name, &wanted).await? {
+                // One of a pool of this name that was deleted: it went just now.
+                self.create(pool, &name, &spec).await?;
+                self.write(&name, &wanted).await?;
+            }
             if shown.is_none_or(|shown| shown.phase != wanted.phase) {
                 let to = &round.record.target.version;
                 let told = events::of_node(&wanted.phase, to, &wanted.message);
@@ -444,9 +476,31 @@ impl Keeper {
         Ok(())
     }
 
-    async fn create(&self, pool: &Pool, name: &str, spec: NodeUpgradeSpec) -> Result<(), Error> {
+    /// Writes the status of a NodeUpgrade. Returns whether it is there.
+    async fn write(&self, name: &str, wanted: &NodeUpgradeStatus) -> Result<bool, Error> {
         let api: Api<NodeUpgrade> = Api::all(self.cluster.client.clone());
-        let mut object = NodeUpgrade::new(name, spec);
+        // A field that is gone has to be named.
+        let status = json!({"status": {
+            "phase": wanted.phase, "reason": wanted.reason, "message": wanted.message,
+            "from": wanted.from, "began": wanted.began, "ended": wanted.ended,
+        }});
+        let patch = Patch::Merge(status);
+        let patched = api
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await;
+        match patched {
+            Ok(_) => Ok(true),
+            Err(error) if code(&error) == Some(404) => Ok(false),
+            Err(error) => {
+                let doing = format!("nodeupgrade {name} cannot be written");
+                Err(Error::calling(doing)(error))
+            }
+        }
+    }
+
+    async fn create(&self, pool: &Pool, name: &str, spec: &NodeUpgradeSpec) -> Result<(), Error> {
+        let api: Api<NodeUpgrade> = Api::all(self.cluster.client.clone());
+        let mut object = NodeUpgrade::new(name, spec.clone());
         object.metadata = ObjectMeta {
             name: Some(name.to_owned()),
             labels: Some([(POOL_LABEL.to_owned(), self.name.clone())].into()),
@@ -499,10 +553,9 @@ impl Wait {
     }
 }
 
-/// Whether a release is older than a version of a channel; one without an order is.
-fn is_older(release: &Release, newest: &Version) -> bool {
-    let version = release.version.parse::<Version>();
-    version.is_ok_and(|version| version < *newest)
+/// Whether a release has this version of a channel.
+fn is_of(release: &Release, newest: &Version) -> bool {
+    release.version.parse().as_ref() == Ok(newest)
 }
 
 fn selector(pool: &Pool) -> Result<Selector, Invalid> {

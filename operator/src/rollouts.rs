@@ -1,7 +1,8 @@
 //! When a new rollout begins, and what people's wishes mean for the one that is there. Pure.
 //!
 //! ```text
-//!  the pool names another image ────────────────────────────► a new rollout, once nothing of the old one is under way
+//!  the pool names another image ────────────────────────────► nothing new begins, and then a new rollout, once nothing of the old one is
+//!  (its channel may have withdrawn a release)                  under way
 //!  the rollout is done, and a node does not run its version ─► a new rollout of the same version: a node that joined, or was released
 //!  anything else ───────────────────────────────────────────► the rollout that is there
 //! ```
@@ -125,16 +126,25 @@ fn label(wave: &Wave) -> Option<&String> {
     }
 }
 
-/// The reason of a pause in the pool.
+/// The reasons of a pause in the pool.
 const PAUSED: &str = "spec.paused is set";
+const NOT_MEANT: &str = "the pool names another image, whose rollout comes next";
 
-/// Takes what the pool says now into the record. Returns whether anything changed.
-pub(crate) fn take_in(record: &mut Record, spec: &PoolSpec, policy: &Policy) -> bool {
+/// Takes what the pool says now into the record. `is_meant`: the pool still names the image of this rollout. Returns whether anything changed.
+pub(crate) fn take_in(
+    record: &mut Record,
+    spec: &PoolSpec,
+    policy: &Policy,
+    is_meant: bool,
+) -> bool {
     let before = record.clone();
     if !record.has_ended() {
         record.policies = policies(policy);
         record.approved = spec.approved_waves as usize;
-        record.paused = spec.paused.then(|| PAUSED.to_owned());
+        let is_over = !is_meant && record.phase == Phase::Rolling;
+        let paused = spec.paused.then_some(PAUSED);
+        let paused = paused.or_else(|| is_over.then_some(NOT_MEANT));
+        record.paused = paused.map(str::to_owned);
     }
     let changed = *record != before;
     if changed {
@@ -145,6 +155,7 @@ pub(crate) fn take_in(record: &mut Record, spec: &PoolSpec, policy: &Policy) -> 
 
 /// The texts of the annotation with a person's command.
 pub(crate) const RESUME: &str = "resume";
+pub(crate) const RETRY: &str = "retry";
 pub(crate) const ABORT: &str = "abort";
 pub(crate) const ROLLBACK: &str = "rollback";
 
@@ -152,6 +163,7 @@ pub(crate) const ROLLBACK: &str = "rollback";
 pub(crate) fn command(text: &str) -> Option<Command> {
     match text {
         RESUME => Some(Command::Resume),
+        RETRY => Some(Command::Retry),
         ABORT => Some(Command::Abort),
         ROLLBACK => Some(Command::Rollback("a person asked for it".to_owned())),
         _ => None,
@@ -317,8 +329,21 @@ mod tests {
         let wish =
             json!({"nodeSelector": {}, "image": "r/i:v2", "paused": true, "approvedWaves": 2});
         let wish: PoolSpec = serde_json::from_value(wish).unwrap();
-        assert!(take_in(&mut record, &wish, &Policy::default()));
+        assert!(take_in(&mut record, &wish, &Policy::default(), true));
         assert_eq!((record.paused.is_some(), record.approved), (true, 2));
-        assert!(!take_in(&mut record, &wish, &Policy::default()));
+        assert!(!take_in(&mut record, &wish, &Policy::default(), true));
+    }
+
+    #[test]
+    fn nothing_new_begins_with_an_image_that_the_pool_names_no_more() {
+        let mut record = record(&[node("n1", "v1"), node("n2", "v1")]);
+        let wish = json!({"nodeSelector": {}, "image": "r/i:v3"});
+        let wish: PoolSpec = serde_json::from_value(wish).unwrap();
+        assert!(take_in(&mut record, &wish, &Policy::default(), false));
+        assert_eq!(record.paused.as_deref(), Some(NOT_MEANT));
+        // A person's way back goes on.
+        record.phase = Phase::GoingBack { why: String::new() };
+        take_in(&mut record, &wish, &Policy::default(), false);
+        assert_eq!(record.paused, None);
     }
 }

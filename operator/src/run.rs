@@ -296,20 +296,27 @@ impl Keepers {
         };
         for pool in self.cluster.pools.state() {
             let name = pool.name_any();
-            let wake = wakers.entry(name.clone()).or_insert_with(|| {
+            wakers.entry(name.clone()).or_insert_with(|| {
                 let wake = Rc::new(Notify::new());
-                self.keep(&name, wake.clone());
+                self.keep(name, wake.clone());
                 wake
             });
+        }
+        // Those of deleted pools too: they notice, and end.
+        for wake in wakers.values() {
             wake.notify_one();
         }
     }
 
-    fn keep(&self, name: &str, wake: Rc<Notify>) {
-        let keeper = Keeper::new(self.cluster.clone(), name, wake);
-        let (wakers, name) = (self.wakers.clone(), name.to_owned());
+    /// Keeps the pools of a name, one after the other, until there is none.
+    fn keep(&self, name: String, wake: Rc<Notify>) {
+        let (wakers, cluster) = (self.wakers.clone(), self.cluster.clone());
         tokio::task::spawn_local(async move {
-            keeper.run().await;
+            while let Some(pool) = cluster.pool(&name) {
+                Keeper::new(cluster.clone(), &pool, wake.clone())
+                    .run()
+                    .await;
+            }
             if let Some(wakers) = &mut *wakers.borrow_mut() {
                 wakers.remove(&name);
             }

@@ -1,6 +1,6 @@
 //! What a person can have a rollout do.
 
-use crate::entry::Entry;
+use crate::entry::{Entry, Step};
 use crate::machine::MachineName;
 use crate::record::{Phase, Record};
 
@@ -11,6 +11,8 @@ pub enum Command {
     Pause(String),
     /// Go on after a pause, or after a halt.
     Resume,
+    /// Have machines that failed try again, after a halt or after the end.
+    Retry,
     /// End the rollout; machines that are under way come to their end.
     Abort,
     /// Have machines that run the version go back.
@@ -32,6 +34,9 @@ pub enum Refused {
     /// It goes back already.
     #[error("the rollout goes back: it can be paused, resumed or aborted")]
     GoesBack,
+    /// No machine has failed.
+    #[error("no machine has failed, so none has to try again")]
+    NoFailure,
     /// There is no such machine.
     #[error("{0} is no machine of this rollout")]
     NoMachine(MachineName),
@@ -56,9 +61,15 @@ impl Record {
                 self.phase = Phase::GoingBack { why };
                 self.paused = None;
             }
+            // As well, unless the end was a person's.
+            Command::Retry if !goes_back && (!ends || self.phase == Phase::Done) => {
+                self.retry()?;
+            }
             _ if ends => return Err(Refused::Ended),
-            Command::Rollback(_) | Command::Approve if goes_back => return Err(Refused::GoesBack),
-            Command::Rollback(_) => return Err(Refused::Ended),
+            Command::Rollback(_) | Command::Approve | Command::Retry if goes_back => {
+                return Err(Refused::GoesBack);
+            }
+            Command::Rollback(_) | Command::Retry => return Err(Refused::Ended),
             Command::Pause(why) => self.paused = Some(why),
             Command::Resume => {
                 self.paused = None;
@@ -77,6 +88,23 @@ impl Record {
         }
         self.stalled = None;
         self.revision += 1;
+        Ok(())
+    }
+
+    /// Their failures do not count any more: another one stops the rollout again.
+    fn retry(&mut self) -> Result<(), Refused> {
+        if self.failures() == 0 {
+            return Err(Refused::NoFailure);
+        }
+        for entry in self.machines.values_mut() {
+            if matches!(entry.step, Step::Failed { .. }) {
+                entry.step = Step::Waiting;
+                entry.began = None;
+            }
+        }
+        self.forgiven = 0;
+        self.paused = None;
+        self.phase = Phase::Rolling;
         Ok(())
     }
 

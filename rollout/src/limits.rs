@@ -125,6 +125,9 @@ fn wave_before(
         let Step::Updated { at } = entry.step else {
             continue;
         };
+        if hold(name, entry, candidate.facts).is_some() {
+            continue;
+        }
         // It has to be well when the next wave begins, not only once.
         let is_well = Candidate {
             name,
@@ -188,17 +191,18 @@ fn too_fast(policy: &Policy, machines: &Machines<'_>, now: Moment) -> Option<Rea
     (now < until).then_some(Reason::Rate(until))
 }
 
-/// Machines out of service count, whether by the rollout's hand or by themselves.
+/// Machines out of service count, whether by the rollout's hand or by themselves; but who is held is not waited for.
 fn full(policy: &Policy, machines: &Machines<'_>, facts: &Facts) -> Option<Reason> {
     let most = policy.most_at_once(machines.len());
-    let is_well = |name| {
+    let is_well = |name: &MachineName| {
         facts
             .get(name)
             .is_some_and(|fact: &Fact| fact.condition == Condition::Ready)
     };
-    let by_itself = machines
-        .iter()
-        .filter(|(name, entry)| !entry.step.is_under_way() && !is_well(*name));
+    let is_out = |(name, entry): &&(&MachineName, &Entry)| {
+        !entry.step.is_under_way() && !is_well(name) && hold(name, entry, facts).is_none()
+    };
+    let by_itself = machines.iter().filter(is_out);
     let by_itself: Vec<&MachineName> = by_itself.map(|(name, _)| *name).collect();
     let under_way = machines
         .iter()

@@ -17,6 +17,7 @@ mod manifests_of_config;
 mod node;
 mod node_upgrades;
 mod operator;
+mod operator_pods;
 mod own_cluster;
 mod pool_page;
 mod publisher;
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     instar_tests::run(areas().into_iter().flatten().collect())
 }
 
-fn areas() -> [Vec<Test>; 13] {
+fn areas() -> [Vec<Test>; 14] {
     [
         cluster_api::tests(),
         control_plane::tests(),
@@ -49,6 +50,7 @@ fn areas() -> [Vec<Test>; 13] {
         manifests_of_config::tests(),
         node::tests(),
         node_upgrades::tests(),
+        operator_pods::tests(),
         pool_page::tests(),
         recovery::tests(),
         restart::tests(),

@@ -165,6 +165,7 @@ async fn pods_and_kubelet_are_told_of(node: &Node, scratch: &Scratch) -> Outcome
     let operator = Operator::of(node, scratch)?;
     its_pods_are_listed(&operator).await?;
     it_tells_what_they_use(&operator).await?;
+    their_logs_are_read(&operator).await?;
     kubelet_says_what_it_does(&operator).await
 }
 
@@ -186,6 +187,22 @@ async fn it_tells_what_they_use(operator: &Operator<'_>) -> Outcome {
     let is_server = |it: &&Value| it["id"].to_string().contains("default/server:server:");
     let server = stats.iter().find(is_server).context("no server")?;
     ensure!(server["memory_bytes"].as_u64() > Some(0), "{stats:#?}");
+    Ok(())
+}
+
+async fn their_logs_are_read(operator: &Operator<'_>) -> Outcome {
+    let said = operator
+        .run(&["logs", "-k", "default/server:server"])
+        .await?;
+    ensure!(
+        said.output.contains("stdout F greeter: listening"),
+        "{said:?}"
+    );
+    let said = operator
+        .run(&["logs", "-k", "default/nobody:server"])
+        .await?;
+    let names_others = said.complaint.contains("default/server:server");
+    ensure!(said.code != Some(0) && names_others, "{said:?}");
     Ok(())
 }
 

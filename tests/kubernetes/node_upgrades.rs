@@ -12,9 +12,9 @@ use instar_tests::{
 };
 
 use self::fleet::Fleet;
-pub(crate) use self::fleet::{BROKEN, REASON, join, push_versions};
-pub(crate) use self::told::granted;
-use self::told::{Told, column, has_event, is_told};
+pub(crate) use self::fleet::{BROKEN, NAMES, REASON, boot, join, push_versions};
+use self::told::{Told, has_event};
+pub(crate) use self::told::{column, granted, is_told};
 use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -44,7 +44,7 @@ async fn pools_without_machines_tell_what_they_wait_for(scratch: Scratch) -> Out
 }
 
 /// A pool over nodes with this label.
-fn pool(name: &str, label: &str, image: &str, rest: &str) -> String {
+pub(crate) fn pool(name: &str, label: &str, image: &str, rest: &str) -> String {
     format!(
         "apiVersion: instar.dev/v1alpha1\nkind: Pool\nmetadata: {{name: {name}}}\n\
          spec:\n  nodeSelector: {{matchLabels: {{rack: {label}}}}}\n  image: {image}\n{rest}"
@@ -276,6 +276,8 @@ async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
         they_are_evicted_before_the_upgrade(&fleet),
         a_person_sends_the_nodes_back(&fleet),
         a_persons_cordon_stays(&fleet),
+        a_node_that_failed_tries_again_when_a_person_says_so(&fleet),
+        a_pool_that_is_made_again_is_another_one(&fleet),
         a_channel_that_cannot_be_read_says_why(&fleet),
         every_right_was_used(&fleet),
     ]
@@ -411,6 +413,30 @@ async fn a_persons_cordon_stays(fleet: &Fleet) -> Outcome {
         .await?;
     ensure!(fleet.is_cordoned(held)?, "{held} was uncordoned");
     Ok(())
+}
+
+/// The other node is still cordoned. Its reason of a failure goes with the retry, and comes back with the next failure.
+async fn a_node_that_failed_tries_again_when_a_person_says_so(fleet: &Fleet) -> Outcome {
+    let upgrade = format!("lab.{}.7", fleet::NAMES[1]);
+    fleet.roll(&fleet.image(BROKEN), "")?;
+    fleet.told("Halted", REASON).await?;
+    fleet.wait_for_phase(&upgrade, "Failed").await?;
+    fleet.command("retry").await?;
+    fleet.wait_for_phase(&upgrade, "Upgrading").await?;
+    fleet.told("Halted", REASON).await
+}
+
+/// Its rollout begins anew, although the object has the same name and text as the one before, which was never changed.
+async fn a_pool_that_is_made_again_is_another_one(fleet: &Fleet) -> Outcome {
+    let kubectl = fleet.cluster.plane.kubectl();
+    let image = fleet.image(BROKEN);
+    for _ in 0..2 {
+        kubectl.run(&["delete", "pool", "lab"])?;
+        fleet.roll(&image, "")?;
+        fleet.told("Halted", REASON).await?;
+    }
+    let upgrade = format!("lab.{}.1", fleet::NAMES[1]);
+    fleet.wait_for_phase(&upgrade, "Failed").await
 }
 
 async fn a_channel_that_cannot_be_read_says_why(fleet: &Fleet) -> Outcome {

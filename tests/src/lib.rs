@@ -120,10 +120,10 @@ pub use initramfs::Initramfs;
 pub use installers::INSTALLER;
 pub use instarctl::{Instarctl, Said};
 pub use kubernetes::{
-    CapiExtension, ClusterApi, ControlPlane, ExtensionSource, FleetOperator, KUBERNETES_BASE,
+    CapiExtension, ClusterApi, ControlPlane, ExtensionSource, FleetOperator, Helm, KUBERNETES_BASE,
     Kubectl, ObjectServer, PAUSE, TokenRights, cluster_section, extension_file,
     install_fleet_operator, kubernetes_version, push_base, push_control_plane, push_core_dns,
-    push_extension, push_extension_with, push_kubectl, push_kured, push_pause,
+    push_extension, push_extension_with, push_kubectl, push_kured, push_operator_image, push_pause,
     push_system_upgrade_controller, push_upgrade_image, worker_config,
 };
 pub use log_receiver::LogReceiver;

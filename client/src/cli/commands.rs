@@ -52,6 +52,9 @@ pub(crate) enum Command {
         /// Print only the last N lines
         #[arg(long, value_name = "LINES", requires = "id")]
         tail: Option<u32>,
+        /// Show the log of a pod's container, as `containers -k` names it: NAMESPACE/POD:CONTAINER
+        #[arg(short, long, requires = "id")]
+        kubernetes: bool,
     },
     /// Show the kernel log
     Dmesg {

@@ -70,6 +70,8 @@ pub(crate) enum Fleet {
     },
     /// Go on after a pause, or after the rollout has stopped by itself
     Resume(FleetState),
+    /// Have nodes that failed try again, and go on
+    Retry(FleetState),
     /// End the rollout; nodes keep the version that they run
     Abort(FleetState),
     /// Have all nodes that run the new version go back to the one before

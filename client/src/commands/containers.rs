@@ -15,7 +15,7 @@ const NAMESPACE: &str = "system";
 const KUBERNETES: &str = "k8s.io";
 
 /// The namespace and driver by which containers are asked for.
-fn asked(kubernetes: bool) -> (String, i32) {
+pub(super) fn asked(kubernetes: bool) -> (String, i32) {
     match kubernetes {
         true => (KUBERNETES.to_owned(), ContainerDriver::Cri.into()),
         false => (NAMESPACE.to_owned(), ContainerDriver::Containerd.into()),

@@ -66,6 +66,7 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
             let command = Command::Pause(reason.clone());
             tell(global, state, command)
         }
+        Fleet::Retry(state) => tell_and_drive(global, state, Command::Retry).await,
         Fleet::Resume(state) => tell_and_drive(global, state, Command::Resume).await,
         Fleet::Abort(state) => tell(global, state, Command::Abort),
         Fleet::Rollback { reason, state } => {

@@ -1,35 +1,39 @@
 //! `logs`: the log of a service, or the names of all logs.
 
-use instar_api::common::ContainerDriver;
 use instar_api::machine::LogsRequest;
 use instar_client::Failure;
 use serde_json::json;
 
+use super::containers;
 use crate::cli::Global;
 use crate::lines::{Asked, Part};
 use crate::output::table;
 use crate::{lines, target};
 
-/// The namespace of services' logs.
-const NAMESPACE: &str = "system";
 /// Tail length for the whole log.
 const ALL: i32 = -1;
 
 pub(super) async fn run(
     global: &Global,
     id: &str,
-    follow: bool,
-    tail: Option<u32>,
+    requested: Asked<Option<u32>>,
+    kubernetes: bool,
 ) -> Result<(), Failure> {
     let node = target::one(global).await?;
-    let tail = tail.map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL));
-    let requested = Asked { follow, tail };
+    let tail = requested
+        .tail
+        .map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL));
+    let requested = Asked {
+        follow: requested.follow,
+        tail,
+    };
+    let (namespace, driver) = containers::asked(kubernetes);
     let ask = async |part: Part| {
         let asked = part.of(requested, ALL);
         let request = LogsRequest {
-            namespace: NAMESPACE.to_owned(),
+            namespace: namespace.clone(),
             id: id.to_owned(),
-            driver: ContainerDriver::Containerd.into(),
+            driver,
             follow: asked.follow,
             tail_lines: asked.tail,
         };

@@ -1,5 +1,7 @@
 //! `Logs` and `Dmesg`: stream output as chunks of bytes.
 
+use std::time::Duration;
+
 use instar_api::common::{Data, Metadata};
 use instar_api::machine::{DmesgRequest, LogsRequest};
 use tokio::sync::mpsc;
@@ -11,10 +13,14 @@ use super::blocking;
 use super::caller::Holder;
 use super::kernel_log::KernelLog;
 use crate::config_source::Secrets;
+use crate::kubernetes::{NotAName, PodContainerName, PodLog, pod_log_names};
 use crate::services::{LogDisk, LogRing, OldLines, Tail};
 
 /// Limit on the chunks that wait for one reader. A slow reader makes only its own task wait.
 const AHEAD: usize = 16;
+
+/// The pause between two looks at the end of a pod's log.
+const LOOK: Duration = Duration::from_millis(500);
 
 type Chunks = ReceiverStream<Result<Data, Status>>;
 
@@ -25,6 +31,72 @@ fn chunk(metadata: &Option<Metadata>, bytes: Vec<u8>) -> Data {
     }
 }
 
+/// Streams the log of a pod's container.
+pub(super) async fn of_pod(
+    request: &LogsRequest,
+    holder: Holder,
+    metadata: Option<Metadata>,
+) -> Result<Chunks, Status> {
+    let name: PodContainerName = request
+        .id
+        .parse()
+        .map_err(|error: NotAName| Status::invalid_argument(error.to_string()))?;
+    let (wanted, tail) = (name.clone(), tail(request));
+    let opened = blocking::once(&holder, move || Ok(PodLog::open(&wanted, tail)?)).await?;
+    let Some(log) = opened else {
+        let names = blocking::once(&holder, || Ok(pod_log_names()?)).await?;
+        return Err(Status::not_found(no_log(&name, &names)));
+    };
+    let follow = request.follow;
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    crate::base::task::spawn(async move {
+        let mut log = log;
+        loop {
+            let read = move || {
+                let bytes = log.next_chunk()?;
+                Ok((log, bytes))
+            };
+            let bytes;
+            (log, bytes) = match blocking::once(&holder, read).await {
+                Ok(read) => read,
+                Err(status) => {
+                    // If the reader has disconnected, nobody is left to tell.
+                    let _ = sender.send(Err(status)).await;
+                    return;
+                }
+            };
+            let goes_on = match bytes.is_empty() {
+                true if follow => tokio::select! {
+                    () = tokio::time::sleep(LOOK) => true,
+                    () = sender.closed() => false,
+                },
+                true => false,
+                false => sender.send(Ok(chunk(&metadata, bytes))).await.is_ok(),
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    });
+    Ok(ReceiverStream::new(receiver))
+}
+
+/// The words for a container that has no log.
+fn no_log(name: &PodContainerName, names: &[PodContainerName]) -> String {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    match names.is_empty() {
+        true => format!("{name} has no log on this machine, nor has any other pod"),
+        false => format!(
+            "{name} has no log on this machine; there are: {}",
+            names.join(", ")
+        ),
+    }
+}
+
+fn tail(request: &LogsRequest) -> Tail {
+    usize::try_from(request.tail_lines).map_or(Tail::All, Tail::Lines)
+}
+
 /// Streams a service's output: first from disk, then from memory, then new lines.
 pub(super) fn service(
     log: &LogRing,
@@ -33,8 +105,7 @@ pub(super) fn service(
     holder: Holder,
     metadata: Option<Metadata>,
 ) -> Chunks {
-    let tail = usize::try_from(request.tail_lines).map_or(Tail::All, Tail::Lines);
-    let mut reader = log.read(tail);
+    let mut reader = log.read(tail(request));
     let (follow, name) = (request.follow, request.id.clone());
     let (sender, receiver) = mpsc::channel(AHEAD);
     crate::base::task::spawn(async move {

@@ -76,7 +76,7 @@ impl MachineService for MachineApi {
     }
 
     async fn logs(&self, request: Request<wire::LogsRequest>) -> Reply<BoxStream<Data>> {
-        streams::logs(self, request)
+        streams::logs(self, request).await
     }
 
     async fn logs_containers(&self, request: Request<()>) -> Reply<wire::LogsContainersResponse> {

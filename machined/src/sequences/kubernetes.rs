@@ -181,20 +181,30 @@ impl Keeper {
                         reboot_required: self.reboot_required(),
                     };
                     self.carry_out_if_new(kubernetes, next, &mut problems).await;
-                    self.plane
-                        .tend(
-                            configured,
-                            kubernetes,
-                            &node,
-                            &self.in_cluster.readiness,
-                            &mut problems,
-                        )
+                    self.tend_plane(configured, kubernetes, &node, &mut problems)
                         .await;
                 }
                 Err(error) => problems.push(format!("{error:#}")),
             }
         }
         self.show(kubernetes, &node, services, problems).await;
+    }
+
+    /// Without EPHEMERAL, as before its mount and in a reset, nobody knows whether the cluster has begun: then nobody is told to begin one.
+    async fn tend_plane(
+        &mut self,
+        configured: &Arc<Configured>,
+        kubernetes: &Kubernetes,
+        node: &str,
+        problems: &mut Vec<String>,
+    ) {
+        if !self.machine.disk.status().borrow().var_mounted {
+            return;
+        }
+        let readiness = &self.in_cluster.readiness;
+        self.plane
+            .tend(configured, kubernetes, node, readiness, problems)
+            .await;
     }
 
     async fn carry_out_if_new(

@@ -201,7 +201,10 @@ impl OldLines {
 }
 
 /// Returns where the last `count` lines before `end` begin; None if there are fewer lines, whose number is subtracted from `count`.
-fn start_of_last(mut file: &File, end: u64, count: &mut usize) -> io::Result<Option<u64>> {
+///
+/// # Errors
+/// The file cannot be read.
+pub fn start_of_last(mut file: &File, end: u64, count: &mut usize) -> io::Result<Option<u64>> {
     if *count == 0 {
         return Ok(Some(end));
     }

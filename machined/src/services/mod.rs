@@ -21,7 +21,7 @@ pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
 pub use health::{HealthCheck, Probe, reach};
 pub use log_disk::LogDisk;
-pub use log_files::OldLines;
+pub use log_files::{OldLines, start_of_last};
 pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
 pub use own::MACHINED;
 pub(crate) use own_process::OwnProcess;

@@ -22,7 +22,7 @@ pub const CORDONED_BY: &str = "instar.dev/cordoned-by";
 pub const HOLD: &str = "instar.dev/hold";
 /// The annotation of a node whose API is elsewhere than at port 50000 of its InternalIP: host, or host:port.
 pub const API_ADDRESS: &str = "instar.dev/api-address";
-/// The annotation of a pool with a person's command: `resume`, `abort` or `rollback`.
+/// The annotation of a pool with a person's command: `resume`, `retry`, `abort` or `rollback`.
 pub const COMMAND: &str = "instar.dev/command";
 /// The label of a NodeUpgrade with the name of its pool.
 pub const POOL_LABEL: &str = "instar.dev/pool";

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::api::{COMMAND, HOLD, Pool};
-use crate::rollouts::{ABORT, RESUME, ROLLBACK};
+use crate::rollouts::{ABORT, RESUME, RETRY, ROLLBACK};
 
 /// A change: a merge patch.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +38,7 @@ pub(super) fn press(
         Command::Pause(_) => Ok(paused(pool, true)),
         Command::Resume => resume(pool, record),
         Command::Approve => approve(pool, record),
+        Command::Retry => ordered(pool, record, command, RETRY),
         Command::Abort => ordered(pool, record, command, ABORT),
         Command::Rollback(_) => ordered(pool, record, command, ROLLBACK),
         Command::Hold(node, why) => Ok(Press::Hold {

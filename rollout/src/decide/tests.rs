@@ -126,6 +126,64 @@ fn a_machine_that_is_away_counts() {
 }
 
 #[test]
+fn who_is_held_is_not_waited_for() {
+    let mut fleet = Fleet::new("x x x", at_once(1));
+    fleet.fact("c").condition = Condition::Away("switched off".to_owned());
+    assert_eq!(fleet.round(), "");
+    let hold = crate::Command::Hold("c".into(), "in repair".to_owned());
+    fleet.record.command(hold).unwrap();
+    assert_eq!(fleet.round(), "a");
+    fleet.updated("a");
+    assert_eq!(fleet.round(), "b");
+    fleet.updated("b");
+    fleet.round();
+    assert_eq!(fleet.record.phase, Phase::Done);
+}
+
+#[test]
+fn a_canary_that_is_taken_out_does_not_hold_up_the_next_wave() {
+    let canary = Wave {
+        select: Select::Label("name=a".to_owned()),
+        soak: Seconds(0),
+    };
+    let policy = Policy {
+        waves: vec![canary],
+        ..at_once(1)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    assert_eq!(fleet.round(), "a");
+    fleet.updated("a");
+    fleet.record.observe(&fleet.facts, fleet.now);
+    fleet.fact("a").condition = Condition::Away("it is not in the cluster".to_owned());
+    assert_eq!(fleet.round(), "", "it is not well");
+    fleet.fact("a").hold = Some("it is not in the cluster".to_owned());
+    assert_eq!(fleet.round(), "b");
+}
+
+#[test]
+fn machines_that_failed_try_again_when_a_person_says_so() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    assert_eq!(fleet.round(), "a");
+    fleet.failed("a");
+    assert_eq!(fleet.round(), "");
+    fleet.record.command(crate::Command::Retry).unwrap();
+    assert_eq!(fleet.round(), "a");
+    fleet.failed("a");
+    assert_eq!(fleet.round(), "");
+    assert!(
+        matches!(fleet.record.phase, Phase::Halted { .. }),
+        "it counts anew"
+    );
+    fleet.record.command(crate::Command::Resume).unwrap();
+    assert_eq!(fleet.round(), "b");
+    fleet.updated("b");
+    fleet.round();
+    assert_eq!(fleet.record.phase, Phase::Done);
+    fleet.record.command(crate::Command::Retry).unwrap();
+    assert_eq!(fleet.round(), "a", "after the end, too");
+}
+
+#[test]
 fn a_share_and_a_number_both_hold() {
     let policy = Policy {
         share: Some(Percent::try_from(60).unwrap()),

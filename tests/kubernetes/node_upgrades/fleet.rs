@@ -17,7 +17,7 @@ use crate::manifests;
 use crate::shown::is_ready;
 
 /// The nodes, in the order in which they go.
-pub(super) const NAMES: [&str; 2] = ["worker-1", "worker-2"];
+pub(crate) const NAMES: [&str; 2] = ["worker-1", "worker-2"];
 /// The version that gives itself up, and why.
 pub(crate) const BROKEN: &str = "v0.3.0";
 pub(crate) const REASON: &str = "the moon is full";
@@ -223,7 +223,8 @@ impl Fleet {
     }
 }
 
-async fn boot(
+/// Boots the machines, and has them join.
+pub(crate) async fn boot(
     cluster: &Cluster,
     identity: &Identity,
     scratch: &Scratch,

@@ -31,13 +31,13 @@ impl Told {
 }
 
 /// A field of an object's status; empty if it has none.
-pub(super) fn column(object: &Value, name: &str) -> String {
+pub(crate) fn column(object: &Value, name: &str) -> String {
     let column = object["status"][name].as_str();
     column.unwrap_or_default().to_owned()
 }
 
 /// Waits until a pool is in a phase, and says this of its present generation.
-pub(super) async fn is_told(plane: &ControlPlane, pool: &str, phase: &str, words: &str) -> Outcome {
+pub(crate) async fn is_told(plane: &ControlPlane, pool: &str, phase: &str, words: &str) -> Outcome {
     eventually(&format!("{pool} is {phase}: {words}"), || {
         let Told(shown) = Told::of(plane, pool)?;
         let status = &shown["status"];

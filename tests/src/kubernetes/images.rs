@@ -11,6 +11,8 @@ use crate::workspace::{guest_program, target_directory};
 pub const KUBERNETES_BASE: &str = "instar/kubernetes";
 /// The repository of the image with which jobs upgrade their node.
 const UPGRADE: &str = "instar/upgrade";
+/// The repository of the image of the operator.
+const OPERATOR: &str = "instar/operator";
 /// The image that containerd gives each pod, as it names it by itself.
 pub const PAUSE: &str = "pause:3.10.2";
 
@@ -29,6 +31,15 @@ pub fn push_upgrade_image(registry: &Registry, tags: &[&str]) -> Result<String> 
         registry.push_layout(&layout, UPGRADE, tag)?;
     }
     Ok(registry.image_for_guest(UPGRADE))
+}
+
+/// Pushes the image of the operator, as `make operator-image` writes it, with these tags; returns its name in a guest, without a tag.
+pub fn push_operator_image(registry: &Registry, tags: &[&str]) -> Result<String> {
+    let layout = target_directory().join("image/operator");
+    for tag in tags {
+        registry.push_layout(&layout, OPERATOR, tag)?;
+    }
+    Ok(registry.image_for_guest(OPERATOR))
 }
 
 /// Pushes the image of a process that only waits.

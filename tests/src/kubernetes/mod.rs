@@ -16,6 +16,7 @@ mod cluster_api;
 mod control_plane;
 mod extensions;
 mod fleet_operator;
+mod helm;
 mod images;
 mod kubectl;
 mod object_server;
@@ -28,7 +29,10 @@ pub use cluster_api::{CapiExtension, ClusterApi};
 pub use control_plane::ControlPlane;
 pub use extensions::{extension_file, push_extension, push_extension_with};
 pub use fleet_operator::{FleetOperator, install_fleet_operator};
-pub use images::{KUBERNETES_BASE, PAUSE, push_base, push_pause, push_upgrade_image};
+pub use helm::Helm;
+pub use images::{
+    KUBERNETES_BASE, PAUSE, push_base, push_operator_image, push_pause, push_upgrade_image,
+};
 pub use kubectl::Kubectl;
 pub use object_server::{ObjectServer, TokenRights};
 pub use own_cluster::{cluster_section, kubernetes_version, push_control_plane, push_core_dns};

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use super::control_plane::ControlPlane;
+use crate::HOST_FOR_GUEST;
 use crate::identity::Identity;
 use crate::machine_config::MachineConfig;
 
@@ -102,7 +103,7 @@ impl MachineConfig {
 
 fn main_document(identity: &Identity, token: &str) -> String {
     format!(
-        "version: v1alpha1\ndebug: false\npersist: true\nmachine:\n  type: worker\n  token: cmcjxo.o84o2hz4vnh6771m\n  ca:\n    crt: {}\n    key: \"{}\"\n  certSANs:\n    - 127.0.0.1\n  features:\n    diskQuotaSupport: true\ncluster:\n  token: {token}\n",
+        "version: v1alpha1\ndebug: false\npersist: true\nmachine:\n  type: worker\n  token: cmcjxo.o84o2hz4vnh6771m\n  ca:\n    crt: {}\n    key: \"{}\"\n  certSANs:\n    - 127.0.0.1\n    - {HOST_FOR_GUEST}\n  features:\n    diskQuotaSupport: true\ncluster:\n  token: {token}\n",
         BASE64_STANDARD.encode(identity.authority_certificate()),
         match identity.trusted() {
             "" => String::new(),

@@ -77,7 +77,7 @@ impl Survey {
     ) -> Self {
         let brings = Brings::Config(change.clone(), folder);
         let mut nodes = Nodes::new(global, fleet.ways.clone(), brings);
-        let facts = nodes.look(&BTreeSet::new()).await;
+        let facts = nodes.look(None, &BTreeSet::new()).await;
         let mut answers = BTreeMap::new();
         for name in fleet.ways.keys() {
             if let Some(node) = nodes.connected(name) {

@@ -12,10 +12,30 @@ use crate::commands::patch::read_config;
 /// The config in force, and the one for the next boot.
 pub(super) const IN_FORCE: &str = "v1alpha1";
 pub(super) const KEPT: &str = "persistent";
-/// Looks at a node: its standing, and whether its configs have the change.
+
+/// Where the change is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Places {
+    is_in_force: bool,
+    is_kept: bool,
+}
+
+impl Places {
+    /// Whether the config in force is on trial: the node may go back to the other one. A config that is kept and not in force waits for a
+    /// boot, unless the node goes back: then the old config is the one on trial.
+    fn are_on_trial(self, goes_back: bool) -> bool {
+        match self.is_in_force {
+            true => !self.is_kept,
+            false => self.is_kept && goes_back,
+        }
+    }
+}
+
+/// Looks at a node: its standing, and whether its configs have the change. `goes_back`: it was asked to have its config of before.
 pub(super) async fn fact_of(
     node: &Node,
     name: &MachineName,
+    goes_back: bool,
     change: &ConfigChange,
     folder: &Folder,
 ) -> Result<Fact, Failure> {
@@ -24,15 +44,17 @@ pub(super) async fn fact_of(
     let kept = read_config(node, KEPT).await?;
     let known = node_configs::known(folder, name)?;
     let has = |config: &str| change.is_in(config, name, known.as_ref());
-    let (is_in_force, is_kept) = (has(&in_force), has(&kept));
+    let places = Places {
+        is_in_force: has(&in_force),
+        is_kept: has(&kept),
+    };
     let seen = fact(&standing);
     Ok(Fact {
-        // The config in force is on trial: the node may go back.
         condition: match seen.condition {
-            Condition::Ready if is_in_force && !is_kept => Condition::Busy,
+            Condition::Ready if places.are_on_trial(goes_back) => Condition::Busy,
             condition => condition,
         },
-        running: Some(match is_in_force && is_kept {
+        running: Some(match places.is_in_force && places.is_kept {
             true => change.release(),
             false => release_of(in_force.as_bytes()),
         }),
@@ -41,4 +63,36 @@ pub(super) async fn fact_of(
         failure: None,
         hold: seen.hold,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_on_trial_is_told_from_one_that_has_to_boot() {
+        for (is_in_force, is_kept, goes_back, expected) in [
+            (false, false, false, false),
+            // Tried, and not told to keep it yet.
+            (true, false, false, true),
+            (true, true, false, false),
+            // It takes effect with the next boot.
+            (false, true, false, false),
+            // The way back is tried, and the node may return to the change by itself.
+            (false, true, true, true),
+            // The way back takes effect with the next boot.
+            (true, false, true, true),
+            (false, false, true, false),
+        ] {
+            let places = Places {
+                is_in_force,
+                is_kept,
+            };
+            assert_eq!(
+                places.are_on_trial(goes_back),
+                expected,
+                "{places:?}, {goes_back}"
+            );
+        }
+    }
 }

@@ -78,8 +78,8 @@ struct Asked<'a> {
 }
 
 impl Machines for Asked<'_> {
-    async fn look(&mut self, _: &Record, busy: &BTreeSet<MachineName>) -> Facts {
-        self.nodes.look(busy).await
+    async fn look(&mut self, record: &Record, busy: &BTreeSet<MachineName>) -> Facts {
+        self.nodes.look(Some(record), busy).await
     }
 
     fn ask(&mut self, action: &Action, record: &Record) -> Option<Task> {

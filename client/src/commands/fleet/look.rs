@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use instar_client::{Failure, Node, Standing, Target};
-use instar_rollout::{Fact, Facts, MachineName};
+use instar_rollout::{Fact, Facts, MachineName, Record, Step};
 use instar_rollout_driver::{busy as busy_fact, fact};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -122,19 +122,26 @@ impl<'a> Nodes<'a> {
         self.connected.get(name).cloned()
     }
 
-    /// Looks at all nodes side by side, but not at those that this driver has just asked to change: they are busy.
-    pub(super) async fn look(&mut self, busy: &BTreeSet<MachineName>) -> Facts {
+    /// Looks at all nodes side by side, but not at those that this driver has just asked to change: they are busy. `record`: that of the
+    /// rollout, once it has begun.
+    pub(super) async fn look(
+        &mut self,
+        record: Option<&Record>,
+        busy: &BTreeSet<MachineName>,
+    ) -> Facts {
         let mut asked = self.ways.clone();
         asked.retain(|name, _| !busy.contains(name));
         let looked = ask_all(self.global, &asked, LOOK, |name, target, way| {
             let (known, name) = (self.connected(name), name.clone());
             let brings = self.brings.clone();
+            let entry = record.and_then(|record| record.machines.get(&name));
+            let goes_back = entry.is_some_and(|it| matches!(it.step, Step::Returning { .. }));
             async move {
                 let node = reach(known, &target, &way).await?;
                 let fact = match &brings {
                     Brings::Version => fact(&Standing::of(&node).await?),
                     Brings::Config(change, folder) => {
-                        config_fact::fact_of(&node, &name, change, folder).await?
+                        config_fact::fact_of(&node, &name, goes_back, change, folder).await?
                     }
                 };
                 Ok((node, fact))

@@ -154,7 +154,7 @@ pub(super) fn record(target: &Release, fleet: &members::Fleet) -> Result<Record,
 /// Asks every node that answers for its plan.
 async fn survey(global: &Global, arguments: &FleetRoll, fleet: &members::Fleet) -> Survey {
     let mut nodes = Nodes::new(global, fleet.ways.clone(), Brings::Version);
-    let facts = nodes.look(&BTreeSet::new()).await;
+    let facts = nodes.look(None, &BTreeSet::new()).await;
     let mut answers = BTreeMap::new();
     for name in fleet.ways.keys() {
         if let Some(node) = nodes.connected(name) {

@@ -7,16 +7,20 @@ use tonic::{Request, Response, Status};
 
 use super::{MachineApi, Reply};
 use crate::api::caller::{self, Holder};
+use crate::api::containers::{Meant, meant};
 use crate::api::{deadline, events, logs, packet_capture, streamed};
 use crate::config_source::Secrets;
 
-pub(super) fn logs(
+pub(super) async fn logs(
     api: &MachineApi,
     request: Request<wire::LogsRequest>,
 ) -> Reply<BoxStream<Data>> {
     let metadata = caller::reply_metadata(request.metadata());
     let holder = Holder::of(&request);
     let request = request.get_ref();
+    if meant(&request.namespace, request.driver()) == Meant::OfPods {
+        return Ok(streamed(logs::of_pod(request, holder, metadata).await?));
+    }
     let log = api.machine.log_of(&request.id).ok_or_else(|| {
         Status::not_found(format!(
             "there is no service {:?}; the list of services has the names",
