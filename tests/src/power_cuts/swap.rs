@@ -34,7 +34,9 @@ impl RecordedNode {
         config: &str,
     ) -> Result<()> {
         let version = ImageUnderTest::second()?.version();
-        let (pid, kernel) = self.who_runs().await?;
+        let runs = async || self.who_runs().await;
+        let what = "the container runs";
+        let (pid, kernel) = self.node().wait_until(what, PATIENCE, runs).await?;
         let writer = ContainerWriter::start(Greeter::of(self.node())?);
         self.enter(BEFORE_CHANGE, Setting::with_config(config))?;
         let changes = async {
