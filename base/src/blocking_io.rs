@@ -51,6 +51,14 @@ pub async fn to_its_end<T: Send + 'static>(
     work.await.map_err(|_| NoAnswer::Interrupted)
 }
 
+/// Has a thread do the work, and waits for nobody. Without a runtime it is done at once: there is nothing that it could keep waiting.
+pub fn in_background(work: impl FnOnce() + Send + 'static) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(_) => drop(start(work)),
+        Err(_) => work(),
+    }
+}
+
 /// Starts the work on a thread. Its result comes by the receiver; an error there says that the runtime ended before the work did.
 fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
     let (done, result) = oneshot::channel();

@@ -148,7 +148,8 @@ fn change_all(
 /// What stays when old releases go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// This many of the newest releases that are not withdrawn, for each architecture; at least one stays.
+    /// This many of the newest releases that are not withdrawn, for each architecture, for machines without labels and with each label of
+    /// the list; at least one stays.
     pub newest: usize,
     /// Images that a medium or a machine needs.
     pub digests: BTreeSet<Digest>,
@@ -179,27 +180,40 @@ fn needed(list: &List, keep: &Keep) -> BTreeSet<Digest> {
             .releases
             .iter()
             .filter(|it| it.architecture == architecture);
-        let offered = own.clone().filter(|it| it.withdrawn.is_none());
-        needed.extend(offered.take(keep.newest.max(1)).map(|it| it.digest));
-        let named = own.filter(|it| keep.versions.contains(&it.version));
+        let named = own.clone().filter(|it| keep.versions.contains(&it.version));
         needed.extend(named.map(|it| it.digest));
-        for version in &keep.versions {
-            needed.extend(way(list, version, architecture));
+        for labels in kinds(list) {
+            let offered = own.clone().filter(|it| it.withdrawn.is_none());
+            let offered = offered.filter(|it| it.is_for(&labels));
+            needed.extend(offered.take(keep.newest.max(1)).map(|it| it.digest));
+            for version in &keep.versions {
+                needed.extend(way(list, version, architecture, &labels));
+            }
         }
     }
     needed
 }
 
-/// The releases that a machine with this version goes to, one after the other.
-fn way(list: &List, version: &Version, architecture: &str) -> Vec<Digest> {
-    let mut way = Vec::new();
-    let mut version = version;
-    let labels: BTreeSet<_> = list
+/// The kinds of machines that a list tells apart: those without a label, those with one of its labels, and those with all of them.
+///
+/// A release for some machines stands in nobody else's way: what is kept must be enough for each kind alone.
+fn kinds(list: &List) -> BTreeSet<Vec<Label>> {
+    let all: BTreeSet<Label> = list
         .releases
         .iter()
         .flat_map(|it| it.only_for.clone())
         .collect();
-    let labels = Vec::from_iter(labels);
+    let each = all.iter().map(|label| vec![label.clone()]);
+    let mut kinds: BTreeSet<_> = each.collect();
+    kinds.insert(Vec::new());
+    kinds.insert(Vec::from_iter(all));
+    kinds
+}
+
+/// The releases that a machine with this version and these labels goes to, one after the other.
+fn way(list: &List, version: &Version, architecture: &str, labels: &[Label]) -> Vec<Digest> {
+    let mut way = Vec::new();
+    let mut version = version;
     // Each step leads to a newer version, so it ends.
     while let Some(next) = choose(
         list,
@@ -208,7 +222,7 @@ fn way(list: &List, version: &Version, architecture: &str) -> Vec<Digest> {
             digest: None,
             created: None,
             architecture,
-            labels: &labels,
+            labels,
             floor: None,
             held: &|_| None,
         },
@@ -404,6 +418,64 @@ pub(crate) mod tests {
             let gone = prune(&mut pruned, &keep);
             assert_eq!(versions(&pruned.releases), stay, "{named}");
             assert_eq!(gone.len() + stay.len(), all.len(), "{named}");
+        }
+    }
+
+    fn only_for(list: &mut List, named: &str, labels: &[&str]) {
+        let mut all = list.releases.iter_mut();
+        let found = all.find(|it| it.version == version(named)).unwrap();
+        found.only_for = labels.iter().map(|it| it.parse().unwrap()).collect();
+    }
+
+    /// Machines without labels, with one of them, and with all of them go different ways.
+    #[test]
+    fn nothing_goes_that_a_machine_with_other_labels_needs() {
+        let all = ["v0.6.0", "v0.5.0", "v0.4.0", "v0.3.0", "v0.2.0"];
+        let (canary, lab) = (["canary=yes"], ["site=lab"]);
+        let plain = list_of(&all);
+        let mut newest = plain.clone();
+        only_for(&mut newest, "v0.6.0", &canary);
+        // v0.4.0 is the stepping stone to v0.6.0 for most machines, and v0.5.0 is it for canaries.
+        let mut stone = plain.clone();
+        stone.releases[0].upgrades_from = Some(">=v0.4.0".parse().unwrap());
+        only_for(&mut stone, "v0.5.0", &canary);
+        let mut two = plain;
+        only_for(&mut two, "v0.6.0", &canary);
+        only_for(&mut two, "v0.5.0", &lab);
+        let keep = |newest, versions: &[&str]| Keep {
+            newest,
+            versions: versions.iter().map(|it| version(it)).collect(),
+            ..Keep::default()
+        };
+        for (named, list, keep, stay) in [
+            (
+                "the newest one is for some, and so is a version's way",
+                &newest,
+                keep(1, &["v0.3.0"]),
+                vec!["v0.6.0", "v0.5.0", "v0.3.0"],
+            ),
+            (
+                "the newest ones for all machines count by themselves",
+                &newest,
+                keep(2, &[]),
+                vec!["v0.6.0", "v0.5.0", "v0.4.0"],
+            ),
+            (
+                "a stepping stone for all under a newer one for some",
+                &stone,
+                keep(1, &["v0.1.0"]),
+                vec!["v0.6.0", "v0.5.0", "v0.4.0"],
+            ),
+            (
+                "machines with one label each",
+                &two,
+                keep(1, &["v0.3.0"]),
+                vec!["v0.6.0", "v0.5.0", "v0.4.0", "v0.3.0"],
+            ),
+        ] {
+            let mut pruned = list.clone();
+            prune(&mut pruned, &keep);
+            assert_eq!(versions(&pruned.releases), stay, "{named}");
         }
     }
 

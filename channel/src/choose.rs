@@ -135,8 +135,7 @@ fn objection(release: &Release, machine: &Follower<'_>) -> Option<Why> {
     if let Some(created) = machine.created.filter(|created| release.date < *created) {
         return Some(Why::BeforeInstalled(created));
     }
-    let is_for_it = |label: &Label| machine.labels.contains(label);
-    if !release.only_for.is_empty() && !release.only_for.iter().any(is_for_it) {
+    if !release.is_for(machine.labels) {
         return Some(Why::OtherMachines);
     }
     if let Some(ranges) = &release.upgrades_from

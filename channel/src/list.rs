@@ -51,6 +51,13 @@ impl Release {
     pub fn pinned_image(&self) -> ImageReference {
         self.image.at(self.digest)
     }
+
+    /// Whether it is for a machine with these labels.
+    #[must_use]
+    pub fn is_for(&self, labels: &[Label]) -> bool {
+        let mut only_for = self.only_for.iter();
+        self.only_for.is_empty() || only_for.any(|label| labels.contains(label))
+    }
 }
 
 /// The list of a channel.

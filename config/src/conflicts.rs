@@ -6,10 +6,11 @@ use super::{
     documents::Identified,
     problem::{Problem, Problems},
     shape::shorten,
-    yaml::{Node, Value},
+    yaml::Node,
 };
 
-/// A setting of the one large document and its place in the newer shape. With `by_name`, only the same name is the same setting.
+/// A setting of the one large document and its place in the newer shape: a kind, or a field of one (`KubeAPIServerConfig.apiPort`). With
+/// `by_name`, only the same name is the same setting.
 struct Moved {
     from: &'static str,
     to: &'static str,
@@ -61,6 +62,10 @@ const MOVED: &[Moved] = &[
         "CRIBaseRuntimeSpecConfig",
     ),
     moved("machine.kubelet", "KubeletConfig"),
+    moved(
+        "machine.kubelet.nodeIP.validSubnets",
+        "KubeNodeConfig.nodeIP.validSubnets",
+    ),
     moved("machine.nodeLabels", "KubeNodeConfig"),
     moved("machine.nodeAnnotations", "KubeNodeConfig"),
     moved("machine.nodeTaints", "KubeNodeConfig"),
@@ -75,6 +80,10 @@ const MOVED: &[Moved] = &[
     moved("cluster.discovery", "DiscoveryServiceConfig"),
     moved("cluster.clusterName", "KubeClusterConfig"),
     moved("cluster.controlPlane.endpoint", "KubeClusterConfig"),
+    moved(
+        "cluster.controlPlane.localAPIServerPort",
+        "KubeAPIServerConfig.apiPort",
+    ),
     moved("cluster.network.dnsDomain", "KubeNetworkConfig"),
     moved("cluster.network.podSubnets", "KubeNetworkConfig"),
     moved("cluster.network.serviceSubnets", "KubeNetworkConfig"),
@@ -89,6 +98,11 @@ const MOVED: &[Moved] = &[
         "KubeEtcdEncryptionConfig",
     ),
     moved("cluster.apiServer", "KubeAPIServerConfig"),
+    moved_by_name(
+        "cluster.apiServer.admissionControl",
+        "KubeAdmissionControlConfig",
+    ),
+    moved("cluster.apiServer.auditPolicy", "KubeAuditPolicyConfig"),
     moved("cluster.controllerManager", "KubeControllerManagerConfig"),
     moved("cluster.scheduler", "KubeSchedulerConfig"),
     moved("cluster.proxy", "KubeProxyConfig"),
@@ -105,47 +119,56 @@ pub(super) fn check(documents: &[Identified<'_>], problems: &Problems) {
                 problems,
                 document,
                 document.root,
+                "",
                 format!("document {number} is of the same kind and name; there may be only one"),
             );
         }
     }
     for machine in documents.iter().filter(|document| document.is_machine()) {
         for moved in MOVED {
-            let Some(old) = find(machine.root, moved.from).filter(|node| says_something(node))
-            else {
-                continue;
-            };
-            for document in documents
-                .iter()
-                .filter(|document| document.kind.name == moved.to)
-            {
-                let same =
-                    !moved.by_name || document.name.is_some_and(|name| names(old).contains(&name));
-                if same {
-                    let which = match document.name.filter(|_| moved.by_name) {
-                        Some(name) => format!("`{}` of `{}`", shorten(name), moved.from),
-                        None => format!("`{}`", moved.from),
-                    };
-                    report(
-                        problems,
-                        document,
-                        document.root,
-                        format!(
-                            "this is also set by {which} at {}; keep one of the two",
-                            old.at
-                        ),
-                    );
-                }
+            if let Some(old) = find(machine.root, moved.from).filter(|node| node.is_set()) {
+                report_twice(moved, old, documents, problems);
             }
         }
     }
 }
 
-fn report(problems: &Problems, document: &Identified<'_>, node: &Node, message: String) {
+/// Reports the documents that set what the large one has set with `old`.
+fn report_twice(moved: &Moved, old: &Node, documents: &[Identified<'_>], problems: &Problems) {
+    let (kind, field) = moved.to.split_once('.').unwrap_or((moved.to, ""));
+    for document in documents.iter().filter(|it| it.kind.name == kind) {
+        let is_same =
+            !moved.by_name || document.name.is_some_and(|name| names(old).contains(&name));
+        let new = match field {
+            "" => Some(document.root),
+            field => find(document.root, field).filter(|node| node.is_set()),
+        };
+        let Some(new) = new.filter(|_| is_same) else {
+            continue;
+        };
+        let which = match document.name.filter(|_| moved.by_name) {
+            Some(name) => format!("`{}` of `{}`", shorten(name), moved.from),
+            None => format!("`{}`", moved.from),
+        };
+        let message = format!(
+            "this is also set by {which} at {}; keep one of the two",
+            old.at
+        );
+        report(problems, document, new, field, message);
+    }
+}
+
+fn report(
+    problems: &Problems,
+    document: &Identified<'_>,
+    node: &Node,
+    path: &str,
+    message: String,
+) {
     problems.push(Problem {
         at: Some(node.at),
         document: Some(document.to_string()),
-        path: String::new(),
+        path: path.to_owned(),
         message,
     });
 }
@@ -153,16 +176,6 @@ fn report(problems: &Problems, document: &Identified<'_>, node: &Node, message: 
 fn find<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
     path.split('.')
         .try_fold(root, |node, field| node.get(field))
-}
-
-/// Whether a node sets something. Go writes empty text, lists and maps for "not set".
-fn says_something(node: &Node) -> bool {
-    match &node.value {
-        Value::Null => false,
-        Value::Scalar { text, .. } => !text.is_empty(),
-        Value::List(items) => !items.is_empty(),
-        Value::Map(_) => node.entries().next().is_some(),
-    }
 }
 
 /// The names of the members of a collection in the large document.
@@ -199,7 +212,8 @@ mod tests {
                 .iter()
                 .filter(|field| field.name == first)
                 .any(|field| match (rest, &field.shape) {
-                    (None, _) => true,
+                    // The fields of these are not known here.
+                    (None, _) | (Some(_), Shape::Opaque) => true,
                     (Some(rest), Shape::Fields(fields)) => exists(fields, rest),
                     _ => false,
                 })
@@ -210,7 +224,13 @@ mod tests {
                 "{}",
                 moved.from
             );
-            assert!(crate::documents::is_kind(moved.to), "{}", moved.to);
+            let (kind, field) = moved.to.split_once('.').unwrap_or((moved.to, ""));
+            let fields = crate::documents::fields(kind);
+            assert!(
+                fields.is_some_and(|fields| field.is_empty() || exists(fields, field)),
+                "{}",
+                moved.to
+            );
         }
     }
 }

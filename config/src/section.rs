@@ -66,6 +66,11 @@ impl<'a> Section<'a> {
             .wrong(message);
     }
 
+    /// Whether a field sets something.
+    pub(super) fn sets(&self, field: &str) -> bool {
+        self.node(field).is_some_and(Node::is_set)
+    }
+
     /// A field's text; `None` if it is absent or empty: Go writes empty text for "not set".
     pub(super) fn text(&self, field: &str) -> Option<&'a str> {
         self.node(field)?.text().filter(|text| !text.is_empty())

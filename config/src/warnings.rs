@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use instar_values::TimeServer;
+
 use super::{
     documents::Identified,
     problem::Position,
@@ -20,6 +22,8 @@ const SERVED_VALUES: &[(&str, &str)] = &[
     ("machine.network.interfaces.ignore", "false"),
     ("machine.network.interfaces.dummy", "false"),
     ("machine.network.interfaces.dhcpOptions.ipv6", "false"),
+    ("machine.network.interfaces.routes.mtu", "0"),
+    ("LinkConfig.routes.mtu", "0"),
     ("TimeSyncConfig.ntp.useNTS", "false"),
     ("ResolverConfig.nameservers.protocol", "Do53"),
     ("ContainerConfig.security.machinedAccess", "false"),
@@ -63,12 +67,14 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
             continue;
         }
         warnings.extend(patterns_without_effect(document));
+        warnings.extend(clock_devices(document));
         let mut walk = Walk {
             warnings: &mut warnings,
             runs_kubernetes,
         };
         walk.fields(document.root, document.kind.fields, root, root);
     }
+    warnings.sort_by_key(|warning| warning.at);
     warnings
 }
 
@@ -109,6 +115,25 @@ fn volume_of_another_type(document: &Identified<'_>) -> Option<Warning> {
             super::shape::shorten(document.name.unwrap_or_default())
         ),
     })
+}
+
+/// The warnings of clocks of the machine among time servers, which Talos takes.
+fn clock_devices(document: &Identified<'_>) -> Vec<Warning> {
+    if !document.is_machine() {
+        return Vec::new();
+    }
+    let time = document.root.get("machine").and_then(|it| it.get("time"));
+    let servers = time.and_then(|time| time.get("servers")).map(Node::items);
+    let servers = servers.unwrap_or_default().iter().enumerate();
+    let devices = servers.filter(|(_, it)| it.text().is_some_and(TimeServer::is_clock_device));
+    let warnings = devices.map(|(number, device)| Warning {
+        path: format!("machine.time.servers[{number}]"),
+        at: device.at,
+        message: "clocks of the machine (PTP) are known, but not read by this version: the other servers are asked; without any, \
+                  those of a machine whose config names none"
+            .to_owned(),
+    });
+    warnings.collect()
 }
 
 /// The warnings of rules for images whose pattern matches no image.
@@ -185,14 +210,8 @@ impl Walk<'_> {
     }
 
     fn leaf(&mut self, node: &Node, path: &str, row: &str) {
-        let asks = match &node.value {
-            Value::Null => false,
-            Value::Scalar { text, .. } => {
-                !text.is_empty() && !SERVED_VALUES.contains(&(row, text.as_str()))
-            }
-            Value::List(items) => !items.is_empty(),
-            Value::Map(_) => node.entries().next().is_some(),
-        };
+        let is_usual = |text| SERVED_VALUES.contains(&(row, text));
+        let asks = node.is_set() && !node.text().is_some_and(is_usual);
         if asks && !is_served(row, self.runs_kubernetes) {
             self.warnings.push(Warning {
                 path: path.to_owned(),

@@ -91,6 +91,16 @@ impl Node {
         }
     }
 
+    /// Whether the node sets something. Go writes empty text, lists and maps for "not set".
+    pub(super) fn is_set(&self) -> bool {
+        match &self.value {
+            Value::Null => false,
+            Value::Scalar { text, .. } => !text.is_empty(),
+            Value::List(items) => !items.is_empty(),
+            Value::Map(_) => self.entries().next().is_some(),
+        }
+    }
+
     /// The type of the node, for messages.
     pub(super) fn describe(&self) -> &'static str {
         match &self.value {

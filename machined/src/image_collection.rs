@@ -22,6 +22,7 @@ use crate::base::blocking_io;
 use crate::config::ExtensionSource;
 use crate::machine::{Configured, Machine};
 use crate::oci::{PulledImage, Urgency};
+use crate::operation_lock::Operation;
 use crate::values::{Digest, ImageReference};
 
 /// Pause after a change, when containers are about to be started and stopped.
@@ -81,6 +82,9 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     let Some(configured) = machine.config() else {
         return Ok(true);
     };
+    if is_between_configs(machine) {
+        return Ok(false);
+    }
     // Removing an interrupted pull takes as long as the image has files.
     let store = machine.images.clone();
     let swept = blocking_io::within(blocking_io::ANSWER, move || {
@@ -117,6 +121,13 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
         tracing::info!("{bytes} bytes of blobs and shared files are removed: no image needs them");
     }
     Ok(are_gone)
+}
+
+/// Whether the config in force may be the wrong one to say what goes: it was only tried, its time is over, and the one that is about to return
+/// is not known to the machine meanwhile.
+pub fn is_between_configs(machine: &Machine) -> bool {
+    let holder = machine.operations.check_free().err();
+    holder.is_some_and(|busy| busy.operation == Operation::TakeBackConfig)
 }
 
 /// An image of the store, as far as it matters here.
@@ -178,9 +189,11 @@ fn needed(machine: &Machine) -> BTreeSet<Digest> {
     needed.extend(machine.bundles.kept.images());
     needed.extend(machine.pins.digests());
     needed.extend(machine.node_record.digests());
-    let configured = machine.config();
-    let extensions = configured
+    // What a config that is only tried does not name is needed when it is taken back.
+    let configs = [machine.config(), machine.settled_config()];
+    let extensions = configs
         .iter()
+        .flatten()
         .filter_map(|it| it.config.kubernetes.as_ref());
     let extensions = extensions.flat_map(|kubernetes| &kubernetes.extensions);
     needed.extend(extensions.filter_map(|extension| match &extension.source {

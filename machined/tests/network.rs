@@ -429,6 +429,26 @@ fn a_lease_that_ends_takes_its_address_along() {
     );
 }
 
+/// Without a carrier no client runs that could tell of the end.
+#[test]
+fn a_lease_ends_without_a_carrier() {
+    isolated("a_lease_ends_without_a_carrier", NAMESPACES, || {
+        let mut lab = Lab::new();
+        lab.serve(1, &[]);
+        let mut leases = block_on(leased(&lab));
+        lab.there("ip", &["link", "set", "srv0", "down"]);
+        block_on(async {
+            leases[0].lifetime = 5;
+            let options = lab.options(CleanupPolicy::Remove);
+            let network = Network::start(options, Some(dhcp_on_eth0()), leases).unwrap();
+            wait_for(&network, 5, |status| has_address(status, "10.77.1.")).await;
+            let status = wait_for(&network, 15, |status| !has_address(status, "10.77.1.")).await;
+            assert!(!status.connectivity_ready, "{status:#?}");
+            assert!(network.leases().is_empty());
+        });
+    });
+}
+
 #[test]
 fn a_lease_is_renewed() {
     isolated("a_lease_is_renewed", NAMESPACES, || {
@@ -550,6 +570,47 @@ fn static_on_eth0() -> NetworkSpec {
         hostname: HostnamePolicy::Fixed("node-1.example.org".parse().unwrap()),
         ..NetworkSpec::default()
     }
+}
+
+/// The kernel refuses a gateway that is on no network of the link. A metric of 0 is none to it, where the route is one of IPv6.
+#[test]
+fn a_refused_route_is_told_until_it_is_gone() {
+    isolated(
+        "a_refused_route_is_told_until_it_is_gone",
+        NAMESPACES,
+        || {
+            let lab = Lab::new();
+            let mut spec = static_on_eth0();
+            spec.links[0].routes = vec![
+                RouteSpec {
+                    metric: Some(0),
+                    ..default_route("2001:db8::1")
+                },
+                RouteSpec {
+                    metric: Some(7),
+                    ..default_route("2001:db8:ffff::1")
+                },
+            ];
+            block_on(async {
+                let options = lab.options(CleanupPolicy::Remove);
+                let network = Network::start(options, Some(spec.clone()), Vec::new()).unwrap();
+                let status = wait_for(&network, 10, |status| {
+                    status.connectivity_ready && status.problems.len() == 1
+                })
+                .await;
+                let problem = &status.problems[0];
+                let refused = "cannot add route ::/0 over eth0 via 2001:db8:ffff::1 metric 7";
+                assert!(problem.contains(refused), "{problem}");
+                spec.links[0].routes.pop();
+                network.set_spec(spec);
+                wait_for(&network, 5, |status| status.problems.is_empty()).await;
+            });
+            assert!(
+                run("ip", &["-6", "route"])
+                    .contains("default via 2001:db8::1 dev eth0 proto static metric 1024")
+            );
+        },
+    );
 }
 
 async fn static_addresses_have_a_name(lab: &Lab, network: &Network) {

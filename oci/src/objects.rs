@@ -123,20 +123,16 @@ impl Objects {
         Ok(())
     }
 
-    /// Removes objects that no image has any more; returns their bytes.
+    /// Removes objects that no image has any more; returns their bytes. Several may collect at once.
     pub(crate) fn collect(&self) -> Result<u64, StoreError> {
         let mut bytes = 0;
         for group in entries(&self.directory)? {
             let mut is_empty = true;
             for object in entries(&group)? {
-                let metadata = fs::symlink_metadata(&object);
-                let metadata = metadata.map_err(failed("reading", &object))?;
-                if metadata.nlink() > 1 {
-                    is_empty = false;
-                    continue;
+                match remove_if_alone(&object)? {
+                    Some(removed) => bytes += removed,
+                    None => is_empty = false,
                 }
-                fs::remove_file(&object).map_err(failed("removing", &object))?;
-                bytes += metadata.len();
             }
             if is_empty {
                 // An object that came meanwhile keeps it.
@@ -144,6 +140,22 @@ impl Objects {
             }
         }
         Ok(bytes)
+    }
+}
+
+/// Removes an object that has no other name; returns its bytes, or `None` if it stays. One that another collection has removed has no bytes.
+fn remove_if_alone(object: &Path) -> Result<Option<u64>, StoreError> {
+    let metadata = match fs::symlink_metadata(object) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(0)),
+        metadata => metadata.map_err(failed("reading", object))?,
+    };
+    if metadata.nlink() > 1 {
+        return Ok(None);
+    }
+    match fs::remove_file(object) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(0)),
+        Err(error) => Err(failed("removing", object)(error)),
+        Ok(()) => Ok(Some(metadata.len())),
     }
 }
 

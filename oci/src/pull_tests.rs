@@ -6,6 +6,7 @@ mod broken_downloads;
 mod bundles;
 mod credentials;
 mod damage;
+mod given_up;
 mod interrupted;
 mod kept_blobs;
 mod locked_registry;

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 use instar_tests::{
-    Cosign, GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, Node, Outcome,
-    Registry, Said, Scratch, Test, chapters, push_greeter_edition, tests,
+    Cosign, GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, Node, OciImage,
+    Outcome, Registry, Said, Scratch, Test, chapters, push_greeter_edition, tests,
 };
 
 use crate::PATIENCE;
@@ -224,6 +224,7 @@ async fn upgrades_are_held_to_the_same_rules(story: &Story) -> Outcome {
     let greeter = story.pid().await?;
     chapters![
         an_unsigned_version_is_refused(story),
+        a_version_whose_index_is_signed_is_prepared(story),
         a_signed_version_is_taken(story),
     ]
     .await?;
@@ -250,6 +251,37 @@ async fn an_unsigned_version_is_refused(story: &Story) -> Outcome {
     ensure!(story.node.boot_id().await? == generation);
     ensure!(story.pid().await? == greeter);
     Ok(())
+}
+
+/// As publishers of several platforms sign: the index, and no image in it. A prepared version is fetched by its digest.
+async fn a_version_whose_index_is_signed_is_prepared(story: &Story) -> Outcome {
+    let image = push_behind_a_signed_index(story)?;
+    let prepare = ["upgrade", "--prepare", "--image", &image];
+    let said = story.client.run(&prepare).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let prepared = async || {
+        let said = story.client.run(&["get", "upgrades"]).await?;
+        let mut lines = said.output.lines();
+        let next = lines.find(|line| line.contains("next")).unwrap_or_default();
+        ensure!(next.contains("prepared"), "{}", said.output);
+        Ok(())
+    };
+    let what = "it is prepared";
+    story.node.wait_until(what, PATIENCE, prepared).await
+}
+
+/// Pushes another image of v0.2.0, and an index of it, which alone is signed; returns the image's name in the node.
+fn push_behind_a_signed_index(story: &Story) -> Result<String> {
+    let (registry, repository) = (&story.registry, "instar/for-all-platforms");
+    let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let image = image
+        .first_layer_alone()
+        .label("org.example.edition", "all");
+    let pushed = image.push(registry, repository, "v0.2.0")?;
+    registry.put_index_of(repository, "v0.2.0", &pushed.digest)?;
+    let name = format!("{repository}:v0.2.0");
+    story.owner.sign(registry, &name)?;
+    Ok(registry.image_for_guest(&name))
 }
 
 async fn a_signed_version_is_taken(story: &Story) -> Outcome {

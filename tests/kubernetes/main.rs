@@ -38,24 +38,32 @@ use instar_tests::Test;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn main() -> ExitCode {
-    instar_tests::run(areas().into_iter().flatten().collect())
+    let areas = machines().into_iter().chain(controllers());
+    instar_tests::run(areas.flatten().collect())
 }
 
-fn areas() -> [Vec<Test>; 14] {
+/// What a machine does as a node, and as a cluster of its own.
+fn machines() -> [Vec<Test>; 8] {
     [
-        cluster_api::tests(),
         control_plane::tests(),
         followed::tests(),
-        kured::tests(),
         manifests_of_config::tests(),
         node::tests(),
-        node_upgrades::tests(),
-        operator_pods::tests(),
-        pool_page::tests(),
         recovery::tests(),
         restart::tests(),
         shutdown::tests(),
         single_machine::tests(),
+    ]
+}
+
+/// What programs of a cluster do with machines.
+fn controllers() -> [Vec<Test>; 6] {
+    [
+        cluster_api::tests(),
+        kured::tests(),
+        node_upgrades::tests(),
+        operator_pods::tests(),
+        pool_page::tests(),
         system_upgrade_controller::tests(),
     ]
 }

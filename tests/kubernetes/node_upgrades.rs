@@ -272,11 +272,8 @@ async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
         kubectl_tells_the_story(&fleet),
         a_bad_version_stops_after_the_first_node(&fleet),
         a_persons_command_ends_the_rollout(&fleet),
-        pods_that_would_end_stay_while_their_budget_forbids(&fleet),
-        they_are_evicted_before_the_upgrade(&fleet),
-        a_person_sends_the_nodes_back(&fleet),
-        a_persons_cordon_stays(&fleet),
-        a_node_that_failed_tries_again_when_a_person_says_so(&fleet),
+        pods_are_drained_where_they_would_end(&fleet),
+        a_person_steers_it(&fleet),
         a_pool_that_is_made_again_is_another_one(&fleet),
         a_channel_that_cannot_be_read_says_why(&fleet),
         every_right_was_used(&fleet),
@@ -284,8 +281,25 @@ async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
     .await
 }
 
+async fn pods_are_drained_where_they_would_end(fleet: &Fleet) -> Outcome {
+    chapters![
+        pods_that_would_end_stay_while_their_budget_forbids(fleet),
+        they_are_evicted_before_the_upgrade(fleet),
+    ]
+    .await
+}
+
+async fn a_person_steers_it(fleet: &Fleet) -> Outcome {
+    chapters![
+        a_person_sends_the_nodes_back(fleet),
+        a_persons_cordon_stays(fleet),
+        a_node_that_failed_tries_again_when_a_person_says_so(fleet),
+    ]
+    .await
+}
+
 async fn the_nodes_are_the_fleets(fleet: &Fleet) -> Outcome {
-    for name in fleet::NAMES {
+    for name in NAMES {
         fleet.wait_for_label(name, "v0.1.0").await?;
     }
     Ok(())
@@ -298,7 +312,7 @@ async fn one_node_after_the_other_is_upgraded_under_its_pods(
 ) -> Outcome {
     let image = fleet.image("v0.2.0");
     fleet.roll(&image, "")?;
-    let first = format!("lab.{}.1", fleet::NAMES[0]);
+    let first = format!("lab.{}.1", NAMES[0]);
     fleet.wait_for_phase(&first, "Upgrading").await?;
     fleet.restart_operator(scratch, "second")?;
     fleet.told("Done", "2 of 2 nodes run v0.2.0").await?;
@@ -311,7 +325,7 @@ async fn kubectl_tells_the_story(fleet: &Fleet) -> Outcome {
     fleet.print(&["get", "nodeupgrades"])?;
     let shown = Told::of(&fleet.cluster.plane, "lab")?;
     ensure!(shown.condition("Updated") == "True/AllNodes", "{shown:?}");
-    for name in fleet::NAMES {
+    for name in NAMES {
         its_upgrade_is_told(fleet, name).await?;
     }
     has_event(
@@ -340,16 +354,16 @@ async fn a_bad_version_stops_after_the_first_node(fleet: &Fleet) -> Outcome {
     let shown = Told::of(plane, "lab")?;
     fleet.print(&["get", "nodeupgrades", "-o", "wide"])?;
     ensure!(shown.condition("Failed") == "True/NodeFailed", "{shown:?}");
-    let first = ("Node", fleet::NAMES[0]);
+    let first = ("Node", NAMES[0]);
     has_event(plane, first, "UpgradeFailed", REASON).await?;
-    let second = format!("lab.{}.2", fleet::NAMES[1]);
+    let second = format!("lab.{}.2", NAMES[1]);
     fleet.wait_for_phase(&second, "Waiting").await?;
     they_are_in_service(fleet, "v0.2.0").await
 }
 
 /// All nodes run the version, and none is cordoned.
 async fn they_are_in_service(fleet: &Fleet, version: &str) -> Outcome {
-    for name in fleet::NAMES {
+    for name in NAMES {
         fleet.wait_for_label(name, version).await?;
         fleet.wait_until_uncordoned(name).await?;
     }
@@ -363,7 +377,7 @@ async fn a_persons_command_ends_the_rollout(fleet: &Fleet) -> Outcome {
 
 /// The node says that its pods would not live through this image. It is not upgraded, and the pod runs on.
 async fn pods_that_would_end_stay_while_their_budget_forbids(fleet: &Fleet) -> Outcome {
-    let held = fleet.run_guarded_pod(fleet::NAMES[0]).await?;
+    let held = fleet.run_guarded_pod(NAMES[0]).await?;
     let image = fleet.push_that_reboots(1)?;
     fleet.roll(&image, "  drain: {timeout: 20s}\n")?;
     fleet.told("Halted", "disruption budget").await?;
@@ -378,9 +392,9 @@ async fn they_are_evicted_before_the_upgrade(fleet: &Fleet) -> Outcome {
     let before = fleet.guarded_pod()?;
     kubectl.run(&["delete", "pdb", "guarded"])?;
     fleet.roll(&fleet.push_that_reboots(2)?, "")?;
-    fleet.told("Halted", fleet::NAMES[0]).await?;
+    fleet.told("Halted", NAMES[0]).await?;
     they_are_in_service(fleet, "v0.2.0").await?;
-    let after = fleet.run_guarded_pod(fleet::NAMES[0]).await?;
+    let after = fleet.run_guarded_pod(NAMES[0]).await?;
     ensure!(after != before, "the pod was not evicted");
     Ok(())
 }
@@ -391,7 +405,7 @@ async fn a_person_sends_the_nodes_back(fleet: &Fleet) -> Outcome {
     fleet.told("Done", "2 of 2 nodes").await?;
     fleet.command("rollback").await?;
     fleet.told("WentBack", "a person asked for it").await?;
-    for name in fleet::NAMES {
+    for name in NAMES {
         let upgrade = format!("lab.{name}.5");
         fleet.wait_for_phase(&upgrade, "WentBack").await?;
     }
@@ -401,12 +415,12 @@ async fn a_person_sends_the_nodes_back(fleet: &Fleet) -> Outcome {
 /// A node that a person has cordoned is left alone, and the cordon is not taken back.
 async fn a_persons_cordon_stays(fleet: &Fleet) -> Outcome {
     let plane = &fleet.cluster.plane;
-    let held = fleet::NAMES[0];
+    let held = NAMES[0];
     plane.kubectl().run(&["cordon", held])?;
     let image = fleet.image("v0.1.0");
     fleet.roll(&image, "")?;
     fleet.told("Done", "1 of 2 nodes run v0.1.0").await?;
-    fleet.wait_for_label(fleet::NAMES[1], "v0.1.0").await?;
+    fleet.wait_for_label(NAMES[1], "v0.1.0").await?;
     fleet.wait_for_label(held, "v0.2.0").await?;
     fleet
         .wait_for_phase(&format!("lab.{held}.6"), "Left")
@@ -417,7 +431,7 @@ async fn a_persons_cordon_stays(fleet: &Fleet) -> Outcome {
 
 /// The other node is still cordoned. Its reason of a failure goes with the retry, and comes back with the next failure.
 async fn a_node_that_failed_tries_again_when_a_person_says_so(fleet: &Fleet) -> Outcome {
-    let upgrade = format!("lab.{}.7", fleet::NAMES[1]);
+    let upgrade = format!("lab.{}.7", NAMES[1]);
     fleet.roll(&fleet.image(BROKEN), "")?;
     fleet.told("Halted", REASON).await?;
     fleet.wait_for_phase(&upgrade, "Failed").await?;
@@ -435,7 +449,7 @@ async fn a_pool_that_is_made_again_is_another_one(fleet: &Fleet) -> Outcome {
         fleet.roll(&image, "")?;
         fleet.told("Halted", REASON).await?;
     }
-    let upgrade = format!("lab.{}.1", fleet::NAMES[1]);
+    let upgrade = format!("lab.{}.1", NAMES[1]);
     fleet.wait_for_phase(&upgrade, "Failed").await
 }
 

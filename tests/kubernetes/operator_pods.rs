@@ -53,7 +53,7 @@ impl Site {
             helm: Helm::of(&cluster.plane, scratch)?,
             cluster,
             image,
-            nodes: nodes,
+            nodes,
         };
         site.tell_where_thenodes_are()?;
         site.give_the_operator_what_it_needs(&identity, scratch)?;
@@ -72,24 +72,23 @@ impl Site {
 
     /// The namespace, the way to the nodes, and the way to the API server: this cluster has no kube-proxy.
     fn give_the_operator_what_it_needs(&self, identity: &Identity, scratch: &Scratch) -> Outcome {
-        let kubectl = self.cluster.plane.kubectl();
-        kubectl.run(&["create", "namespace", NAMESPACE])?;
         let upgrader = identity.with_role(Role::Upgrader)?;
-        let config = scratch.write("operator.talosconfig", upgrader.client_config("127.0.0.1")?)?;
+        let config = upgrader.client_config("127.0.0.1")?;
+        let config = scratch.write("operator.talosconfig", config)?;
         let config = format!("--from-file=config={}", config.display());
-        let name = "instar-operator-talosconfig";
-        let secret = [
-            "create", "secret", "generic", name, "-n", NAMESPACE, &config,
-        ];
-        kubectl.run(&secret)?;
+        let port = self.cluster.plane.port();
         let host = format!("--from-literal=KUBERNETES_SERVICE_HOST={HOST_FOR_GUEST}");
-        let port = format!(
-            "--from-literal=KUBERNETES_SERVICE_PORT={}",
-            self.cluster.plane.port()
-        );
-        let name = "instar-operator-environment";
-        let map = ["create", "configmap", name, "-n", NAMESPACE, &host, &port];
-        kubectl.run(&map).map(drop)
+        let port = format!("--from-literal=KUBERNETES_SERVICE_PORT={port}");
+        self.create(&["namespace", NAMESPACE])?;
+        let secret = ["secret", "generic", "instar-operator-talosconfig", &config];
+        self.create(&secret)?;
+        self.create(&["configmap", "instar-operator-environment", &host, &port])
+    }
+
+    fn create(&self, what: &[&str]) -> Outcome {
+        let kubectl = self.cluster.plane.kubectl();
+        let words = [&["create", "-n", NAMESPACE], what].concat();
+        kubectl.run(&words).map(drop)
     }
 
     /// Runs helm with the chart and the operator's image of this tag.

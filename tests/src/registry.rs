@@ -19,6 +19,7 @@ use crate::scratch::Scratch;
 const PROGRAM: &str = "docker-registry";
 const PATIENCE: Duration = Duration::from_secs(60);
 const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// A running registry; plain HTTP.
 #[derive(Debug)]
@@ -141,16 +142,36 @@ impl Registry {
 
     /// Stores a manifest under a tag and returns its digest. The blobs that it names must be stored already.
     pub fn put_manifest(&self, repository: &str, tag: &str, manifest: &[u8]) -> Result<String> {
+        self.put(repository, tag, OCI_MANIFEST, manifest)
+    }
+
+    /// Stores an index with this one image, for the platform of the tests, and returns its digest.
+    pub fn put_index_of(&self, repository: &str, tag: &str, manifest: &str) -> Result<String> {
+        let of = format!("/v2/{repository}/manifests/{manifest}");
+        let accept = [("Accept", OCI_MANIFEST)];
+        let image = http(&self.address(), "GET", &of, &accept, &[])?;
+        let size = expect(&image, 200, "get a manifest")?.body.len();
+        let index = serde_json::json!({
+            "schemaVersion": 2, "mediaType": OCI_INDEX,
+            "manifests": [{
+                "mediaType": OCI_MANIFEST, "digest": manifest, "size": size,
+                "platform": {"architecture": "amd64", "os": "linux"},
+            }],
+        });
+        self.put(repository, tag, OCI_INDEX, index.to_string().as_bytes())
+    }
+
+    fn put(&self, repository: &str, tag: &str, kind: &str, document: &[u8]) -> Result<String> {
         let target = format!("/v2/{repository}/manifests/{tag}");
         let stored = http(
             &self.address(),
             "PUT",
             &target,
-            &[("Content-Type", OCI_MANIFEST)],
-            manifest,
+            &[("Content-Type", kind)],
+            document,
         )?;
         expect(&stored, 201, "store a manifest")?;
-        Ok(sha256_digest(manifest))
+        Ok(sha256_digest(document))
     }
 
     /// Pushes the one image of an OCI layout and returns its manifest's digest.

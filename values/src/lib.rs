@@ -45,8 +45,8 @@ pub use image_rule::{ImagePattern, ImageRule, RuleEffect};
 pub use kernel_parameter::{KernelParameter, NotAParameter};
 pub use log_destination::{LogContent, LogDestination, LogEndpoint, LogTransport, NotALogEndpoint};
 pub use name::{
-    AbsolutePath, BadName, ContainerName, HostPort, Hostname, HttpUrl, LinkName, RegistryHost,
-    TimeServer, VolumeName,
+    AbsolutePath, BadName, ContainerName, HostPort, Hostname, HttpUrl, LinkName, MachineName,
+    RegistryHost, TimeServer, VolumeName,
 };
 pub use network::{HostnamePolicy, RouteSpec, StaticHost};
 pub use public_key::{KeyAlgorithm, NotAKey, PublicKey};

@@ -62,19 +62,37 @@ name! {
 }
 
 name! {
-    /// The name of a user volume: 1 to 34 of `a-z0-9-`. With the prefix `u-` it has to fit a partition's label of 36.
+    /// The name of a user volume: 1 to 34 of `a-zA-Z0-9-`, as in Talos. With the prefix `u-` it has to fit a partition's label of 36. Case
+    /// counts: names become directories, and labels of partitions.
     VolumeName, |text| {
-        dns_label(text)?;
-        if text.len() > 34 {
-            return Err(BadName("a volume's name has at most 34 characters".into()));
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if (1..=34).contains(&text.len()) && text.bytes().all(allowed) {
+            return Ok(());
         }
-        Ok(())
+        Err(BadName("a volume's name has 1 to 34 characters of `a-z`, `A-Z`, `0-9` and `-`".into()))
     }
 }
 
 name! {
     /// A host name, with or without domain: labels of `a-zA-Z0-9-`, at most 63 each and 253 in all.
     Hostname, hostname
+}
+
+/// The longest host name that the kernel takes: its `__NEW_UTS_LEN`.
+const LONGEST_OF_MACHINE: usize = 64;
+
+name! {
+    /// The host name of a machine, with or without domain: at most 64 characters in all, as the kernel keeps no more.
+    MachineName, |text| {
+        hostname(text)?;
+        if text.len() > LONGEST_OF_MACHINE {
+            return Err(BadName(format!(
+                "a machine's host name has at most {LONGEST_OF_MACHINE} characters with its domain, and this one {}; shorten it, or leave the domain out",
+                text.len()
+            )));
+        }
+        Ok(())
+    }
 }
 
 name! {
@@ -152,6 +170,15 @@ name! {
     }
 }
 
+impl TimeServer {
+    /// Whether a text names a clock of the machine that Talos takes among time servers: `/dev/ptp0`.
+    #[must_use]
+    pub fn is_clock_device(text: &str) -> bool {
+        let name = text.strip_prefix("/dev/");
+        name.is_some_and(|name| name.starts_with("ptp") && !name.contains('/'))
+    }
+}
+
 impl VolumeName {
     /// The path of the volume, on the machine and in containers.
     #[must_use]
@@ -205,11 +232,21 @@ mod tests {
             &["web", "a-1"],
             &["", "Web", "a_b", "a/b", "-a", "..", "a.b", "a-", &long],
         );
-        accepts::<VolumeName>(&["data"], &["", &"a".repeat(35)]);
+        accepts::<VolumeName>(
+            &["data", "Data-1", &"a".repeat(34)],
+            &["", "a_b", "a/b", ".", "\u{e4}", &"a".repeat(35)],
+        );
         accepts::<Hostname>(
             &["node-1", "a.example.org", "N1"],
             &["", "-a", "a-", "a..b", "a_b", &long],
         );
+        let longest = format!("{}.{}", "a".repeat(32), "b".repeat(31));
+        accepts::<MachineName>(
+            &["node-1", "a.example.org", &longest],
+            &["", "a..b", &long, &format!("{longest}b")],
+        );
+        assert!(TimeServer::is_clock_device("/dev/ptp_kvm"));
+        assert!(!TimeServer::is_clock_device("/dev/ptp/0"));
         accepts::<TimeServer>(
             &[
                 "time.cloudflare.com",

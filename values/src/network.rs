@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use crate::{Cidr, Hostname};
+use crate::{Cidr, Hostname, MachineName};
 
 /// The source of the host name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum HostnamePolicy {
     /// This name, even if DHCP offers another one.
-    Fixed(Hostname),
+    Fixed(MachineName),
     /// The name from DHCP, else one made from the machine's identity, the same on every boot.
     #[default]
     Stable,

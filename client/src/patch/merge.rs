@@ -19,14 +19,19 @@ enum ListRule {
     ReplaceBy(&'static [&'static str]),
 }
 
+/// The kind of a document; the large one has none.
+fn kind(identity: &Identity) -> Option<&str> {
+    match identity {
+        Identity::Main => None,
+        Identity::Kind { kind, .. } => Some(kind),
+    }
+}
+
 /// The rule for the list at this path of a document.
 fn rule(identity: &Identity, path: &[&str]) -> ListRule {
-    let kind = match identity {
-        Identity::Main => None,
-        Identity::Kind { kind, .. } => Some(kind.as_str()),
-    };
-    match (kind, path) {
-        (None, ["cluster", "network", "podSubnets" | "serviceSubnets"]) => ListRule::Replace,
+    match (kind(identity), path) {
+        (None, ["cluster", "network", "podSubnets" | "serviceSubnets"])
+        | (Some("KubeNetworkConfig"), ["podSubnets" | "serviceSubnets"]) => ListRule::Replace,
         (None, ["machine", "network", "interfaces"]) => {
             ListRule::MergeBy(&["interface", "deviceSelector"])
         }
@@ -40,7 +45,19 @@ fn rule(identity: &Identity, path: &[&str]) -> ListRule {
 
 /// Whether a map is replaced instead of merged.
 fn is_replaced(identity: &Identity, path: &[&str]) -> bool {
-    *identity == Identity::Main && path == ["cluster", "apiServer", "auditPolicy"]
+    matches!(
+        (kind(identity), path),
+        (None, ["cluster", "apiServer", "auditPolicy"])
+            | (
+                Some(
+                    "KubeAuditPolicyConfig"
+                        | "KubeAuthenticationConfig"
+                        | "KubeCredentialProviderConfig"
+                ),
+                ["configuration"]
+            )
+            | (Some("KubeStaticPodConfig"), ["pod"])
+    )
 }
 
 /// Whether a piece of a patch deletes the part that it names.
@@ -196,13 +213,54 @@ mod tests {
         );
     }
 
+    fn of_kind(kind: &str) -> Identity {
+        Identity::Kind {
+            api_version: "v1alpha1".into(),
+            kind: kind.into(),
+            name: None,
+        }
+    }
+
+    #[test]
+    fn documents_of_their_own_replace_the_same_as_the_large_one() {
+        assert_eq!(
+            merged(
+                &json!({"podSubnets": ["a"], "serviceSubnets": ["b"], "dnsDomain": "d"}),
+                &json!({"podSubnets": ["c"], "serviceSubnets": ["e", "f"]}),
+                &of_kind("KubeNetworkConfig"),
+            ),
+            json!({"podSubnets": ["c"], "serviceSubnets": ["e", "f"], "dnsDomain": "d"})
+        );
+        for (kind, field) in [
+            ("KubeAuditPolicyConfig", "configuration"),
+            ("KubeAuthenticationConfig", "configuration"),
+            ("KubeCredentialProviderConfig", "configuration"),
+            ("KubeStaticPodConfig", "pod"),
+        ] {
+            assert_eq!(
+                merged(
+                    &json!({field: {"rules": [1], "kind": "Policy"}}),
+                    &json!({field: {"rules": [2]}}),
+                    &of_kind(kind),
+                ),
+                json!({field: {"rules": [2]}}),
+                "{kind}"
+            );
+        }
+        // A plugin's configuration is merged, as Talos does.
+        assert_eq!(
+            merged(
+                &json!({"configuration": {"rules": [1]}}),
+                &json!({"configuration": {"rules": [2]}}),
+                &of_kind("KubeAdmissionControlConfig"),
+            ),
+            json!({"configuration": {"rules": [1, 2]}})
+        );
+    }
+
     #[test]
     fn a_rule_for_images_replaces_the_one_of_the_same_pattern() {
-        let identity = Identity::Kind {
-            api_version: "v1alpha1".into(),
-            kind: "ImageVerificationConfig".into(),
-            name: None,
-        };
+        let identity = of_kind("ImageVerificationConfig");
         let document =
             json!({"rules": [{"image": "a/*", "skip": true}, {"image": "*", "deny": true}]});
         let patch =

@@ -17,9 +17,9 @@ pub use instar_values::{
     ContainerName, ContainerNetwork, Digest, DiskFields, DiskKind, DiskSelector, EndpointUrl,
     EtcFile, HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImagePattern,
     ImageReference, ImageRule, KernelModule, LinkName, LogContent, LogDestination, LogEndpoint,
-    Millicores, Mirror, MirrorEndpoint, Mount, MountOption, MountSource, PublicKey, RegistryAuth,
-    RegistryHost, RouteSpec, RuleEffect, Secret, SecurityProfile, SizeCondition, StaticHost,
-    TimeOfDay, TimeServer, UtcOffset, VolumeName, Weekday, Window, quantity,
+    MachineName, Millicores, Mirror, MirrorEndpoint, Mount, MountOption, MountSource, PublicKey,
+    RegistryAuth, RegistryHost, RouteSpec, RuleEffect, Secret, SecurityProfile, SizeCondition,
+    StaticHost, TimeOfDay, TimeServer, UtcOffset, VolumeName, Weekday, Window, quantity,
 };
 
 mod container;

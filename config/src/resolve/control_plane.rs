@@ -10,7 +10,8 @@ use super::{
         section::Section,
     },
     Documents,
-    cluster::{arguments, network},
+    both_shapes::BothShapes,
+    cluster::{Subnets, arguments},
     manifests::manifests,
     trust,
 };
@@ -34,18 +35,14 @@ pub(super) fn control_plane(
     documents: &Documents<'_>,
     document: &Section<'_>,
     endpoint: EndpointUrl,
+    subnets: Subnets,
 ) -> Option<ControlPlane> {
     let keys = keys(documents, document);
     let part = |of_cluster, kind| part(documents, of_cluster, kind);
     let api_server = part("apiServer", "KubeAPIServerConfig");
-    let network = network(documents);
-    let subnets = |field, usual: &str| {
-        let given = network.as_ref().map(|network| network.parsed_list(field));
-        let given: Vec<Cidr> = given.unwrap_or_default();
-        match given.is_empty() {
-            true => usual.parse().into_iter().collect(),
-            false => given,
-        }
+    let or_usual = |given: Vec<Cidr>, usual: &str| match given.is_empty() {
+        true => usual.parse().into_iter().collect(),
+        false => given,
     };
     let named = documents
         .cluster
@@ -56,22 +53,20 @@ pub(super) fn control_plane(
         cluster_name: named
             .or_else(|| own?.owned("clusterName"))
             .unwrap_or_else(|| NAME.to_owned()),
-        port: port(documents, api_server.as_ref()),
+        port: port(documents, &api_server),
         token_issuer: token_issuer(documents).unwrap_or_else(|| endpoint.to_string()),
-        pod_subnets: subnets("podSubnets", POD_SUBNET),
-        service_subnets: subnets("serviceSubnets", SERVICE_SUBNET),
+        pod_subnets: or_usual(subnets.pods, POD_SUBNET),
+        service_subnets: or_usual(subnets.services, SERVICE_SUBNET),
         encryption: encryption(documents),
-        names: names(api_server.as_ref()),
-        admission: admission(documents, api_server.as_ref()),
-        audit_policy: audit_policy(documents, api_server.as_ref()),
-        api_server: component(api_server.as_ref()),
-        controller_manager: component(
-            part("controllerManager", "KubeControllerManagerConfig").as_ref(),
-        ),
-        scheduler: component(part("scheduler", "KubeSchedulerConfig").as_ref()),
-        etcd: component(part("etcd", "").as_ref()),
-        proxy: if_named(part("proxy", "KubeProxyConfig").as_ref()),
-        core_dns: if_named(part("coreDNS", "KubeCoreDNSConfig").as_ref()).and_then(|it| it.image),
+        names: names(&api_server),
+        admission: admission(documents, &api_server),
+        audit_policy: audit_policy(documents, &api_server),
+        api_server: component(&api_server),
+        controller_manager: component(&part("controllerManager", "KubeControllerManagerConfig")),
+        scheduler: component(&part("scheduler", "KubeSchedulerConfig")),
+        etcd: component(&part("etcd", "")),
+        proxy: if_named(&part("proxy", "KubeProxyConfig")),
+        core_dns: if_named(&part("coreDNS", "KubeCoreDNSConfig")).and_then(|it| it.image),
         manifests: manifests(documents),
         keys: keys?,
         endpoint,
@@ -83,7 +78,8 @@ fn keys(documents: &Documents<'_>, document: &Section<'_>) -> Option<ClusterKeys
     let cluster = documents.cluster.as_ref();
     let pair = |field: &str, kind: &str| {
         let of_cluster = cluster.and_then(|cluster| cluster.section(field));
-        let found = match of_cluster {
+        // A key without its certificate is of no use: both come from the same place.
+        let found = match of_cluster.filter(|pair| pair.sets("crt") || pair.sets("key")) {
             Some(pair) => identity(&pair, "crt"),
             None => documents
                 .one(kind)
@@ -104,7 +100,7 @@ fn keys(documents: &Documents<'_>, document: &Section<'_>) -> Option<ClusterKeys
         lacks(document, "`cluster.etcd.ca` with its key");
     }
     let of_cluster = cluster.and_then(|cluster| cluster.section("serviceAccount"));
-    let service_accounts = match of_cluster {
+    let service_accounts = match of_cluster.filter(|section| section.sets("key")) {
         Some(section) => trust::key(&section, "key"),
         None => documents
             .one("KubeServiceAccountConfig")
@@ -135,33 +131,39 @@ fn identity(section: &Section<'_>, certificate: &str) -> Option<ClientIdentity> 
     })
 }
 
-/// Returns the section of a program: a part of `cluster`, or a document of its own.
-fn part<'a>(documents: &Documents<'a>, of_cluster: &'a str, kind: &str) -> Option<Section<'a>> {
+/// Returns the settings of a program: a part of `cluster`, and a document of its own.
+fn part<'a>(documents: &Documents<'a>, of_cluster: &str, kind: &str) -> BothShapes<'a> {
     let cluster = documents.cluster.as_ref();
-    let of_cluster = cluster.and_then(|cluster| cluster.section(of_cluster));
-    of_cluster.or_else(|| documents.one(kind))
+    BothShapes::new(
+        cluster.and_then(|cluster| cluster.section(of_cluster)),
+        documents.one(kind),
+    )
 }
 
-fn component(section: Option<&Section<'_>>) -> Component {
-    section.map_or_else(Component::default, |section| Component {
-        image: section.parsed("image"),
-        arguments: arguments(section),
-    })
+fn component(part: &BothShapes<'_>) -> Component {
+    Component {
+        image: part.read("image", Section::parsed),
+        arguments: arguments(part),
+    }
 }
 
 /// Reads kube-proxy or CoreDNS: each runs where the config names its image, and does not turn it off.
-fn if_named(section: Option<&Section<'_>>) -> Option<Component> {
-    let section = section?;
-    let is_off = section.flag("disabled") == Some(true) || section.flag("enabled") == Some(false);
-    let component = component(Some(section));
+fn if_named(part: &BothShapes<'_>) -> Option<Component> {
+    let flag = |field| part.read(field, Section::flag);
+    let is_off = flag("disabled") == Some(true) || flag("enabled") == Some(false);
+    let component = component(part);
     (!is_off && component.image.is_some()).then_some(component)
 }
 
-fn port(documents: &Documents<'_>, api_server: Option<&Section<'_>>) -> u16 {
+fn port(documents: &Documents<'_>, api_server: &BothShapes<'_>) -> u16 {
     let cluster = documents.cluster.as_ref();
     let plane = cluster.and_then(|cluster| cluster.section("controlPlane"));
     let of_plane = plane.and_then(|plane| plane.number("localAPIServerPort", 1..=u16::MAX));
-    let own = || api_server?.number("apiPort", 1..=u16::MAX);
+    let own = || {
+        api_server.read("apiPort", |section, field| {
+            section.number(field, 1..=u16::MAX)
+        })
+    };
     of_plane.or_else(own).unwrap_or(PORT)
 }
 
@@ -170,17 +172,16 @@ fn token_issuer(documents: &Documents<'_>) -> Option<String> {
     document.section("issuer")?.owned("issuerURL")
 }
 
-fn names(api_server: Option<&Section<'_>>) -> Vec<String> {
-    let fields = ["certSANs", "certExtraSANs"];
-    let lists = fields.iter().filter_map(|field| api_server?.list(field));
+fn names(api_server: &BothShapes<'_>) -> Vec<String> {
+    let fields = ["certSANs", "certExtraSANs"].into_iter();
+    let lists = fields.filter_map(|field| api_server.read(field, Section::list));
     lists.flatten().collect()
 }
 
-fn admission(
-    documents: &Documents<'_>,
-    api_server: Option<&Section<'_>>,
-) -> BTreeMap<String, Value> {
-    let of_cluster = api_server.map(|section| section.sections("admissionControl"));
+fn admission(documents: &Documents<'_>, api_server: &BothShapes<'_>) -> BTreeMap<String, Value> {
+    let plugins = "admissionControl";
+    let of_cluster = api_server.with(plugins);
+    let of_cluster = of_cluster.map(|section| section.sections(plugins));
     let of_cluster = of_cluster.into_iter().flatten().map(|(_, section)| section);
     let own = documents.of("KubeAdmissionControlConfig");
     let read = |section: Section<'_>| {
@@ -190,8 +191,8 @@ fn admission(
     of_cluster.chain(own).filter_map(read).collect()
 }
 
-fn audit_policy(documents: &Documents<'_>, api_server: Option<&Section<'_>>) -> Option<Value> {
-    let of_cluster = api_server.and_then(|section| section.json("auditPolicy"));
+fn audit_policy(documents: &Documents<'_>, api_server: &BothShapes<'_>) -> Option<Value> {
+    let of_cluster = api_server.read("auditPolicy", Section::json);
     let own = || {
         documents
             .one("KubeAuditPolicyConfig")?

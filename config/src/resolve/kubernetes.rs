@@ -15,7 +15,8 @@ use super::{
         section::{Scalar, Section},
     },
     Documents,
-    cluster::{arguments, network},
+    both_shapes::BothShapes,
+    cluster::{Subnets, arguments, network},
     containers::within,
     control_plane::{control_plane, is_control_plane},
     trust, window,
@@ -54,13 +55,16 @@ pub(super) fn kubernetes(documents: &Documents<'_>) -> Option<Kubernetes> {
             "kubelet and containerd come with extensions: add an `ExtensionConfig` for each",
         );
     }
-    let mut cluster = cluster(documents, &document);
+    let network = network(documents);
+    let subnets = Subnets::of(&network);
+    let mut cluster = cluster(documents, &document, &network, &subnets.services);
     let ready_within = within(&document, "readyWithin", READY_LIMITS, READY_WITHIN);
     let mut node = node(documents);
     let mut plane = None;
     if is_control_plane(documents) {
         let endpoint = cluster.as_ref().map(|cluster| cluster.endpoint.clone());
-        plane = Some(Box::new(control_plane(documents, &document, endpoint?)?));
+        let read = control_plane(documents, &document, endpoint?, subnets);
+        plane = Some(Box::new(read?));
         note_role(documents, &mut node);
     }
     if let (Some(cluster), Some(plane)) = (&mut cluster, &plane) {
@@ -184,19 +188,23 @@ fn name(document: &Section<'_>) -> Option<String> {
     None
 }
 
-fn cluster(documents: &Documents<'_>, document: &Section<'_>) -> Option<Cluster> {
+fn cluster(
+    documents: &Documents<'_>,
+    document: &Section<'_>,
+    network: &BothShapes<'_>,
+    services: &[Cidr],
+) -> Option<Cluster> {
     let cluster = documents.cluster.as_ref();
     let lack = |what: &str| {
         document.wrong(format_args!(
             "the node has to join a cluster, and the config does not say {what}"
         ));
     };
-    let endpoint = match cluster.and_then(|cluster| cluster.section("controlPlane")) {
-        Some(plane) => plane.parsed("endpoint"),
-        None => documents
-            .one("KubeClusterConfig")
-            .and_then(|document| document.parsed("endpoint")),
-    };
+    let api = BothShapes::new(
+        cluster.and_then(|cluster| cluster.section("controlPlane")),
+        documents.one("KubeClusterConfig"),
+    );
+    let endpoint = api.read("endpoint", Section::parsed);
     if endpoint.is_none() {
         lack("where its API is: set `cluster.controlPlane.endpoint`");
     }
@@ -209,13 +217,10 @@ fn cluster(documents: &Documents<'_>, document: &Section<'_>) -> Option<Cluster>
         lack("the authority of its API: set `cluster.ca.crt`");
         return None;
     }
-    let network = network(documents);
+    let domain = network.read("dnsDomain", Section::owned);
     Some(Cluster {
-        domain: network
-            .as_ref()
-            .and_then(|network| network.owned("dnsDomain"))
-            .unwrap_or_else(|| DOMAIN.to_owned()),
-        dns: dns(documents, network.as_ref()),
+        domain: domain.unwrap_or_else(|| DOMAIN.to_owned()),
+        dns: dns(documents, services),
         endpoint: endpoint?,
         token: token?,
         authorities,
@@ -244,23 +249,18 @@ fn authorities(documents: &Documents<'_>) -> String {
     ended.collect()
 }
 
-/// Returns the section of kubelet's settings.
-fn kubelet<'a>(documents: &Documents<'a>) -> Option<Section<'a>> {
-    let of_machine = documents.section("kubelet");
-    of_machine.or_else(|| documents.one("KubeletConfig"))
+/// Returns kubelet's settings.
+fn kubelet<'a>(documents: &Documents<'a>) -> BothShapes<'a> {
+    BothShapes::new(documents.section("kubelet"), documents.one("KubeletConfig"))
 }
 
 /// Returns the servers of the cluster's domain: those of the config, else, by convention, the tenth address of each subnet of services.
-fn dns(documents: &Documents<'_>, network: Option<&Section<'_>>) -> Vec<IpAddr> {
-    let given = kubelet(documents).map(|kubelet| kubelet.parsed_list("clusterDNS"));
-    let given: Vec<IpAddr> = given.unwrap_or_default();
+fn dns(documents: &Documents<'_>, services: &[Cidr]) -> Vec<IpAddr> {
+    let given: Vec<IpAddr> = kubelet(documents).list("clusterDNS");
     if !given.is_empty() {
         return given;
     }
-    let subnets: Vec<Cidr> = network
-        .map(|network| network.parsed_list("serviceSubnets"))
-        .unwrap_or_default();
-    match subnets.as_slice() {
+    match services {
         [] => vec![DNS],
         subnets => subnets.iter().copied().map(tenth).collect(),
     }
@@ -287,11 +287,13 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
         .chain(own("annotations"));
     let taints = machine("nodeTaints").into_iter().chain(own("taints"));
     let kubelet = kubelet(documents);
-    let kubelet = kubelet.as_ref();
-    let config = kubelet.and_then(|it| it.json("extraConfig").or_else(|| it.json("config")));
-    let addresses = kubelet
-        .and_then(|it| it.section("nodeIP"))
-        .or_else(|| document.as_ref()?.section("nodeIP"));
+    let config = kubelet.read("extraConfig", Section::json);
+    let config = config.or_else(|| kubelet.read("config", Section::json));
+    let of_machine = documents.section("kubelet");
+    let addresses = BothShapes::new(
+        of_machine.and_then(|kubelet| kubelet.section("nodeIP")),
+        document.as_ref().and_then(|own| own.section("nodeIP")),
+    );
     let texts = |(name, value): (&str, Scalar<'_>)| (name.to_owned(), value.text.to_owned());
     NodeSettings {
         labels: labels.map(texts).collect(),
@@ -300,12 +302,10 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
             .filter_map(|(key, taint)| Some((key.to_owned(), taint.parsed::<Taint>()?)))
             .collect(),
         kubelet_config: config.unwrap_or_default(),
-        kubelet_arguments: kubelet.map(arguments).unwrap_or_default(),
+        kubelet_arguments: arguments(&kubelet),
         default_seccomp: kubelet
-            .and_then(|it| it.flag("defaultRuntimeSeccompProfileEnabled"))
+            .read("defaultRuntimeSeccompProfileEnabled", Section::flag)
             .unwrap_or_default(),
-        address_rules: addresses
-            .map(|it| it.parsed_list("validSubnets"))
-            .unwrap_or_default(),
+        address_rules: addresses.list("validSubnets"),
     }
 }

@@ -1,7 +1,9 @@
 //! Resolves documents to the model: each setting is read from its place, in either shape.
 //!
-//! [`super::conflicts`] has made sure that no setting is in both shapes, so the first one found is taken.
+//! [`super::conflicts`] has made sure that no setting is in both shapes. A section of the large document may still be beside a document of its
+//! own, empty or with other fields: [`both_shapes`] reads such a concern field by field.
 
+mod both_shapes;
 mod cluster;
 mod containers;
 mod control_plane;

@@ -8,6 +8,7 @@ use super::{
             Cidr, Dhcp4, Hostname, Link, LinkAddress, LinkName, Network, RouteSpec, StaticHost,
         },
         section::{Scalar, Section},
+        shape::integer,
     },
     Documents,
 };
@@ -91,7 +92,7 @@ fn link(document: &Section<'_>) -> Option<Link> {
     Some(Link {
         name: document.required("name")?,
         up: document.flag("up").unwrap_or(true),
-        mtu: document.number("mtu", MTU),
+        mtu: mtu(document),
         addresses: document
             .sections("addresses")
             .iter()
@@ -110,10 +111,17 @@ fn link(document: &Section<'_>) -> Option<Link> {
     })
 }
 
+/// Reads an MTU. Zero leaves it unset, as in Talos.
+fn mtu(section: &Section<'_>) -> Option<u32> {
+    let given = section.text("mtu").and_then(integer);
+    given.filter(|mtu| *mtu != 0)?;
+    section.number("mtu", MTU)
+}
+
 /// Reads a route. `destination`: the name of that field in this shape.
 fn route(section: &Section<'_>, destination: &str) -> Option<RouteSpec> {
     // Checked, although it is not used yet.
-    section.number("mtu", MTU);
+    mtu(section);
     let route = RouteSpec {
         destination: section
             .parsed::<Cidr>(destination)
@@ -160,7 +168,7 @@ fn old_interface(interface: &Section<'_>, network: &mut Network) {
     network.links.push(Link {
         name: name.clone(),
         up: true,
-        mtu: interface.number("mtu", MTU),
+        mtu: mtu(interface),
         addresses,
         routes: interface
             .sections("routes")

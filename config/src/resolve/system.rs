@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
     super::{
-        model::{EtcFile, HostnamePolicy, KernelModule, TimeSync},
+        model::{EtcFile, HostnamePolicy, KernelModule, TimeServer, TimeSync},
         section::Section,
         shape::shorten,
     },
@@ -15,13 +15,17 @@ use instar_values::{KernelParameter, NotAParameter};
 pub(super) fn hostname(documents: &Documents<'_>) -> HostnamePolicy {
     if let Some(document) = documents.one("HostnameConfig") {
         return match (document.text("hostname"), document.text("auto")) {
-            (Some(_), Some(_)) => {
-                document.wrong_field("auto", "`hostname` and `auto` exclude each other; keep one");
-                HostnamePolicy::Off
-            }
-            (Some(_), None) => document
+            // How a patch names a machine whose config says `auto: stable`.
+            (Some(_), None | Some("off")) => document
                 .parsed("hostname")
                 .map_or(HostnamePolicy::Off, HostnamePolicy::Fixed),
+            (Some(_), Some(_)) => {
+                document.wrong_field(
+                    "auto",
+                    "`hostname` and `auto` exclude each other; keep one, or write `auto: off` beside `hostname`",
+                );
+                HostnamePolicy::Off
+            }
             (None, Some("off")) => HostnamePolicy::Off,
             (None, Some(_)) => HostnamePolicy::Stable,
             (None, None) => {
@@ -54,13 +58,18 @@ pub(super) fn time(documents: &Documents<'_>) -> TimeSync {
     let time = time.as_ref();
     TimeSync {
         enabled: !time.and_then(|time| time.flag("disabled")).unwrap_or(false),
-        servers: time
-            .map(|time| time.parsed_list("servers"))
-            .unwrap_or_default(),
+        servers: time.map(servers).unwrap_or_default(),
         boot_timeout: time
             .and_then(|time| time.duration("bootTimeout"))
             .filter(|timeout| !timeout.is_zero()),
     }
+}
+
+/// Reads the servers of the large document. Clocks of the machine among them are not served; a warning names them.
+fn servers(time: &Section<'_>) -> Vec<TimeServer> {
+    let given = time.texts("servers").into_iter();
+    let servers = given.filter(|given| !TimeServer::is_clock_device(given.text));
+    servers.filter_map(|server| server.parsed()).collect()
 }
 
 pub(super) fn sysctls(documents: &Documents<'_>) -> BTreeMap<KernelParameter, String> {

@@ -290,3 +290,36 @@ fn the_container_of_kubernetes_has_its_name_alone() {
         "{errors}"
     );
 }
+
+#[test]
+fn a_cluster_has_one_subnet_of_each_family() {
+    let with = |role: &str, pods: &str, services: &str| {
+        let talos = std::fs::read_to_string(data(&format!("1.14/{role}.yaml"))).unwrap();
+        let pods = format!("podSubnets: {pods}\nserviceSubnets: {services}\n");
+        let own = "podSubnets:\n    - 10.244.0.0/16\nserviceSubnets:\n    - 10.96.0.0/12\n";
+        assert!(talos.contains(own), "{role}");
+        parse(format!("{}{OURS}", talos.replacen(own, &pods, 1)).as_bytes())
+    };
+    let (two, dual) = (
+        "[10.244.0.0/16, 10.245.0.0/16]",
+        "[10.96.0.0/12, 'fd00:3::/108']",
+    );
+    for role in ["controlplane", "worker"] {
+        with(role, dual, dual).unwrap_or_else(|errors| panic!("{errors}"));
+        for (pods, services, path) in [
+            (two, dual, "podSubnets[1]"),
+            (dual, two, "serviceSubnets[1]"),
+            (
+                "['fd00:1::/64', 10.1.0.0/16, 'fd00:2::/64']",
+                dual,
+                "podSubnets[2]",
+            ),
+        ] {
+            let errors = with(role, pods, services).unwrap_err();
+            let errors = errors.to_string();
+            assert!(errors.contains(&format!("{path}: ")), "{role}: {errors}");
+            assert!(errors.contains("one of each family"), "{errors}");
+            assert_eq!(errors.lines().count(), 1, "said once: {errors}");
+        }
+    }
+}

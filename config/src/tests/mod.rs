@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bad;
+mod both_shapes;
 mod golden;
 mod hostile;
 mod kubernetes;

@@ -47,6 +47,43 @@ fn hostname() {
     assert_eq!(config("").hostname, HostnamePolicy::Stable);
 }
 
+/// Talos's documentation has this patch for a config that says `auto: stable`.
+#[test]
+fn a_hostname_with_auto_off_is_that_hostname() {
+    let document = |auto: &str| {
+        format!("apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: node-1\nauto: {auto}")
+    };
+    let fixed = HostnamePolicy::Fixed("node-1".parse().unwrap());
+    assert_eq!(config(&document("off")).hostname, fixed);
+    let refused = problems(&document("stable"));
+    assert!(refused.contains("auto: "), "{refused}");
+}
+
+/// machined would take another name: the kernel keeps no longer one.
+#[test]
+fn a_hostname_that_the_kernel_does_not_take_is_refused() {
+    let new = |name: &str| format!("apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: {name}");
+    let old = |name: &str| {
+        let machine = super::machine();
+        parse(format!("{machine}  network:\n    hostname: {name}\n").as_bytes())
+    };
+    let longest = format!("{}.{}", "a".repeat(32), "b".repeat(31));
+    let fixed = HostnamePolicy::Fixed(longest.parse().unwrap());
+    assert_eq!(config(&new(&longest)).hostname, fixed);
+    assert_eq!(old(&longest).unwrap().config.hostname, fixed);
+    for (name, complaint) in [
+        (
+            format!("{longest}c"),
+            "hostname: a machine's host name has at most 64 characters with its domain, and this one 65",
+        ),
+        ("a".repeat(64), "hostname: a host name has labels of"),
+    ] {
+        for errors in [problems(&new(&name)), old(&name).unwrap_err().to_string()] {
+            assert!(errors.contains(complaint), "{errors}");
+        }
+    }
+}
+
 #[test]
 fn install() {
     let install = |document: &str| {
@@ -277,6 +314,89 @@ routes:
         .map(|route| route.destination)
         .collect();
     assert_eq!(to, [None, None, Some("10.1.0.0/16".parse().unwrap())]);
+}
+
+/// The time servers of a config, and its warnings.
+fn clock(servers: &str) -> (Vec<String>, Vec<String>) {
+    let text = format!("{}  time:\n    servers: {servers}\n", super::machine());
+    let parsed = parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    let servers = parsed.config.time.servers.iter().map(ToString::to_string);
+    let warnings = parsed.warnings.iter().map(|warning| warning.path.clone());
+    (servers.collect(), warnings.collect())
+}
+
+#[test]
+fn a_clock_device_among_time_servers_is_a_warning_and_the_servers_are_asked() {
+    let (servers, warnings) = clock("[/dev/ptp0, a.b, /dev/ptp_kvm]");
+    assert_eq!(servers, ["a.b"]);
+    assert_eq!(
+        warnings,
+        ["machine.time.servers[0]", "machine.time.servers[2]"]
+    );
+    assert_eq!(clock("[/dev/ptp0]").0, Vec::<String>::new());
+    for wrong in ["/dev/sda", "/dev/ptp/0", "/etc/ptp0", "/dev/"] {
+        let text = format!("{}  time:\n    servers: [{wrong}]\n", super::machine());
+        let errors = parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(
+            errors.contains("machine.time.servers[0]: a time server"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn an_mtu_of_zero_is_none() {
+    let link = |mtu: &str| {
+        format!(
+            "apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\nmtu: {mtu}\nroutes: [{{gateway: 10.0.0.1, mtu: {mtu}}}]"
+        )
+    };
+    let old = |mtu: &str| {
+        let interface = format!(
+            "{{interface: eth0, mtu: {mtu}, routes: [{{network: 0.0.0.0/0, gateway: 10.0.0.1, mtu: {mtu}}}]}}"
+        );
+        let network = format!("  network:\n    interfaces: [{interface}]\n");
+        parse(format!("{}{network}", super::machine()).as_bytes())
+    };
+    assert_eq!(config(&link("0")).network.links[0].mtu, None);
+    let parsed = old("0").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(parsed.warnings, []);
+    assert_eq!(parsed.config.network.links[0].mtu, None);
+    for mtu in ["1", "67", "65537", "-1"] {
+        for errors in [problems(&link(mtu)), old(mtu).unwrap_err().to_string()] {
+            assert_eq!(
+                errors.matches("is not within 68 and 65536").count(),
+                2,
+                "{errors}"
+            );
+        }
+    }
+}
+
+#[test]
+fn names_of_volumes_are_those_of_talos() {
+    let volume = |name: &str| {
+        format!("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: {name}\nvolumeType: directory")
+    };
+    let mounted = format!(
+        "{}\n---\n{}\n---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: nginx\n\
+         mounts: [{{userVolume: {{name: Data-1, destination: /data}}}}]",
+        volume("Data-1"),
+        volume("data-1"),
+    );
+    let config = config(&mounted);
+    let paths = config.user_volumes.iter().map(|volume| volume.name.path());
+    let paths: Vec<_> = paths.collect();
+    assert_eq!(
+        paths,
+        ["/var/mnt/Data-1", "/var/mnt/data-1"].map(Into::into) as [std::path::PathBuf; 2]
+    );
+    for name in ["a_b", "\u{e4}", "a/b", &"a".repeat(35)] {
+        assert!(
+            problems(&volume(name)).contains("1 to 34 characters"),
+            "{name}"
+        );
+    }
 }
 
 #[test]

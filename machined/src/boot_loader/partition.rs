@@ -202,7 +202,7 @@ pub fn forget(device: &Path, order: u32) -> Result<(), EspError> {
 pub struct RefusedEntry {
     /// The order of the booted entry, if it is known.
     pub booted: Option<u32>,
-    /// The running version. After an upgrade without a reboot it differs from the booted one.
+    /// The running version. After an upgrade without a reboot it is not the booted one, even if it has the same name.
     pub version: String,
     /// The order of a version that waits for its first boot. It is removed, because it would be tried if the other one failed.
     pub staged: Option<u32>,
@@ -228,17 +228,124 @@ pub fn other(device: &Path, from: &RefusedEntry) -> Result<Version, EspError> {
 }
 
 fn other_entry(state: &State, from: &RefusedEntry) -> Result<Entry, EspError> {
-    let is_running = |entry: &&Entry| entry.name.version.to_string() == from.version;
-    let booted = from.booted.and_then(|order| state.of_order(order));
-    let running = booted
-        .filter(is_running)
-        .or_else(|| state.whole_entries().find(is_running))
-        // If this boot was not from one of the entries, the entry that would be booted next is the one to leave.
-        .or(state.next_boot());
+    // If no entry leads to the running version, the entry that would be booted next is the one to leave.
+    let running = running_entry(state, from).or(state.next_boot());
     let slot = running.map(|entry| entry.slot);
     state
         .whole_entries()
         .find(|entry| entry.name.is_blessed() && Some(entry.slot) != slot)
         .cloned()
         .ok_or(EspError::NoOther)
+}
+
+/// Returns the entry of the running version. Its name alone does not tell it: a version may have been built more than once.
+fn running_entry<'a>(state: &'a State, from: &RefusedEntry) -> Option<&'a Entry> {
+    let has_its_name = |entry: &&Entry| entry.name.version.to_string() == from.version;
+    // An upgrade without a reboot wrote a newer entry than the booted one, and its version was kept: the entry is blessed. An entry that
+    // waits for its first boot is not, nor is one that failed.
+    let came_later = |entry: &&Entry| {
+        entry.name.is_blessed() && Some(entry.name.order) > from.booted && has_its_name(entry)
+    };
+    let booted = from.booted.and_then(|order| state.of_order(order));
+    state
+        .whole_entries()
+        .find(came_later)
+        .or(booted.filter(has_its_name))
+        .or_else(|| state.whole_entries().find(has_its_name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_esp::{FileDigest, Found, Slot};
+
+    use super::*;
+
+    /// The entries of these file names, each with its slot.
+    fn state(entries: &[(&str, char)]) -> State {
+        let found = entries.iter().map(|(name, slot)| {
+            let name: instar_esp::EntryName = format!("instar-{name}.conf").parse().unwrap();
+            let entry = Entry {
+                name: name.clone(),
+                slot: Slot::from_letter(*slot).unwrap(),
+                uki: FileDigest::of(name.to_string().as_bytes()),
+            };
+            let entry = Ok(entry);
+            Found { name, entry }
+        });
+        State {
+            entries: found.collect(),
+            ..State::default()
+        }
+    }
+
+    /// The order of the entry that a rollback leads to; none if there is no other.
+    fn other_than(
+        entries: &[(&str, char)],
+        booted: Option<u32>,
+        running: &str,
+        staged: Option<u32>,
+    ) -> Option<u32> {
+        let from = RefusedEntry {
+            booted,
+            version: running.to_owned(),
+            staged,
+        };
+        let found = other_entry(&state(entries), &from);
+        found.ok().map(|entry| entry.name.order)
+    }
+
+    #[test]
+    fn a_rollback_leads_to_the_version_before_the_booted_one() {
+        let both = [("2-v0.2.0", 'b'), ("1-v0.1.0", 'a')];
+        assert_eq!(other_than(&both, Some(2), "v0.2.0", None), Some(1));
+        assert_eq!(other_than(&both, Some(1), "v0.1.0", None), Some(2));
+        // Both were built as the same version.
+        let rebuilt = [("2-v0.2.0", 'b'), ("1-v0.2.0", 'a')];
+        assert_eq!(other_than(&rebuilt, Some(2), "v0.2.0", None), Some(1));
+        // On trial: its own entry counts, whatever else has its version.
+        let on_trial = [("2-v0.2.0+2-1", 'b'), ("1-v0.2.0", 'a')];
+        assert_eq!(other_than(&on_trial, Some(2), "v0.2.0", None), Some(1));
+        assert_eq!(
+            other_than(&[("1-v0.1.0", 'a')], Some(1), "v0.1.0", None),
+            None
+        );
+    }
+
+    #[test]
+    fn after_an_upgrade_without_a_reboot_the_booted_version_is_another_one() {
+        let newer = [("2-v0.2.0", 'b'), ("1-v0.1.0", 'a')];
+        assert_eq!(other_than(&newer, Some(1), "v0.2.0", None), Some(1));
+        // To a rebuild of the same version.
+        let rebuilt = [("2-v0.2.0", 'b'), ("1-v0.2.0", 'a')];
+        assert_eq!(other_than(&rebuilt, Some(1), "v0.2.0", None), Some(1));
+        // And back to a rebuild of the booted version.
+        let back = [("3-v0.1.0", 'c'), ("2-v0.2.0", 'b'), ("1-v0.1.0", 'a')];
+        assert_eq!(other_than(&back, Some(1), "v0.1.0", None), Some(2));
+        // Nobody knows what was booted.
+        assert_eq!(other_than(&rebuilt, None, "v0.2.0", None), Some(1));
+        assert_eq!(other_than(&newer, None, "v0.2.0", None), Some(1));
+    }
+
+    #[test]
+    fn a_version_that_waits_for_its_boot_is_not_the_running_one() {
+        for booted in [Some(2), None] {
+            let staged = [("3-v0.2.0+3", 'c'), ("2-v0.2.0", 'b'), ("1-v0.1.0", 'a')];
+            assert_eq!(other_than(&staged, booted, "v0.2.0", Some(3)), Some(1));
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_on_no_disk_leaves_the_entry_that_would_be_next() {
+        let mut state = state(&[("2-v0.2.0", 'b'), ("1-v0.1.0", 'a')]);
+        for slot in ['a', 'b'] {
+            state.ukis.insert(Slot::from_letter(slot).unwrap(), 1);
+        }
+        let from = RefusedEntry {
+            booted: None,
+            version: "v0.9.0".to_owned(),
+            staged: None,
+        };
+        assert_eq!(other_entry(&state, &from).unwrap().name.order, 1);
+    }
 }

@@ -146,7 +146,7 @@ const TABLE: [Row; 47] = [
     (|it| it.problems = vec![problem("install")],            Some((Type::Degraded, "NotInstalled", ""))),
     (|it| it.problems = vec![problem("Kubernetes")],         Some((Type::Degraded, "KubernetesNotPrepared", ""))),
     (|it| it.problems = vec![problem("user volume data")],   Some((Type::Degraded, "UserVolumeMissing", ""))),
-    (|it| it.problems = vec![problem("network")],            Some((Type::Degraded, "SettingNotApplied", ""))),
+    (|it| it.problems = vec![problem("network settings")],   Some((Type::Degraded, "SettingNotApplied", "network settings: it broke; repair"))),
     (|it| it.has_config = false,                             Some((Type::Degraded, "NoConfig", "apply-config"))),
     (|it| it.stale_config = Some("the server is away".into()),
         Some((Type::Degraded, "ConfigServerUnreachable", "the server is away: repair the server"))),

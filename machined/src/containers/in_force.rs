@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::image_digests::ImageDigests;
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 use crate::record_file::RecordFile;
@@ -32,6 +33,18 @@ pub struct ImageInForce {
     pub reference: ImageReference,
     /// The digest that the name was resolved to.
     pub digest: Digest,
+    /// The digest of the index that the name pointed to, if it is known and there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<Digest>,
+}
+
+impl ImageInForce {
+    fn digests(&self) -> ImageDigests {
+        ImageDigests {
+            digest: self.digest,
+            index: self.index,
+        }
+    }
 }
 
 /// The record of the images in force; clones share it.
@@ -79,23 +92,47 @@ impl ImagesInForce {
 
     /// Returns the digest that a container is to run, if this name has been looked up for it.
     pub fn get(&self, container: &str, reference: &ImageReference) -> Option<Digest> {
-        let state = self.lock();
-        let image = state.images.get(container)?;
-        (image.reference == *reference).then_some(image.digest)
+        Some(self.image(container, reference)?.digest)
     }
 
-    /// Puts a digest in force.
-    pub async fn set(&self, container: &str, reference: &ImageReference, digest: Digest) {
-        let image = ImageInForce {
-            reference: reference.clone(),
-            digest,
+    /// Returns the same with the digest of its index, by which its registry is asked for it again.
+    pub fn image(&self, container: &str, reference: &ImageReference) -> Option<ImageDigests> {
+        let state = self.lock();
+        let image = state.images.get(container)?;
+        (image.reference == *reference).then(|| image.digests())
+    }
+
+    /// Puts an image in force. An index that is known of this image stays known.
+    pub async fn set(&self, container: &str, reference: &ImageReference, image: ImageDigests) {
+        let has_changed = {
+            let mut state = self.lock();
+            let before = state.images.get(container);
+            let known = before.filter(|before| before.reference == *reference);
+            let image = image.or_index_of(known.map(ImageInForce::digests));
+            let image = ImageInForce {
+                reference: reference.clone(),
+                digest: image.digest,
+                index: image.index,
+            };
+            let has_changed = before != Some(&image);
+            state.images.insert(container.to_owned(), image);
+            has_changed
         };
-        let before = self
-            .lock()
-            .images
-            .insert(container.to_owned(), image.clone());
-        if before.as_ref() != Some(&image) {
+        if has_changed {
             self.changed().await;
+        }
+    }
+
+    /// Notes the index of an image, if that image is in force: records of older versions do not have it, and a name that moves to another
+    /// index may mean the same image.
+    pub async fn note_index(
+        &self,
+        container: &str,
+        reference: &ImageReference,
+        image: ImageDigests,
+    ) {
+        if self.get(container, reference) == Some(image.digest) {
+            self.set(container, reference, image).await;
         }
     }
 
@@ -154,15 +191,22 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn image(digest: Digest) -> ImageDigests {
+        ImageDigests {
+            digest,
+            index: None,
+        }
+    }
+
     #[tokio::test]
     async fn a_digest_holds_for_its_name_until_it_is_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let record = ImagesInForce::default();
         let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
         // Before the record has a directory.
-        record.set("web", &name("r.io/web:v1"), one).await;
+        record.set("web", &name("r.io/web:v1"), image(one)).await;
         record.open(directory.path()).unwrap();
-        record.set("db", &name("r.io/db:v1"), two).await;
+        record.set("db", &name("r.io/db:v1"), image(two)).await;
         assert_eq!(record.get("web", &name("r.io/web:v1")), Some(one));
         assert_eq!(record.get("web", &name("r.io/web:v2")), None);
         assert_eq!(record.containers_of(two), ["db"]);
@@ -183,11 +227,13 @@ mod tests {
         let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
         let written = ImagesInForce::default();
         written.open(directory.path()).unwrap();
-        written.set("web", &name("r.io/web"), new).await;
+        written.set("web", &name("r.io/web"), image(new)).await;
 
         let handed_over = ImagesInForce::default();
         for container in ["web", "db"] {
-            handed_over.set(container, &name("r.io/web"), old).await;
+            handed_over
+                .set(container, &name("r.io/web"), image(old))
+                .await;
         }
         let record = ImagesInForce::new(handed_over.all());
         record.open(directory.path()).unwrap();
@@ -201,9 +247,52 @@ mod tests {
         std::fs::write(directory.path().join(IMAGES_IN_FORCE.name), "{").unwrap();
         let record = ImagesInForce::default();
         assert!(record.open(directory.path()).is_err());
-        record.set("web", &name("r.io/web"), Digest::of(b"1")).await;
+        record
+            .set("web", &name("r.io/web"), image(Digest::of(b"1")))
+            .await;
         let again = ImagesInForce::default();
         again.open(directory.path()).unwrap();
         assert_eq!(again.all(), record.all());
+    }
+
+    /// What the version before this one reads and writes.
+    #[derive(Serialize, Deserialize)]
+    struct Older {
+        reference: ImageReference,
+        digest: Digest,
+    }
+
+    #[tokio::test]
+    async fn an_index_is_kept_beside_the_digest_and_older_versions_read_past_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(IMAGES_IN_FORCE.name);
+        let (web, digest) = (name("r.io/web:v1"), Digest::of(b"manifest"));
+        let index = Some(Digest::of(b"index"));
+        let older = BTreeMap::from([(
+            "web",
+            Older {
+                reference: web.clone(),
+                digest,
+            },
+        )]);
+        whole_file::replace_json(&file, 0o600, &older).unwrap();
+        let record = ImagesInForce::default();
+        record.open(directory.path()).unwrap();
+        assert_eq!(record.image("web", &web), Some(image(digest)));
+
+        let known = ImageDigests { digest, index };
+        record.note_index("web", &web, known).await;
+        // Another image is not in force, and one of the same digest takes nothing away.
+        let other = image(Digest::of(b"other"));
+        record.note_index("web", &web, other).await;
+        record.set("web", &web, image(digest)).await;
+        let again = ImagesInForce::default();
+        again.open(directory.path()).unwrap();
+        assert_eq!(again.image("web", &web), Some(known));
+        let older: BTreeMap<String, Older> = whole_file::read_json(&file).unwrap().unwrap();
+        assert_eq!(older["web"].digest, digest);
+
+        record.set("web", &web, other).await;
+        assert_eq!(record.image("web", &web), Some(other));
     }
 }

@@ -5,8 +5,11 @@ mod disposition;
 pub mod host_files;
 mod host_path;
 mod identity;
+mod image_digests;
 mod in_force;
 mod keepable;
+#[cfg(test)]
+pub(crate) mod registry_for_tests;
 pub mod rootfs;
 pub mod runtime;
 pub mod spec;
@@ -16,6 +19,7 @@ mod updates;
 mod volume;
 
 pub use identity::Identity;
+pub use image_digests::ImageDigests;
 pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use keepable::{NotKeepable, keepable};
 pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};

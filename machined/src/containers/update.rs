@@ -18,6 +18,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::image_digests::ImageDigests;
 use crate::values::{Digest, ImageReference, ReleaseTag, Version};
 
 /// An image behind a name.
@@ -25,12 +26,25 @@ use crate::values::{Digest, ImageReference, ReleaseTag, Version};
 pub struct Release {
     /// The digest of its manifest.
     pub digest: Digest,
+    /// The digest of the index that the name pointed to, if it is known and there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<Digest>,
     /// Its version, by its label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Its build time (RFC 3339), if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<String>,
+}
+
+impl Release {
+    /// The digests by which its registry is asked for it.
+    pub fn digests(&self) -> ImageDigests {
+        ImageDigests {
+            digest: self.digest,
+            index: self.index,
+        }
+    }
 }
 
 /// Why an image waits.
@@ -63,6 +77,9 @@ pub enum Standing {
         found: Release,
         /// The digest that was in force before.
         before: Digest,
+        /// The digest of its index, if it is known and there was one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before_index: Option<Digest>,
     },
     /// The other image was not up in time; the one before is in force again.
     Returned {
@@ -87,8 +104,8 @@ pub enum Event {
     Confirmed,
     /// An operator approved this digest.
     Approved(Digest),
-    /// The window is open and nothing else is under way; this digest is in force.
-    MaySwitch(Digest),
+    /// The window is open and nothing else is under way; this image is in force.
+    MaySwitch(ImageDigests),
     /// The container was up for long enough.
     Proved,
     /// The container was not up in time.
@@ -100,10 +117,10 @@ pub enum Event {
 /// What has to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
-    /// Put this digest in force and restart the container.
-    Switch(Digest),
-    /// Put the digest of before in force again and restart the container.
-    Return(Digest),
+    /// Put this image in force and restart the container.
+    Switch(ImageDigests),
+    /// Put the image of before in force again and restart the container.
+    Return(ImageDigests),
 }
 
 /// What is to become of an image that was found behind a name.
@@ -188,11 +205,27 @@ impl Standing {
                 },
                 Event::MaySwitch(before),
             ) => {
-                let act = Act::Switch(found.digest);
-                (Standing::OnTrial { found, before }, Some(act))
+                let act = Act::Switch(found.digests());
+                let trial = Standing::OnTrial {
+                    found,
+                    before: before.digest,
+                    before_index: before.index,
+                };
+                (trial, Some(act))
             }
             (Standing::OnTrial { .. }, Event::Proved) => (Standing::Current, None),
-            (Standing::OnTrial { found, before }, Event::Failed(why)) => {
+            (
+                Standing::OnTrial {
+                    found,
+                    before,
+                    before_index,
+                },
+                Event::Failed(why),
+            ) => {
+                let before = ImageDigests {
+                    digest: before,
+                    index: before_index,
+                };
                 let returned = Standing::Returned { failed: found, why };
                 (returned, Some(Act::Return(before)))
             }
@@ -244,7 +277,7 @@ impl Standing {
         match self {
             Standing::Current | Standing::Returned { .. } => Vec::new(),
             Standing::Waiting { found, .. } => vec![found.digest],
-            Standing::OnTrial { found, before } => vec![found.digest, *before],
+            Standing::OnTrial { found, before, .. } => vec![found.digest, *before],
         }
     }
 }
@@ -254,9 +287,21 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn index(name: &str) -> Digest {
+        Digest::of(format!("index of {name}").as_bytes())
+    }
+
+    fn digests(name: &str) -> ImageDigests {
+        ImageDigests {
+            digest: Digest::of(name.as_bytes()),
+            index: Some(index(name)),
+        }
+    }
+
     fn release(name: &str, version: Option<&str>) -> Release {
         Release {
             digest: Digest::of(name.as_bytes()),
+            index: Some(index(name)),
             version: version.map(str::to_owned),
             created: None,
         }
@@ -338,6 +383,7 @@ mod tests {
         let trial = Standing::OnTrial {
             found: image(),
             before: old,
+            before_index: Some(index("old")),
         };
         let returned = Standing::Returned {
             failed: image(),
@@ -353,7 +399,7 @@ mod tests {
             found(Verdict::Approval("a".into())),
             found(Verdict::Held("h".into())),
             Event::Approved(new),
-            Event::MaySwitch(old),
+            Event::MaySwitch(digests("old")),
             Event::Proved,
             Event::Failed("w".into()),
             Event::LookedUp(new),
@@ -375,8 +421,8 @@ mod tests {
                 let (after, act) = before.clone().after(event.clone());
                 assert_eq!(after, *expected, "{before:?} {event:?}");
                 let expected = match (before == &after, &after) {
-                    (false, Standing::OnTrial { .. }) => Some(Act::Switch(new)),
-                    (false, Standing::Returned { .. }) => Some(Act::Return(old)),
+                    (false, Standing::OnTrial { .. }) => Some(Act::Switch(digests("new"))),
+                    (false, Standing::Returned { .. }) => Some(Act::Return(digests("old"))),
                     _ => None,
                 };
                 assert_eq!(act, expected, "{before:?} {event:?}");
@@ -403,5 +449,32 @@ mod tests {
             let (after, _) = before.after(rebuilt.clone());
             assert_eq!(after.needed(), [Digest::of(b"newer")]);
         }
+    }
+
+    /// The version before this one knew no indexes.
+    #[test]
+    fn records_of_older_versions_are_read_and_theirs_read_past_an_index() {
+        #[derive(Deserialize)]
+        enum Older {
+            OnTrial { found: OlderRelease, before: Digest },
+        }
+        #[derive(Deserialize)]
+        struct OlderRelease {
+            digest: Digest,
+        }
+        let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
+        let written =
+            format!("{{\"OnTrial\":{{\"found\":{{\"digest\":\"{new}\"}},\"before\":\"{old}\"}}}}");
+        let read: Standing = serde_json::from_str(&written).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), written);
+        let trial = Standing::OnTrial {
+            found: release("new", None),
+            before: old,
+            before_index: Some(index("old")),
+        };
+        let written = serde_json::to_string(&trial).unwrap();
+        let Older::OnTrial { found, before } = serde_json::from_str(&written).unwrap();
+        assert_eq!((found.digest, before), (new, old));
+        assert_eq!(serde_json::from_str::<Standing>(&written).unwrap(), trial);
     }
 }

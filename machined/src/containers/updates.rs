@@ -175,6 +175,7 @@ impl ImageUpdates {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::containers::ImageDigests;
     use crate::containers::update::{Release, Verdict};
 
     #[tokio::test]
@@ -182,10 +183,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let name: ImageReference = "r.io/web:v1".parse().unwrap();
         let other: ImageReference = "r.io/web:v2".parse().unwrap();
-        let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
+        let image = |name: &[u8]| ImageDigests {
+            digest: Digest::of(name),
+            index: Some(Digest::of(&[b"index of ", name].concat())),
+        };
+        let (old, new) = (image(b"old"), image(b"new"));
         let found = Event::Found {
             found: Release {
-                digest: new,
+                digest: new.digest,
+                index: new.index,
                 version: None,
                 created: None,
             },
@@ -200,7 +206,7 @@ mod tests {
         // Another machined goes on with the trial.
         let again = ImageUpdates::default();
         again.open(directory.path()).unwrap();
-        assert_eq!(again.needed(), BTreeSet::from([old, new]));
+        assert_eq!(again.needed(), BTreeSet::from([old.digest, new.digest]));
         assert_eq!(again.standing("web", &other), Standing::Current);
         let act = again.report("web", &name, Event::Failed("it died".into()));
         assert_eq!(act.await, Some(Act::Return(old)));

@@ -18,6 +18,7 @@
 //! - A release that failed is held: it is not chosen again, for good or for a while.
 //! - The fleet's lock is given back when a release has proved itself. **After a failure the machine keeps it**, for as long as the channel
 //!   offers the release that failed: so a bad release stops at the first machine, and a withdrawal or a newer release lets the fleet go on.
+//!   So it does while an older release waits here: the other machines would go to the failed one.
 
 use std::fmt;
 
@@ -306,6 +307,13 @@ impl Record {
         self.holds.iter().find(|hold| hold.digest == digest)
     }
 
+    /// Whether a release that is newer than this version has failed here. It counts as one that the channel still offers: nobody says here
+    /// whether it was withdrawn, and a lock that is kept for too long costs less than a bad release on the next machine.
+    fn has_failed_above(&self, version: &Version) -> bool {
+        let mut holds = self.holds.iter();
+        holds.any(|hold| hold.has_failed && hold.version > *version)
+    }
+
     /// Holds a release, in place of an older hold of it.
     pub fn hold_release(&mut self, hold: Hold) {
         self.holds.retain(|old| old.digest != hold.digest);
@@ -452,9 +460,10 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     }
     let waits = |record, wait, act, again| done(record, act, Standing::Waits(wait), again);
     if let Some((wait, again)) = obstacle(&target, facts, policy) {
-        // A lock that is not about to be used is for the other machines.
+        // A lock that is not about to be used is for the other machines, unless they would go to what has failed here.
         record.has_lock &= policy.has_lock;
-        let act = match record.has_lock && wait != Wait::Busy {
+        let keeps_lock = wait == Wait::Busy || record.has_failed_above(&target.release.version);
+        let act = match record.has_lock && !keeps_lock {
             true => Act::Unlock,
             false => Act::None,
         };

@@ -105,6 +105,16 @@ fn check<const N: usize>(cases: [Case<'_>; N]) {
     }
 }
 
+fn hold_of(version: &str, has_failed: bool) -> Hold {
+    Hold {
+        digest: release(version).digest,
+        version: version.parse().unwrap(),
+        why: "hangs".into(),
+        until: None,
+        has_failed,
+    }
+}
+
 fn known() -> Record {
     record(Stage::Target(target("v0.2.0")))
 }
@@ -456,6 +466,59 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     );
 }
 
+/// An older release can be taken and waits for something, while the channel offers the one that failed here.
+#[test]
+fn the_lock_is_kept_after_a_failure_while_an_older_release_waits() {
+    let (shut, older) = (closed(), release("v0.2.0"));
+    let locking = Policy {
+        has_lock: true,
+        ..POLICY
+    };
+    let fetching: fn(&mut Facts<'_>) = |it| it.fetched = Fetched::No("5 of 10 bytes".into());
+    let idle = || record(Stage::Idle);
+    let in_window = Policy {
+        window: Some(&shut),
+        ..locking.clone()
+    };
+    let by_approval = Policy {
+        needs_approval: true,
+        ..locking.clone()
+    };
+    let delayed = Policy {
+        delay: 60,
+        ..locking.clone()
+    };
+    let no_list: fn(&mut Facts<'_>) = |it| {
+        it.chosen = Chosen::Unknown;
+        it.fetched = Fetched::No("it is not asked for yet".into());
+    };
+    for (word, record, change, policy) in [
+        ("fetching", idle(), fetching, &locking),
+        ("window", idle(), |_| {}, &in_window),
+        ("approval", idle(), |_| {}, &by_approval),
+        ("delay", idle(), |_| {}, &delayed),
+        ("refused", paused(), |_| {}, &locking),
+        ("fetching", known(), no_list, &locking),
+    ] {
+        let mut facts = facts("v0.1.0", Chosen::Release(&older));
+        change(&mut facts);
+        for (version, has_failed, act) in [
+            ("v0.3.0", true, Act::None),
+            // A person's hold is no failure, and what failed below the target is what the target replaces.
+            ("v0.3.0", false, Act::Unlock),
+            ("v0.1.1", true, Act::Unlock),
+        ] {
+            let mut locked = Record {
+                has_lock: true,
+                ..record.clone()
+            };
+            locked.hold_release(hold_of(version, has_failed));
+            let expected = (word, act);
+            assert_eq!(waits(&locked, &facts, policy), expected, "{version}");
+        }
+    }
+}
+
 #[test]
 fn a_hold_ends_with_its_time_and_a_person_s_hold_does_not() {
     let mut held = record(Stage::Idle);
@@ -511,7 +574,7 @@ fn words_and_reasons_are_for_people() {
 }
 
 /// Random facts against a random history: a release that failed is never begun again while it is held, nothing is switched to twice at
-/// once, and the lock is never given back between the request and the proof.
+/// once, and the lock is given back neither between the request and the proof nor while the machine goes to an older one than has failed.
 #[test]
 fn random_histories_keep_the_promises() {
     let mut random = fastrand::Rng::with_seed(7);
@@ -523,6 +586,11 @@ fn random_histories_keep_the_promises() {
             ..POLICY
         };
         let mut record = record(Stage::Idle);
+        if random.u8(0..4) == 0 {
+            // The newest one has failed before, and the machine has kept the lock.
+            record.has_lock = policy.has_lock;
+            record.hold_release(hold_of("v0.3.0", true));
+        }
         let (mut running, mut lock) = ("v0.1.0".to_owned(), LockAnswer::Unasked);
         for tick in 0..40 {
             let held = |it: &Release| record.hold(it.digest).is_some();
@@ -540,6 +608,10 @@ fn random_histories_keep_the_promises() {
                 now: NOW + tick,
                 lock: lock.clone(),
                 is_busy: random.u8(0..4) == 0,
+                fetched: match random.u8(0..4) {
+                    0 => Fetched::No("it comes".into()),
+                    _ => Fetched::Yes,
+                },
                 failure: None,
                 ready_for: random.bool().then(|| random.u64(0..4)),
                 ..facts(&now_running, offered)
@@ -568,6 +640,9 @@ fn random_histories_keep_the_promises() {
                     assert!(had_lock || record.has_lock);
                     let is_under_way = !matches!(record.stage, Stage::Idle | Stage::Target(_));
                     assert!(!is_under_way, "given back before the proof");
+                    let is_older = matches!(offered, Chosen::Release(to) if *to == bad);
+                    let keeps = is_older && record.hold(good.digest).is_some();
+                    assert!(!keeps, "given back after a failure");
                     record.has_lock = false;
                     lock = LockAnswer::Unasked;
                 }

@@ -7,6 +7,8 @@ use crate::config::{Mirror, Registries, RegistryAuth};
 
 /// The directory of registries, as the container sees it.
 const HOSTS: &str = "/instar/hosts";
+/// The same, below the directory that the container sees as /instar.
+pub(super) const HOSTS_FOLDER: &str = "hosts";
 
 /// Returns containerd's configuration, version 3.
 pub(super) fn configuration(registries: &Registries) -> String {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{bootstrap, containerd, control, digest, etc, kubelet, kubelet_certificate, var};
 use crate::base::{removal, whole_file};
@@ -133,13 +133,47 @@ pub fn write(files: &[NodeFile]) -> anyhow::Result<Changed> {
                 before.is_some_and(|before| cluster_of(&before) != cluster_of(&file.content));
         }
     }
+    forget_registries(&control().join(containerd::HOSTS_FOLDER), files)?;
     Ok(changed)
+}
+
+/// Removes the files of registries that the config names no more: mirrors, authorities, and keys.
+fn forget_registries(folder: &Path, files: &[NodeFile]) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let registry = entry?.path();
+        if !files.iter().any(|file| file.path.starts_with(&registry)) {
+            removal::tree(&registry)?;
+            continue;
+        }
+        for entry in fs::read_dir(&registry)? {
+            let path = entry?.path();
+            if !files.iter().any(|file| file.path == path) {
+                removal::file(&path)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns the cluster that a kubeconfig names.
 fn cluster_of(kubeconfig: &str) -> Option<serde_json::Value> {
     let kubeconfig: serde_json::Value = serde_json::from_str(kubeconfig).ok()?;
     Some(kubeconfig["clusters"].clone())
+}
+
+/// Whether kubelet has the certificate of another node: the machine had another name when it joined.
+///
+/// # Errors
+/// The certificate cannot be read.
+pub fn is_member_by_another_name(node: &str) -> io::Result<bool> {
+    let pem = kubelet_certificate::read()?;
+    let member = pem.and_then(|pem| kubelet_certificate::node_of(&pem));
+    Ok(member.is_some_and(|member| member != node))
 }
 
 /// Forgets that the node is a member of its cluster: kubelet's certificate and kubeconfig go, and it joins with the token.
@@ -172,6 +206,27 @@ mod tests {
         let mut other_token = before;
         other_token.cluster.token = Secret::new("other");
         assert_eq!(environment(&other_token), known);
+    }
+
+    #[test]
+    fn a_registry_that_the_config_names_no_more_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("hosts");
+        let file = |path: &str| NodeFile {
+            path: folder.join(path),
+            content: "x".to_owned(),
+        };
+        forget_registries(&folder, &[]).unwrap();
+        let before = [
+            file("a/hosts.toml"),
+            file("a/client.key"),
+            file("b/hosts.toml"),
+        ];
+        write(&before).unwrap();
+        forget_registries(&folder, &[file("a/hosts.toml")]).unwrap();
+        let is_there = before.map(|file| file.path.exists());
+        assert_eq!(is_there, [true, false, false]);
+        assert!(!folder.join("b").exists());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::{fs, io};
 
+use x509_parser::pem::Pem;
+
 use super::var;
 
 /// kubelet's directory of certificates, in the container's /var.
@@ -28,4 +30,37 @@ pub(super) fn read() -> io::Result<Option<String>> {
     };
     let name = current.file_name().ok_or(io::ErrorKind::InvalidData)?;
     fs::read_to_string(directory().join(name)).map(Some)
+}
+
+/// Returns the node that a certificate is for, by the name that Kubernetes gives the users of nodes.
+pub(super) fn node_of(pem: &str) -> Option<String> {
+    let blocks = Pem::iter_from_buffer(pem.as_bytes()).flatten();
+    let mut certificates = blocks.filter(|block| block.label == "CERTIFICATE");
+    let certificate = certificates.next()?;
+    let certificate = certificate.parse_x509().ok()?;
+    let name = certificate.subject().iter_common_name().next()?;
+    let user = name.as_str().ok()?.strip_prefix("system:node:")?;
+    Some(user.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    #[test]
+    fn a_certificate_names_its_node() {
+        let pem = |user: &str| {
+            let mut parameters = CertificateParams::default();
+            parameters.distinguished_name.push(DnType::CommonName, user);
+            let key = KeyPair::generate().unwrap();
+            let certificate = parameters.self_signed(&key).unwrap();
+            certificate.pem() + &key.serialize_pem()
+        };
+        let node = node_of(&pem("system:node:worker-1"));
+        assert_eq!(node.as_deref(), Some("worker-1"));
+        assert_eq!(node_of(&pem("admin")), None);
+        assert_eq!(node_of("nonsense"), None);
+    }
 }

@@ -49,7 +49,9 @@ pub use pods_socket::PodsSocket;
 pub use readiness::readiness;
 pub use record::NodeRecord;
 
-pub use files::{Changed, Environment, NodeFile, files, remove_membership, write};
+pub use files::{
+    Changed, Environment, NodeFile, files, is_member_by_another_name, remove_membership, write,
+};
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

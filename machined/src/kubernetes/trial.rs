@@ -87,7 +87,7 @@ pub struct Choice {
     pub instead: Option<String>,
 }
 
-/// Chooses what runs. `elapsed` is the time since the last choice.
+/// Chooses what runs. `elapsed` is the time since the last choice; a trial begins with its first one, and counts from there.
 pub fn choose(
     record: &mut Record,
     trial: &mut Option<Trial>,
@@ -104,13 +104,17 @@ pub fn choose(
         *trial = None;
         return back;
     }
-    let mut under_way = trial
-        .take()
-        .filter(|under_way| under_way.images == *wanted)
-        .unwrap_or_else(|| Trial {
-            images: wanted.clone(),
-            ..Trial::default()
-        });
+    let known = trial.take();
+    let known = known.filter(|under_way| under_way.images == *wanted);
+    // Up to the first choice other extensions ran: that time neither proves these nor speaks against them.
+    let elapsed = match known {
+        Some(_) => elapsed,
+        None => Duration::ZERO,
+    };
+    let mut under_way = known.unwrap_or_else(|| Trial {
+        images: wanted.clone(),
+        ..Trial::default()
+    });
     match readiness {
         Readiness::Ready => under_way.ready_for += elapsed,
         Readiness::NotReady(_) => {
@@ -218,12 +222,12 @@ mod tests {
             images(&[("k", "2"), ("c", "1c")]),
         );
         let unknown = Readiness::Unknown("no answer".to_owned());
-        // readiness, looks → (runs the new ones, they are proven, they have failed)
+        // The first look begins the trial. readiness, looks → (runs the new ones, they are proven, they have failed)
         let table = [
-            (Readiness::Ready, 5, (true, false, false)),
-            (Readiness::Ready, 6, (true, true, false)),
-            (not_ready(), 11, (true, false, false)),
-            (not_ready(), 12, (false, false, true)),
+            (Readiness::Ready, 6, (true, false, false)),
+            (Readiness::Ready, 7, (true, true, false)),
+            (not_ready(), 12, (true, false, false)),
+            (not_ready(), 13, (false, false, true)),
             (unknown, 1000, (true, false, false)),
         ];
         for (readiness, looks, expected) in table {
@@ -245,7 +249,7 @@ mod tests {
         );
         let (mut trial, mut record) = (None, Record::default());
         record.proven = Some(old.clone());
-        pass(&mut record, &mut trial, &new, &not_ready(), 12);
+        pass(&mut record, &mut trial, &new, &not_ready(), 13);
         assert_eq!(
             record.failed,
             [(Digest::of(b"2"), "kubelet has ended".to_owned())]
@@ -256,7 +260,7 @@ mod tests {
         // A third one is a trial of its own, and so is the return to the first.
         let third = images(&[("k", "3"), ("c", "1c")]);
         assert_eq!(
-            pass(&mut record, &mut trial, &third, &Readiness::Ready, 6).images,
+            pass(&mut record, &mut trial, &third, &Readiness::Ready, 7).images,
             third
         );
         assert_eq!(record.proven, Some(third));
@@ -283,6 +287,24 @@ mod tests {
             pass(&mut record, &mut trial, &new, &not_ready(), 1);
         }
         assert_eq!(record.proven, Some(old));
+    }
+
+    /// The time up to the first look is that of the extensions before, also if these were on trial themselves.
+    #[test]
+    fn a_trial_begins_with_its_first_look() {
+        let [old, new, third] = ["1", "2", "3"].map(|content| images(&[("k", content)]));
+        let long = STEADY.saturating_sub(Duration::from_secs(1));
+        for readiness in [Readiness::Ready, not_ready()] {
+            let (mut trial, mut record) = (None, Record::default());
+            record.proven = Some(old.clone());
+            for wanted in [&new, &third] {
+                for elapsed in [long, TEN] {
+                    choose(&mut record, &mut trial, wanted, &readiness, elapsed, STEADY);
+                }
+                assert_eq!(record.proven, Some(old.clone()), "{readiness:?}");
+                assert!(record.failed.is_empty(), "{readiness:?}");
+            }
+        }
     }
 
     #[test]

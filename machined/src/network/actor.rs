@@ -1,6 +1,6 @@
 //! The task that keeps the kernel's network in the desired state.
 
-use std::{collections::BTreeMap, future::Future, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::{
@@ -11,11 +11,14 @@ use tracing::{info, warn};
 
 use super::{
     AddressStatus, CleanupPolicy, DhcpSpec, KernelState, Lease, Link, LinkStatus, NetlinkError,
-    NetworkSpec, NetworkStatus, Options, Ours, RouteStatus, desired,
-    dhcp::{self, DhcpEvent, Port},
+    NetworkPlan, NetworkSpec, NetworkStatus, Options, Ours, RouteStatus, desired,
+    dhcp::{self, Port},
     dhcp_links, etc, hostname,
     kernel::Kernel,
-    plan, sysctl,
+    leases::{self, Leases},
+    plan,
+    plan::LastPlan,
+    sysctl,
 };
 use crate::base::error_chain::chain;
 use crate::containers::host_files;
@@ -33,16 +36,18 @@ pub(super) struct Actor {
     options: Options,
     specs: watch::Receiver<Option<NetworkSpec>>,
     kernel: Kernel,
-    leases: BTreeMap<String, Lease>,
+    leases: Leases,
     clients: BTreeMap<String, Client>,
     /// The link that automatic DHCP has settled on.
     automatic: Option<String>,
     cleanup: CleanupPolicy,
     ours: Ours,
+    last_plan: LastPlan,
     stable_name: String,
     hostname: String,
-    events: mpsc::Receiver<DhcpEvent>,
-    event_sender: mpsc::Sender<DhcpEvent>,
+    /// Leases as the clients get them.
+    leased: mpsc::Receiver<Lease>,
+    lease_sender: mpsc::Sender<Lease>,
     status: watch::Sender<NetworkStatus>,
     exports: Exports,
 }
@@ -78,9 +83,9 @@ impl Actor {
         exports: Exports,
     ) -> Result<impl Future<Output = ()> + Send, NetlinkError> {
         let (kernel, changes) = Kernel::open()?;
-        let (event_sender, events) = mpsc::channel(8);
+        let (lease_sender, leased) = mpsc::channel(8);
         let now = dhcp::boot_seconds();
-        let leases: BTreeMap<_, _> = inherited
+        let leases: Leases = inherited
             .into_iter()
             .filter(|lease| !lease.is_over(now))
             .map(|lease| (lease.link.clone(), lease))
@@ -93,10 +98,11 @@ impl Actor {
             leases,
             clients: BTreeMap::new(),
             ours: options.ours.clone(),
+            last_plan: LastPlan::default(),
             stable_name: String::new(),
             hostname: String::new(),
-            events,
-            event_sender,
+            leased,
+            lease_sender,
             status,
             exports,
             options,
@@ -119,25 +125,18 @@ impl Actor {
                     false => std::future::pending().await,
                 }
             };
+            let lease_end = leases::first_end(&self.leases, dhcp::boot_seconds());
             tokio::select! {
                 changed = self.specs.changed() => if changed.is_err() { return },
-                Some(event) = self.events.recv() => self.take(event),
+                Some(lease) = self.leased.recv() => {
+                    self.leases.insert(lease.link.clone(), lease);
+                }
                 Some(()) = changes.next() => {
                     // Changes come in bursts, our own among them: one read of the kernel's state covers all of them.
                     while let Some(Some(())) = changes.next().now_or_never() {}
                 }
+                () = dhcp::sleep_for(lease_end) => {}
                 () = retry => {}
-            }
-        }
-    }
-
-    fn take(&mut self, event: DhcpEvent) {
-        match event {
-            DhcpEvent::Leased(lease) => {
-                self.leases.insert(lease.link.clone(), *lease);
-            }
-            DhcpEvent::Lost(link) => {
-                self.leases.remove(&link);
             }
         }
     }
@@ -145,9 +144,13 @@ impl Actor {
     /// Applies the desired state to the kernel and publishes the outcome. Returns whether a step has to be tried again.
     async fn reconcile(&mut self) -> bool {
         let spec = self.specs.borrow_and_update().clone().unwrap_or_default();
+        for lease in leases::end_over(&mut self.leases, dhcp::boot_seconds()) {
+            warn!(link = lease.link, address = %lease.address, "the DHCP lease is over");
+        }
         let mut problems = Vec::new();
         let mut kernel = KernelState::default();
         let mut dhcp = BTreeMap::new();
+        let mut tried = NetworkPlan::default();
         for _ in 0..ROUNDS {
             let read = tokio::time::timeout(NETLINK, self.kernel.read()).await;
             kernel = match read.unwrap_or(Err(NetlinkError::NoAnswer)) {
@@ -155,7 +158,7 @@ impl Actor {
                 Err(error) => {
                     // The last published state remains the best one that is known.
                     self.status
-                        .send_modify(|status| status.problems = vec![chain(&error)]);
+                        .send_if_modified(|status| status.replace_problems(vec![chain(&error)]));
                     return true;
                 }
             };
@@ -172,20 +175,21 @@ impl Actor {
             self.leases.retain(|link, _| dhcp.contains_key(link));
             let desired = desired(&spec, &kernel, &dhcp, &self.leases);
             let plan = plan(&desired, &kernel, self.cleanup, &self.ours);
+            if self.last_plan.is_news(&plan) {
+                info!(%plan, "changing the network");
+            }
             if plan.steps.is_empty() {
                 problems.clear();
                 self.ours.remember(&desired);
                 break;
             }
-            info!(%plan, "changing the network");
-            problems.clear();
-            for step in &plan.steps {
-                let applied = tokio::time::timeout(NETLINK, self.kernel.apply(step)).await;
-                if let Err(error) = applied.unwrap_or(Err(NetlinkError::NoAnswer)) {
-                    problems.push(chain(&error));
-                }
+            if plan == tried {
+                // None of its steps has changed anything: that takes time, or another config.
+                break;
             }
+            problems = self.apply(&plan).await;
             self.ours.remember(&desired);
+            tried = plan;
         }
         self.cleanup = CleanupPolicy::Keep;
         self.exports.ours.send_if_modified(|old| {
@@ -197,6 +201,18 @@ impl Actor {
         });
         self.keep_clients(&dhcp, &kernel);
         self.publish(&spec, &dhcp, &kernel, problems)
+    }
+
+    /// Applies all steps of a plan, and returns why some have failed.
+    async fn apply(&self, plan: &NetworkPlan) -> Vec<String> {
+        let mut problems = Vec::new();
+        for step in &plan.steps {
+            let applied = tokio::time::timeout(NETLINK, self.kernel.apply(step)).await;
+            if let Err(error) = applied.unwrap_or(Err(NetlinkError::NoAnswer)) {
+                problems.push(chain(&error));
+            }
+        }
+        problems
     }
 
     /// Drops the lease and the client of a link that is gone or is another card now.
@@ -231,7 +247,7 @@ impl Actor {
                 port.clone(),
                 lease,
                 self.hostname_to_send(),
-                self.event_sender.clone(),
+                self.lease_sender.clone(),
             );
             self.clients.insert(
                 name,
@@ -283,21 +299,15 @@ impl Actor {
         kernel: &KernelState,
         mut problems: Vec<String>,
     ) -> bool {
-        let leases: Vec<Lease> = self.leases.values().cloned().collect();
-        let named = leases.iter().find_map(|lease| {
-            let listens = dhcp
-                .get(&lease.link)
-                .is_some_and(|dhcp| !dhcp.ignore_hostname);
-            lease.hostname.as_deref().filter(|_| listens)
-        });
+        let named = leases::hostname(&self.leases, dhcp);
         let (hostname, origin) = hostname::choose(&spec.hostname, named, &self.stable_name);
         let resolvers = if spec.nameservers.is_empty() {
-            resolvers_of(&leases)
+            leases::resolvers(&self.leases)
         } else {
             spec.nameservers.clone()
         };
         let search_domains = if spec.search_domains.is_empty() {
-            domains_of(&leases)
+            leases::domains(&self.leases)
         } else {
             spec.search_domains.clone()
         };
@@ -315,7 +325,7 @@ impl Actor {
         let retry = !problems.is_empty();
         let status = NetworkStatus {
             links: kernel.links.iter().map(link_status).collect(),
-            without_lease: without_lease(dhcp, &self.leases),
+            without_lease: leases::without(dhcp, &self.leases),
             address_ready: !addresses.is_empty(),
             connectivity_ready: routes.iter().any(|route| route.destination.prefix() == 0),
             etc_files_ready: files_written,
@@ -324,27 +334,18 @@ impl Actor {
             routes,
             resolvers,
             search_domains,
-            time_servers: leases
-                .iter()
-                .flat_map(|lease| &lease.time_servers)
-                .map(|ip| IpAddr::V4(*ip))
-                .collect(),
+            time_servers: leases::time_servers(&self.leases),
             hostname: self.hostname.clone(),
             hostname_origin: (!self.hostname.is_empty()).then_some(origin),
             problems,
         };
         self.status.send_if_modified(|old| {
-            for problem in status
-                .problems
-                .iter()
-                .filter(|problem| !old.problems.contains(problem))
-            {
-                warn!(problem, "network");
-            }
-            let changed = *old != status;
+            let have_changed = old.replace_problems(status.problems.clone());
+            let changed = have_changed || *old != status;
             *old = status;
             changed
         });
+        let leases: Vec<Lease> = self.leases.values().cloned().collect();
         self.exports.leases.send_if_modified(|old| {
             let changed = *old != leases;
             *old = leases;
@@ -371,37 +372,6 @@ fn port_of(link: &Link) -> Port {
         mac: link.mac.clone(),
         mac_text: link.mac_text(),
     }
-}
-
-fn resolvers_of(leases: &[Lease]) -> Vec<IpAddr> {
-    let mut found: Vec<IpAddr> = Vec::new();
-    for resolver in leases.iter().flat_map(|lease| &lease.resolvers) {
-        let resolver = IpAddr::V4(*resolver);
-        if !found.contains(&resolver) {
-            found.push(resolver);
-        }
-    }
-    found
-}
-
-/// Returns the leases' domains that are valid: a domain comes from the network and ends up in a file that other programs parse.
-fn domains_of(leases: &[Lease]) -> Vec<String> {
-    let domains = leases
-        .iter()
-        .filter_map(|lease| lease.domain.as_deref())
-        .map(|domain| domain.trim_end_matches('.'));
-    domains
-        .filter(|domain| hostname::is_valid(domain))
-        .map(str::to_owned)
-        .collect()
-}
-
-fn without_lease(
-    dhcp: &BTreeMap<String, DhcpSpec>,
-    leases: &BTreeMap<String, Lease>,
-) -> Vec<String> {
-    let without = dhcp.keys().filter(|link| !leases.contains_key(*link));
-    without.cloned().collect()
 }
 
 fn link_status(link: &Link) -> LinkStatus {

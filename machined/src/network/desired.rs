@@ -1,11 +1,14 @@
 //! The desired state of the existing links, from the spec and the leases.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use super::{DhcpSpec, KernelState, Lease, LinkSpec, NetworkSpec};
 use crate::values::{Cidr, RouteSpec};
 
-/// Metric of a route whose config names none. DHCP routes and the kernel's own IPv6 routes have the same.
+/// Metric of a route whose config names none. The kernel's own IPv6 routes have the same, and DHCP routes one from the same on.
 const DEFAULT_METRIC: u32 = 1024;
 /// Lower limit on an MTU from DHCP. Below it IPv6 is off and IPv4 hardly works (RFC 791 asks for 576), so the DHCP server is wrong.
 const LEAST_DHCP_MTU: u16 = 576;
@@ -102,8 +105,10 @@ pub fn desired(
         let searched = spec.is_automatic() && link.is_hardware();
         if link.loopback || searched || wanted.is_some() || dhcp.contains_key(&link.name) {
             let mut desired = wanted.map_or_else(|| unnamed(!link.loopback), from_config);
-            if let (Some(spec), Some(lease)) = (dhcp.get(&link.name), leases.get(&link.name)) {
-                add_lease(&mut desired, spec, lease);
+            if let (Some(of_link), Some(lease)) = (dhcp.get(&link.name), leases.get(&link.name)) {
+                add_lease(&mut desired, of_link, lease, |destination| {
+                    lease_metric(destination, &link.name, spec, dhcp)
+                });
             }
             mark_onlink(&mut desired);
             links.insert(link.name.clone(), desired);
@@ -144,11 +149,13 @@ fn route_from_config(spec: &RouteSpec) -> Option<DesiredRoute> {
     let destination = spec
         .destination
         .or_else(|| everything_like(spec.gateway?))?;
+    // To the kernel an IPv6 route of metric 0 is one without a metric: it would come back with 1024, and never be the one that is wanted.
+    let named = |metric: &u32| *metric != 0 || destination.address().is_ipv4();
     Some(DesiredRoute {
         destination: destination.network(),
         gateway: spec.gateway,
         source: spec.source,
-        metric: spec.metric.unwrap_or(DEFAULT_METRIC),
+        metric: spec.metric.filter(named).unwrap_or(DEFAULT_METRIC),
         onlink: false,
         from_dhcp: false,
     })
@@ -162,7 +169,40 @@ fn everything_like(address: IpAddr) -> Option<Cidr> {
     Cidr::new(any, 0)
 }
 
-fn add_lease(link: &mut DesiredLink, spec: &DhcpSpec, lease: &Lease) {
+/// Returns the metric of a lease's route: the link's own one, or the next that is free. The kernel takes only one IPv4 route per
+/// destination and metric, whatever the link. Routes of the config come first, then the links by metric and name. A link that has no lease
+/// counts too, so that a lease that comes or goes moves no route of another link.
+fn lease_metric(
+    destination: Cidr,
+    link: &str,
+    spec: &NetworkSpec,
+    dhcp: &BTreeMap<String, DhcpSpec>,
+) -> u32 {
+    let up = spec.links.iter().filter(|link| link.up);
+    let mut taken: BTreeSet<u32> = up
+        .flat_map(|link| link.routes.iter().filter_map(route_from_config))
+        .filter(|route| route.destination == destination)
+        .map(|route| route.metric)
+        .collect();
+    let mut links: Vec<(u32, &str)> = dhcp
+        .iter()
+        .filter(|(_, dhcp)| !dhcp.ignore_routes)
+        .map(|(name, dhcp)| (dhcp.route_metric, name.as_str()))
+        .collect();
+    links.sort_unstable();
+    for (own, name) in links {
+        let free = (own..=u32::MAX).find(|metric| !taken.contains(metric));
+        let metric = free.unwrap_or(own);
+        if name == link {
+            return metric;
+        }
+        taken.insert(metric);
+    }
+    // Not reached: the lease is one of these links'.
+    DEFAULT_METRIC
+}
+
+fn add_lease(link: &mut DesiredLink, spec: &DhcpSpec, lease: &Lease, metric: impl Fn(Cidr) -> u32) {
     if !link.addresses.contains(&lease.address) {
         link.addresses.push(lease.address);
     }
@@ -174,20 +214,23 @@ fn add_lease(link: &mut DesiredLink, spec: &DhcpSpec, lease: &Lease) {
         return;
     }
     for (destination, router) in lease.routes() {
+        let destination = destination.network();
         let route = DesiredRoute {
-            destination: destination.network(),
+            destination,
             // RFC 3442: router 0.0.0.0 means that the destination is on the link.
             gateway: (!router.is_unspecified()).then_some(router.into()),
             source: Some(lease.address.address()),
-            metric: spec.route_metric,
+            metric: metric(destination),
             onlink: false,
             from_dhcp: true,
         };
-        let taken = link
-            .routes
-            .iter()
-            .any(|other| other.destination == route.destination && other.metric == route.metric);
-        if !taken {
+        // A route of the config takes the place of the lease's on the same link, and the first router that of another one.
+        let mut others = link.routes.iter();
+        let is_taken = others.any(|other| {
+            other.destination == destination
+                && (other.from_dhcp || other.metric == spec.route_metric)
+        });
+        if !is_taken {
             link.routes.push(route);
         }
     }

@@ -50,21 +50,13 @@ pub(super) struct Port {
     pub(super) mac_text: String,
 }
 
-/// A change of a link's lease.
-#[derive(Debug)]
-pub(super) enum DhcpEvent {
-    /// The link has a lease, new or renewed.
-    Leased(Box<Lease>),
-    /// The lease of this link has expired, and no server gave another. Holds the link's name.
-    Lost(String),
-}
-
-/// Keeps a lease until the future is dropped; reports to `events`.
+/// Keeps a lease until the future is dropped; reports each one, new or renewed, to `leases`. It does not tell that a lease is over: a lease
+/// says so itself.
 pub(super) async fn keep_lease(
     port: Port,
     known: Option<Lease>,
     hostname: String,
-    events: mpsc::Sender<DhcpEvent>,
+    leases: mpsc::Sender<Lease>,
 ) {
     // Fails only for a link without an Ethernet address, which a retry would not change.
     let mut client = match client_for(&port, &hostname).await {
@@ -74,7 +66,7 @@ pub(super) async fn keep_lease(
     let mut keeper = Keeper {
         port,
         held: None,
-        events,
+        leases,
     };
     keeper.resume(&mut client, known);
     keeper.run(client).await;
@@ -94,7 +86,7 @@ async fn client_for(port: &Port, hostname: &str) -> Result<DhcpV4Client, DhcpErr
 struct Keeper {
     port: Port,
     held: Option<Lease>,
-    events: mpsc::Sender<DhcpEvent>,
+    leases: mpsc::Sender<Lease>,
 }
 
 impl Keeper {
@@ -151,14 +143,11 @@ impl Keeper {
                     patience = None;
                 }
                 () = sleep_for(expiry) => {
-                    warn!(link = self.port.name, "the DHCP lease is over");
                     self.held = None;
-                    // An error means that no task reads the events: the network is being taken down.
-                    let _ = self.events.send(DhcpEvent::Lost(self.port.name.clone())).await;
                     client.clean_up();
                     patience = None;
                 }
-                () = self.events.closed() => return,
+                () = self.leases.closed() => return,
             }
         }
     }
@@ -169,8 +158,8 @@ impl Keeper {
             Ok(lease) => {
                 info!(link = self.port.name, address = %lease.address, seconds = lease.lifetime, "DHCP lease");
                 self.held = Some(lease.clone());
-                // An error means that no task reads the events: the network is being taken down.
-                let _ = self.events.send(DhcpEvent::Leased(Box::new(lease))).await;
+                // An error means that no task takes the leases: the network is being taken down.
+                let _ = self.leases.send(lease).await;
                 true
             }
             Err(error) => {
@@ -195,7 +184,8 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-async fn sleep_for(duration: Option<Duration>) {
+/// Sleeps for this time; for ever without one.
+pub(super) async fn sleep_for(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration).await,
         None => std::future::pending().await,

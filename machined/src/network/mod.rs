@@ -23,6 +23,7 @@ mod etc;
 mod hostname;
 mod kernel;
 mod lease;
+mod leases;
 mod plan;
 mod rtnetlink;
 mod spec;

@@ -82,6 +82,21 @@ pub struct NetworkPlan {
     pub steps: Vec<Step>,
 }
 
+/// The last plan, so that the log has each once: a step that the kernel refuses is in the plan again at every look.
+#[derive(Debug, Default)]
+pub(super) struct LastPlan(NetworkPlan);
+
+impl LastPlan {
+    /// Takes the next plan. Returns whether it has steps, and is another one than the last.
+    pub(super) fn is_news(&mut self, plan: &NetworkPlan) -> bool {
+        let is_news = !plan.steps.is_empty() && self.0 != *plan;
+        if self.0 != *plan {
+            self.0.clone_from(plan);
+        }
+        is_news
+    }
+}
+
 /// Kinds of links that machined's containers and configs make, and that the kernel lets us delete.
 const REMOVABLE_KINDS: &[&str] = &[
     "bond",

@@ -62,7 +62,7 @@ impl LinkSpec {
 /// Settings of DHCPv4 on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpSpec {
-    /// Metric of the routes from the lease.
+    /// Metric of the routes from the lease. Where it is taken, a route gets the next one.
     pub route_metric: u32,
     /// Whether to ignore the hostname of the lease.
     pub ignore_hostname: bool,
@@ -71,7 +71,8 @@ pub struct DhcpSpec {
 }
 
 impl Default for DhcpSpec {
-    /// Metric 1024, as in Talos and systemd-networkd: a static route without a metric wins.
+    /// Metric 1024, as in Talos and systemd-networkd. A static route without a metric wins: it has 1024 as well, and the
+    /// lease's gives way.
     fn default() -> Self {
         Self {
             route_metric: 1024,

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use serde::Serialize;
+use tracing::warn;
 
 use super::hostname::HostnameOrigin;
 use crate::values::Cidr;
@@ -37,7 +38,7 @@ pub struct NetworkStatus {
     pub etc_files_ready: bool,
     /// Whether address and files are there: services that need the network may start.
     pub ready: bool,
-    /// Failed steps, one line each.
+    /// What is not as it was asked for, because the kernel refuses a step or a file cannot be written: one line each.
     pub problems: Vec<String>,
 }
 
@@ -45,6 +46,16 @@ impl NetworkStatus {
     /// Every address of global scope, without its prefix and its link.
     pub fn ip_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|it| it.address.address())
+    }
+
+    /// Replaces the problems, with a line in the log for each new one. Returns whether they have changed.
+    pub(super) fn replace_problems(&mut self, problems: Vec<String>) -> bool {
+        for problem in problems.iter().filter(|it| !self.problems.contains(it)) {
+            warn!(problem, "network");
+        }
+        let changed = self.problems != problems;
+        self.problems = problems;
+        changed
     }
 }
 

@@ -18,6 +18,7 @@ use super::preparation::Preparation;
 use super::terms::Terms;
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
+use crate::containers::ImageDigests;
 use crate::record_file::RecordFile;
 use crate::state_partition::IMAGE_PINS;
 use crate::values::{Digest, ImageReference};
@@ -62,9 +63,31 @@ pub struct Wanted {
 pub struct Meaning {
     /// The digest of the image's manifest.
     pub digest: Digest,
+    /// The digest of the index that the name pointed to, if it is known and there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<Digest>,
     /// The blobs that it is made from, until it is in the store: those that have come are kept for the next try.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blobs: Vec<Digest>,
+}
+
+impl Meaning {
+    /// Of an image, and the blobs that are still to come.
+    pub fn of(image: ImageDigests, blobs: Vec<Digest>) -> Self {
+        Meaning {
+            digest: image.digest,
+            index: image.index,
+            blobs,
+        }
+    }
+
+    /// The digests by which its registry is asked for the image.
+    pub fn image(&self) -> ImageDigests {
+        ImageDigests {
+            digest: self.digest,
+            index: self.index,
+        }
+    }
 }
 
 /// Too many images are pinned.
@@ -169,12 +192,12 @@ impl Pins {
         self.lock().record.meanings.get(reference).cloned()
     }
 
-    /// Notes what names mean; they mean it for as long as they are pinned.
+    /// Notes what names mean; they mean it for as long as they are pinned. An index that is known of an image stays known.
     pub async fn note(&self, meanings: Vec<(ImageReference, Meaning)>) {
         let has_changed = {
             let known = &mut self.lock().record.meanings;
             let before = known.clone();
-            known.extend(meanings);
+            mean(known, meanings);
             *known != before
         };
         if has_changed {
@@ -183,8 +206,7 @@ impl Pins {
     }
 
     /// Forgets what all other names meant.
-    pub async fn retain(&self, wanted: &[Wanted]) {
-        let names: BTreeSet<_> = wanted.iter().map(|it| &it.reference).collect();
+    pub async fn retain(&self, names: &BTreeSet<ImageReference>) {
         let has_changed = {
             let known = &mut self.lock().record.meanings;
             let before = known.len();
@@ -248,7 +270,7 @@ impl Pins {
             calls.retain(|_, call| !call.for_upgrade);
             add(&mut calls, preparation.images.clone(), &call)?;
             record.calls = calls;
-            record.meanings.extend(meanings);
+            mean(&mut record.meanings, meanings);
             record.preparation = Some(preparation);
         }
         self.wishes_changed().await;
@@ -345,6 +367,15 @@ impl Pins {
     }
 }
 
+/// Adds meanings. The store may not know by which index its image came: one that is known stays.
+fn mean(known: &mut BTreeMap<ImageReference, Meaning>, meanings: Vec<(ImageReference, Meaning)>) {
+    for (reference, meaning) in meanings {
+        let before = known.get(&reference).map(Meaning::image);
+        let image = meaning.image().or_index_of(before);
+        known.insert(reference, Meaning::of(image, meaning.blobs));
+    }
+}
+
 /// Adds images to those that callers have pinned: all of them, or none. What a caller has pinned stays his.
 fn add(
     calls: &mut BTreeMap<ImageReference, ByCall>,
@@ -411,6 +442,7 @@ mod tests {
         wishes.mark_unchanged();
         let meaning = Meaning {
             digest: Digest::of(b"web"),
+            index: Some(Digest::of(b"index")),
             blobs: vec![Digest::of(b"layer")],
         };
         pins.note(vec![(web.clone(), meaning.clone())]).await;
@@ -435,7 +467,7 @@ mod tests {
         assert_eq!(again.release("v0.1.0").await, 0);
         assert!(again.unpin(&os).await && !again.unpin(&os).await);
         assert_eq!(again.release("v0.2.0").await, 1);
-        again.retain(&again.wanted(of_config(&config))).await;
+        again.retain(&BTreeSet::from(config)).await;
         assert!(again.digests().is_empty() && again.wanted([]).is_empty());
     }
 
@@ -502,5 +534,46 @@ mod tests {
         );
         assert_eq!(pins.wanted([]).len(), MOST - 1);
         pins.pin(images(MOST - 2..MOST), &call).await.unwrap();
+    }
+
+    /// The version before this one knew no indexes.
+    #[tokio::test]
+    async fn an_index_is_kept_beside_the_digest_and_older_versions_read_past_it() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Older {
+            meanings: BTreeMap<ImageReference, OlderMeaning>,
+        }
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct OlderMeaning {
+            digest: Digest,
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(IMAGE_PINS.name);
+        let (web, digest) = (name("r.io/web:v1"), Digest::of(b"manifest"));
+        let older = Older {
+            meanings: BTreeMap::from([(web.clone(), OlderMeaning { digest })]),
+        };
+        whole_file::replace_json(&file, 0o600, &older).unwrap();
+        let pins = Pins::default();
+        pins.open(directory.path()).unwrap();
+        let meaning = pins.meaning(&web).unwrap();
+        assert_eq!(
+            meaning.image(),
+            ImageDigests {
+                digest,
+                index: None
+            }
+        );
+
+        let index = Some(Digest::of(b"index"));
+        let found = Meaning::of(ImageDigests { digest, index }, vec![digest]);
+        pins.note(vec![(web.clone(), found)]).await;
+        // The store does not say by which index it came.
+        pins.note(vec![(web.clone(), meaning)]).await;
+        let again = Pins::default();
+        again.open(directory.path()).unwrap();
+        let meaning = again.meaning(&web).unwrap();
+        assert_eq!(meaning.image(), ImageDigests { digest, index });
+        assert_eq!(whole_file::read_json(&file).unwrap(), Some(older));
     }
 }

@@ -22,7 +22,7 @@ use super::settings::{self, When};
 use super::steps::{find_config, release_memory};
 use super::system_services::{self, Moment, SystemService};
 use super::upgrade::trial_record;
-use super::{Sequence, emit_failure, run};
+use super::{Sequence, emit_failure, network, run};
 use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::operation_lock::{Interrupted, Operation, OperationLock};
@@ -84,6 +84,7 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
     boot.tell_last_upgrade(rollback.as_ref());
     machine.enter(MachineStage::Booting);
+    crate::base::task::spawn(network::follow(machine.clone()));
     if start == StartReason::Restart {
         machine.disk.adopt();
     }

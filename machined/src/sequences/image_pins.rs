@@ -3,6 +3,12 @@
 //! `pins/state.rs` says what an event does to one image; this file asks registries, computes the room for all images together before the first
 //! byte of a layer is fetched, fetches one image after the other, and has each noted.
 
+#[cfg(test)]
+pub(super) mod machine_for_tests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +19,9 @@ use tokio::time::timeout;
 
 use super::preparation;
 use crate::base::error_chain::chain;
-use crate::config::ExtensionSource;
+use crate::config::{ExtensionSource, MachineConfig};
+use crate::containers::ImageDigests;
+use crate::image_collection::is_between_configs;
 use crate::intent;
 use crate::machine::Machine;
 use crate::oci::{
@@ -24,7 +32,7 @@ use crate::pins::{
     Event, Meaning, PinFact, State, Terms, Wait, Wanted, after, permit, time_until_due,
 };
 use crate::store::ClockFact;
-use crate::values::{Bandwidth, Digest, ImageReference};
+use crate::values::{Bandwidth, ImageReference};
 
 /// Timeout for a registry to say what a name means, and for its signature.
 const LOOK: Duration = Duration::from_secs(60);
@@ -48,7 +56,10 @@ pub async fn keep(machine: Arc<Machine>) {
     loop {
         let wanted = wanted(&machine);
         held = hold(&machine, held);
-        let pause = if wanted.is_empty() && machine.store.list::<PinFact>().is_empty() {
+        let is_idle = wanted.is_empty()
+            && machine.store.list::<PinFact>().is_empty()
+            && machine.pins.digests().is_empty();
+        let pause = if is_idle {
             preparation::show(&machine);
             LONGEST_SLEEP
         } else {
@@ -82,38 +93,60 @@ fn hold(machine: &Machine, before: Option<HeldBlobs>) -> Option<HeldBlobs> {
 
 fn wanted(machine: &Machine) -> Vec<Wanted> {
     let configured = machine.config();
-    let Some(config) = configured.as_ref().map(|configured| &configured.config) else {
-        return machine.pins.wanted([]);
-    };
+    let named = configured.map(|it| named_by(&it.config, machine.follow.image()));
+    let named = named.unwrap_or_default();
+    let named = named
+        .iter()
+        .map(|(image, by, terms)| (image, *by, terms.clone()));
+    machine.pins.wanted(named)
+}
+
+/// Returns the images that a config names, with the part of it that does, and their terms. `followed` is the one of the channel.
+fn named_by(
+    config: &MachineConfig,
+    followed: Option<ImageReference>,
+) -> Vec<(ImageReference, &'static str, Terms)> {
     let terms = Terms {
         window: config.image_pins.window.clone(),
         bandwidth: config.image_pins.bandwidth,
     };
     let pinned = config.image_pins.images.iter();
-    let pinned = pinned.map(|image| (image, "config", terms.clone()));
+    let pinned = pinned.map(|image| (image.clone(), "config", terms.clone()));
     let extensions = config.kubernetes.iter().flat_map(|it| &it.extensions);
     let extensions = extensions.filter_map(|it| match &it.source {
-        ExtensionSource::Image(image) => Some((image, "extension", Terms::default())),
+        ExtensionSource::Image(image) => Some((image.clone(), "extension", Terms::default())),
         // Its file is fetched otherwise (`sequences/kubernetes/extension_files.rs`).
         ExtensionSource::File(_) | ExtensionSource::Published(_) => None,
     });
-    let followed = machine.follow.image();
     let terms = config.upgrade_follow.as_ref().map(|follow| Terms {
         window: follow.download_window.clone(),
         bandwidth: follow.bandwidth,
     });
-    let followed = followed.as_ref().zip(terms);
+    let followed = followed.zip(terms);
     let followed = followed.map(|(image, terms)| (image, "channel", terms));
-    machine
-        .pins
-        .wanted(pinned.chain(extensions).chain(followed))
+    pinned.chain(extensions).chain(followed).collect()
+}
+
+/// Returns the names whose images stay: those that are wanted, and while a config is only tried, those of the config that comes back.
+fn kept(machine: &Machine, wanted: &[Wanted]) -> BTreeSet<ImageReference> {
+    let mut kept: BTreeSet<_> = wanted.iter().map(|it| it.reference.clone()).collect();
+    if let (Some(settled), Some(tried)) = (machine.settled_config(), machine.config())
+        && !Arc::ptr_eq(&settled, &tried)
+    {
+        // The image that the channel comes to is the record's: a tried config may follow none, and none is fetched then.
+        let record = machine.follow.record();
+        let followed = record.and_then(|it| Some(it.target()?.release.pinned_image()));
+        let named = named_by(&settled.config, followed).into_iter();
+        kept.extend(named.map(|(image, _, _)| image));
+    }
+    kept
 }
 
 /// Sees to all images once; returns the time until something is due again.
 async fn turn(machine: &Arc<Machine>, pace: &Arc<Pace>, wanted: &[Wanted]) -> Duration {
     // Without a config it is unknown what it names.
-    if machine.config().is_some() {
-        machine.pins.retain(wanted).await;
+    if machine.config().is_some() && !is_between_configs(machine) {
+        machine.pins.retain(&kept(machine, wanted)).await;
     }
     show_wanted(machine, wanted);
     let keeper = Keeper {
@@ -177,7 +210,7 @@ fn show_wanted(machine: &Machine, wanted: &[Wanted]) {
 /// The place of an image.
 enum Found {
     /// In the store, whole and allowed.
-    Here(Digest),
+    Here(ImageDigests),
     /// At its registry.
     Away(Box<Verified<ResolvedImage>>),
 }
@@ -215,7 +248,7 @@ impl Keeper<'_> {
                 _ => self.tell(reference, Event::Waits(Wait::Turn)),
             }
             match self.find(reference).await {
-                Ok(Found::Here(digest)) => self.pin(reference, digest).await,
+                Ok(Found::Here(image)) => self.pin(reference, image).await,
                 Ok(Found::Away(image)) => away.push((it, image)),
                 Err(error) => self.failed(reference, &error),
             }
@@ -252,86 +285,85 @@ impl Keeper<'_> {
         let meaning = self.machine.pins.meaning(reference);
         if let Some(meaning) = &meaning
             && meaning.blobs.is_empty()
-            && images.get(meaning.digest).is_some()
+            && let Some(image) = images.get(meaning.digest)
         {
             // It was looked at before it was noted, and is looked at again before it is used.
-            return Ok(Found::Here(meaning.digest));
+            let known = ImageDigests::of_pulled(&image, Some(meaning.image()));
+            return Ok(Found::Here(known));
         }
-        let known = match &meaning {
-            Some(meaning) => images.get(meaning.digest),
+        let meant = meaning.as_ref().map(Meaning::image);
+        let known = match meant {
+            Some(meant) => images.get(meant.digest),
             None => reference.digest().and_then(|_| images.find(reference)),
         };
         if let Some(image) = known
-            && let Some(digest) = self.usable(reference, image).await?
+            && let Some(image) = self.usable(reference, image, meant).await?
         {
-            return Ok(Found::Here(digest));
+            return Ok(Found::Here(image));
         }
-        let name = match &meaning {
-            Some(meaning) => reference.at(meaning.digest),
-            None => reference.clone(),
-        };
-        let away = match timeout(LOOK, self.look_up(reference, &name)).await {
+        let away = match timeout(LOOK, self.look_up(reference, meant)).await {
             Ok(Ok(image)) => return Ok(Found::Away(Box::new(image))),
             Ok(Err(error)) if error.is_unreachable() => chain(&error),
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => format!("no answer within {} s", LOOK.as_secs()),
         };
-        let by_name = match meaning {
+        let by_name = match meant {
             // It would be another image.
             Some(_) => None,
             None => images.find(reference),
         };
         if let Some(image) = by_name
-            && let Some(digest) = self.usable(reference, image).await?
+            && let Some(image) = self.usable(reference, image, None).await?
         {
             tracing::warn!(
-                "{reference}: its registry is away, {digest} is pinned, which is here: {away}"
+                "{reference}: its registry is away, {} is pinned, which is here: {away}",
+                image.digest
             );
-            return Ok(Found::Here(digest));
+            return Ok(Found::Here(image));
         }
         anyhow::bail!("{away}")
     }
 
+    /// Looks up what a name means, or the image that it is known to mean.
     async fn look_up(
         &self,
         reference: &ImageReference,
-        name: &ImageReference,
+        meant: Option<ImageDigests>,
     ) -> Result<Verified<ResolvedImage>, PullError> {
-        // Lists of images show it by the name that is pinned.
-        let resolved = ResolvedImage {
-            reference: reference.clone(),
-            ..self.puller.resolve(name).await?
+        let resolved = match meant {
+            Some(meant) => meant.resolve(&self.puller, reference).await?,
+            None => self.puller.resolve(reference).await?,
         };
         self.puller.verify(resolved).await
     }
 
-    /// Returns the digest of an image of the store if its files are whole and the rules allow it; `None` if it has to be fetched.
+    /// Returns the digests of an image of the store if its files are whole and the rules allow it; `None` if it has to be fetched. `meant` is
+    /// what is known of it beside.
     async fn usable(
         &self,
         reference: &ImageReference,
         image: PulledImage,
-    ) -> anyhow::Result<Option<Digest>> {
+        meant: Option<ImageDigests>,
+    ) -> anyhow::Result<Option<ImageDigests>> {
         let (puller, images) = (&self.puller, &self.machine.images);
         let whole = puller.whole(reference, image.digest(), images).await?;
         let Some(image) = whole else {
             return Ok(None);
         };
-        let admitted = puller.admit(reference, image, images).await?;
-        Ok(Some(admitted.digest()))
+        let digests = ImageDigests::of_pulled(&image, meant);
+        digests.admit(puller, reference, image, images).await?;
+        Ok(Some(digests))
     }
 
     /// Notes an image that is in the store: from then on it stays.
-    async fn pin(&self, reference: &ImageReference, digest: Digest) {
-        self.tell(reference, Event::Here(digest));
-        let meaning = Meaning {
-            digest,
-            blobs: Vec::new(),
-        };
+    async fn pin(&self, reference: &ImageReference, image: ImageDigests) {
+        self.tell(reference, Event::Here(image.digest));
+        let meaning = Meaning::of(image, Vec::new());
         self.machine
             .pins
             .note(vec![(reference.clone(), meaning)])
             .await;
-        tracing::info!("{reference} is pinned: {digest}");
+        tracing::info!("{reference} is pinned: {}", image.digest);
         self.tell(reference, Event::Recorded);
     }
 
@@ -339,10 +371,7 @@ impl Keeper<'_> {
     async fn note(&self, away: &[(&Wanted, Box<Verified<ResolvedImage>>)]) -> Option<HeldBlobs> {
         let blobs = self.machine.images.blobs();
         let meanings = away.iter().map(|(it, image)| {
-            let meaning = Meaning {
-                digest: image.digest(),
-                blobs: image.blobs(),
-            };
+            let meaning = Meaning::of(ImageDigests::of_resolved(image), image.blobs());
             (it.reference.clone(), meaning)
         });
         let held = blobs.map(|blobs| blobs.hold(away.iter().flat_map(|(_, image)| image.blobs())));
@@ -400,7 +429,7 @@ impl Keeper<'_> {
             }
         };
         match fetched {
-            Ok(digest) => self.pin(reference, digest).await,
+            Ok(()) => self.pin(reference, ImageDigests::of_resolved(image)).await,
             Err(error) => self.failed(reference, &error),
         }
     }
@@ -409,7 +438,7 @@ impl Keeper<'_> {
         &self,
         reference: &ImageReference,
         image: &Verified<ResolvedImage>,
-    ) -> anyhow::Result<Digest> {
+    ) -> anyhow::Result<()> {
         let (machine, told) = (self.machine, AtomicU64::new(0));
         let progress = |progress: crate::oci::Progress| {
             let before = told.load(Ordering::Relaxed);
@@ -423,8 +452,8 @@ impl Keeper<'_> {
         let pulled = self
             .puller
             .pull_with_progress(image, images, &limits, &progress);
-        let pulled = pulled.await.context("it is not fetched")?;
-        Ok(pulled.digest())
+        pulled.await.context("it is not fetched")?;
+        Ok(())
     }
 }
 

@@ -1,18 +1,32 @@
 //! Follows the names of images: asks registries what they mean now, and starts what may be started, in its window and on trial.
 //!
 //! `containers/update.rs` decides; this file asks, pulls ahead, switches, watches a trial, and goes back.
+//!
+//! Two loops, side by side: one looks, pulls and switches, one container after the other; one watches trials. A pull of hours must not keep
+//! a new image that fails from being taken back.
+//!
+//! ```text
+//! names    look ─► pull ─► the config is the one of before? ── yes, window open ─► switch     no: all over again
+//! trials   every second: up for long enough? ─► kept     late, or ended often? ─► the image of before
+//! ```
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, timeout};
 
 use crate::base::error_chain::chain;
+use crate::base::lock::Lock as _;
 use crate::config::{ApplyUpdates, Container, ContainerUpdates};
+use crate::containers::ImageDigests;
 use crate::containers::update::{Act, Event, Reason, Release, Standing, judge};
+use crate::image_collection::is_between_configs;
 use crate::intent;
-use crate::machine::Machine;
+use crate::machine::{Configured, Machine};
 use crate::oci::manifest::VERSION_LABEL;
 use crate::oci::{ImageConfig, Limits, PulledImage, VerifiedImage};
 use crate::operation_lock::Operation;
@@ -44,11 +58,23 @@ struct Trial {
     up_since: Option<Instant>,
 }
 
-/// The times of one container.
+/// The trials that are being watched, by container.
+type Trials = BTreeMap<String, Trial>;
+/// The time of the next look at a registry, by container.
+type Looks = BTreeMap<String, Instant>;
+
+/// The container whose new image is being started: its trial counts from then on.
 #[derive(Debug, Default)]
-struct Times {
-    next_look: Option<Instant>,
-    trial: Option<Trial>,
+struct Switching(Mutex<Option<String>>);
+
+impl Switching {
+    fn is(&self, container: &str) -> bool {
+        self.0.locked().as_deref() == Some(container)
+    }
+
+    fn set(&self, container: Option<&str>) {
+        *self.0.locked() = container.map(str::to_owned);
+    }
 }
 
 /// Follows the names of all containers that are to be followed, for as long as the machine runs.
@@ -57,54 +83,123 @@ pub async fn keep(machine: Arc<Machine>) {
     if settled.wait_for(|settled| *settled).await.is_err() {
         return;
     }
-    let (mut config, mut in_force) = (machine.watch_config(), machine.images_in_force.watch());
-    let mut updates = machine.image_updates.watch();
-    let mut times = BTreeMap::<String, Times>::new();
-    loop {
-        let pause = turn(&machine, &mut times).await;
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            // The senders live in the machine.
-            _ = config.changed() => {}
-            _ = in_force.changed() => {}
-            _ = updates.changed() => {}
+    let switching = Switching::default();
+    let names = async {
+        let (mut config, mut in_force) = (machine.watch_config(), machine.images_in_force.watch());
+        let mut updates = machine.image_updates.watch();
+        let mut looks = Looks::new();
+        loop {
+            let pause = turn(&machine, &mut looks, &switching).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                // The senders live in the machine.
+                _ = config.changed() => {}
+                _ = in_force.changed() => {}
+                _ = updates.changed() => {}
+            }
         }
-    }
+    };
+    let trials = async {
+        let (mut config, mut updates) = (machine.watch_config(), machine.image_updates.watch());
+        let mut trials = Trials::new();
+        loop {
+            let pause = watch_trials(&machine, &mut trials, &switching).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = config.changed() => {}
+                _ = updates.changed() => {}
+            }
+        }
+    };
+    tokio::join!(names, trials);
 }
 
-/// Sees to all containers once; returns the time until the next one needs it.
-async fn turn(machine: &Arc<Machine>, times: &mut BTreeMap<String, Times>) -> Duration {
+/// Returns the containers of a config that follow their images' names.
+fn followed(configured: &Configured) -> impl Iterator<Item = (&Container, &ContainerUpdates)> {
+    let containers = configured.config.containers.iter();
+    containers
+        // A digest always means the same image.
+        .filter(|container| container.image.digest().is_none())
+        .filter_map(|container| Some((container, container.updates.as_ref()?)))
+}
+
+fn names(configured: &Configured) -> impl Iterator<Item = String> {
+    followed(configured).map(|(container, _)| container.name.to_string())
+}
+
+/// Drops what is known of containers that are followed no more. While a config is only tried, those of the config that comes back count.
+async fn retain(machine: &Machine, configured: &Configured) {
+    if is_between_configs(machine) {
+        return;
+    }
+    let settled = machine.settled_config();
+    let kept = settled.iter().flat_map(|settled| names(settled));
+    let kept: BTreeSet<String> = kept.chain(names(configured)).collect();
+    machine.image_updates.retain(&kept).await;
+}
+
+/// Sees to the names of all containers once; returns the time until the next one needs it.
+async fn turn(machine: &Arc<Machine>, looks: &mut Looks, switching: &Switching) -> Duration {
     let Some(configured) = machine.config() else {
         return LONGEST_SLEEP;
     };
-    let containers = &configured.config.containers;
-    let followed = containers
-        .iter()
-        // A digest always means the same image.
-        .filter(|container| container.image.digest().is_none())
-        .filter_map(|container| Some((container, container.updates.as_ref()?)));
-    let names: BTreeSet<String> = followed
-        .clone()
-        .map(|(container, _)| container.name.to_string())
-        .collect();
-    machine.image_updates.retain(&names).await;
-    times.retain(|name, _| names.contains(name));
+    retain(machine, &configured).await;
+    looks.retain(|name, _| names(&configured).any(|followed| followed == *name));
     let mut pause = LONGEST_SLEEP;
-    for (container, updates) in followed {
-        let times = times.entry(container.name.to_string()).or_default();
+    for (container, updates) in followed(&configured) {
         let following = Following {
             machine,
+            configured: &configured,
             container,
             updates,
         };
-        pause = pause.min(following.see_to(times).await);
+        pause = pause.min(following.see_to(looks, switching).await);
+        if !following.is_in_force() {
+            return Duration::ZERO;
+        }
     }
     pause
+}
+
+/// Looks at all trials once; returns the time until the next view.
+async fn watch_trials(
+    machine: &Arc<Machine>,
+    trials: &mut Trials,
+    switching: &Switching,
+) -> Duration {
+    let Some(configured) = machine.config() else {
+        return LONGEST_SLEEP;
+    };
+    let mut watched = Trials::new();
+    for (container, updates) in followed(&configured) {
+        let following = Following {
+            machine,
+            configured: &configured,
+            container,
+            updates,
+        };
+        let trial = trials.remove(following.name());
+        if let Some(trial) = following.view(trial, switching).await {
+            watched.insert(following.name().to_owned(), trial);
+        }
+    }
+    *trials = watched;
+    let is_any = followed(&configured).any(|(container, _)| {
+        let updates = &machine.image_updates;
+        let standing = updates.standing(container.name.as_str(), &container.image);
+        matches!(standing, Standing::OnTrial { .. })
+    });
+    match is_any {
+        true => TRIAL_VIEW,
+        false => LONGEST_SLEEP,
+    }
 }
 
 /// One container that follows its image's name.
 struct Following<'a> {
     machine: &'a Arc<Machine>,
+    /// The config by which it does.
+    configured: &'a Arc<Configured>,
     container: &'a Container,
     updates: &'a ContainerUpdates,
 }
@@ -128,43 +223,55 @@ impl Following<'_> {
         updates.report(self.name(), self.reference(), event).await
     }
 
-    /// Does all that is due; returns the time until something is due again.
-    async fn see_to(&self, times: &mut Times) -> Duration {
+    /// Whether the config is still the one that was read. Looks take up to a minute, and pulls hours.
+    fn is_in_force(&self) -> bool {
+        let now = self.machine.config();
+        now.is_some_and(|now| Arc::ptr_eq(&now, self.configured))
+    }
+
+    /// Does all that is due but the watch over a trial; returns the time until something is due again.
+    async fn see_to(&self, looks: &mut Looks, switching: &Switching) -> Duration {
         // Before its first start a container has looked up nothing.
         let Some(in_force) = self.in_force() else {
             return LONGEST_SLEEP;
         };
-        self.report(Event::LookedUp(in_force)).await;
-        if !matches!(self.standing(), Standing::OnTrial { .. }) {
-            times.trial = None;
-            self.look_if_due(times, in_force).await;
+        // A trial ends first. Its watch says which image is in force.
+        if matches!(self.standing(), Standing::OnTrial { .. }) {
+            return LONGEST_SLEEP;
         }
-        let next_look = times.next_look.map_or(Duration::ZERO, |next| {
-            next.saturating_duration_since(Instant::now())
-        });
+        self.report(Event::LookedUp(in_force.digest)).await;
+        let next_look = self.look_if_due(looks, in_force).await;
         match self.standing() {
-            Standing::OnTrial { found, .. } => self.watch_trial(times, &found).await,
+            _ if !self.is_in_force() => Duration::ZERO,
             Standing::Waiting {
                 found,
                 reason: Reason::Window,
-            } => self.switch_if_open(in_force, &found).await.min(next_look),
-            _ => next_look,
+            } => {
+                let pause = self.switch_if_open(in_force, &found, switching).await;
+                pause.min(next_look.saturating_duration_since(Instant::now()))
+            }
+            _ => next_look.saturating_duration_since(Instant::now()),
         }
     }
 
-    fn in_force(&self) -> Option<Digest> {
+    fn in_force(&self) -> Option<ImageDigests> {
         let images = &self.machine.images_in_force;
-        images.get(self.name(), self.reference())
+        images.image(self.name(), self.reference())
     }
 
-    /// Asks the registry, if it is time.
-    async fn look_if_due(&self, times: &mut Times, in_force: Digest) {
+    /// Asks the registry, if it is time; returns the time of the next look.
+    async fn look_if_due(&self, looks: &mut Looks, in_force: ImageDigests) -> Instant {
         let now = Instant::now();
-        if times.next_look.is_some_and(|next| next > now) {
-            return;
+        if let Some(next) = looks.get(self.name()).filter(|next| **next > now) {
+            return *next;
         }
-        times.next_look = Some(now + self.updates.interval);
         let looked = timeout(LOOK, self.look(in_force)).await;
+        if !self.is_in_force() {
+            // By the config that is in force now it is looked at anew.
+            return now;
+        }
+        let next = now + self.updates.interval;
+        looks.insert(self.name().to_owned(), next);
         let error = match looked {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("{error:#}")),
@@ -178,25 +285,28 @@ impl Following<'_> {
             );
         }
         self.machine.image_updates.looked(self.name(), error);
+        next
     }
 
-    async fn look(&self, in_force: Digest) -> anyhow::Result<()> {
-        let puller = intent::puller(self.machine.config().as_deref());
+    async fn look(&self, in_force: ImageDigests) -> anyhow::Result<()> {
+        let puller = intent::puller(Some(self.configured));
         let image = puller.look_up(self.reference()).await?;
-        if image.digest() == in_force {
+        if !self.is_in_force() {
+            return Ok(());
+        }
+        let digests = ImageDigests::of_resolved(&image);
+        if digests.digest == in_force.digest {
+            let images = &self.machine.images_in_force;
+            let (name, reference) = (self.name(), self.reference());
+            images.note_index(name, reference, digests).await;
             self.report(Event::Confirmed).await;
             return Ok(());
         }
-        let found = release(image.digest(), &image.config);
-        let before = self.machine.images.get(in_force);
-        let before = before.map_or_else(
-            || Release {
-                digest: in_force,
-                version: None,
-                created: None,
-            },
-            |image| release(in_force, image.config()),
-        );
+        let found = release(digests, &image.config);
+        let before = self.machine.images.get(in_force.digest);
+        let unknown = ImageConfig::default();
+        let config = before.as_ref().map_or(&unknown, |image| image.config());
+        let before = release(in_force, config);
         let is_asked_always = self.updates.apply == ApplyUpdates::Approved;
         let verdict = judge(self.reference(), &before, &found, is_asked_always);
         let known = self.standing();
@@ -209,7 +319,12 @@ impl Following<'_> {
     }
 
     /// Pulls the image, and switches to it in its window; returns the time until the next try.
-    async fn switch_if_open(&self, in_force: Digest, found: &Release) -> Duration {
+    async fn switch_if_open(
+        &self,
+        in_force: ImageDigests,
+        found: &Release,
+        switching: &Switching,
+    ) -> Duration {
         let image = match self.fetch(found).await {
             Ok(image) => image,
             Err(error) => {
@@ -217,6 +332,9 @@ impl Following<'_> {
                 return LONGEST_SLEEP;
             }
         };
+        if !self.still_waits(in_force, found) {
+            return Duration::ZERO;
+        }
         if let Some(pause) = self.time_until_open() {
             return pause;
         }
@@ -229,17 +347,29 @@ impl Following<'_> {
             return SWITCH_AGAIN;
         };
         tracing::info!(
-            "{}: {} is started instead of {in_force}, and kept if it is up for {:?}",
+            "{}: {} is started instead of {}, and kept if it is up for {:?}",
             self.name(),
             found.digest,
+            in_force.digest,
             self.updates.healthy
         );
         // It is held until it runs.
         let _image = image;
-        if let Some(Act::Switch(digest)) = self.report(Event::MaySwitch(in_force)).await {
-            self.start(digest).await;
+        switching.set(Some(self.name()));
+        if let Some(Act::Switch(image)) = self.report(Event::MaySwitch(in_force)).await {
+            self.start(image).await;
         }
+        switching.set(None);
         TRIAL_VIEW
+    }
+
+    /// Whether all is as it was before a pull that may have taken hours: the config, the image in force, and the one that waits.
+    fn still_waits(&self, in_force: ImageDigests, found: &Release) -> bool {
+        let waiting = Standing::Waiting {
+            found: found.clone(),
+            reason: Reason::Window,
+        };
+        self.is_in_force() && self.in_force() == Some(in_force) && self.standing() == waiting
     }
 
     /// Returns how long the window stays closed; `None` if it is open.
@@ -257,30 +387,50 @@ impl Following<'_> {
 
     /// Returns the image, from the store or its registry.
     async fn fetch(&self, found: &Release) -> anyhow::Result<VerifiedImage> {
-        let puller = intent::puller(self.machine.config().as_deref());
-        let images = &self.machine.images;
+        let puller = intent::puller(Some(self.configured));
+        let (images, digests) = (&self.machine.images, found.digests());
         if let Some(image) = images.get(found.digest) {
-            return Ok(puller.admit(self.reference(), image, images).await?);
+            let admitted = digests.admit(&puller, self.reference(), image, images);
+            return Ok(admitted.await?);
         }
+        // In the store the name stays that of the image in force.
+        let name = self.reference().at(found.digest);
         let pulling = async {
-            let image = puller.look_up(&self.reference().at(found.digest)).await?;
+            let image = digests.resolve(&puller, &name).await?;
+            let image = puller.verify(image).await?;
             puller.pull(&image, images, &Limits::default()).await
         };
         Ok(timeout(PULL, pulling).await??)
     }
 
-    /// Watches the trial of an image; returns the time until the next view.
-    async fn watch_trial(&self, times: &mut Times, found: &Release) -> Duration {
-        let now = Instant::now();
-        let trial = match &mut times.trial {
-            Some(trial) if trial.digest == found.digest => trial,
-            other => other.insert(Trial {
-                digest: found.digest,
-                begun: now,
-                begun_at: SystemTime::now(),
-                up_since: None,
-            }),
+    /// Looks at the container's trial, if there is one; `known` is what was seen of it before.
+    async fn view(&self, known: Option<Trial>, switching: &Switching) -> Option<Trial> {
+        // Its image is not started yet.
+        if switching.is(self.name()) {
+            return None;
+        }
+        let in_force = self.in_force()?;
+        if matches!(self.standing(), Standing::OnTrial { .. }) {
+            self.report(Event::LookedUp(in_force.digest)).await;
+        }
+        let Standing::OnTrial { found, .. } = self.standing() else {
+            return None;
         };
+        let now = Instant::now();
+        let known = known.filter(|trial| trial.digest == found.digest);
+        let mut trial = known.unwrap_or_else(|| Trial {
+            digest: found.digest,
+            begun: now,
+            begun_at: SystemTime::now(),
+            up_since: None,
+        });
+        self.judge_trial(&mut trial).await;
+        Some(trial)
+    }
+
+    /// Keeps the image on trial if it has proved itself, and goes back if it has failed.
+    async fn judge_trial(&self, trial: &mut Trial) {
+        let now = Instant::now();
         let service = self.machine.services.get(self.name());
         let is_up = service
             .as_ref()
@@ -294,7 +444,7 @@ impl Following<'_> {
             tracing::info!(
                 "{}: {} is kept, it was up for {:?}",
                 self.name(),
-                found.digest,
+                trial.digest,
                 self.updates.healthy
             );
         } else if now - trial.begun > self.updates.healthy + START
@@ -308,7 +458,6 @@ impl Following<'_> {
             );
             self.go_back(why).await;
         }
-        TRIAL_VIEW
     }
 
     async fn go_back(&self, why: String) {
@@ -320,7 +469,16 @@ impl Following<'_> {
             self.name()
         );
         // The digest first: if the power fails in between, the image in force is the one that worked.
-        if let Standing::OnTrial { before, .. } = self.standing() {
+        if let Standing::OnTrial {
+            before,
+            before_index,
+            ..
+        } = self.standing()
+        {
+            let before = ImageDigests {
+                digest: before,
+                index: before_index,
+            };
             self.put_in_force(before).await;
         }
         if let Some(Act::Return(before)) = self.report(Event::Failed(why)).await {
@@ -328,13 +486,13 @@ impl Following<'_> {
         }
     }
 
-    async fn put_in_force(&self, digest: Digest) {
+    async fn put_in_force(&self, image: ImageDigests) {
         let images = &self.machine.images_in_force;
-        images.set(self.name(), self.reference(), digest).await;
+        images.set(self.name(), self.reference(), image).await;
     }
 
-    async fn start(&self, digest: Digest) {
-        self.put_in_force(digest).await;
+    async fn start(&self, image: ImageDigests) {
+        self.put_in_force(image).await;
         if let Err(error) = self.machine.services.restart(self.name()).await {
             tracing::error!("{}: {}", self.name(), chain(&error));
         }
@@ -350,9 +508,10 @@ fn has_ended_often(service: &Service, since: SystemTime) -> bool {
     ends.count() >= MOST_ENDS
 }
 
-fn release(digest: Digest, config: &ImageConfig) -> Release {
+fn release(image: ImageDigests, config: &ImageConfig) -> Release {
     Release {
-        digest,
+        digest: image.digest,
+        index: image.index,
         version: config.labels.get(VERSION_LABEL).cloned(),
         created: config.created.clone(),
     }
@@ -360,7 +519,7 @@ fn release(digest: Digest, config: &ImageConfig) -> Release {
 
 /// Describes the image in force, as far as the store knows it.
 pub fn release_of(image: &PulledImage) -> Release {
-    release(image.digest(), image.config())
+    release(ImageDigests::of_pulled(image, None), image.config())
 }
 
 /// Describes a standing in one line.

@@ -393,7 +393,8 @@ impl Keeper {
         let registries = &next.configured.config.registries;
         let (files, environment) =
             kubernetes::files(kubernetes, registries, &next.node, &next.addresses);
-        blocking_io::within(blocking_io::ANSWER, move || write(&files)).await??;
+        let node = next.node.clone();
+        blocking_io::within(blocking_io::ANSWER, move || write(&files, &node)).await??;
         if let Some(facts) = &next.plane {
             control_plane::write(kubernetes, facts, &next.extensions).await?;
         }
@@ -458,13 +459,17 @@ async fn reboot_for_pod(machine: &Arc<Machine>) {
     reboot_holding(machine, lock);
 }
 
-/// Writes the node's files. A node of another cluster joins it anew.
-fn write(files: &[NodeFile]) -> anyhow::Result<()> {
+/// Writes the node's files. A node of another cluster, or with another name, joins anew.
+fn write(files: &[NodeFile], node: &str) -> anyhow::Result<()> {
     let changed = kubernetes::write(files).context("write the node's files")?;
-    if changed.cluster {
-        tracing::info!(
-            "the config names another cluster, or another address of it: the node joins anew"
-        );
+    let is_renamed = kubernetes::is_member_by_another_name(node);
+    let is_renamed = is_renamed.context("read kubelet's certificate")?;
+    if changed.cluster || is_renamed {
+        let other = match is_renamed {
+            true => "the machine has another name",
+            false => "the config names another cluster, or another address of it",
+        };
+        tracing::info!("{other}: the node joins anew");
         kubernetes::remove_membership().context("forget the membership in the cluster before")?;
     }
     Ok(())

@@ -15,6 +15,7 @@ pub mod image_updates;
 mod install;
 mod kexec;
 pub mod kubernetes;
+mod network;
 mod owners_servers;
 mod preparation;
 mod reset;

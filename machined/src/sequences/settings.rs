@@ -60,7 +60,10 @@ async fn apply(step: Step, machine: &Machine, config: &MachineConfig) -> anyhow:
             let files = config.etc_files.clone();
             blocking_io::within(ANSWER, move || etc_files::apply(&files)).await??;
         }
-        Step::Clock => machine.clock.set_spec(intent::time(config)),
+        Step::Clock => {
+            let leased = machine.network.status().borrow().time_servers.clone();
+            machine.clock.set_spec(intent::time(config, &leased));
+        }
         Step::Volumes => disk::prepare_volumes(machine).await,
     }
     Ok(())

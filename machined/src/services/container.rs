@@ -14,11 +14,11 @@ use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::base::lock::Lock as _;
 use crate::containers::{
-    ContainerSpec, HostView, Identity, ImagesInForce, Record, RunningContainer, Runtime, Streams,
-    keepable,
+    ContainerSpec, HostView, Identity, ImageDigests, ImagesInForce, Record, RunningContainer,
+    Runtime, Streams, keepable,
 };
 use crate::init_link::{InitLink, Scope};
-use crate::oci::{ImageStore, Limits, PulledImage, Puller, ResolvedImage, VerifiedImage};
+use crate::oci::{ImageStore, Limits, PulledImage, Puller, VerifiedImage};
 use crate::values::ImageReference;
 
 /// Runs a container, again and again.
@@ -72,21 +72,21 @@ impl ContainerWorkload {
     /// Returns the image in force, if the rules allow it; without one, resolves the name and pulls.
     async fn image_to_run(&self) -> anyhow::Result<VerifiedImage> {
         let name = self.spec.name.as_str();
-        let Some(digest) = self.in_force.get(name, &self.image) else {
+        let Some(known) = self.in_force.image(name, &self.image) else {
             return self.look_up(None).await;
         };
         let puller = (self.puller)();
-        if let Some(image) = puller.whole(&self.image, digest, &self.images).await? {
+        let whole = puller.whole(&self.image, known.digest, &self.images);
+        if let Some(image) = whole.await? {
+            let known = ImageDigests::of_pulled(&image, Some(known));
+            self.in_force.note_index(name, &self.image, known).await;
             return self.admit(image).await;
         }
-        // The image was lost with /var, or is damaged: pull the same digest again, whatever the name means by now.
-        let same = self.image.at(digest);
+        // The image was lost with /var, or is damaged: pull the same image again, whatever the name means by now.
+        let same = self.image.at(known.digest);
         let pulled = async {
             // Lists of images show it by the name in the config.
-            let resolved = ResolvedImage {
-                reference: self.image.clone(),
-                ..puller.resolve(&same).await?
-            };
+            let resolved = known.resolve(&puller, &self.image).await?;
             let verified = puller.verify(resolved).await?;
             puller
                 .pull(&verified, &self.images, &Limits::default())
@@ -110,24 +110,34 @@ impl ContainerWorkload {
             }
             None => None,
         };
-        let image = match here {
+        let (image, digests) = match here {
             // A digest always means the same image.
-            Some(image) if self.image.digest().is_some() => self.admit(image).await?,
+            Some(image) if self.image.digest().is_some() => {
+                let image = self.admit(image).await?;
+                let digests = ImageDigests::of_pulled(&image, None);
+                (image, digests)
+            }
             here => self.ask_registry(here).await?,
         };
         let name = self.spec.name.as_str();
-        self.in_force.set(name, &self.image, image.digest()).await;
+        self.in_force.set(name, &self.image, digests).await;
         Ok(image)
     }
 
     /// Admits an image of the store as the rules in force say.
     async fn admit(&self, image: PulledImage) -> anyhow::Result<VerifiedImage> {
-        Ok((self.puller)()
-            .admit(&self.image, image, &self.images)
-            .await?)
+        let in_force = self.in_force.image(self.spec.name.as_str(), &self.image);
+        let digests = ImageDigests::of_pulled(&image, in_force);
+        let puller = (self.puller)();
+        let admitted = digests.admit(&puller, &self.image, image, &self.images);
+        Ok(admitted.await?)
     }
 
-    async fn ask_registry(&self, here: Option<PulledImage>) -> anyhow::Result<VerifiedImage> {
+    /// Returns the image that the name means, and its digests; `here` is used if the registry is away.
+    async fn ask_registry(
+        &self,
+        here: Option<PulledImage>,
+    ) -> anyhow::Result<(VerifiedImage, ImageDigests)> {
         let puller = (self.puller)();
         let resolving = puller.look_up(&self.image);
         let resolved = match &here {
@@ -136,8 +146,10 @@ impl ContainerWorkload {
         };
         let pulled = match resolved {
             Ok(Ok(resolved)) => {
+                let digests = ImageDigests::of_resolved(&resolved);
                 let limits = Limits::default();
-                Ok(puller.pull(&resolved, &self.images, &limits).await)
+                let pulled = puller.pull(&resolved, &self.images, &limits).await;
+                Ok(pulled.map(|image| (image, digests)))
             }
             Ok(Err(error)) => Ok(Err(error)),
             Err(too_late) => Err(too_late),
@@ -155,7 +167,8 @@ impl ContainerWorkload {
             self.image,
             here.digest()
         );
-        Ok(puller.policy().admit(&self.image, here)?)
+        let digests = ImageDigests::of_pulled(&here, None);
+        Ok((puller.policy().admit(&self.image, here)?, digests))
     }
 
     async fn prepare_image(&self) -> anyhow::Result<()> {

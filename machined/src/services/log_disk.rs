@@ -11,6 +11,8 @@
 //!            fails ▼    │ every 10 s
 //!                  waiting
 //! ```
+//!
+//! A log that is forgotten, with its service, ends from each of these states: what is still in memory is written first, if the disk is there.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::log_files::{LogFiles, OldLines, make_directory};
 use super::log_ring::{LogRing, Older, Reader, Tail};
@@ -32,7 +35,7 @@ const BATCH: usize = 64 * 1024;
 const RATE: u64 = 1 << 20;
 /// Pause after a failed write: it takes a while until there is space again.
 const RETRY: Duration = Duration::from_secs(10);
-/// Time limit for the last lines when the machine goes down.
+/// Time limit for the last lines when the machine goes down, or a log is forgotten.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time limit for reading from a disk that does not answer.
 const READ: Duration = Duration::from_secs(5);
@@ -44,13 +47,38 @@ pub struct LogDisk {
     directory: watch::Sender<Option<PathBuf>>,
     /// Number of logs between `open` and the end of their `close`.
     writing: watch::Sender<usize>,
-    logs: Arc<Mutex<BTreeMap<String, SharedFiles>>>,
+    logs: Arc<Mutex<BTreeMap<String, Followed>>>,
     retry: Duration,
     rate: u64,
 }
 
 /// A log's files while the disk is available. The lock's holder may be on a thread that waits for the disk, so the lock is awaited.
 type SharedFiles = Arc<tokio::sync::Mutex<Option<LogFiles>>>;
+
+/// A log that is copied to the disk.
+pub(super) struct Followed {
+    name: String,
+    files: SharedFiles,
+    /// Becomes true when the copy is to end; without its sender it ends, too.
+    over: watch::Sender<bool>,
+    copier: JoinHandle<()>,
+}
+
+/// Counts a log as one that is written, for as long as anybody has this.
+struct Writing(watch::Sender<usize>);
+
+impl Writing {
+    fn begin(writing: &watch::Sender<usize>) -> Arc<Self> {
+        writing.send_modify(|count| *count += 1);
+        Arc::new(Writing(writing.clone()))
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
 
 impl Default for LogDisk {
     fn default() -> Self {
@@ -65,25 +93,37 @@ impl Default for LogDisk {
 }
 
 impl LogDisk {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SharedFiles>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Followed>> {
         self.logs.locked()
     }
 
-    /// Copies this log from now on, whenever the disk is available. `name`: the service's.
+    /// Copies this log from now on, whenever the disk is available, until it is forgotten. `name`: the service's.
     pub fn follow(&self, name: &str, ring: &LogRing) {
+        let (over, told_over) = watch::channel(false);
         let files = SharedFiles::default();
-        self.lock().insert(name.to_owned(), files.clone());
         let copier = Copier {
             name: name.to_owned(),
-            files,
+            files: files.clone(),
             parked: None,
             reader: ring.read(Tail::All),
             directory: self.directory.subscribe(),
+            over: told_over,
             retry: self.retry,
             bucket: Bucket::new(self.rate, Instant::now()),
             writing: self.writing.clone(),
         };
-        crate::base::task::spawn(copier.live());
+        let followed = Followed {
+            name: name.to_owned(),
+            files,
+            over,
+            copier: crate::base::task::spawn(copier.live()),
+        };
+        self.lock().insert(name.to_owned(), followed);
+    }
+
+    /// Forgets a log, so that another one of this name can be followed. It is copied until it is [closed](Followed::close).
+    pub(super) fn forget(&self, name: &str) -> Option<Followed> {
+        self.lock().remove(name)
     }
 
     /// Starts writing to the disk: the lines that are in memory, and all later ones.
@@ -113,7 +153,8 @@ impl LogDisk {
 
     /// Returns the lines of a log on the disk that are older than those in memory; None if there are none.
     pub async fn older(&self, name: &str, older: Older) -> io::Result<Option<OldLines>> {
-        let Some(files) = self.lock().get(name).cloned() else {
+        let files = self.lock().get(name).map(|log| log.files.clone());
+        let Some(files) = files else {
             return Ok(None);
         };
         let read = async {
@@ -132,6 +173,22 @@ impl LogDisk {
     }
 }
 
+impl Followed {
+    /// Writes the remaining lines and ends the copy. If the disk is too slow, it ends after a time limit all the same.
+    pub(super) async fn close(mut self) {
+        self.over.send_replace(true);
+        let ended = tokio::time::timeout(PATIENCE, &mut self.copier).await;
+        if ended.is_err() {
+            // Lines that are on their way to the disk still get there, if it ever answers.
+            self.copier.abort();
+            tracing::warn!(
+                "the last lines of the log of {} are not on disk: it is too slow",
+                self.name
+            );
+        }
+    }
+}
+
 /// Copies one log to the disk.
 struct Copier {
     name: String,
@@ -141,6 +198,8 @@ struct Copier {
     parked: Option<LogFiles>,
     reader: Reader,
     directory: watch::Receiver<Option<PathBuf>>,
+    /// See [`Followed::over`].
+    over: watch::Receiver<bool>,
     retry: Duration,
     bucket: Bucket,
     writing: watch::Sender<usize>,
@@ -182,24 +241,32 @@ impl Bucket {
 
 impl Copier {
     async fn live(mut self) {
-        while let Ok(Some(directory)) = self
-            .directory
-            .wait_for(Option::is_some)
-            .await
-            .map(|directory| directory.clone())
-        {
-            self.writing.send_modify(|count| *count += 1);
+        loop {
+            let directory = tokio::select! {
+                // A log that is over is still written to a disk that is there.
+                biased;
+                there = self.directory.wait_for(Option::is_some) => {
+                    there.ok().and_then(|there| there.clone())
+                }
+                _ = self.over.wait_for(|over| *over) => None,
+            };
+            let Some(directory) = directory else {
+                return;
+            };
+            let writing = Writing::begin(&self.writing);
             let files = self.parked.take();
             *self.files.lock().await =
                 Some(files.unwrap_or_else(|| LogFiles::new(&directory, &self.name)));
-            self.write().await;
+            let is_over = self.write(&writing).await;
             self.parked = self.files.lock().await.take();
-            self.writing.send_modify(|count| *count -= 1);
+            if is_over {
+                return;
+            }
         }
     }
 
-    /// Writes until the disk is about to be unmounted.
-    async fn write(&mut self) {
+    /// Writes until the disk is about to be unmounted, or the log is over; returns whether it is over.
+    async fn write(&mut self, writing: &Arc<Writing>) -> bool {
         let mut refused = false;
         loop {
             let first = match self.reader.next_kept() {
@@ -208,7 +275,8 @@ impl Copier {
                     // Lines that are there are written first.
                     biased;
                     line = self.reader.next() => line,
-                    _ = self.directory.wait_for(Option::is_none) => return,
+                    _ = self.over.wait_for(|over| *over) => return true,
+                    _ = self.directory.wait_for(Option::is_none) => return false,
                 },
             };
             let mut batch = first.to_vec();
@@ -222,11 +290,12 @@ impl Copier {
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     // The end of the pause is not awaited then.
+                    _ = self.over.wait_for(|over| *over) => {}
                     _ = self.directory.wait_for(Option::is_none) => {}
                 }
             }
             let batch = Arc::new(batch);
-            while let Err(error) = self.append(batch.clone()).await {
+            while let Err(error) = self.append(batch.clone(), writing.clone()).await {
                 // Logged once: this line has to go to the disk as well.
                 if !refused {
                     refused = true;
@@ -235,13 +304,13 @@ impl Copier {
                         self.name
                     );
                 }
-                let is_to_go = tokio::select! {
-                    () = tokio::time::sleep(self.retry) => false,
-                    _ = self.directory.wait_for(Option::is_none) => true,
+                let is_over = tokio::select! {
+                    () = tokio::time::sleep(self.retry) => continue,
+                    _ = self.over.wait_for(|over| *over) => true,
+                    _ = self.directory.wait_for(Option::is_none) => false,
                 };
-                if is_to_go {
-                    return self.note_gap().await;
-                }
+                self.note_gap().await;
+                return is_over;
             }
             if std::mem::take(&mut refused) {
                 tracing::info!("the log of {} is on disk again", self.name);
@@ -255,19 +324,21 @@ impl Copier {
         }
     }
 
-    async fn append(&self, batch: Arc<Vec<u8>>) -> io::Result<()> {
+    /// `writing` counts for as long as the disk needs, even if nobody waits for it any more.
+    async fn append(&self, batch: Arc<Vec<u8>>, writing: Arc<Writing>) -> io::Result<()> {
         let mut files = self.files.clone().lock_owned().await;
         let has_lost = self.reader.has_lost();
-        let appended = blocking_io::to_its_end(move || match files.as_mut() {
-            Some(files) => {
-                if has_lost {
-                    files.note_gap();
-                }
-                files.append(&batch).map_err(|error| {
-                    io::Error::new(error.kind(), format!("{}: {error}", files.path().display()))
-                })
+        let appended = blocking_io::to_its_end(move || {
+            let _writing = writing;
+            let Some(files) = files.as_mut() else {
+                return Ok(());
+            };
+            if has_lost {
+                files.note_gap();
             }
-            None => Ok(()),
+            files.append(&batch).map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", files.path().display()))
+            })
         });
         appended.await.map_err(io::Error::other)?
     }
@@ -406,5 +477,34 @@ mod tests {
         ring.write(b"two\n");
         std::fs::remove_dir(&file).unwrap();
         until_written(&file, "one\ntwo\n").await;
+    }
+
+    /// A disk that answers no more, and one that refuses.
+    #[tokio::test(start_paused = true)]
+    async fn a_forgotten_log_ends_whatever_the_disk_does() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("refused.log")).unwrap();
+        for (name, takes) in [("silent", PATIENCE), ("refused", Duration::ZERO)] {
+            let (disk, ring) = (LogDisk::default(), LogRing::default());
+            disk.follow(name, &ring);
+            disk.open(directory.path()).await.unwrap();
+            let files = disk.lock()[name].files.clone();
+            while files.lock().await.is_none() {
+                tokio::task::yield_now().await;
+            }
+            // As a thread has it that waits for the disk.
+            let busy = (name == "silent").then_some(files.lock_owned().await);
+            ring.write(b"one\n");
+            let is_held = ring.is_held();
+            drop(ring);
+            let begun = tokio::time::Instant::now();
+            disk.forget(name).unwrap().close().await;
+            assert_eq!(begun.elapsed(), takes, "{name}");
+            // Nothing of it is left to wait for.
+            disk.close().await;
+            assert_eq!(begun.elapsed(), takes, "{name}");
+            assert!(!is_held(), "{name}");
+            drop(busy);
+        }
     }
 }

@@ -100,6 +100,13 @@ impl LogRing {
         lines.own = lines.first + lines.kept.len() as u64;
     }
 
+    /// Returns a question for tests: whether anybody still holds the ring.
+    #[cfg(test)]
+    pub(super) fn is_held(&self) -> impl Fn() -> bool + use<> {
+        let lines = Arc::downgrade(&self.lines);
+        move || lines.upgrade().is_some()
+    }
+
     /// Whether this is the same ring.
     pub fn is(&self, other: &LogRing) -> bool {
         Arc::ptr_eq(&self.lines, &other.lines)

@@ -180,15 +180,23 @@ impl Services {
         service
     }
 
-    /// Stops a service and forgets it.
+    /// Stops a service and forgets it. Its last lines are written to the disk first: the next service of this name goes on in the same file.
     pub async fn remove(&self, id: &str) {
         let service = self.get(id);
         if let Some(service) = service {
             if let Err(why) = service.retire().await {
                 tracing::warn!("service {id} is forgotten before its end: {why}");
             }
-            self.lock().services.remove(id);
+            let log = {
+                let mut known = self.lock();
+                known.services.remove(id);
+                // Under the lock: from here on another service of this name may be added, with a log of its own.
+                self.disk.forget(id)
+            };
             self.store.remove::<ServiceFact>(id);
+            if let Some(log) = log {
+                log.close().await;
+            }
         }
     }
 

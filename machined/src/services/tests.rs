@@ -598,3 +598,46 @@ async fn a_line_that_is_half_written_when_the_generation_changes_is_one_line() {
         assert_eq!(*workload.log.locked(), None);
     }
 }
+
+/// Waits, and fails after a time.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let held = async {
+        while !holds() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(
+        timeout(Duration::from_secs(20), held).await.is_ok(),
+        "{what}"
+    );
+}
+
+/// As with each change of a container's config: the one of before is removed, and another one of the same name is added.
+#[tokio::test]
+async fn nothing_is_left_of_a_service_that_was_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    for has_disk in [false, true] {
+        let services = services();
+        if has_disk {
+            services.disk.open(directory.path()).await.unwrap();
+        }
+        let (mut rings, mut written) = (Vec::new(), String::new());
+        for run in 0..8 {
+            let service = running(&services, "web", Some(Duration::ZERO)).await;
+            let output = format!("run {run}\nits last words");
+            service.log().write(output.as_bytes());
+            written += &format!("{output}\n");
+            rings.push(service.log().is_held());
+            drop(service);
+            services.remove("web").await;
+        }
+        let is_free = || rings.iter().all(|is_held| !is_held());
+        until(&format!("rings are held, with a disk: {has_disk}"), is_free).await;
+        if has_disk {
+            let text = std::fs::read_to_string(directory.path().join("web.log")).unwrap();
+            assert_eq!(text, written, "the rest is written first");
+        }
+        // Nothing of them is waited for.
+        services.disk.close().await;
+    }
+}

@@ -38,7 +38,7 @@ const RETRIES: BackOff = BackOff {
     longest: Duration::from_secs(64),
 };
 
-/// The config's settings for the clock.
+/// The settings of the clock: the config's, with the servers of DHCP or the default one where the config names none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockSpec {
     /// Whether servers are asked at all.

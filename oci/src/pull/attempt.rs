@@ -20,7 +20,7 @@ use crate::store::{ImageStore, Incoming, NewImage, Promise, PulledImage, StoreEr
 use crate::unpack::{Limits, Ownership, UnpackError, Unpacker};
 use crate::verification::Verified;
 use instar_base::blocking_io::{self, NoAnswer};
-use instar_values::Digest;
+use instar_values::{Digest, ImageReference};
 
 /// Limit on the layers of an image that are fetched at once: enough to keep a line busy while one of them waits for an answer.
 const AT_ONCE: usize = 3;
@@ -34,6 +34,8 @@ pub(super) struct Attempt<'a> {
     /// Whether there is room for the image's blobs.
     pub(super) keeps_blobs: bool,
     pub(super) limits: &'a Limits,
+    /// Limit on the unpacked bytes and the holes of sparse files together, whatever the room.
+    pub(super) with_holes: u64,
     /// The room that was promised; none in a store in memory.
     pub(super) promise: Option<Arc<Promise>>,
     pub(super) progress: &'a (dyn Fn(Progress) + Send + Sync),
@@ -61,6 +63,34 @@ struct Work {
     unpacker: Unpacker,
 }
 
+/// Work that is not done yet; none while a thread has it. If it is given up, be it that nobody waits for the pull any more, its files are
+/// removed on a thread of their own: 100,000s of them take seconds, and everything else waits for the runtime's only thread.
+struct Unfinished(Option<Work>);
+
+impl Unfinished {
+    fn take(&mut self) -> Result<Work, NoAnswer> {
+        self.0.take().ok_or(NoAnswer::Interrupted)
+    }
+
+    /// Removes what was unpacked, and waits for that: the room is free for the next attempt.
+    async fn remove(mut self, reference: &ImageReference) {
+        let work = self.0.take();
+        let removing = blocking_io::within(blocking_io::ANSWER, move || drop(work));
+        if let Err(error) = removing.await {
+            // The thread goes on; what it leaves is removed after the next start.
+            tracing::warn!("{reference}: what was unpacked is not removed yet: {error}");
+        }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            blocking_io::in_background(move || drop(work));
+        }
+    }
+}
+
 /// Where the unpacking waits for a layer.
 type Opened = oneshot::Receiver<Result<LayerBlob, StoreError>>;
 
@@ -70,7 +100,8 @@ impl Attempt<'_> {
         let incoming = store.incoming(self.image.digest());
         let incoming = incoming.map_err(|source| self.stored(source))?;
         let unpacker = Unpacker::new(&incoming.rootfs(), *self.limits, ownership())
-            .map_err(|source| self.refused(self.image.digest(), source))?;
+            .map_err(|source| self.refused(self.image.digest(), source))?
+            .with_holes(self.with_holes);
         let unpacker = match &self.promise {
             None => unpacker,
             Some(promise) => {
@@ -110,41 +141,51 @@ impl Attempt<'_> {
         let fetching = stream::iter(fetches)
             .buffer_unordered(at_once)
             .for_each(|()| std::future::ready(()));
-        let unpacking = self.unpack(Work { incoming, unpacker }, opened);
-        // If unpacking ends first, it has failed: the rest of the transfers is not needed.
-        let work = match select(pin!(unpacking), pin!(fetching)).await {
-            Either::Left((unpacked, _)) => unpacked,
-            Either::Right(((), unpacking)) => unpacking.await,
-        }?;
+        let mut work = Unfinished(Some(Work { incoming, unpacker }));
+        let unpacked = {
+            let unpacking = self.unpack(&mut work, opened);
+            // If unpacking ends first, it has failed: the rest of the transfers is not needed.
+            match select(pin!(unpacking), pin!(fetching)).await {
+                Either::Left((unpacked, _)) => unpacked,
+                Either::Right(((), unpacking)) => unpacking.await,
+            }
+        };
+        if let Err(failure) = unpacked {
+            work.remove(&self.image.reference).await;
+            return Err(failure);
+        }
+        let work = work.take().map_err(|source| self.interrupted(source))?;
         Ok(self.commit(work, blobs).await?)
     }
 
     /// Unpacks the layers in their order.
-    async fn unpack(&self, mut work: Work, opened: Vec<Opened>) -> Result<Work, Failure> {
+    async fn unpack(&self, work: &mut Unfinished, opened: Vec<Opened>) -> Result<(), Failure> {
+        let interrupted = |source| self.interrupted(source);
         for (layer, opened) in self.image.layers.iter().zip(opened) {
             let opened = opened
                 .await
                 .unwrap_or(Err(StoreError::NoBlob(layer.digest)));
-            let blob = opened.map_err(|source| self.stored(source))?;
+            let mut blob = opened.map_err(|source| self.stored(source))?;
+            let mut taken = work.take().map_err(interrupted)?;
             let (back, blob, result) = {
-                let (layer, mut blob) = (layer.clone(), blob);
+                let layer = layer.clone();
                 blocking_io::to_its_end(move || {
-                    let result = work.unpacker.layer(&layer, &mut blob);
-                    (work, blob, result)
+                    let result = taken.unpacker.layer(&layer, &mut blob);
+                    (taken, blob, result)
                 })
             }
             .await
-            .map_err(|source| self.interrupted(source))?;
-            work = back;
+            .map_err(interrupted)?;
+            let back = work.0.insert(back);
             match result {
-                Ok(()) => work.incoming.keep_blobs(blob.into_partial()),
+                Ok(()) => back.incoming.keep_blobs(blob.into_partial()),
                 Err(source) => return Err(self.not_taken(layer, blob, source).await),
             }
         }
-        if let Some(devices) = work.unpacker.left_out() {
+        if let Some(devices) = work.0.as_ref().and_then(|work| work.unpacker.left_out()) {
             tracing::warn!("{}: {devices}", self.image.reference);
         }
-        Ok(work)
+        Ok(())
     }
 
     /// The failure of a layer; removes its bytes if they may be the cause.
@@ -259,5 +300,43 @@ fn ownership() -> Ownership {
         Ownership::Keep
     } else {
         Ownership::Ignore
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::store::Keeps;
+
+    /// A caller that has gone away, or a pull that takes too long: the runtime's thread drops it, and removes nothing itself.
+    #[test]
+    fn a_pull_that_is_dropped_has_its_files_removed_by_another_thread() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.max_blocking_threads(1).build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+        let incoming = store.incoming(Digest::of(b"image")).unwrap();
+        let rootfs = incoming.rootfs();
+        let unpacker = Unpacker::new(&rootfs, Limits::default(), Ownership::Ignore).unwrap();
+        let work = Unfinished(Some(Work { incoming, unpacker }));
+        let (done, wait) = channel::<()>();
+        runtime.block_on(async move {
+            // The only thread that could remove it is kept.
+            blocking_io::in_background(move || {
+                let _ = wait.recv();
+            });
+            drop(work);
+        });
+        assert!(rootfs.exists());
+        drop(done);
+        let limit = Instant::now() + Duration::from_secs(60);
+        while rootfs.exists() {
+            assert!(Instant::now() < limit, "it stays");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }

@@ -97,6 +97,7 @@ pub(crate) async fn unpack(
     // Held before the first look: none of them is collected in between.
     let _held = store.blobs().map(|blobs| blobs.hold(image.blobs()));
     let room = find_room(image, store).await?;
+    let with_holes = limits.unpacked_bytes;
     let limits = match room {
         Room::Unlimited => *limits,
         Room::Bytes { unpacked, .. } => Limits {
@@ -116,6 +117,7 @@ pub(crate) async fn unpack(
             }
         ),
         limits: &limits,
+        with_holes,
         promise: room.promise(),
         progress,
     };

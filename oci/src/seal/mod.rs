@@ -36,6 +36,9 @@ pub(crate) struct Seal {
     pub(crate) bytes: u64,
 }
 
+/// The smallest file whose hash is kept for its other names, in bytes: smaller ones are hashed again in no time.
+const WORTH_KEEPING: u64 = 64 << 10;
+
 /// Bytes of an entry's hash in the list of entries.
 const SHORT: usize = 8;
 
@@ -181,12 +184,14 @@ fn add<O>(contents: &mut Contents<Waiting, Question, Answer<O>>, visited: Visite
         place,
         metadata,
         file,
+        inode,
         links,
     } = visited;
     match file {
         Some(file) => {
+            let named_again = (links > 1 && metadata.size() >= WORTH_KEEPING).then_some(inode);
             let question = (metadata.clone(), links);
-            contents.add((place, metadata), question, file);
+            contents.add((place, metadata), question, file, named_again);
         }
         None => contents.add_known((place, metadata), None),
     }

@@ -117,3 +117,50 @@ fn paths_longer_than_the_kernel_takes_are_sealed() {
     assert_eq!(after.entries, before.entries + 1);
     assert!(first.unwrap().len() > 10_000);
 }
+
+/// A layer of few KiB may give one file as many names as an image may have entries.
+#[test]
+fn a_file_of_many_names_is_read_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("read"), "one").unwrap();
+    fs::write(path("not read"), "another").unwrap();
+    let open = |name| File::open(path(name)).unwrap();
+    let answer = |(), content| Ok(content);
+    let hashes = with_threads(&answer, |contents: &mut Contents<(), (), ContentHash>| {
+        let mut hash_of = |name, inode| {
+            contents.add((), (), open(name), inode);
+            contents.take().unwrap().unwrap().1
+        };
+        let inode = Some((1, 2));
+        [
+            hash_of("read", inode),
+            hash_of("not read", inode),
+            hash_of("not read", None),
+            hash_of("not read", Some((1, 3))),
+        ]
+    });
+    let (one, another) = (blake3::hash(b"one"), blake3::hash(b"another"));
+    assert_eq!(hashes, [one, one, another, another]);
+}
+
+#[test]
+fn a_seal_takes_no_longer_for_more_names_of_a_file() {
+    let time_with = |names: u32| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = File::create(directory.path().join("file")).unwrap();
+        file.set_len(64 << 20).unwrap();
+        for name in 1..names {
+            let link = directory.path().join(name.to_string());
+            fs::hard_link(directory.path().join("file"), link).unwrap();
+        }
+        let began = std::time::Instant::now();
+        let seal = sealed(directory.path()).0;
+        assert_eq!(seal.bytes, u64::from(names) << 26);
+        began.elapsed()
+    };
+    let (one, many) = (time_with(1), time_with(1000));
+    println!("{one:?} for one name, {many:?} for many");
+    // Each thread may begin before another has the hash.
+    assert!(many < one * 20, "{one:?} for one name, {many:?} for many");
+}

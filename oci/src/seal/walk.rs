@@ -7,8 +7,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 
+use super::contents::Inode;
 use super::entry::Metadata;
 
 /// Limit on the names of one directory, in bytes: an image may not take a machine's memory by them.
@@ -24,6 +25,8 @@ pub(super) struct Visited {
     pub(super) metadata: Metadata,
     /// The open file; only of regular files.
     pub(super) file: Option<File>,
+    /// Its inode, which other names may have, too.
+    pub(super) inode: Inode,
     /// Number of names of its inode.
     pub(super) links: u64,
 }
@@ -71,6 +74,7 @@ impl Walk {
                 parent: directory.clone(),
             },
             file: None,
+            inode: inode(&stat),
             links: 1,
         };
         let mut walk = Walk {
@@ -140,9 +144,14 @@ impl Walk {
             },
             metadata,
             file,
+            inode: inode(&stat),
             links: stat.st_nlink as u64,
         })
     }
+}
+
+fn inode(stat: &Stat) -> Inode {
+    (stat.st_dev, stat.st_ino)
 }
 
 /// The names in a directory, in their order.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::store_error::{StoreError, failed};
 use crate::verification::proof::{self, Proofs};
-use instar_base::whole_file;
+use instar_base::{removal, whole_file};
 use instar_values::Digest;
 
 const NAME: &str = "proofs.json";
@@ -102,8 +102,8 @@ impl LeftProofs {
             let written = entry.metadata().and_then(|metadata| metadata.modified());
             let age = written.ok().and_then(|written| written.elapsed().ok());
             if age.is_some_and(|age| age > LONGEST_LEFT) {
-                let path = entry.path();
-                fs::remove_file(&path).map_err(failed("removing", &path))?;
+                // Another collection may have removed them.
+                remove_file(&entry.path())?;
             }
         }
         Ok(())
@@ -111,12 +111,11 @@ impl LeftProofs {
 
     /// Forgets them.
     pub(super) fn remove(&self, image: Digest) -> Result<(), StoreError> {
-        let path = self.path(image);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(failed("removing", &path)(error))
-            }
-            _ => Ok(()),
-        }
+        remove_file(&self.path(image))
     }
+}
+
+/// Removes a file; a missing one is fine.
+fn remove_file(path: &Path) -> Result<(), StoreError> {
+    removal::file(path).map_err(failed("removing", path))
 }

@@ -163,3 +163,32 @@ fn whatever_was_cut_off_is_removed() {
     drop(again.incoming(Digest::of(b"next")).unwrap());
     assert_eq!(children(&images), 1);
 }
+
+/// Two pulls that lack room collect at the same time, and so does the collector.
+#[test]
+fn several_collections_at_once_do_not_disturb_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let (objects, proofs) = (
+        directory.path().join("objects"),
+        directory.path().join("proofs"),
+    );
+    fs::create_dir(&proofs).unwrap();
+    const COUNT: u32 = 4000;
+    for number in 0..COUNT {
+        let hex = Digest::of(&number.to_le_bytes()).hex();
+        let group = objects.join(&hex[..2]);
+        fs::create_dir_all(&group).unwrap();
+        fs::write(group.join(&hex), "x").unwrap();
+        let proof = File::create(proofs.join(format!("{hex}.json"))).unwrap();
+        proof.set_modified(UNIX_EPOCH).unwrap();
+    }
+    let removed: u64 = std::thread::scope(|scope| {
+        let collect = || store.collect_surplus(Urgency::LackOfRoom);
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(collect)).collect();
+        let each = threads.into_iter().map(|thread| thread.join().unwrap());
+        each.map(Result::unwrap).sum()
+    });
+    assert_eq!(removed, u64::from(COUNT), "each object counts once");
+    assert_eq!((children(&objects), children(&proofs)), (0, 0));
+}

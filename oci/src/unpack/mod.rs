@@ -39,7 +39,8 @@ pub use tree::TreeRefusal;
 /// Limits for one image, over all its layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the unpacked archives: a little more than the bytes on disk.
+    /// Bytes of the unpacked archives: a little more than the bytes on disk. The holes of sparse files count as well: they take no disk, but
+    /// whoever compares the image with its seal reads them.
     pub unpacked_bytes: u64,
     /// Files, directories and links, including directories without an entry of their own.
     pub entries: u64,
@@ -117,6 +118,12 @@ pub enum UnpackError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// The size with the holes of sparse files is above the limit: a bomb for whoever reads them.
+    #[error("the image unpacks to more than {limit} bytes, with the holes of its sparse files")]
+    TooHollow {
+        /// The limit in bytes.
+        limit: u64,
+    },
     /// The compression ratio is above the limit: a bomb.
     #[error("the layer unpacks to more than {limit} times its packed size")]
     TooDense {
@@ -161,6 +168,10 @@ pub struct Unpacker {
     limits: Limits,
     room: Option<TakeRoom>,
     bytes: u64,
+    /// Bytes of the holes of sparse files.
+    holes: u64,
+    /// Limit on the unpacked bytes and the holes together.
+    with_holes: u64,
     entries: u64,
     devices: Devices,
 }
@@ -194,6 +205,8 @@ impl Unpacker {
             limits,
             room: None,
             bytes: 0,
+            holes: 0,
+            with_holes: limits.unpacked_bytes,
             entries: 0,
             devices: Devices::default(),
         })
@@ -204,6 +217,16 @@ impl Unpacker {
     pub(crate) fn within(self, room: TakeRoom) -> Self {
         Unpacker {
             room: Some(room),
+            ..self
+        }
+    }
+
+    /// The same with this limit on the unpacked bytes and the holes of sparse files together. For a disk whose room is the limit on the
+    /// unpacked bytes: holes take none of it.
+    #[must_use]
+    pub(crate) fn with_holes(self, limit: u64) -> Self {
+        Unpacker {
+            with_holes: limit,
             ..self
         }
     }
@@ -244,6 +267,7 @@ impl Unpacker {
             Err(
                 error @ (UnpackError::Entry { .. }
                 | UnpackError::Tree { .. }
+                | UnpackError::TooHollow { .. }
                 | UnpackError::TooMany { .. }),
             ) => return Err(error),
             // An error of decompression has two possible causes: it is not the right blob, or it was packed badly.
@@ -259,6 +283,8 @@ impl Unpacker {
                 actual: diff_id,
             });
         }
+        // Once more: now the bytes of this layer are known.
+        self.count_holes(0)?;
         self.tree.end_layer();
         Ok(())
     }
@@ -279,6 +305,16 @@ impl Unpacker {
         }
     }
 
+    /// Adds to the bytes of holes, and checks the limit on them and the bytes of the layers so far.
+    fn count_holes(&mut self, more: u64) -> Result<(), UnpackError> {
+        let limit = self.with_holes;
+        self.holes = self.holes.saturating_add(more);
+        match self.holes > 0 && self.bytes.saturating_add(self.holes) > limit {
+            true => Err(UnpackError::TooHollow { limit }),
+            false => Ok(()),
+        }
+    }
+
     fn entries(&mut self, unpacked: &mut impl Read) -> Result<(), UnpackError> {
         let mut archive = Archive::new(unpacked);
         let mut parser = EntryParser::default();
@@ -291,6 +327,9 @@ impl Unpacker {
                     NoEntry::Refused(entry, refusal) => UnpackError::Entry { entry, refusal },
                 })?;
             let Some(entry) = entry else { continue };
+            if let Change::SparseFile(map) = &entry.change {
+                self.count_holes(map.holes())?;
+            }
             self.tree
                 .apply(&entry, &mut archive)
                 .map_err(|refusal| match refusal {

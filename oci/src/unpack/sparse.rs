@@ -7,7 +7,8 @@
 //! | pax 0.1 | in `GNU.sparse.map` |
 //! | pax 1.0 | in front of the data, in blocks |
 //!
-//! Holes cost nothing on disk and count towards no limit.
+//! Holes cost nothing on disk, but whoever reads the file reads them, as the seal of an image does: they count towards the limit on the
+//! unpacked bytes.
 
 use std::io::{self, Read};
 
@@ -91,6 +92,13 @@ impl SparseMap {
         } else {
             Err(SparseRefusal::Contradictory)
         }
+    }
+
+    /// Bytes of the file that are holes.
+    pub(super) fn holes(&self) -> u64 {
+        // All pieces are within the file, and none overlaps another.
+        let data = self.pieces.iter().map(|&(_, length)| length).sum();
+        self.size.saturating_sub(data)
     }
 
     /// The map in the header of an entry of type `S` and the blocks that follow it; `data` is the size of the data behind them.

@@ -723,6 +723,63 @@ fn sparse_files_that_lie_are_refused() {
     refused(&layer(&first, &many), "more than 65536 pieces");
 }
 
+/// Holes take no disk, but whoever reads the file reads them: the seal does.
+#[test]
+fn holes_count_towards_a_limit() {
+    let limits = Limits {
+        unpacked_bytes: 2 << 20,
+        ..Limits::default()
+    };
+    let sparse = |bytes: u64| {
+        let size = bytes.to_string();
+        let records: [(&str, &[u8]); 2] = [
+            ("GNU.sparse.map", b"0,5"),
+            ("GNU.sparse.size", size.as_bytes()),
+        ];
+        tar().pax(&records).file("sparse", b"hello").finish()
+    };
+    let (outer, taken) = unpack_with(&[sparse(3 << 19)], limits);
+    taken.unwrap();
+    let file = fs::metadata(outer.path().join("rootfs/sparse")).unwrap();
+    assert_eq!(file.len(), 3 << 19);
+
+    let plain = tar().file("plain", &[1; 600_000]).finish();
+    for hollow in [
+        vec![sparse(1 << 43)],
+        vec![sparse(u64::MAX)],
+        vec![sparse((2 << 20) + 6)],
+        // Of all layers, in any order, and what a later layer replaces as well.
+        vec![sparse(3 << 19), sparse(3 << 19)],
+        vec![sparse(3 << 19), plain.clone()],
+        vec![plain, sparse(3 << 19)],
+    ] {
+        let (_, refused) = unpack_with(&hollow, limits);
+        let error = refused.expect_err("should have been refused");
+        assert!(
+            matches!(error, UnpackError::TooHollow { limit } if limit == 2 << 20),
+            "{error}"
+        );
+    }
+}
+
+/// If the room on the disk is the limit on the unpacked bytes, holes need not fit into it.
+#[test]
+fn holes_take_no_room() {
+    let room = Limits {
+        unpacked_bytes: 1 << 20,
+        ..Limits::default()
+    };
+    let records: [(&str, &[u8]); 2] = [("GNU.sparse.map", b"0,5"), ("GNU.sparse.size", b"2000000")];
+    let layer = tar().pax(&records).file("sparse", b"hello").finish();
+    for (limit, is_taken) in [(2 << 20, true), (2_000_000, false)] {
+        let root = tempfile::tempdir().unwrap();
+        let unpacker = Unpacker::new(root.path(), room, ownership()).unwrap();
+        let mut unpacker = unpacker.with_holes(limit);
+        let unpacked = unpacker.layer(&describe(&layer, &layer), &layer[..]);
+        assert_eq!(unpacked.is_ok(), is_taken, "{unpacked:?}");
+    }
+}
+
 /// Directories on the disk count, not only entries.
 #[test]
 fn directories_without_an_entry_count() {

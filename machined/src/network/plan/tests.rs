@@ -356,3 +356,149 @@ fn a_gateway_outside_of_the_address_is_on_the_link() {
     );
     assert!(eth0.routes[1].onlink);
 }
+
+/// Links that DHCP is to serve, each with the metric of its routes.
+fn dhcp_on(links: &[(&str, u32)]) -> NetworkSpec {
+    let with_dhcp = |(name, route_metric): &(&str, u32)| LinkSpec {
+        dhcp: Some(DhcpSpec {
+            route_metric: *route_metric,
+            ..DhcpSpec::default()
+        }),
+        ..LinkSpec::new(*name)
+    };
+    NetworkSpec {
+        links: links.iter().map(with_dhcp).collect(),
+        ..NetworkSpec::default()
+    }
+}
+
+fn route_by(gateway: &str, metric: Option<u32>) -> RouteSpec {
+    RouteSpec {
+        destination: None,
+        gateway: Some(gateway.parse().unwrap()),
+        source: None,
+        metric,
+    }
+}
+
+/// Returns the default routes to add where each of these links has a lease.
+fn default_routes(spec: &NetworkSpec, leased: &[&str]) -> Vec<String> {
+    let leases: Vec<Lease> = leased
+        .iter()
+        .map(|name| Lease {
+            link: (*name).to_owned(),
+            ..lease()
+        })
+        .collect();
+    let all = steps(
+        spec,
+        &fresh_kernel(),
+        &leases,
+        CleanupPolicy::Remove,
+        &Ours::default(),
+    );
+    all.into_iter()
+        .filter_map(|step| Some(step.strip_prefix("add route 0.0.0.0/0 over ")?.to_owned()))
+        .collect()
+}
+
+#[test]
+fn routes_of_two_leases_have_metrics_of_their_own() {
+    let spec = dhcp_on(&[("eth1", 1024), ("eth0", 1024)]);
+    let first = "eth0 via 10.0.2.2 metric 1024";
+    let second = "eth1 via 10.0.2.2 metric 1025";
+    assert_eq!(default_routes(&spec, &["eth0", "eth1"]), [first, second]);
+    // A lease that comes or goes does not move the other one's route.
+    assert_eq!(default_routes(&spec, &["eth1"]), [second]);
+    assert_eq!(default_routes(&spec, &["eth0"]), [first]);
+    // A link that the config prefers stays preferred, and metrics that differ already are kept.
+    let spec = dhcp_on(&[("eth0", 1025), ("eth1", 1024)]);
+    assert_eq!(
+        default_routes(&spec, &["eth0", "eth1"]),
+        [
+            "eth0 via 10.0.2.2 metric 1025",
+            "eth1 via 10.0.2.2 metric 1024"
+        ]
+    );
+}
+
+#[test]
+fn a_route_of_the_config_without_a_metric_wins_over_those_of_leases() {
+    let mut spec = dhcp_on(&[("eth0", 1024)]);
+    let mut eth1 = LinkSpec::new("eth1");
+    eth1.addresses = vec![cidr("192.0.2.7/24")];
+    eth1.routes = vec![route_by("192.0.2.1", None)];
+    spec.links.push(eth1);
+    assert_eq!(
+        default_routes(&spec, &["eth0"]),
+        [
+            "eth0 via 10.0.2.2 metric 1025",
+            "eth1 via 192.0.2.1 metric 1024"
+        ]
+    );
+    // A route on a link that is down is not there.
+    spec.links[1].up = false;
+    assert_eq!(
+        default_routes(&spec, &["eth0"]),
+        ["eth0 via 10.0.2.2 metric 1024"]
+    );
+    // On the lease's own link it takes the place of the lease's.
+    let mut spec = dhcp_on(&[("eth0", 1024), ("eth1", 1024)]);
+    spec.links[0].routes = vec![route_by("10.0.2.1", None)];
+    assert_eq!(
+        default_routes(&spec, &["eth0", "eth1"]),
+        [
+            "eth0 via 10.0.2.1 metric 1024",
+            "eth1 via 10.0.2.2 metric 1026"
+        ]
+    );
+}
+
+/// The kernel makes 1024 of an IPv6 metric of 0: a route that the plan wants with 0 would be missing for ever.
+#[test]
+fn an_ipv6_metric_of_0_is_none() {
+    let mut eth1 = LinkSpec::new("eth1");
+    eth1.addresses = vec![cidr("2001:db8::7/64"), cidr("192.0.2.7/24")];
+    eth1.routes = vec![
+        route_by("2001:db8::1", Some(0)),
+        route_by("192.0.2.1", Some(0)),
+    ];
+    let spec = NetworkSpec {
+        links: vec![eth1],
+        ..NetworkSpec::default()
+    };
+    let all = steps(
+        &spec,
+        &fresh_kernel(),
+        &[],
+        CleanupPolicy::Remove,
+        &Ours::default(),
+    );
+    let routes: Vec<_> = all.iter().filter(|step| step.contains("route")).collect();
+    assert_eq!(
+        routes,
+        [
+            "add route ::/0 over eth1 via 2001:db8::1 metric 1024",
+            "add route 0.0.0.0/0 over eth1 via 192.0.2.1 metric 0"
+        ]
+    );
+}
+
+#[test]
+fn a_plan_that_does_not_change_is_news_once() {
+    let plan_of = |mtu| NetworkPlan {
+        steps: vec![Step::SetMtu {
+            name: "eth0".to_owned(),
+            index: 2,
+            mtu,
+        }],
+    };
+    let nothing = NetworkPlan::default();
+    let mut last = LastPlan::default();
+    assert!(!last.is_news(&nothing));
+    assert!(last.is_news(&plan_of(9000)));
+    assert!(!last.is_news(&plan_of(9000)), "the kernel has refused it");
+    assert!(last.is_news(&plan_of(1400)));
+    assert!(!last.is_news(&nothing));
+    assert!(last.is_news(&plan_of(1400)), "it was right in between");
+}

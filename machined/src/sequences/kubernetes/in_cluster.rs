@@ -32,7 +32,7 @@ impl InCluster {
     }
 
     /// Asks if the last time is longer ago than the interval, or was for another config; returns the time since then, zero if nothing was
-    /// asked.
+    /// asked. That time may have passed before a trial, of which it is no part (`trial::choose`).
     pub(super) async fn ask_if_due(
         &mut self,
         machine: &Machine,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Found, Offer, Var, look_up, plan};
 use crate::base::blocking_io::{self, ANSWER};
+use crate::containers::ImageDigests;
 use crate::machine::Machine;
 use crate::oci::{Layer, Puller, ResolvedImage, RoomForAll, room_for_all};
 use crate::pins::{Meaning, Preparation, Terms};
@@ -29,6 +30,8 @@ pub struct NeededImage {
     pub reference: ImageReference,
     /// The digest of its manifest.
     pub digest: Digest,
+    /// That of its index, if it has one.
+    index: Option<Digest>,
     /// Its layers, and all blobs that it is made from; none if it is here.
     layers: Vec<Layer>,
     blobs: Vec<Digest>,
@@ -47,22 +50,25 @@ pub struct AheadPlan {
 }
 
 impl NeededImage {
-    fn here(reference: ImageReference, digest: Digest) -> Self {
+    fn here(reference: ImageReference, image: ImageDigests) -> Self {
         NeededImage {
             reference,
-            digest,
+            digest: image.digest,
+            index: image.index,
             layers: Vec::new(),
             blobs: Vec::new(),
         }
     }
 
     fn of(machine: &Machine, reference: ImageReference, image: &ResolvedImage) -> Self {
-        if machine.images.get(image.digest()).is_some() {
-            return NeededImage::here(reference, image.digest());
+        let digests = ImageDigests::of_resolved(image);
+        if machine.images.get(digests.digest).is_some() {
+            return NeededImage::here(reference, digests);
         }
         NeededImage {
             reference,
-            digest: image.digest(),
+            digest: digests.digest,
+            index: digests.index,
             layers: image.layers.clone(),
             blobs: image.blobs(),
         }
@@ -121,11 +127,17 @@ pub async fn prepare_ahead(
     Ok(plan)
 }
 
-/// The request by the digest that a pinned name means.
+/// The request by the digest that a pinned name means: the key of an image that is here, and else what its registry is asked for.
 fn pinned(machine: &Machine, request: &UpgradeRequest, image: &ImageReference) -> UpgradeRequest {
     let meaning = machine.pins.meaning(image);
     let name = match (meaning, image.digest()) {
-        (Some(meaning), None) => format!("{image}@{}", meaning.digest),
+        (Some(meaning), None) => {
+            let digest = match machine.images.get(meaning.digest) {
+                Some(_) => meaning.digest,
+                None => meaning.image().named(),
+            };
+            format!("{image}@{digest}")
+        }
         _ => request.image.clone(),
     };
     UpgradeRequest {
@@ -141,7 +153,11 @@ async fn needed(
     found: &Found,
 ) -> Result<Vec<NeededImage>, UpgradeError> {
     let first = match &found.offer {
-        Offer::Here(image) => NeededImage::here(installer.clone(), image.digest()),
+        Offer::Here(image) => {
+            let meaning = machine.pins.meaning(installer);
+            let known = meaning.map(|meaning| meaning.image());
+            NeededImage::here(installer.clone(), ImageDigests::of_pulled(image, known))
+        }
         Offer::AtRegistry(image) => NeededImage::of(machine, installer.clone(), image),
     };
     let mut images = vec![first];
@@ -151,40 +167,51 @@ async fn needed(
     for container in &configured.config.containers {
         let in_force = machine
             .images_in_force
-            .get(container.name.as_str(), &container.image);
+            .image(container.name.as_str(), &container.image);
         let name = match in_force {
-            Some(digest) => container.image.at(digest),
+            Some(image) => container.image.at(image.digest),
             None => container.image.clone(),
         };
         if images.iter().any(|image| image.reference == name) {
             continue;
         }
-        images.push(find(machine, &found.puller, name).await?);
+        images.push(find(machine, &found.puller, name, in_force).await?);
     }
     Ok(images)
 }
 
 /// Finds the image of a container: in the store if its name has a digest, at its registry, or in the store by its name if that is away.
+/// `in_force`: the one that the container runs, if it has run.
 async fn find(
     machine: &Machine,
     puller: &Puller,
     name: ImageReference,
+    in_force: Option<ImageDigests>,
 ) -> Result<NeededImage, UpgradeError> {
+    let meant = machine.pins.meaning(&name).map(|meaning| meaning.image());
+    let in_force = in_force.map(|image| image.or_index_of(meant));
+    let known = in_force.or(meant);
     let here = machine.images.find(&name);
     if let Some(image) = &here
         && name.digest().is_some()
     {
-        return Ok(NeededImage::here(name, image.digest()));
+        return Ok(NeededImage::here(
+            name,
+            ImageDigests::of_pulled(image, known),
+        ));
     }
-    let asked_for = match machine.pins.meaning(&name) {
-        Some(meaning) => name.at(meaning.digest),
-        None => name.clone(),
-    };
-    match (puller.look_up(&asked_for).await, here) {
-        (Ok(image), _) => Ok(NeededImage::of(machine, name, &image)),
-        (Err(error), Some(image)) if error.is_unreachable() => {
-            Ok(NeededImage::here(name, image.digest()))
+    let asked_for = async {
+        match known {
+            Some(known) => puller.verify(known.resolve(puller, &name).await?).await,
+            None => puller.look_up(&name).await,
         }
+    };
+    match (asked_for.await, here) {
+        (Ok(image), _) => Ok(NeededImage::of(machine, name, &image)),
+        (Err(error), Some(image)) if error.is_unreachable() => Ok(NeededImage::here(
+            name,
+            ImageDigests::of_pulled(&image, known),
+        )),
         (Err(error), _) => Err(error.into()),
     }
 }
@@ -217,12 +244,61 @@ async fn begin(
         return Err(UpgradeError::NoRoom(count, plan.room.numbers));
     }
     let meanings = plan.images.iter().map(|image| {
-        let meaning = Meaning {
+        let digests = ImageDigests {
             digest: image.digest,
-            blobs: image.blobs.clone(),
+            index: image.index,
         };
+        let meaning = Meaning::of(digests, image.blobs.clone());
         (image.reference.clone(), meaning)
     });
     let prepared = machine.pins.prepare(preparation, meanings.collect()).await;
     prepared.map_err(UpgradeError::TooManyPins)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::containers::registry_for_tests::SignedRegistry;
+    use crate::sequences::image_pins::machine_for_tests::unbooted;
+
+    #[tokio::test]
+    async fn a_containers_image_is_asked_for_by_its_index_and_the_pin_knows_it() {
+        let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+        let machine = unbooted(directory.path()).await;
+        let web = registry.push("web:v1", "web");
+        registry.push("web:v1", "newer");
+        let (puller, name) = (registry.puller(), web.name.at(web.manifest));
+        let known = ImageDigests {
+            digest: web.manifest,
+            index: Some(web.index),
+        };
+        let needed = find(&machine, &puller, name.clone(), Some(known));
+        let needed = needed.await.unwrap();
+        let digests = ImageDigests {
+            digest: needed.digest,
+            index: needed.index,
+        };
+        assert_eq!((&needed.reference, digests), (&name, known));
+        assert!(needed.bytes() > 0);
+
+        // What a pin knows is enough as well.
+        let meaning = Meaning::of(known, needed.blobs);
+        machine.pins.note(vec![(web.name.clone(), meaning)]).await;
+        let needed = find(&machine, &puller, web.name.clone(), None).await;
+        assert_eq!(needed.unwrap().digest, web.manifest);
+        let request = UpgradeRequest {
+            image: web.name.to_string(),
+            force: false,
+            mode: crate::upgrade::UpgradeMode::Quickest,
+        };
+        let asked_for = || pinned(&machine, &request, &web.name).image;
+        assert_eq!(asked_for(), format!("{}@{}", web.name, web.index));
+        let image = puller.look_up(&asked_for().parse().unwrap()).await.unwrap();
+        let limits = Default::default();
+        let pulled = puller.pull(&image, &machine.images, &limits).await;
+        pulled.unwrap();
+        // It is here: the store knows it by its manifest.
+        assert_eq!(asked_for(), format!("{}@{}", web.name, web.manifest));
+    }
 }

@@ -99,11 +99,12 @@ pub(super) const TIME_SERVERS: Kind = Kind {
     singular: "TimeServerStatus",
     aliases: &["timeserver", "timeservers"],
     columns: &[("Timeservers", "{.timeServers}")],
-    sources: &[Source::Config],
+    sources: &[Source::Config, Source::Network],
     read: |machine| {
+        let leased = machine.network.status().borrow().time_servers.clone();
         let asked = machine
             .config()
-            .map(|configured| intent::time(&configured.config))
+            .map(|configured| intent::time(&configured.config, &leased))
             .filter(|spec| spec.enabled);
         Ok(vec![time_servers(
             asked.map(|spec| spec.servers).unwrap_or_default(),

@@ -1,0 +1,107 @@
+//! A machine for tests that has not booted: its real parts, without any state of this host.
+
+#![allow(clippy::unwrap_used)]
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use instar_init_protocol::{
+    BootId, Line, RecvFlags, Reply, Request, SendFlags, Welcome, receive, send,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::config;
+use crate::disk::{OwnedDisk, Paths};
+use crate::init_link::InitLink;
+use crate::machine::{Configured, Generation, Machine, Parts};
+use crate::network::{CleanupPolicy, Network, Options};
+use crate::oci::{ImageStore, Keeps};
+use crate::services::LogRing;
+use crate::time::{Beforehand, ClockSpec, TimeSync};
+use crate::trust::PinnedKey;
+use crate::upgrade::{FailedImages, RunningSystem};
+
+const SERVED: &str = include_str!("../../../../config/tests/data/served-1.14.yaml");
+const BOOT_ID: &str = "00000000-0000-4000-8000-000000000001";
+
+/// Returns a machine whose files would be in this directory. Its store keeps no blobs.
+pub(in crate::sequences) async fn unbooted(directory: &Path) -> Arc<Machine> {
+    let (init, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    std::thread::spawn(move || be_init(&init));
+    let (init, introduction) = InitLink::connect(theirs).await.unwrap();
+    let welcome = introduction.welcome;
+    let options = Options {
+        etc: directory.join("etc"),
+        cleanup: CleanupPolicy::Keep,
+        ..Options::default()
+    };
+    let clock = ClockSpec {
+        enabled: false,
+        servers: Vec::new(),
+    };
+    Arc::new(Machine::new(Parts {
+        running: RunningSystem {
+            version: "v0.1.0".to_owned(),
+            architecture: "amd64".to_owned(),
+            kernel: None,
+            init: blake3::hash(b"none"),
+            floor: None,
+        },
+        generation: Generation {
+            number: welcome.generation,
+            boot_id: welcome.boot_id,
+            kernel_boot_id: welcome.kernel_boot_id,
+            keeps_workloads: false,
+        },
+        init,
+        images: ImageStore::new(directory.join("images"), Keeps::ImagesAlone),
+        own_log: LogRing::default(),
+        // Without a spec the network changes nothing.
+        network: Network::start(options, None, Vec::new()).unwrap(),
+        disk: OwnedDisk::new(Paths::default()),
+        clock: TimeSync::start(clock, 0, Beforehand::Nothing),
+        failed: FailedImages::default(),
+        floor: None,
+        images_in_force: Default::default(),
+        image_updates: Default::default(),
+        pins: Default::default(),
+        own_certificates: None,
+        granted_certificate: None,
+        pinned_key: PinnedKey::default(),
+        kept: Default::default(),
+    }))
+}
+
+/// Returns a config of these documents, and the one that every config needs.
+pub(in crate::sequences) fn configured(documents: &[&str]) -> Arc<Configured> {
+    let (first, _) = SERVED.split_once("---\n").unwrap();
+    let text = [&[first], documents].concat().join("\n---\n");
+    let config = config::parse(text.as_bytes()).unwrap().config;
+    Arc::new(Configured::new(text, config))
+}
+
+/// Plays init: greets as init does, and agrees to all other requests.
+fn be_init(socket: &OwnedFd) {
+    while let Ok((packet, _)) = receive(socket, RecvFlags::empty()) {
+        let reply = match Request::parse(&packet) {
+            Ok(Request::Hello) => Reply::Welcome(Welcome {
+                generation: 1,
+                deadline: 300,
+                ..Welcome::of_kernel(BOOT_ID.parse::<BootId>().unwrap())
+            }),
+            Ok(request) => Reply::Ok {
+                to: Line::lossy(request.verb()),
+            },
+            // The machine is gone.
+            Err(_) => return,
+        };
+        send(socket, &reply.encode(), &[], SendFlags::empty()).unwrap();
+    }
+}

@@ -1,0 +1,148 @@
+//! Pinned images of a real store, fetched from a registry on a loopback port.
+
+#![allow(clippy::unwrap_used)]
+
+use super::machine_for_tests::{configured, unbooted};
+use super::*;
+use crate::containers::registry_for_tests::SignedRegistry;
+use crate::image_collection::{collect, is_needed};
+use crate::machine::Configured;
+use crate::operation_lock::Operation;
+use crate::values::Digest;
+
+const WORKER: &str = include_str!("../../../../config/tests/data/1.14/worker.yaml");
+
+fn pins(images: &[&ImageReference]) -> String {
+    let images = images.iter().map(ToString::to_string);
+    let images: Vec<_> = images.collect();
+    format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: ImagePinConfig\nimages: [{}]\n",
+        images.join(", ")
+    )
+}
+
+async fn one_turn(machine: &Arc<Machine>) {
+    let pace = Arc::new(Pace::default());
+    turn(machine, &pace, &wanted(machine)).await;
+}
+
+fn state(machine: &Machine, name: &ImageReference) -> Option<State> {
+    let fact = machine.store.get::<PinFact>(&name.to_string());
+    fact.map(|fact| fact.state)
+}
+
+#[tokio::test]
+async fn an_image_whose_index_is_signed_is_fetched_again() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("web:v1", "web");
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(configured(&[&registry.config(), &pins(&[&web.name])]));
+    one_turn(&machine).await;
+    let pinned = Some(State::Pinned {
+        digest: web.manifest,
+    });
+    assert_eq!(state(&machine, &web.name), pinned);
+
+    // It was lost with the disk; its name means another image by now.
+    machine.images.remove(web.manifest).await.unwrap();
+    registry.push("web:v1", "rebuilt");
+    one_turn(&machine).await;
+    assert_eq!(state(&machine, &web.name), pinned);
+    assert!(machine.images.get(web.manifest).is_some());
+}
+
+#[tokio::test]
+async fn a_record_without_an_index_gets_it_from_the_store() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("web:v1", "web");
+    let machine = unbooted(directory.path()).await;
+    let puller = registry.puller();
+    let image = puller.look_up(&web.name).await.unwrap();
+    let limits = Limits::default();
+    let pulled = puller.pull(&image, &machine.images, &limits).await;
+    pulled.unwrap();
+    // As the version before wrote it.
+    let meaning = Meaning {
+        digest: web.manifest,
+        index: None,
+        blobs: Vec::new(),
+    };
+    machine.pins.note(vec![(web.name.clone(), meaning)]).await;
+    machine.set_config(configured(&[&registry.config(), &pins(&[&web.name])]));
+    one_turn(&machine).await;
+    let known = machine.pins.meaning(&web.name).unwrap().image();
+    assert_eq!((known.digest, known.index), (web.manifest, Some(web.index)));
+}
+
+#[tokio::test]
+async fn what_the_settled_config_pins_stays_while_another_config_is_tried() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (web, db) = (registry.push("web:v1", "web"), registry.push("db:v1", "db"));
+    let machine = unbooted(directory.path()).await;
+    let settled = configured(&[&registry.config(), &pins(&[&web.name])]);
+    let tried = configured(&[&registry.config(), &pins(&[&db.name])]);
+    machine.set_config(settled.clone());
+    one_turn(&machine).await;
+    assert_eq!(machine.pins.digests(), BTreeSet::from([web.manifest]));
+
+    let mut number = None;
+    machine.begin_trial(|it| {
+        number = Some(it);
+        tokio::spawn(async {}).abort_handle()
+    });
+    machine.set_config(tried.clone());
+    one_turn(&machine).await;
+    let both = BTreeSet::from([web.manifest, db.manifest]);
+    assert_eq!(machine.pins.digests(), both);
+    assert_eq!(state(&machine, &web.name), None);
+    // The trial is over, and the config before it is about to return.
+    let returning = machine.lock_operation(Operation::TakeBackConfig).unwrap();
+    machine.expire_trial(number.unwrap()).unwrap();
+    one_turn(&machine).await;
+    assert_eq!(machine.pins.digests(), both);
+    machine.set_config(settled);
+    drop(returning);
+    // No registry is needed.
+    registry.push("web:v1", "newer");
+    registry.forget(&web, web.manifest);
+    registry.forget(&web, web.index);
+    one_turn(&machine).await;
+    let pinned = State::Pinned {
+        digest: web.manifest,
+    };
+    assert_eq!(state(&machine, &web.name), Some(pinned));
+    assert_eq!(machine.pins.digests(), BTreeSet::from([web.manifest]));
+
+    // A config that stays releases what the one before pinned.
+    machine.begin_trial(|_| tokio::spawn(async {}).abort_handle());
+    machine.set_config(tried);
+    machine.confirm_trial();
+    one_turn(&machine).await;
+    assert_eq!(machine.pins.digests(), BTreeSet::from([db.manifest]));
+}
+
+#[tokio::test]
+async fn files_of_extensions_of_the_settled_config_stay_while_another_config_is_tried() {
+    let directory = tempfile::tempdir().unwrap();
+    let machine = unbooted(directory.path()).await;
+    let file = Digest::of(b"containerd");
+    let documents = format!(
+        "---\napiVersion: instar.dev/v1alpha1\nkind: KubernetesConfig\nimage: r.io/kubernetes:v1\n---\n\
+         apiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: containerd\nurl: https://r.io/containerd.raw\nsha256: {}\n",
+        file.hex()
+    );
+    let text = format!("{WORKER}{documents}");
+    let config = crate::config::parse(text.as_bytes()).unwrap().config;
+    machine.set_config(Arc::new(Configured::new(text, config)));
+    assert!(is_needed(&machine, file));
+    machine.begin_trial(|_| tokio::spawn(async {}).abort_handle());
+    machine.set_config(configured(&[]));
+    assert!(is_needed(&machine, file));
+    // In between, nothing is removed: there will be another round.
+    let returning = machine.lock_operation(Operation::TakeBackConfig).unwrap();
+    assert!(!collect(&machine).await.unwrap());
+    drop(returning);
+    assert!(collect(&machine).await.unwrap());
+    machine.confirm_trial();
+    assert!(!is_needed(&machine, file));
+}

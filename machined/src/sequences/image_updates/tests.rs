@@ -1,0 +1,339 @@
+//! Containers that follow their images' names, on a machine that has not booted, with a registry on a loopback port.
+
+#![allow(clippy::unwrap_used)]
+
+use std::os::fd::OwnedFd;
+
+use super::*;
+use crate::base::Exit;
+use crate::containers::registry_for_tests::{Pushed, SignedRegistry};
+use crate::containers::{ContainerSpec, Runtime};
+use crate::machine::TrialNumber;
+use crate::sequences::image_pins::machine_for_tests::{configured, unbooted};
+use crate::services::{
+    Adopted, Cgroup, ContainerWorkload, Definition, LogRing, Running, Signal, Step, Workload,
+};
+
+/// The longest wait for something that has to come.
+const SOON: Duration = Duration::from_secs(60);
+
+fn container(name: &str, window: &str) -> String {
+    format!(
+        "apiVersion: v1alpha1\nkind: ContainerConfig\nname: {name}\nimage: r.io/{name}:v1\n---\n\
+         apiVersion: instar.dev/v1alpha1\nkind: ContainerUpdateConfig\nname: {name}\nhealthy: 1s\n{window}"
+    )
+}
+
+/// Returns a config of these containers, whose trials last a second.
+fn config(registry: &SignedRegistry, containers: &[String]) -> Arc<Configured> {
+    let mut documents = vec![registry.config()];
+    documents.extend_from_slice(containers);
+    let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
+    configured(&documents)
+}
+
+fn digests(image: &Pushed) -> ImageDigests {
+    ImageDigests {
+        digest: image.manifest,
+        index: Some(image.index),
+    }
+}
+
+fn found(image: &Pushed) -> Release {
+    release(digests(image), &ImageConfig::default())
+}
+
+fn waiting(image: &Pushed) -> Standing {
+    Standing::Waiting {
+        found: found(image),
+        reason: Reason::Window,
+    }
+}
+
+/// Puts one image in force, and has another one wait for its window.
+async fn has_waiting(machine: &Machine, container: &str, before: &Pushed, now: &Pushed) {
+    let images = &machine.images_in_force;
+    images.set(container, &before.name, digests(before)).await;
+    let event = Event::Found {
+        found: found(now),
+        verdict: crate::containers::update::Verdict::Rebuild,
+    };
+    let updates = &machine.image_updates;
+    updates.report(container, &now.name, event).await;
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let waits = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, waits).await.expect(what);
+}
+
+/// A workload that runs until it is told to end, and then takes this long.
+struct Steady(Duration);
+
+struct RunningSteady {
+    is_told: tokio::sync::watch::Sender<bool>,
+    ends_after: Duration,
+}
+
+impl Workload for Steady {
+    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+        let running = RunningSteady {
+            is_told: tokio::sync::watch::channel(false).0,
+            ends_after: self.0,
+        };
+        Box::pin(async { Ok(Box::new(running) as Box<dyn Running>) })
+    }
+
+    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        Box::pin(async { Adopted::Nothing })
+    }
+
+    fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Running for RunningSteady {
+    fn pid(&self) -> u32 {
+        1
+    }
+
+    fn wait(&mut self) -> Step<'_, Exit> {
+        let (mut told, ends_after) = (self.is_told.subscribe(), self.ends_after);
+        Box::pin(async move {
+            let _ = told.wait_for(|told| *told).await;
+            tokio::time::sleep(ends_after).await;
+            Exit::Code(0)
+        })
+    }
+
+    fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
+        self.is_told.send_replace(true);
+        Ok(())
+    }
+
+    fn clean_up(&mut self) -> Step<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+fn steady(id: &str, ends_after: Duration) -> Definition {
+    Definition {
+        id: id.to_owned(),
+        workload: Arc::new(Steady(ends_after)),
+        depends_on: Vec::new(),
+        health: None,
+        controllable: true,
+        required: false,
+        judged: true,
+        restart_unhealthy: false,
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_waits_is_fetched_by_the_index_that_is_signed() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("web:v1", "web");
+    let machine = unbooted(directory.path()).await;
+    let config = config(&registry, &[container("web", "")]);
+    machine.set_config(config.clone());
+    // The name means another one by now.
+    registry.push("web:v1", "newer");
+    let (container, updates) = followed(&config).next().unwrap();
+    let following = Following {
+        machine: &machine,
+        configured: &config,
+        container,
+        updates,
+    };
+    let fetched = following.fetch(&found(&web)).await.unwrap();
+    assert_eq!(fetched.digest(), web.manifest);
+    assert!(machine.images.find(&web.name).is_none());
+}
+
+#[tokio::test]
+async fn the_index_behind_a_name_is_noted_at_each_look() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("web:v1", "web");
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(config(&registry, &[container("web", "")]));
+    // As a record of an older version says it.
+    let known = ImageDigests {
+        digest: web.manifest,
+        index: None,
+    };
+    machine.images_in_force.set("web", &web.name, known).await;
+    turn(&machine, &mut Looks::new(), &Switching::default()).await;
+    let known = machine.images_in_force.image("web", &web.name);
+    assert_eq!(known, Some(digests(&web)));
+    assert_eq!(machine.image_updates.last_look("web").unwrap().error, None);
+}
+
+/// The disk with the images was lost, and the name means another image by now.
+#[tokio::test]
+async fn a_container_starts_again_from_its_image_whose_index_is_signed() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("web:v1", "web");
+    let machine = unbooted(directory.path()).await;
+    let puller = Arc::new(registry.puller());
+    let runtime = directory.path().join("crun");
+    let workload = ContainerWorkload {
+        spec: ContainerSpec::new("web".parse().unwrap(), String::new()),
+        image: web.name.clone(),
+        puller: Box::new(move || puller.clone()),
+        images: machine.images.clone(),
+        may_be_kept: Box::new(|| true),
+        stop_timeout: Box::new(Duration::default),
+        in_force: machine.images_in_force.clone(),
+        runtime: Runtime::new(runtime.clone(), runtime.clone(), runtime),
+        init: machine.init.clone(),
+        kept_output: None::<OwnedFd>.into(),
+        cgroup: Cgroup::for_container("web", true).unwrap(),
+        prepared: None.into(),
+    };
+    workload.prepare().await.unwrap();
+    let known = machine.images_in_force.image("web", &web.name);
+    assert_eq!(known, Some(digests(&web)));
+
+    machine.images.remove(web.manifest).await.unwrap();
+    registry.push("web:v1", "newer");
+    workload.prepare().await.unwrap();
+    assert!(machine.images.get(web.manifest).is_some());
+}
+
+#[tokio::test]
+async fn a_trial_is_watched_during_a_pull_and_after_it_the_config_of_then_counts() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (old, new) = (
+        registry.push("web:v1", "old"),
+        registry.push("web:v1", "new"),
+    );
+    let (old_db, new_db) = (registry.push("db:v1", "old"), registry.push("db:v1", "new"));
+    registry.hold_layer(&new_db, true);
+    let machine = unbooted(directory.path()).await;
+    // The one that is pulled comes first.
+    let (db, web) = (container("db", ""), container("web", ""));
+    machine.set_config(config(&registry, &[db, web.clone()]));
+    machine.enter(MachineStage::Running);
+    has_waiting(&machine, "db", &old_db, &new_db).await;
+    has_waiting(&machine, "web", &old, &new).await;
+    let updates = &machine.image_updates;
+    let switch = updates.report("web", &new.name, Event::MaySwitch(digests(&old)));
+    assert_eq!(switch.await, Some(Act::Switch(digests(&new))));
+    machine
+        .images_in_force
+        .set("web", &new.name, digests(&new))
+        .await;
+    let service = machine.services.add(steady("web", Duration::ZERO));
+    service.unwrap().start();
+    machine.settle();
+    let keeping = tokio::spawn(keep(machine.clone()));
+
+    until("db is pulled", || registry.was_asked_for_layer(&new_db)).await;
+    let standing = |name: &str, image: &Pushed| machine.image_updates.standing(name, &image.name);
+    until("the trial ends", || {
+        standing("web", &new) == Standing::Current
+    })
+    .await;
+    assert!(machine.images.get(new_db.manifest).is_none());
+    assert_eq!(standing("db", &new_db), waiting(&new_db));
+
+    // Only a window starts it from now on, and without the time none is open.
+    let window = "window: {start: \"02:00\", length: 1h, utcOffset: \"+00:00\"}\n";
+    machine.set_config(config(&registry, &[container("db", window), web]));
+    registry.hold_layer(&new_db, false);
+    until("db is here", || {
+        machine.images.get(new_db.manifest).is_some()
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(standing("db", &new_db), waiting(&new_db));
+    let in_force = machine.images_in_force.get("db", &old_db.name);
+    assert_eq!(in_force, Some(old_db.manifest));
+    keeping.abort();
+}
+
+#[tokio::test]
+async fn what_the_settled_config_follows_stays_known_while_another_config_is_tried() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (old, new) = (
+        registry.push("web:v1", "old"),
+        registry.push("web:v1", "new"),
+    );
+    let machine = unbooted(directory.path()).await;
+    let (settled, tried) = (
+        config(&registry, &[container("web", "")]),
+        config(&registry, &[]),
+    );
+    machine.set_config(settled.clone());
+    has_waiting(&machine, "web", &old, &new).await;
+    let mut number: Option<TrialNumber> = None;
+    let mut begin = |machine: &Machine| {
+        machine.begin_trial(|it| {
+            number = Some(it);
+            tokio::spawn(async {}).abort_handle()
+        });
+        machine.set_config(tried.clone());
+        number.unwrap()
+    };
+    let turn = async || {
+        turn(&machine, &mut Looks::new(), &Switching::default()).await;
+        machine.image_updates.standing("web", &new.name)
+    };
+    let number = begin(&machine);
+    assert_eq!(turn().await, waiting(&new));
+    // The trial is over, and the config before it is about to return.
+    let returning = machine.lock_operation(Operation::TakeBackConfig).unwrap();
+    machine.expire_trial(number).unwrap();
+    assert_eq!(turn().await, waiting(&new));
+    machine.set_config(settled);
+    drop(returning);
+    assert_eq!(machine.image_updates.needed(), [new.manifest].into());
+
+    begin(&machine);
+    machine.confirm_trial();
+    assert_eq!(turn().await, Standing::Current);
+    assert!(machine.image_updates.all().is_empty());
+}
+
+/// Records are written and the process of before ends while the image is on trial already.
+#[tokio::test]
+async fn a_trial_counts_from_the_start_of_its_image() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (old, new) = (
+        registry.push("web:v1", "old"),
+        registry.push("web:v1", "new"),
+    );
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(config(&registry, &[container("web", "")]));
+    machine.enter(MachineStage::Running);
+    machine.image_updates.open(directory.path()).unwrap();
+    machine.images_in_force.open(directory.path()).unwrap();
+    has_waiting(&machine, "web", &old, &new).await;
+    let service = machine.services.add(steady("web", Duration::from_secs(4)));
+    let service = service.unwrap();
+    service.start();
+    service.up().await;
+    machine.settle();
+    let keeping = tokio::spawn(keep(machine.clone()));
+    let standing = || machine.image_updates.standing("web", &new.name);
+    until("its trial", || {
+        matches!(standing(), Standing::OnTrial { .. })
+    })
+    .await;
+    let begun = Instant::now();
+    until("its proof", || standing() == Standing::Current).await;
+    let took = begun.elapsed();
+    assert!(took > Duration::from_secs(4), "{took:?}");
+    let in_force = machine.images_in_force.image("web", &new.name);
+    assert_eq!(in_force, Some(digests(&new)));
+    keeping.abort();
+}
