@@ -19,13 +19,13 @@ const TAGS: [&str; 2] = ["v0.1.0", "v0.1.1"];
 const WAIT: [&str; 2] = ["--wait", "--timeout=9m"];
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![the_operator_upgrades_its_ownnodes]
+    tests![the_operator_upgrades_its_own_nodes]
 }
 
-async fn the_operator_upgrades_its_ownnodes(scratch: Scratch) -> Outcome {
+async fn the_operator_upgrades_its_own_nodes(scratch: Scratch) -> Outcome {
     let site = Site::start(&scratch).await?;
     chapters![
-        helm_installs_it_onto_one_of_thenodes(&site),
+        helm_installs_it_onto_one_of_the_nodes(&site),
         its_own_node_is_upgraded_last_and_under_it(&site),
         helm_replaces_it_by_a_newer_one(&site),
         helm_removes_it_and_leaves_the_pool(&site),
@@ -55,12 +55,12 @@ impl Site {
             image,
             nodes,
         };
-        site.tell_where_thenodes_are()?;
+        site.tell_where_the_nodes_are()?;
         site.give_the_operator_what_it_needs(&identity, scratch)?;
         Ok(site)
     }
 
-    fn tell_where_thenodes_are(&self) -> Outcome {
+    fn tell_where_the_nodes_are(&self) -> Outcome {
         let kubectl = self.cluster.plane.kubectl();
         for (name, node) in NAMES.iter().zip(&self.nodes) {
             let address = node.endpoint()?.replace("127.0.0.1", HOST_FOR_GUEST);
@@ -142,7 +142,7 @@ struct Driver {
 }
 
 /// Onto the first node: by its name it would be upgraded first.
-async fn helm_installs_it_onto_one_of_thenodes(site: &Site) -> Outcome {
+async fn helm_installs_it_onto_one_of_the_nodes(site: &Site) -> Outcome {
     let kubectl = site.cluster.plane.kubectl();
     kubectl.run(&["cordon", NAMES[1]])?;
     site.helm("install", TAGS[0])?;
