@@ -327,6 +327,7 @@ mod tests {
         runtime.block_on(async move {
             // The only thread that could remove it is kept.
             blocking_io::in_background(move || {
+                // Its end is an error: the test drops the sender.
                 let _ = wait.recv();
             });
             drop(work);

@@ -109,6 +109,7 @@ impl Running for RunningSteady {
     fn wait(&mut self) -> Step<'_, Exit> {
         let (mut told, ends_after) = (self.is_told.subscribe(), self.ends_after);
         Box::pin(async move {
+            // An error says that the test is over.
             let _ = told.wait_for(|told| *told).await;
             tokio::time::sleep(ends_after).await;
             Exit::Code(0)
