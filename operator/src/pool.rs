@@ -62,12 +62,8 @@ struct Checked {
 }
 
 impl Checked {
-    /// The image that nodes are to run. While a rollout brings the newest release of the channel, it is the image that it was begun with.
     fn wanted<'a>(&'a self, known: Option<(&'a str, &Record)>) -> &'a str {
-        match (&self.newest, known) {
-            (Some(newest), Some((image, record))) if is_of(&record.target, newest) => image,
-            _ => &self.image,
-        }
+        wanted(&self.image, self.newest.as_ref(), known)
     }
 }
 
@@ -169,11 +165,7 @@ impl Keeper {
     fn check(&mut self, pool: &Pool) -> Result<Checked, Invalid> {
         let bad = |reason: &'static str| move |why: String| Invalid::new(reason, why);
         let policy = policy::policy(&pool.spec).map_err(bad("BadPolicy"))?;
-        let wanted = policy::wanted(&pool.spec).map_err(bad("BadImage"))?;
-        let (image, newest) = match wanted {
-            Wanted::Image(image) => (image, None),
-            Wanted::Channel(name) => self.of_channel(&name)?,
-        };
+        let (image, newest) = self.named(pool)?;
         let timeout = policy::drain_timeout(&pool.spec).map_err(bad("BadPolicy"))?;
         let selector = selector(pool)?;
         let force = policy::is_forced(&pool.spec);
@@ -205,6 +197,15 @@ impl Keeper {
             policy,
             nodes,
         })
+    }
+
+    /// The image that a pool names, and its version if it is a channel's.
+    fn named(&self, pool: &Pool) -> Result<(String, Option<Version>), Invalid> {
+        let bad = |why| Invalid::new("BadImage", why);
+        match policy::wanted(&pool.spec).map_err(bad)? {
+            Wanted::Image(image) => Ok((image, None)),
+            Wanted::Channel(name) => self.of_channel(&name),
+        }
     }
 
     /// The newest release of a channel: its image and version.
@@ -287,20 +288,14 @@ impl Keeper {
         let Some((status, rollout)) = status.and_then(|it| Some((it, it.rollout.as_ref()?))) else {
             return false;
         };
-        let is_meant = match policy::wanted(&pool.spec) {
-            Ok(Wanted::Image(image)) => image == rollout.image,
-            Ok(Wanted::Channel(name)) => {
-                let target = record(status).ok().flatten().map(|record| record.target);
-                let newest = self.of_channel(&name);
-                newest.is_ok_and(|(image, newest)| {
-                    image == rollout.image
-                        || target
-                            .zip(newest)
-                            .is_some_and(|(it, newest)| is_of(&it, &newest))
-                })
-            }
-            Err(_) => false,
+        let Ok((image, newest)) = self.named(&pool) else {
+            return false;
         };
+        let Ok(Some(record)) = record(status) else {
+            return false;
+        };
+        let known = Some((rollout.image.as_str(), &record));
+        let is_meant = wanted(&image, newest.as_ref(), known) == rollout.image;
         let mut conditions = status.conditions.iter();
         is_meant && conditions.any(|it| it.type_ == "Updated" && it.status == "True")
     }
@@ -550,6 +545,18 @@ impl Wait {
         match self {
             Self::For(why) | Self::Refused(why) => why.clone(),
         }
+    }
+}
+
+/// The image that nodes are to run. While a rollout brings the newest release of the channel, it is the image that it was begun with.
+fn wanted<'a>(
+    image: &'a str,
+    newest: Option<&Version>,
+    known: Option<(&'a str, &Record)>,
+) -> &'a str {
+    match (newest, known) {
+        (Some(newest), Some((begun_with, record))) if is_of(&record.target, newest) => begun_with,
+        _ => image,
     }
 }
 

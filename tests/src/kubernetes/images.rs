@@ -26,20 +26,26 @@ pub fn push_base(registry: &Registry, image: &ImageUnderTest) -> Result<String> 
 
 /// Pushes the image with which jobs upgrade their node, with these tags; returns its name in a guest, without a tag.
 pub fn push_upgrade_image(registry: &Registry, tags: &[&str]) -> Result<String> {
-    let layout = target_directory().join("image/upgrade");
-    for tag in tags {
-        registry.push_layout(&layout, UPGRADE, tag)?;
-    }
-    Ok(registry.image_for_guest(UPGRADE))
+    push_with_tags(registry, "image/upgrade", UPGRADE, tags)
 }
 
 /// Pushes the image of the operator, as `make operator-image` writes it, with these tags; returns its name in a guest, without a tag.
 pub fn push_operator_image(registry: &Registry, tags: &[&str]) -> Result<String> {
-    let layout = target_directory().join("image/operator");
+    push_with_tags(registry, "image/operator", OPERATOR, tags)
+}
+
+/// Pushes an image of the target folder with these tags; returns its name in a guest, without a tag.
+fn push_with_tags(
+    registry: &Registry,
+    layout: &str,
+    repository: &str,
+    tags: &[&str],
+) -> Result<String> {
+    let layout = target_directory().join(layout);
     for tag in tags {
-        registry.push_layout(&layout, OPERATOR, tag)?;
+        registry.push_layout(&layout, repository, tag)?;
     }
-    Ok(registry.image_for_guest(OPERATOR))
+    Ok(registry.image_for_guest(repository))
 }
 
 /// Pushes the image of a process that only waits.
