@@ -54,7 +54,7 @@ pub use plan::{Group, Plan, Planned};
 pub use root::Document;
 pub use summary::Summary;
 pub use verify::{BlobReader, VerifiedBundle, verify};
-pub use write::{WriteError, Writer, archive_bytes};
+pub use write::{WriteError, Writer, archive_bytes, has_bundle, remove_bundle};
 
 /// The version of the format that is written and read.
 pub const FORMAT: u64 = 1;

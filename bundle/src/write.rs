@@ -81,6 +81,44 @@ pub fn archive_bytes(index: &Index, plan: &Plan) -> u64 {
     members.sum::<u64>() + END as u64
 }
 
+/// The names of a bundle in a directory. The one that makes it a bundle goes first when a bundle is removed.
+const INDEX: &str = "index.json";
+const OTHERS: [&str; 3] = ["instar-bundle.json", "oci-layout", "blobs"];
+
+/// Whether a directory holds a bundle, or a part of one.
+pub fn has_bundle(directory: &Path) -> bool {
+    let is_there = |name: &str| directory.join(name).symlink_metadata().is_ok();
+    is_there(INDEX) || OTHERS.into_iter().any(is_there)
+}
+
+/// Removes a bundle from a directory, or what is left of one; other files stay. What is left when this is interrupted is no bundle.
+///
+/// # Errors
+/// The file system's.
+pub fn remove_bundle(directory: &Path) -> Result<(), WriteError> {
+    remove(directory, INDEX)?;
+    // On the disk before any blob goes.
+    let synced = File::open(directory).and_then(|it| it.sync_all());
+    synced.map_err(failed(directory.display()))?;
+    for name in OTHERS {
+        remove(directory, name)?;
+    }
+    Ok(())
+}
+
+fn remove(directory: &Path, name: &str) -> Result<(), WriteError> {
+    let path = directory.join(name);
+    let removed = match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+        Ok(_) => fs::remove_file(&path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path.display())(error)),
+        _ => Ok(()),
+    }
+}
+
 /// Bytes of a member's header.
 const HEADER: u64 = 512;
 
@@ -126,10 +164,8 @@ impl Writer {
     /// # Errors
     /// There is a bundle, or the file system fails.
     pub fn directory(directory: &Path, index: &Index, plan: Plan) -> Result<Self, WriteError> {
-        for name in ["oci-layout", "index.json", "instar-bundle.json", "blobs"] {
-            if directory.join(name).symlink_metadata().is_ok() {
-                return Err(WriteError::Occupied(directory.to_owned()));
-            }
+        if has_bundle(directory) {
+            return Err(WriteError::Occupied(directory.to_owned()));
         }
         let blobs = directory.join("blobs/sha256");
         fs::create_dir_all(&blobs).map_err(failed("blobs/sha256"))?;

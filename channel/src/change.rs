@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use instar_values::{Digest, Version};
 
 use crate::list::place;
-use crate::{Date, Follower, Label, List, Release, choose};
+use crate::{Date, Follower, Label, List, NotACandidate, Offer, Release, choose};
 
 /// Why a list is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +44,9 @@ pub enum Refusal {
         /// Its floor.
         floor: Version,
     },
+    /// Its image is no candidate for the channel.
+    #[error(transparent)]
+    NotACandidate(#[from] NotACandidate),
 }
 
 /// Adds a release.
@@ -81,31 +84,21 @@ pub fn add(list: &mut List, release: Release) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Takes a release of another channel over as it is, with the same image: nothing is built anew.
+/// Takes a release of another channel over with the same image: nothing is built anew. What the other channel took says nothing about this
+/// one: the labels of the image decide again, and the offer says for which machines it is.
 ///
 /// # Errors
-/// The other channel does not have it or has withdrawn it, or this one has its version already.
-pub fn promote(
-    list: &mut List,
-    from: &List,
-    digest: Digest,
-    only_for: Vec<Label>,
-    date: Date,
-) -> Result<(), Refusal> {
-    let found = from.releases.iter().find(|it| it.digest == digest);
-    let found = found.ok_or_else(|| unknown(digest, from))?;
+/// The other channel does not have it or has withdrawn it, its image is no candidate for this one, or this one has its version already.
+pub fn promote(list: &mut List, from: &List, offer: Offer<'_>, date: Date) -> Result<(), Refusal> {
+    let found = from.releases.iter().find(|it| it.digest == offer.digest);
+    let found = found.ok_or_else(|| unknown(offer.digest, from))?;
     if let Some(why) = &found.withdrawn {
         return Err(Refusal::Withdrawn {
             version: found.version.clone(),
             why: why.clone(),
         });
     }
-    let release = Release {
-        date,
-        // Who may have it in the other channel says nothing about this one.
-        only_for,
-        ..found.clone()
-    };
+    let release = offer.release(&list.channel, date)?;
     add(list, release)
 }
 
@@ -247,6 +240,7 @@ pub fn published(list: &mut List, date: Date, expires: Option<Date>) {
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::collections::BTreeMap;
 
     pub(crate) fn date(seconds: u64) -> Date {
         Date::from_seconds(seconds)
@@ -324,13 +318,71 @@ pub(crate) mod tests {
         assert!(matches!(refused, Refusal::Floor { .. }), "{refused}");
     }
 
+    /// The labels of an official image.
+    fn labels(version: &str) -> BTreeMap<String, String> {
+        let all = [
+            ("dev.instar.version", version),
+            ("dev.instar.architecture", "amd64"),
+            ("dev.instar.protocol", "1"),
+            ("dev.instar.official", "true"),
+        ];
+        BTreeMap::from(all.map(|(label, value)| (label.to_owned(), value.to_owned())))
+    }
+
+    fn offer<'a>(release: &Release, labels: &'a BTreeMap<String, String>) -> Offer<'a> {
+        Offer {
+            image: release.image.clone(),
+            digest: release.digest,
+            labels,
+            only_for: Vec::new(),
+            notes: release.notes.clone(),
+            unofficial: false,
+        }
+    }
+
+    /// Promotes the first release of a list.
+    fn promote_first(
+        list: &mut List,
+        from: &List,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<(), Refusal> {
+        let offer = offer(&from.releases[0], labels);
+        promote(list, from, offer, date(500))
+    }
+
+    #[test]
+    fn what_one_channel_took_is_no_candidate_for_another_by_that() {
+        let (beta, mut stable) = (list_of(&["v0.3.0"]), list_of(&["v0.2.0"]));
+        for (label, value) in [
+            ("dev.instar.official", "no"),
+            ("dev.instar.channels", "alpha,beta"),
+            ("dev.instar.version", "v0.3.0-rc.1"),
+        ] {
+            let mut labels = labels("v0.3.0");
+            labels.insert(label.to_owned(), value.to_owned());
+            let refused = promote_first(&mut stable, &beta, &labels).unwrap_err();
+            assert!(matches!(refused, Refusal::NotACandidate(_)), "{refused}");
+        }
+        assert_eq!(versions(&stable.releases), ["v0.2.0"]);
+        let unofficial = BTreeMap::from_iter(
+            labels("v0.3.0")
+                .into_iter()
+                .filter(|(label, _)| label != "dev.instar.official"),
+        );
+        let by_a_person = Offer {
+            unofficial: true,
+            ..offer(&beta.releases[0], &unofficial)
+        };
+        promote(&mut stable, &beta, by_a_person, date(500)).unwrap();
+    }
+
     #[test]
     fn a_candidate_is_promoted_by_its_digest_as_it_is() {
         let (mut beta, mut stable) = (list_of(&["v0.3.0"]), list_of(&["v0.2.0"]));
         beta.releases[0].only_for = vec!["canary=yes".parse().unwrap()];
         beta.releases[0].notes = "faster".into();
-        let digest = beta.releases[0].digest;
-        promote(&mut stable, &beta, digest, Vec::new(), date(500)).unwrap();
+        let (digest, labels) = (beta.releases[0].digest, labels("v0.3.0"));
+        promote_first(&mut stable, &beta, &labels).unwrap();
         let promoted = stable.find(&version("v0.3.0"), "amd64").unwrap();
         assert_eq!(promoted.digest, digest);
         assert_eq!(
@@ -338,20 +390,17 @@ pub(crate) mod tests {
             (date(500), "faster")
         );
         assert!(promoted.only_for.is_empty());
-        let again = promote(&mut stable, &beta, digest, Vec::new(), date(600)).unwrap_err();
+        let again = promote_first(&mut stable, &beta, &labels).unwrap_err();
         assert_eq!(again, Refusal::Known(version("v0.3.0")));
-        let none = promote(
-            &mut stable,
-            &beta,
-            Digest::of(b"none"),
-            Vec::new(),
-            date(600),
-        )
-        .unwrap_err();
+        let strange = Offer {
+            digest: Digest::of(b"none"),
+            ..offer(&beta.releases[0], &labels)
+        };
+        let none = promote(&mut stable, &beta, strange, date(600)).unwrap_err();
         assert!(matches!(none, Refusal::Unknown(..)), "{none}");
         withdraw(&mut beta, &version("v0.3.0"), "bad").unwrap();
         let mut third = list_of(&[]);
-        let bad = promote(&mut third, &beta, digest, Vec::new(), date(600)).unwrap_err();
+        let bad = promote_first(&mut third, &beta, &labels).unwrap_err();
         assert!(matches!(bad, Refusal::Withdrawn { .. }), "{bad}");
         let unknown = withdraw(&mut third, &version("v9.0.0"), "bad").unwrap_err();
         assert!(matches!(unknown, Refusal::Unknown(..)), "{unknown}");

@@ -44,7 +44,8 @@ pub enum Why {
     Withdrawn(String),
     /// It is below the machine's floor.
     BelowFloor(Version),
-    /// It came into the channel before the machine's own image was made, so the machine's owner has passed it over.
+    /// It came into the channel before the machine's own image was made, and that is none of the channel: the machine's owner has passed it
+    /// over.
     BeforeInstalled(Date),
     /// It is for machines with one of its labels alone.
     OtherMachines,
@@ -93,10 +94,16 @@ pub struct Choice<'a> {
 #[must_use]
 pub fn choose<'a>(list: &'a List, machine: &Follower<'_>) -> Choice<'a> {
     let mut chosen: Option<&Release> = None;
+    // Releases of the channel have an order of their own: one in between may be built after the newest one came.
+    let is_own = list
+        .releases
+        .iter()
+        .any(|it| machine.digest == Some(it.digest));
+    let created = machine.created.filter(|_| !is_own);
     let mut reasons = Vec::with_capacity(list.releases.len());
     // The newest version comes first.
     for release in &list.releases {
-        let why = match (objection(release, machine), chosen) {
+        let why = match (objection(release, machine, created), chosen) {
             (Some(why), _) => why,
             (None, Some(newer)) => Why::Passed(newer.version.clone()),
             (None, None) => {
@@ -112,8 +119,8 @@ pub fn choose<'a>(list: &'a List, machine: &Follower<'_>) -> Choice<'a> {
     }
 }
 
-/// Returns why the machine may not go to a release.
-fn objection(release: &Release, machine: &Follower<'_>) -> Option<Why> {
+/// Returns why the machine may not go to a release. `created`: the date of an image from elsewhere.
+fn objection(release: &Release, machine: &Follower<'_>, created: Option<Date>) -> Option<Why> {
     if release.architecture != machine.architecture {
         return Some(Why::Architecture);
     }
@@ -132,7 +139,7 @@ fn objection(release: &Release, machine: &Follower<'_>) -> Option<Why> {
     if let Some(floor) = machine.floor.filter(|floor| release.version < **floor) {
         return Some(Why::BelowFloor(floor.clone()));
     }
-    if let Some(created) = machine.created.filter(|created| release.date < *created) {
+    if let Some(created) = created.filter(|created| release.date < *created) {
         return Some(Why::BeforeInstalled(created));
     }
     if !release.is_for(machine.labels) {

@@ -201,10 +201,7 @@ impl Node {
             ),
             Code::PermissionDenied | Code::Unauthenticated => (
                 FailureKind::NotAuthorized,
-                Some(
-                    "use a client configuration whose certificate has a role that may do this"
-                        .to_owned(),
-                ),
+                self.advice_for_the_refused(status.message()),
             ),
             Code::FailedPrecondition
             | Code::InvalidArgument
@@ -212,10 +209,7 @@ impl Node {
             | Code::ResourceExhausted
             | Code::Aborted => (FailureKind::Refused, None),
             Code::DeadlineExceeded => (FailureKind::TimedOut, None),
-            Code::Unimplemented => (
-                FailureKind::Failed,
-                Some("this version of the node does not serve it".to_owned()),
-            ),
+            Code::Unimplemented => (FailureKind::Failed, advice_for_the_unserved(&status)),
             _ => (FailureKind::Failed, None),
         };
         let failure = Failure::new(kind, doing).because(Cause(status));
@@ -225,6 +219,24 @@ impl Node {
         }
     }
 
+    /// Advice for a caller who may not do something. A node that says why in other words than these needs none: it would be wrong.
+    fn advice_for_the_refused(&self, said: &str) -> Option<String> {
+        if said.starts_with("no request forwarding") {
+            let other = match &self.routed_to {
+                Some(_) => self.name(),
+                None => "NODE",
+            };
+            return Some(format!(
+                "the node at {} passes no calls on: ask the other one itself, with -e {other} instead of -n",
+                self.address()
+            ));
+        }
+        let names_a_role = said.contains(" role ");
+        (names_a_role || said.is_empty() || said == "not authorized").then(|| {
+            "use a client configuration whose certificate has a role that may do this".to_owned()
+        })
+    }
+
     /// The address of the channel, for people.
     fn address(&self) -> String {
         match &self.endpoint {
@@ -232,6 +244,14 @@ impl Node {
             None => self.name.clone(),
         }
     }
+}
+
+/// Advice for a call that the node does not serve, unless it says why.
+fn advice_for_the_unserved(status: &Status) -> Option<String> {
+    let said = status.message();
+    let is_unknown = ["", "Not yet implemented"].contains(&said)
+        || said.starts_with("this version does not serve");
+    is_unknown.then(|| "this version of the node does not serve it".to_owned())
 }
 
 /// A status that displays the server's message instead of its debug form.
@@ -251,5 +271,76 @@ impl std::fmt::Display for Cause {
 impl std::error::Error for Cause {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn node() -> Node {
+        let endpoint = "10.0.0.7".parse().unwrap();
+        let channel = Channel::from_static("http://10.0.0.7:50000").connect_lazy();
+        Node::behind(channel, endpoint)
+    }
+
+    fn advice(node: &Node, code: Code, said: &str) -> Option<String> {
+        let failure = node.explain("cannot do it", Status::new(code, said));
+        failure.advice().map(str::to_owned)
+    }
+
+    #[tokio::test]
+    async fn only_who_lacks_a_role_is_told_to_take_another_one() {
+        let node = node();
+        for (code, said, is_advised) in [
+            (Code::PermissionDenied, "not authorized", true),
+            (Code::PermissionDenied, "", true),
+            (
+                Code::PermissionDenied,
+                "force needs the role os:admin",
+                true,
+            ),
+            (
+                Code::PermissionDenied,
+                "not authorized: this machine may hold data; boot it with instar.maintenance=open",
+                false,
+            ),
+            (
+                Code::PermissionDenied,
+                "there are no resources of type \"x\" here",
+                false,
+            ),
+            (
+                Code::Unauthenticated,
+                "the certificate is no longer accepted",
+                false,
+            ),
+        ] {
+            let given = advice(&node, code, said).is_some_and(|advice| advice.contains("role"));
+            assert_eq!(given, is_advised, "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn another_version_is_the_advice_only_for_what_a_version_lacks() {
+        let node = node();
+        for (said, is_advised) in [
+            ("", true),
+            ("this version does not serve /a.B/C", true),
+            ("Not yet implemented", true),
+            ("etcd: this node runs no Kubernetes", false),
+        ] {
+            let given = advice(&node, Code::Unimplemented, said).is_some();
+            assert_eq!(given, is_advised, "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_behind_one_that_passes_nothing_on_is_asked_itself() {
+        let said = "no request forwarding: this node was asked for another one";
+        let other = node().routed_to("lamp-2").unwrap();
+        let advice = advice(&other, Code::PermissionDenied, said).unwrap();
+        assert!(advice.contains("-e lamp-2 "), "{advice}");
     }
 }

@@ -121,7 +121,8 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
             file,
             roles,
             crt_ttl,
-        }) => config_new::run(&global, &file, roles, crt_ttl).await,
+            force,
+        }) => config_new::run(&global, &file, roles, crt_ttl, force).await,
         Command::Man { output_dir } => man::run(&output_dir),
         Command::Completion { shell } => completion::run(shell),
     }

@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
-/// Number of lines to search for: this many in a row hardly occur twice in a log.
-const KEPT: usize = 32;
+/// Number of lines to search for, so that a program which writes the same line again and again is followed, too.
+const KEPT: usize = 1024;
+
+/// Number of them that a log has to begin with if it has dropped those before: this many in a row hardly occur twice in a log.
+const LEAST: usize = 32;
 
 /// The newest lines that were shown.
 #[derive(Debug, Default)]
@@ -22,13 +25,17 @@ impl LeftOff {
 
     /// The lines of a log after the last shown ones; all lines if those are not in it, as in a log that began anew.
     pub(crate) fn new_in<'a>(&self, log: &'a [String]) -> &'a [String] {
-        let length = self.newest.len();
-        if length == 0 {
+        let least = LEAST.min(self.newest.len());
+        if least == 0 {
             return log;
         }
-        let is_there = |part: &[String]| part.iter().eq(&self.newest);
-        let at = log.windows(length).rposition(is_there);
-        at.and_then(|at| log.get(at + length..)).unwrap_or(log)
+        let ends_with_them = |shown: &[String]| {
+            let mut pairs = shown.iter().rev().zip(self.newest.iter().rev());
+            pairs.all(|(one, other)| one == other)
+        };
+        let mut ends = (least..=log.len()).rev();
+        let end = ends.find(|end| log.get(..*end).is_some_and(ends_with_them));
+        end.and_then(|end| log.get(end..)).unwrap_or(log)
     }
 }
 
@@ -38,6 +45,20 @@ mod tests {
 
     fn lines(numbers: std::ops::Range<usize>) -> Vec<String> {
         numbers.map(|number| format!("line {number}")).collect()
+    }
+
+    #[test]
+    fn a_line_that_is_written_again_and_again_is_followed() {
+        let mut left_off = LeftOff::default();
+        let mut log = lines(0..5);
+        log.resize(105, "tick".to_owned());
+        for line in &log {
+            left_off.note(line);
+        }
+        log.resize(112, "tick".to_owned());
+        log.push("tock".to_owned());
+        assert_eq!(left_off.new_in(&log), &log[105..]);
+        assert!(left_off.new_in(&log[..105]).is_empty());
     }
 
     #[test]

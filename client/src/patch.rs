@@ -13,6 +13,7 @@ mod operations;
 use std::path::Path;
 
 use instar_client::{Failure, FailureKind};
+use instar_config::ConfigErrors;
 use serde_json::Value;
 
 use documents::{Documents, Identity};
@@ -66,7 +67,7 @@ impl Piece {
         match document {
             Value::Object(_) => Ok(Piece::Config(document)),
             Value::Array(list) => Operations::read(list).map(Piece::Operations),
-            other => Err(format!("it says only {other}")),
+            other => Err(format!("it says only {}", documents::bare(other))),
         }
     }
 }
@@ -89,9 +90,10 @@ pub(crate) fn read_all(arguments: &[String]) -> Result<Vec<Patch>, Failure> {
 }
 
 /// The documents of a config, without empty ones.
-pub(crate) fn documents(config: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
+pub(crate) fn documents(config: &str) -> Result<Vec<Value>, ConfigErrors> {
     let values = Documents::parse(config)?.into_values();
-    Ok(values.filter(|value| !value.is_null()).collect())
+    let values = values.filter(|value| !value.is_null());
+    Ok(values.map(documents::bare).collect())
 }
 
 /// The config after all patches, one after the other.
@@ -201,6 +203,72 @@ image: example/web:1
             )
             .replace("/dev/vda", "/dev/vdb");
         assert_eq!(changed, expected);
+    }
+
+    /// What is a number for people, or for other readers of YAML, comes to the node as it was written: `0644` is not 644 there.
+    #[test]
+    fn numbers_stay_as_they_are_written() {
+        const FORMS: [&str; 16] = [
+            "0644",
+            "0123456",
+            "1.10",
+            "1e3",
+            "0x1f",
+            "0b101",
+            "+7",
+            "1_000",
+            "~",
+            "yes",
+            "true",
+            "True",
+            "-0",
+            ".5",
+            "1.5",
+            "18446744073709551615",
+        ];
+        let list: String = FORMS.map(|form| format!("    - {form}\n")).concat();
+        let quoted: String = FORMS.map(|form| format!("    - \"{form}\"\n")).concat();
+        let told = |config: &str| {
+            let document = config.split("---\n").find(|it| it.contains("0644"));
+            instar_config::document_as_json(document.unwrap(), &|text, is_typed| {
+                serde_json::json!([text, is_typed])
+            })
+            .unwrap()
+        };
+        // Beside a change, by a merge, and in a new document.
+        let piece = format!("machine:\n  kept:\n{list}  quoted:\n{quoted}");
+        let value = format!(
+            "{{kept: [{}], quoted: [\"{}\"]}}",
+            FORMS.join(", "),
+            FORMS.join("\", \"")
+        );
+        let operations = format!("[{{op: add, path: /machine/new, value: {value}}}]");
+        let document = format!("apiVersion: v1alpha1\nkind: X\n{piece}");
+        let changed = patched(&[&piece, "machine: {type: worker}"]);
+        for form in FORMS
+            .iter()
+            .filter(|form| !["~", "1_000", "yes"].contains(form))
+        {
+            assert!(
+                changed.contains(&format!("- {form}\n")),
+                "{form}: {changed}"
+            );
+        }
+        let machine = told(&piece)["machine"].clone();
+        for (config, path) in [
+            (changed, "/machine"),
+            (patched(&[&operations]), "/machine/new"),
+            (patched(&[&document]), "/machine"),
+            (
+                patched(&[&document, "kind: X\napiVersion: v1alpha1\nmore: {}\n"]),
+                "/machine",
+            ),
+        ] {
+            let found = told(&config);
+            let found = found.pointer(path).unwrap();
+            assert_eq!(found["kept"], machine["kept"], "{config}");
+            assert_eq!(found["quoted"], machine["quoted"], "{config}");
+        }
     }
 
     #[test]

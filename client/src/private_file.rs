@@ -17,12 +17,22 @@ pub(crate) fn create(path: &Path, force: bool) -> Result<File, Failure> {
         false => options.create_new(true).open(path),
     };
     opened.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            Failure::new(FailureKind::Refused, format!("{name} exists"))
-                .advise("replace it with --force")
-        }
+        io::ErrorKind::AlreadyExists => exists(path),
         _ => Failure::io(format!("cannot write {name}"), error),
     })
+}
+
+/// Checks that [`create`] would not be refused, before a node is asked for something that would be lost then.
+pub(crate) fn check_free(path: &Path, force: bool) -> Result<(), Failure> {
+    match !force && path.symlink_metadata().is_ok() {
+        true => Err(exists(path)),
+        false => Ok(()),
+    }
+}
+
+fn exists(path: &Path) -> Failure {
+    Failure::new(FailureKind::Refused, format!("{} exists", path.display()))
+        .advise("replace it with --force")
 }
 
 /// Writes the file, never half: a new file replaces the old one, whatever mode that had.

@@ -602,6 +602,23 @@ fn what_a_node_does_not_serve_is_said_so() {
     setup.run(&["dmesg"]).exits(1).tells("does not serve it");
 }
 
+/// No certificate is made that would be lost.
+#[test]
+fn a_file_that_is_there_is_seen_before_a_certificate_is_made() {
+    let setup = Setup::new(nothing);
+    let taken = setup.directory.path().join("taken.yaml");
+    std::fs::write(&taken, "mine\n").unwrap();
+    let new = ["config", "new", "taken.yaml"];
+    setup
+        .run(&new)
+        .exits(5)
+        .tells("taken.yaml exists")
+        .tells("replace it with --force");
+    let forced = [&new[..], &["--force"]].concat();
+    setup.run(&forced).exits(1).tells("does not serve it");
+    assert_eq!(std::fs::read_to_string(&taken).unwrap(), "mine\n");
+}
+
 #[test]
 fn config_is_sent_as_it_is() {
     let setup = Setup::new(nothing);

@@ -71,6 +71,13 @@ impl Walk<'_> {
                 }
             }
             (Shape::OneOrMore(item), _) => self.value(node, path, item),
+            (Shape::OpaqueMap, Value::Map(_)) => {}
+            (Shape::Options, Value::Map(entries)) => {
+                for entry in entries {
+                    let path = join(path, &entry.key);
+                    self.value(&entry.node, &path, &Shape::OneOrMore(&Shape::Text));
+                }
+            }
             (Shape::TextMap, Value::Map(entries)) => {
                 for entry in entries {
                     if !matches!(entry.node.value, Value::Scalar { .. } | Value::Null) {

@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod as_written;
 mod check_shape;
 mod conflicts;
 mod documents;
@@ -40,13 +41,14 @@ mod validate;
 mod warnings;
 mod yaml;
 
-use self::{documents::Identified, problem::Problems};
 pub use self::{
+    as_written::document_as_json,
     model::*,
     own_documents::{Kept, keep_own, without_own},
     problem::{ConfigErrors, Position, Problem},
     warnings::Warning,
 };
+use self::{documents::Identified, problem::Problems};
 
 /// Size limit of a config, in bytes. Large configs carry a few certificates and manifests: tens of KiB.
 pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;

@@ -249,19 +249,21 @@ impl Scalar<'_> {
     }
 }
 
+/// Reads a text without quotes as the number or the truth value that it stands for; `None` if it is only text.
+pub(super) fn typed(text: &str) -> Option<serde_json::Value> {
+    let number = integer(text).map(serde_json::Value::from);
+    let truth = boolean(text).map(serde_json::Value::from);
+    let fraction = || serde_json::Number::from_f64(text.parse().ok()?);
+    number.or(truth).or_else(|| fraction().map(Into::into))
+}
+
 /// Returns a node as JSON: of texts without quotes, `true` and `1.5` are no texts there. JSON has no infinite numbers, so `inf` is a text.
 pub(super) fn json(node: &Node) -> serde_json::Value {
     match &node.value {
         Value::Null => serde_json::Value::Null,
         Value::Scalar { text, plain } => {
-            let typed = plain.then(|| {
-                let number = integer(text).map(serde_json::Value::from);
-                let truth = boolean(text).map(serde_json::Value::from);
-                let fraction = || serde_json::Number::from_f64(text.parse().ok()?);
-                number.or(truth).or_else(|| fraction().map(Into::into))
-            });
-            let text = || serde_json::Value::from(text.as_str());
-            typed.flatten().unwrap_or_else(text)
+            let typed = plain.then(|| typed(text)).flatten();
+            typed.unwrap_or_else(|| text.as_str().into())
         }
         Value::List(items) => items.iter().map(json).collect(),
         Value::Map(_) => node

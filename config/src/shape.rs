@@ -30,6 +30,10 @@ pub(super) enum Shape {
     OneOf(&'static [&'static str]),
     /// Any value: passed on to a program that we do not serve, or too rare to be checked.
     Opaque,
+    /// A map that a program of others reads; it alone knows the content.
+    OpaqueMap,
+    /// Options of a program of others, each with a value or a list of them.
+    Options,
     /// A map of text; its keys are chosen by the user.
     TextMap,
     /// A map of this type; its keys are chosen by the user.
@@ -107,7 +111,12 @@ impl Shape {
             Shape::Url(schemes) => unset || schemes.iter().any(|scheme| has_scheme(text, scheme)),
             Shape::OneOf(words) => unset || words.contains(&text),
             Shape::Text | Shape::Opaque | Shape::OneOrMore(_) => true,
-            Shape::TextMap | Shape::MapOf(_) | Shape::List(_) | Shape::Fields(_) => {
+            Shape::OpaqueMap
+            | Shape::Options
+            | Shape::TextMap
+            | Shape::MapOf(_)
+            | Shape::List(_)
+            | Shape::Fields(_) => {
                 return Err(format!("{} belongs here, not a single value", self.noun()));
             }
         };
@@ -164,7 +173,8 @@ impl Shape {
             Shape::Url(_) => "a URL",
             Shape::OneOf(_) => "one word",
             Shape::Opaque => "anything",
-            Shape::TextMap | Shape::MapOf(_) => "a map",
+            Shape::OpaqueMap | Shape::TextMap | Shape::MapOf(_) => "a map",
+            Shape::Options => "a map of options such as `v: 2`",
             Shape::List(_) => "a list",
             Shape::OneOrMore(_) => "one or a list of them",
             Shape::Fields(_) => "a map of fields",

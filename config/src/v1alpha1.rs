@@ -1,7 +1,6 @@
 //! The document `version: v1alpha1`: the only one up to Talos 1.13, and the identity of the machine from 1.14 on.
 //!
-//! `machine:` is known field by field. The parts of `cluster:` that configure Kubernetes' own programs are not checked: they are not used
-//! here, and a warning names them.
+//! `machine:` and `cluster:` are known field by field. What Kubernetes' own programs read is not checked: they know it alone.
 
 use super::shape::{Field, Kind, Shape, Shape::*, TEXTS, kind, opt, req};
 
@@ -18,6 +17,11 @@ pub(super) static CONFIG: Kind = kind(
 
 const CERTIFICATE_AND_KEY: Shape = Fields(&[opt("crt", Text), opt("key", Text)]);
 const ENABLED: Field = opt("enabled", Bool);
+const IMAGE: Field = opt("image", Text);
+const EXTRA_ARGS: Field = opt("extraArgs", Options);
+const EXTRA_VOLUMES: Field = opt("extraVolumes", Opaque);
+const ENV: Field = opt("env", TextMap);
+const RESOURCES: Field = opt("resources", Opaque);
 
 const MACHINE: &[Field] = &[
     req("type", OneOf(&["controlplane", "worker"])),
@@ -101,9 +105,9 @@ const MACHINE: &[Field] = &[
 const KUBELET: &[Field] = &[
     opt("image", Text),
     opt("clusterDNS", TEXTS),
-    opt("extraArgs", Opaque),
+    EXTRA_ARGS,
     opt("extraMounts", Opaque),
-    opt("extraConfig", Opaque),
+    opt("extraConfig", OpaqueMap),
     opt("credentialProviderConfig", Opaque),
     opt("defaultRuntimeSeccompProfileEnabled", Bool),
     opt("registerWithFQDN", Bool),
@@ -271,6 +275,38 @@ const FEATURES: &[Field] = &[
     opt("nodeAddressSortAlgorithm", Text),
 ];
 
+const API_SERVER: &[Field] = &[
+    IMAGE,
+    EXTRA_ARGS,
+    EXTRA_VOLUMES,
+    ENV,
+    opt("certSANs", TEXTS),
+    opt("disablePodSecurityPolicy", Bool),
+    opt(
+        "admissionControl",
+        List(&Fields(&[
+            opt("name", Text),
+            opt("configuration", OpaqueMap),
+        ])),
+    ),
+    opt("auditPolicy", OpaqueMap),
+    RESOURCES,
+    opt("authorizationConfig", Opaque),
+];
+
+const CONTROLLER_MANAGER: &[Field] = &[IMAGE, EXTRA_ARGS, EXTRA_VOLUMES, ENV, RESOURCES];
+
+const PROXY: &[Field] = &[opt("disabled", Bool), IMAGE, opt("mode", Text), EXTRA_ARGS];
+
+const SCHEDULER: &[Field] = &[
+    IMAGE,
+    EXTRA_ARGS,
+    EXTRA_VOLUMES,
+    ENV,
+    RESOURCES,
+    opt("config", Opaque),
+];
+
 const CLUSTER: &[Field] = &[
     opt("id", Text),
     opt("secret", Text),
@@ -295,10 +331,10 @@ const CLUSTER: &[Field] = &[
     opt("acceptedCAs", List(&Fields(&[opt("crt", Text)]))),
     opt("aggregatorCA", CERTIFICATE_AND_KEY),
     opt("serviceAccount", Fields(&[opt("key", Text)])),
-    opt("apiServer", Opaque),
-    opt("controllerManager", Opaque),
-    opt("proxy", Opaque),
-    opt("scheduler", Opaque),
+    opt("apiServer", Fields(API_SERVER)),
+    opt("controllerManager", Fields(CONTROLLER_MANAGER)),
+    opt("proxy", Fields(PROXY)),
+    opt("scheduler", Fields(SCHEDULER)),
     opt(
         "discovery",
         Fields(&[
@@ -318,9 +354,9 @@ const CLUSTER: &[Field] = &[
     opt(
         "etcd",
         Fields(&[
-            opt("image", Text),
+            IMAGE,
             opt("ca", CERTIFICATE_AND_KEY),
-            opt("extraArgs", Opaque),
+            EXTRA_ARGS,
             opt("subnet", Text),
             opt("advertisedSubnets", TEXTS),
             opt("listenSubnets", TEXTS),

@@ -27,7 +27,20 @@ const SERVED_VALUES: &[(&str, &str)] = &[
     ("TimeSyncConfig.ntp.useNTS", "false"),
     ("ResolverConfig.nameservers.protocol", "Do53"),
     ("ContainerConfig.security.machinedAccess", "false"),
+    // Kubernetes has no such policies any more.
+    ("cluster.apiServer.disablePodSecurityPolicy", "true"),
 ];
+
+/// Sections for programs of Kubernetes. Where it does not run, one warning names each as a whole.
+const OF_PROGRAMS: &[&str] = &[
+    "cluster.apiServer",
+    "cluster.controllerManager",
+    "cluster.proxy",
+    "cluster.scheduler",
+];
+
+/// The number of name servers that the C library's resolver asks (`MAXNS` of resolv.h); further ones in resolv.conf mean nothing to it.
+const RESOLVERS: usize = 3;
 
 /// A setting that is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +81,10 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
         }
         warnings.extend(patterns_without_effect(document));
         warnings.extend(clock_devices(document));
+        warnings.extend(resolvers_beyond_the_first(document));
+        if runs_kubernetes && runs("KubeNodeConfig") {
+            warnings.extend(scheduling_beside_its_document(document));
+        }
         let mut walk = Walk {
             warnings: &mut warnings,
             runs_kubernetes,
@@ -136,6 +153,55 @@ fn clock_devices(document: &Identified<'_>) -> Vec<Warning> {
     warnings.collect()
 }
 
+/// The warnings of name servers that are never asked.
+fn resolvers_beyond_the_first(document: &Identified<'_>) -> Option<Warning> {
+    let (of, path) = match document.kind.name {
+        "ResolverConfig" => (Some(document.root), "ResolverConfig.nameservers"),
+        _ => {
+            let machine = document
+                .root
+                .get("machine")
+                .filter(|_| document.is_machine());
+            let network = machine.and_then(|machine| machine.get("network"));
+            (network, "machine.network.nameservers")
+        }
+    };
+    let servers = of?.get("nameservers")?.items().iter().enumerate();
+    // Servers of other protocols are left out, and have a warning of their own.
+    let is_asked = |server: &Node| {
+        let protocol = server.get("protocol").and_then(Node::text);
+        matches!(protocol, None | Some("" | "Do53"))
+    };
+    let mut asked = servers.filter(|(_, server)| is_asked(server));
+    let (number, further) = asked.nth(RESOLVERS)?;
+    Some(Warning {
+        path: format!("{path}[{number}]"),
+        at: further.at,
+        message: format!(
+            "the resolver asks the first {RESOLVERS} name servers; this one and those after it are never asked"
+        ),
+    })
+}
+
+/// The warnings of what the large document says about pods on a control plane, where `KubeNodeConfig` says it.
+fn scheduling_beside_its_document(document: &Identified<'_>) -> Vec<Warning> {
+    let cluster = document
+        .root
+        .get("cluster")
+        .filter(|_| document.is_machine());
+    let fields = ["allowSchedulingOnControlPlanes", "allowSchedulingOnMasters"].into_iter();
+    let warnings = fields.filter_map(|field| {
+        Some(Warning {
+            path: format!("cluster.{field}"),
+            at: cluster?.get(field)?.at,
+            message: "without effect beside a `KubeNodeConfig`, whose `taints` decide: \
+                      remove this, and have the taint of control planes there or not"
+                .to_owned(),
+        })
+    });
+    warnings.collect()
+}
+
 /// The warnings of rules for images whose pattern matches no image.
 fn patterns_without_effect(document: &Identified<'_>) -> Vec<Warning> {
     if document.kind.name != "ImageVerificationConfig" {
@@ -193,6 +259,7 @@ impl Walk<'_> {
 
     fn value(&mut self, node: &Node, shape: &'static Shape, path: &str, row: &str) {
         match (shape, &node.value) {
+            _ if !self.runs_kubernetes && OF_PROGRAMS.contains(&row) => self.leaf(node, path, row),
             (Shape::Fields(fields), _) => self.fields(node, fields, path, row),
             (Shape::List(item @ Shape::Fields(_)) | Shape::OneOrMore(item), Value::List(items)) => {
                 for (i, node) in items.iter().enumerate() {

@@ -23,6 +23,24 @@ pub struct Host<'a> {
     pub architecture: Architecture,
 }
 
+impl<'a> Host<'a> {
+    /// `ID` of Instar's os-release.
+    pub const ID: &'static str = "instar";
+    /// `SYSEXT_LEVEL` of Instar's os-release: the level of systemd's own examples. Another one would say that extensions of this one do
+    /// not fit any more.
+    pub const LEVEL: &'static str = "1.0";
+
+    /// Instar in a version, with or without the `v` before its number.
+    pub fn instar(version: &'a str, architecture: Architecture) -> Self {
+        Host {
+            id: Self::ID,
+            version,
+            level: Some(Self::LEVEL),
+            architecture,
+        }
+    }
+}
+
 /// Why an extension does not fit a system.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
@@ -56,7 +74,7 @@ pub enum Misfit {
     },
 }
 
-/// The ID of extensions for every system.
+/// The ID of extensions for every system, and the architecture of those without programs.
 const ANY: &str = "_any";
 
 impl Release {
@@ -106,7 +124,7 @@ impl Release {
         })?;
         if let Some(architecture) = self.field("ARCHITECTURE") {
             let own = host.architecture.name();
-            if architecture != own {
+            if architecture != own && architecture != ANY {
                 return Err(differs("ARCHITECTURE", architecture, own));
             }
         }
@@ -127,11 +145,16 @@ impl Release {
             name: name.clone(),
             field: "VERSION_ID",
         })?;
-        match version == host.version {
+        match without_v(version) == without_v(host.version) {
             true => Ok(()),
             false => Err(differs("VERSION_ID", version, host.version)),
         }
     }
+}
+
+/// A version as it is compared: tags and files have a `v` before it, os-release(5) has none.
+fn without_v(version: &str) -> &str {
+    version.strip_prefix('v').unwrap_or(version)
 }
 
 /// A value without its quotes and escapes; `None` if they do not end.
@@ -158,16 +181,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const HOST: Host<'_> = Host {
-        id: "instar",
-        version: "v0.1.0",
-        level: Some("1.0"),
-        architecture: Architecture::X86_64,
-    };
-
-    fn judged(text: &str) -> Result<(), String> {
+    fn judged(text: &str, version: &str) -> Result<(), String> {
         let name: ExtensionName = "kubernetes".parse().unwrap();
-        let fits = Release::parse(text).and_then(|release| release.fits(&name, HOST));
+        let host = Host::instar(version, Architecture::X86_64);
+        let fits = Release::parse(text).and_then(|release| release.fits(&name, host));
         fits.map_err(|misfit| misfit.to_string())
     }
 
@@ -176,10 +193,15 @@ mod tests {
         for fits in [
             "ID=_any\n",
             "# a comment\n\nID=\"_any\"\nARCHITECTURE=x86-64\nEXTENSION_RELOAD_MANAGER=1\n",
+            "ID=_any\nARCHITECTURE=_any\n",
             "ID=instar\nVERSION_ID='v0.1.0'\n",
+            "ID=instar\nVERSION_ID=0.1.0\n",
+            "ID=instar\nSYSEXT_LEVEL=1.0\n",
             "ID=instar\nSYSEXT_LEVEL=1.0\nVERSION_ID=v0.0.9\n",
         ] {
-            assert_eq!(judged(fits), Ok(()), "{fits}");
+            for version in ["v0.1.0", "0.1.0"] {
+                assert_eq!(judged(fits, version), Ok(()), "{fits}");
+            }
         }
         for (other, why) in [
             ("", "has no ID"),
@@ -199,7 +221,7 @@ mod tests {
             ("ID=\"_any\n", "line 1 of its release file"),
             ("ID=$HOME\n", "line 1 of its release file"),
         ] {
-            let judged = judged(other).unwrap_err();
+            let judged = judged(other, "v0.1.0").unwrap_err();
             assert!(judged.contains(why), "{other}: {judged}");
         }
     }

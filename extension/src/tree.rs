@@ -1,20 +1,19 @@
 //! The tree of an extension: its release file, the units in it, and which of them are started.
 
+mod started;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::unit::{Assignment, NotAUnit, parse};
+use crate::unit::NotAUnit;
 use crate::{ExtensionName, Host, Misfit, Release, ServiceUnit, Unserved};
 
 const RELEASES: &str = "usr/lib/extension-release.d";
-const UNITS: &str = "usr/lib/systemd/system";
-/// The target whose drop-ins start services.
-const TARGET: &str = "multi-user.target";
 /// Limit on a release file, a unit or a drop-in, in bytes.
 const LARGEST: u64 = 256 << 10;
-/// Limit on the units of an extension, and on the drop-ins of one unit.
+/// Limit on the units that an extension starts, and on the drop-ins of one unit.
 const MOST: usize = 64;
 
 /// An extension that fits a system, and whose units are served.
@@ -114,7 +113,7 @@ impl Extension {
         let reader = Reader { tree, name };
         reader.only_usr_and_opt()?;
         reader.release()?.fits(name, host)?;
-        let units = reader.units(host_name)?;
+        let units = reader.services(host_name)?;
         Ok(Extension {
             name: name.clone(),
             started: in_order(name, units)?,
@@ -158,72 +157,6 @@ impl Reader<'_> {
         })
     }
 
-    /// The services that the target's drop-ins start.
-    fn units(&self, host_name: &str) -> Result<Vec<ServiceUnit>, Unusable> {
-        let mut services = Vec::new();
-        let mut unserved = Vec::new();
-        for unit in self.started()? {
-            let file = Path::new(UNITS).join(&unit);
-            let text = self.text(&file)?.ok_or_else(|| Unusable::Missing {
-                name: self.name.clone(),
-                unit: unit.clone(),
-            })?;
-            let mut assignments = parse(&unit, &text)?;
-            assignments.extend(self.drop_ins(&unit)?);
-            match ServiceUnit::of(&unit, host_name, &assignments) {
-                Ok(service) => services.push(service),
-                Err(more) => unserved.extend(more),
-            }
-        }
-        match unserved.is_empty() {
-            true => Ok(services),
-            false => Err(Unusable::Unserved {
-                name: self.name.clone(),
-                unserved,
-            }),
-        }
-    }
-
-    /// The units that `Upholds=` and `Wants=` of the target name.
-    fn started(&self) -> Result<Vec<String>, Unusable> {
-        let mut started: Vec<String> = Vec::new();
-        for assignment in self.drop_ins(TARGET)? {
-            if assignment.section != "Unit"
-                || !["Upholds", "Wants"].contains(&assignment.key.as_str())
-            {
-                continue;
-            }
-            for unit in assignment.value.split_whitespace() {
-                let is_service = unit.ends_with(".service") && !unit.contains('/');
-                if !is_service || started.len() == MOST {
-                    return Err(Unusable::Missing {
-                        name: self.name.clone(),
-                        unit: unit.to_owned(),
-                    });
-                }
-                if !started.iter().any(|known| known == unit) {
-                    started.push(unit.to_owned());
-                }
-            }
-        }
-        Ok(started)
-    }
-
-    /// The assignments of a unit's drop-ins, in the order of their names.
-    fn drop_ins(&self, unit: &str) -> Result<Vec<Assignment>, Unusable> {
-        let directory = Path::new(UNITS).join(format!("{unit}.d"));
-        let mut found = Vec::new();
-        for file in self.entries(&directory, MOST)? {
-            if !file.ends_with(".conf") {
-                continue;
-            }
-            if let Some(text) = self.text(&directory.join(&file))? {
-                found.extend(parse(&format!("{unit}.d/{file}"), &text)?);
-            }
-        }
-        Ok(found)
-    }
-
     /// The text of a regular file; `None` if there is none of this name.
     fn text(&self, path: &Path) -> Result<Option<String>, Unusable> {
         let path = self.tree.join(path);
@@ -244,7 +177,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The names in a directory, sorted; none if it is missing.
+    /// The names in a directory, sorted; none if it is missing, or no directory.
     fn entries(&self, directory: &Path, most: usize) -> Result<Vec<String>, Unusable> {
         let path = self.tree.join(directory);
         let failed = |source| Unusable::Io {
@@ -253,7 +186,7 @@ impl Reader<'_> {
         };
         let entries = match fs::read_dir(&path) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if is_no_directory(&error) => return Ok(Vec::new()),
             Err(error) => return Err(failed(error)),
         };
         let mut names = Vec::new();
@@ -275,6 +208,13 @@ impl Reader<'_> {
             limit,
         }
     }
+}
+
+fn is_no_directory(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 /// Sorts services so that each comes after those of `After=`.

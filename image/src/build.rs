@@ -295,7 +295,7 @@ pub fn packages(flavour: Flavour) -> Request<'static> {
     Request {
         suite: SUITE,
         with_dependencies: &["crun", "dosfstools", "e2fsprogs"],
-        alone: &["ca-certificates", BOOT_PACKAGE],
+        alone: &[certificates::PACKAGE, BOOT_PACKAGE],
         through: Some(flavour.meta_package()),
         name: flavour.meta_package(),
     }
@@ -313,21 +313,7 @@ fn add_debian(tree: &mut Tree, programs: &mut Programs<'_>, packages: &[Fetched]
         0o644,
         programs.read("e2fsprogs", "etc/mke2fs.conf")?,
     )?;
-    programs
-        .read(
-            "ca-certificates",
-            "usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt",
-        )
-        .context("ca-certificates has changed")?;
-    let authorities = packages
-        .iter()
-        .find(|fetched| fetched.package.name == "ca-certificates");
-    let authorities = authorities.context("the package ca-certificates was not fetched")?;
-    tree.file(
-        "etc/ssl/certs/ca-certificates.crt",
-        0o644,
-        certificates::bundle(&authorities.root)?.into_bytes(),
-    )
+    certificates::add(tree, programs, packages)
 }
 
 /// The programs that firmware starts, signed if there is a key.

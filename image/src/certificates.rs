@@ -4,6 +4,36 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::{debian::Fetched, programs::Programs, tree::Tree};
+
+/// The package of the authorities.
+pub const PACKAGE: &str = "ca-certificates";
+/// The place of the bundle in a root filesystem.
+const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
+
+/// Adds the bundle to a tree.
+///
+/// # Errors
+/// The package is not among these, or has no certificates.
+pub(crate) fn add(
+    tree: &mut Tree,
+    programs: &mut Programs<'_>,
+    packages: &[Fetched],
+) -> Result<()> {
+    // Read as one of its files, so that the list of contents has the package.
+    programs
+        .read(
+            PACKAGE,
+            "usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt",
+        )
+        .context("ca-certificates has changed")?;
+    let fetched = packages
+        .iter()
+        .find(|fetched| fetched.package.name == PACKAGE);
+    let fetched = fetched.context("the package ca-certificates was not fetched")?;
+    tree.file(BUNDLE, 0o644, bundle(&fetched.root)?.into_bytes())
+}
+
 /// Returns all certificates of the package `ca-certificates`, unpacked at `root`, in one text.
 ///
 /// # Errors

@@ -12,8 +12,6 @@ use instar_values::Digest;
 
 /// The list of the files that a folder publishes.
 const SUMS: &str = "SHA256SUMS";
-/// The system that extensions are merged into: `ID` of its os-release.
-const ID: &str = "instar";
 /// Stands for the node's name, which units may ask for.
 const NODE: &str = "node";
 
@@ -86,12 +84,10 @@ pub fn check(path: &Path, os_version: Option<&str>) -> Result<Extension> {
 
 /// The system that an extension is checked for.
 fn host(architecture: Architecture, os_version: Option<&str>) -> Host<'_> {
-    Host {
-        id: ID,
-        version: os_version.unwrap_or("any, as no version was given"),
-        level: None,
+    Host::instar(
+        os_version.unwrap_or("any, as no version was given"),
         architecture,
-    }
+    )
 }
 
 fn pack(folder: &Path, path: &Path) -> Result<()> {

@@ -11,6 +11,7 @@ use instar_values::VersionRanges;
 use crate::{
     boot::signer::Signer,
     digest::Blake3,
+    kernel::bzimage,
     oci::layout::{Compression, Image, Layer},
     tree::Tree,
     version::Version,
@@ -115,6 +116,10 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
         ("dev.instar.rootfs.bytes", rootfs.bytes.to_string()),
         ("dev.instar.protocol", PROTOCOL.to_owned()),
     ]);
+    // Nodes of Kubernetes have the modules of pods' networks by the kernel's release, in another image.
+    if let Ok(banner) = bzimage::banner(parts.kernel) {
+        labels.insert("dev.instar.kernel.release", banner.release);
+    }
     if let Some(floor) = &parts.rules.floor {
         labels.insert("dev.instar.floor", floor.to_string());
     }

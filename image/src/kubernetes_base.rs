@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 
 use crate::{
     build::{self, Flavour, SUITE},
-    crates,
+    certificates, crates,
     debian::{self, Fetched, Request},
     digest::Blake3,
     kernel::modules::{self, Available},
@@ -140,7 +140,9 @@ pub fn build(options: &Options) -> Result<Report> {
     let logind = build::program(&options.logind)?;
     let packages = debian::fetch(&options.packages, &packages())?;
     let mut programs = Programs::new(&packages);
-    let debian = debian_layer(&mut programs)?;
+    let mut debian = debian_layer(&mut programs)?;
+    // For agents that take the authorities of their host.
+    certificates::add(&mut debian, &mut programs, &packages)?;
     let mut kernels = Kernels::default();
     for flavour in &options.flavours {
         kernels.add(debian::fetch(
@@ -186,7 +188,7 @@ pub fn packages() -> Request<'static> {
     Request {
         suite: SUITE,
         with_dependencies: &PACKAGES,
-        alone: &[],
+        alone: &[certificates::PACKAGE],
         through: None,
         name: "kubernetes-base",
     }

@@ -2,6 +2,7 @@
 //! (docs/contracts.md).
 
 use anyhow::Result;
+use instar_extension::Host;
 use serde::Serialize;
 
 use crate::{
@@ -141,5 +142,8 @@ pub fn add_identity(
 /// Returns the text of the os-release file (os-release(5)).
 #[must_use]
 pub fn os_release(version: &Version) -> String {
-    format!("NAME=Instar\nID=instar\nVERSION_ID={version}\nPRETTY_NAME=\"Instar {version}\"\n")
+    let (id, level) = (Host::ID, Host::LEVEL);
+    format!(
+        "NAME=Instar\nID={id}\nVERSION_ID={version}\nSYSEXT_LEVEL={level}\nPRETTY_NAME=\"Instar {version}\"\n"
+    )
 }

@@ -22,6 +22,37 @@ pub(crate) struct Used {
     units: Vec<ServiceUnit>,
 }
 
+/// The machine's system, which an extension may be made for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct System {
+    /// `VERSION_ID` of its os-release; empty if nothing tells it.
+    version: String,
+    /// `SYSEXT_LEVEL`; older versions have none.
+    level: Option<String>,
+}
+
+impl System {
+    /// Reads it as it is now.
+    pub(crate) fn read() -> Self {
+        // Without the file only extensions for every system fit, and the error of each other one says what it was compared with.
+        System::of(&fs::read_to_string("/etc/os-release").unwrap_or_default())
+    }
+
+    fn of(os_release: &str) -> Self {
+        let field = |name: &str| {
+            let fields = os_release.lines().filter_map(|line| line.split_once('='));
+            let mut values = fields.filter(|(key, _)| *key == name);
+            values
+                .next()
+                .map(|(_, value)| value.trim_matches('"').to_owned())
+        };
+        System {
+            version: field("VERSION_ID").unwrap_or_default(),
+            level: field("SYSEXT_LEVEL"),
+        }
+    }
+}
+
 /// What a plan comes to.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -51,11 +82,11 @@ pub(crate) fn read_plan(file: &Path) -> Result<Option<Plan>> {
 }
 
 impl Outcome {
-    /// Reads the extensions of a plan, for a system of this version.
-    pub(crate) fn of(plan: &Plan, before: &[Used], os_version: &str) -> Self {
+    /// Reads the extensions of a plan, for a system.
+    pub(crate) fn of(plan: &Plan, before: &[Used], system: &System) -> Self {
         let mut outcome = Outcome::default();
         for planned in &plan.extensions {
-            let one = match read_extension(planned, &plan.node, os_version) {
+            let one = match read_extension(planned, &plan.node, system) {
                 Ok(one) => Some(one),
                 Err(error) => {
                     outcome.errors.push(format!("{error:#}"));
@@ -142,16 +173,14 @@ impl Outcome {
     }
 }
 
-fn read_extension(planned: &PlannedExtension, node: &str, os_version: &str) -> Result<Used> {
+fn read_extension(planned: &PlannedExtension, node: &str, system: &System) -> Result<Used> {
     let PlannedExtension { name, tree } = planned;
     let parsed = name
         .parse()
         .with_context(|| format!("the plan's extension {name:?} has no valid name"))?;
     let host = Host {
-        id: "instar",
-        version: os_version,
-        level: None,
-        architecture: Architecture::OWN,
+        level: system.level.as_deref(),
+        ..Host::instar(&system.version, Architecture::OWN)
     };
     let path = Path::new(tree);
     ensure!(
@@ -201,6 +230,11 @@ mod tests {
         }
     }
 
+    fn outcome(plan: &Plan, before: &[Used]) -> Outcome {
+        let system = System::of("ID=instar\nVERSION_ID=v0.1.0\nSYSEXT_LEVEL=1.0\n");
+        Outcome::of(plan, before, &system)
+    }
+
     fn names(outcome: &Outcome) -> Vec<&str> {
         let names = outcome.services.iter().map(|service| service.name.as_str());
         names.collect()
@@ -226,12 +260,43 @@ mod tests {
             restarts: [("containerd".to_owned(), 2)].into(),
             ..Plan::default()
         };
-        let outcome = Outcome::of(&plan, &[], "v0.1.0");
+        let outcome = outcome(&plan, &[]);
         assert_eq!(outcome.errors, [] as [&str; 0]);
         assert_eq!(names(&outcome), ["containerd", "kubelet"]);
         assert_eq!(outcome.services[1].environment["A"], "1");
         assert_eq!(outcome.services[0].restarts, 2);
         assert!(outcome.trees()[0].ends_with("containerd"));
+    }
+
+    #[test]
+    fn an_extension_for_this_system_is_used_by_its_version_or_level() {
+        let folder = tempfile::tempdir().unwrap();
+        let planned = extension(folder.path(), "agent", &[("agent", "")]);
+        let plan = Plan {
+            extensions: vec![planned.clone()],
+            ..Plan::default()
+        };
+        let release =
+            Path::new(&planned.tree).join("usr/lib/extension-release.d/extension-release.agent");
+        let (old, new) = (
+            "VERSION_ID=\"v0.1.0\"\n",
+            "VERSION_ID=v0.2.0\nSYSEXT_LEVEL=1.0\n",
+        );
+        for (wants, system, fits) in [
+            ("VERSION_ID=0.1.0\n", old, true),
+            ("VERSION_ID=v0.1.0\n", new, false),
+            ("SYSEXT_LEVEL=1.0\n", new, true),
+            ("SYSEXT_LEVEL=1.0\n", old, false),
+        ] {
+            fs::write(&release, format!("ID=instar\n{wants}")).unwrap();
+            let outcome = Outcome::of(&plan, &[], &System::of(system));
+            assert_eq!(
+                outcome.errors.is_empty(),
+                fits,
+                "{wants} {:?}",
+                outcome.errors
+            );
+        }
     }
 
     #[test]
@@ -242,12 +307,12 @@ mod tests {
             extensions: vec![planned],
             ..Plan::default()
         };
-        let first = Outcome::of(&plan(good.clone()), &[], "v0.1.0");
+        let first = outcome(&plan(good.clone()), &[]);
         let missing = PlannedExtension {
             tree: "/nowhere".to_owned(),
             ..good.clone()
         };
-        let second = Outcome::of(&plan(missing), &first.used, "v0.1.0");
+        let second = outcome(&plan(missing), &first.used);
         assert_eq!(
             second.errors,
             ["the extension agent is not there: /nowhere is no directory"]
@@ -255,7 +320,7 @@ mod tests {
         assert_eq!(second.services, first.services);
         let unit = Path::new(&good.tree).join("usr/lib/systemd/system/agent.service");
         fs::write(unit, "[Service]\nExecStart=/a\nProtectSystem=strict\n").unwrap();
-        let third = Outcome::of(&plan(good), &[], "v0.1.0");
+        let third = outcome(&plan(good), &[]);
         assert_eq!(
             third.errors,
             [
@@ -275,7 +340,7 @@ mod tests {
             ],
             ..Plan::default()
         };
-        let outcome = Outcome::of(&plan, &[], "v0.1.0");
+        let outcome = outcome(&plan, &[]);
         assert_eq!(names(&outcome), ["three"]);
         assert_eq!(
             outcome.errors,

@@ -41,7 +41,6 @@ mod supervisor;
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
 use std::path::Path;
 use std::process::{self, ExitCode};
 
@@ -103,19 +102,10 @@ fn start() -> Result<Container> {
         }
         Err(error) => (None, Some(error)),
     };
-    let mut container = Container::new(directory, os_version(), signals, layers, cgroups);
+    let mut container = Container::new(directory, signals, layers, cgroups);
     let not_put = files.iter().filter_map(|put| put.as_ref().err());
     for error in without.iter().chain(not_put) {
         container.report().start_failed(error);
     }
     Ok(container)
-}
-
-/// The version of the machine's system, which an extension may be made for; empty if nothing tells it.
-fn os_version() -> String {
-    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let version = text
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_ID="));
-    version.unwrap_or_default().trim_matches('"').to_owned()
 }

@@ -18,7 +18,8 @@ use crate::service::Life;
 struct Known {
     state: Option<State>,
     since: u64,
-    last_exit: Option<String>,
+    /// How its process ended the last time, and whether that was a success.
+    last_exit: Option<(String, bool)>,
     error: Option<String>,
 }
 
@@ -64,9 +65,9 @@ impl Report {
     }
 
     /// A service's process ended.
-    pub(crate) fn ended(&mut self, name: &str, how: String) {
+    pub(crate) fn ended(&mut self, name: &str, how: String, success: bool) {
         say(&format!("{name}: its process {how}"));
-        self.known.entry(name.to_owned()).or_default().last_exit = Some(how);
+        self.known.entry(name.to_owned()).or_default().last_exit = Some((how, success));
     }
 
     /// A step for a service failed.
@@ -120,7 +121,8 @@ impl Report {
             pid: pid.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()),
             since: known.since,
             restarts: life.starts().saturating_sub(1),
-            last_exit: known.last_exit.clone(),
+            last_exit: known.last_exit.as_ref().map(|(how, _)| how.clone()),
+            last_success: known.last_exit.as_ref().map(|(_, success)| *success),
             error: known.error.clone(),
         };
         (service.name.clone(), status)

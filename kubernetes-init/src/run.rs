@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::cgroups::Cgroups;
 use crate::ending;
-use crate::extensions::{Outcome, Used, read_plan};
+use crate::extensions::{Outcome, System, Used, read_plan};
 use crate::layers::Layers;
 use crate::output::say;
 use crate::processes::Processes;
@@ -32,7 +32,6 @@ const _: () = assert!(ALL_SERVICES.as_secs() + ending::GRACE.as_secs() < STOP_SE
 #[derive(Debug)]
 pub(crate) struct Container {
     directory: PathBuf,
-    os_version: String,
     signals: Signals,
     layers: Layers,
     used: Vec<Used>,
@@ -48,14 +47,12 @@ pub(crate) struct Container {
 impl Container {
     pub(crate) fn new(
         directory: &Path,
-        os_version: String,
         signals: Signals,
         layers: Layers,
         cgroups: Option<Cgroups>,
     ) -> Self {
         Container {
             directory: directory.to_owned(),
-            os_version,
             signals,
             layers,
             used: Vec::new(),
@@ -131,7 +128,7 @@ impl Container {
             if let Some(end) = reaped {
                 // The end of a command before the start is worth a word only if it failed.
                 if !end.success || !self.supervisor.is_preparing(&end.name) {
-                    self.report.ended(&end.name, end.text);
+                    self.report.ended(&end.name, end.text, end.success);
                 }
                 let (name, success) = (end.name, end.success);
                 events.push(Event::ProcessEnded { name, success });
@@ -209,7 +206,8 @@ impl Container {
                 return None;
             }
         };
-        let mut outcome = Outcome::of(&plan, &self.used, &self.os_version);
+        // Another version of the OS may run since the last plan: its machined has rewritten the file.
+        let mut outcome = Outcome::of(&plan, &self.used, &System::read());
         if let Err(error) = reboot::show_required(plan.reboot_required.as_deref()) {
             outcome.errors.push(format!(
                 "it cannot be shown whether a reboot waits: {error}"

@@ -107,12 +107,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     } = handed_over.clone();
     let keeps_workloads = welcome.workloads == Some(Domain::Kept);
     let network = start_network(welcome.start, keeps_workloads, ours, leases)?;
-    let generation = Generation {
-        number: welcome.generation,
-        boot_id: welcome.boot_id.clone(),
-        kernel_boot_id: welcome.kernel_boot_id.clone(),
-        keeps_workloads,
-    };
+    let generation = generation(&welcome, keeps_workloads);
     let images = ImageStore::new(IMAGES.into(), Keeps::BlobsOnDisk);
     images.note_checked(images_checked);
     let machine = Arc::new(Machine::new(Parts {
@@ -149,6 +144,15 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     };
     crate::base::task::spawn(boot(machine, arguments));
     api.await.context("the API's task")?
+}
+
+fn generation(welcome: &Welcome, keeps_workloads: bool) -> Generation {
+    Generation {
+        number: welcome.generation,
+        boot_id: welcome.boot_id.clone(),
+        kernel_boot_id: welcome.kernel_boot_id.clone(),
+        keeps_workloads,
+    }
 }
 
 /// Raises the clock to the build date; no time server is asked until the config names one.

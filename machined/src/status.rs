@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::kubernetes::KubernetesFact;
 use crate::machine::Machine;
 use crate::network::NetworkStatus;
 use crate::services::Phase;
@@ -67,6 +68,9 @@ pub fn assess(machine: &Machine) -> MachineStatus {
             unmet.push(("services".to_owned(), service.summary()));
         }
     }
+    let nodes = machine.store.list::<KubernetesFact>().into_iter();
+    let of_nodes = nodes.filter_map(|(_, node)| node.unmet());
+    unmet.extend(of_nodes.map(|why| (MachineStatus::KUBERNETES.to_owned(), why)));
     MachineStatus {
         stage: MachineStage::Running,
         ready: unmet.is_empty(),

@@ -30,7 +30,7 @@ pub mod verification;
 
 pub use blobs::{Blobs, CheckedBlob, HeldBlobs, IncomingBlob, Receiving, StoredBlob};
 pub use files::{file_of, image_of_file, name_of_file, take_file};
-pub use manifest::{ImageConfig, Layer};
+pub use manifest::{ImageConfig, Layer, base_variant};
 pub use pull::{Progress, PullError, Puller, import, room_for_all};
 pub use registries::Registries;
 pub use registry::{Pace, RegistryError, ResolvedImage, Retries};

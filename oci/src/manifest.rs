@@ -257,16 +257,21 @@ pub(crate) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestE
     select_for(manifests, PLATFORM)
 }
 
+/// The variant of an architecture that every processor of it runs, and the only one that is selected: amd64/v2 and up may need instructions
+/// that a processor lacks; v8 is every arm64.
+pub fn base_variant(architecture: &str) -> &'static str {
+    match architecture {
+        "arm64" => "v8",
+        _ => "v1",
+    }
+}
+
 /// The entry of an index for a platform.
 pub(crate) fn select_for(
     manifests: Vec<Descriptor>,
     wanted: Platform<'_>,
 ) -> Result<Descriptor, ManifestError> {
-    // amd64/v2 and up may need instructions that a processor lacks; v8 is every arm64.
-    let base = match wanted.architecture {
-        "arm64" => "v8",
-        _ => "v1",
-    };
+    let base = base_variant(wanted.architecture);
     let runs_here = |entry: &Descriptor| {
         entry.platform.as_ref().is_some_and(|platform| {
             let variant = platform.variant.as_deref();

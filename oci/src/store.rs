@@ -4,6 +4,7 @@
 //! <store>/images/<64 hex digits>/rootfs/       the merged layers, never written to again
 //!                               /image.json    its record: names, config, sizes, times
 //!                               /proofs.json   the signatures that it was verified by, if it was
+//!                               /signatures.json   those that came with it in a bundle, whatever the rules wanted
 //!                               /tree.json     the seal of rootfs (`store/sealed.rs`), on a disk only
 //! <store>/images/.incoming-…                   a pull that is under way, or was cut off
 //! <store>/blobs/                               the blobs that images came from (`blobs`), on a disk only
@@ -39,6 +40,7 @@ use crate::objects::{NewObjects, Objects};
 pub use crate::store_error::StoreError;
 use crate::store_error::failed;
 use crate::verification::proof::{Proof, Proofs};
+use crate::verification::unjudged::Unjudged;
 pub use collection::Urgency;
 use instar_base::lock::Lock as _;
 use instar_values::Digest;
@@ -178,6 +180,14 @@ impl PulledImage {
         &self.record.names
     }
 
+    /// Whether a reference means this image: it was pulled by that name, or the reference has its digest or that of its index.
+    pub fn is_named(&self, reference: &ImageReference) -> bool {
+        self.names().contains(reference)
+            || reference
+                .digest()
+                .is_some_and(|digest| [self.digest(), self.named_digest()].contains(&digest))
+    }
+
     /// The settings for running it, and its labels.
     pub fn config(&self) -> &ImageConfig {
         &self.record.config
@@ -209,7 +219,12 @@ impl PulledImage {
         kept_proofs::read(&self.directory)
     }
 
-    /// The fingerprints of the keys whose signatures are kept with it, newest first. Only [`Policy::admit`](crate::Policy::admit) says
+    /// The signatures that came with it and that no rule has asked for. A record that cannot be read is none.
+    pub(crate) fn unjudged(&self) -> Unjudged {
+        kept_proofs::read_unjudged(&self.directory)
+    }
+
+    /// The fingerprints of the keys that it was verified by, newest first. Only [`Policy::admit`](crate::Policy::admit) says
     /// whether a signature holds.
     pub fn signed_by(&self) -> Vec<Digest> {
         self.proofs().iter().map(Proof::key).collect()
@@ -335,8 +350,8 @@ impl ImageStore {
         })
     }
 
-    /// An image by a name that it was pulled by, or by its digest in any repository. Older versions allowed several images with the same
-    /// name; then it is the newest.
+    /// An image by a name that it was pulled by, or by its digest or that of its index in any repository. Older versions allowed several
+    /// images with the same name; then it is the newest.
     pub fn find(&self, reference: &ImageReference) -> Option<PulledImage> {
         if let Some(image) = reference.digest().and_then(|digest| self.get(digest)) {
             return Some(image);
@@ -345,7 +360,7 @@ impl ImageStore {
             .list()
             .unwrap_or_default()
             .into_iter()
-            .filter(|image| image.names().contains(reference));
+            .filter(|image| image.is_named(reference));
         named.max_by_key(|image| image.record.pulled_at)
     }
 
@@ -411,17 +426,18 @@ impl ImageStore {
         self.shared.state().checked.extend(images);
     }
 
-    /// The proofs that a damaged image has left.
-    pub(super) fn left_proofs(&self, digest: Digest) -> Proofs {
+    /// The proofs that a damaged image has left, and its other signatures.
+    pub(super) fn left_proofs(&self, digest: Digest) -> (Proofs, Unjudged) {
         self.shared.left_proofs.read(digest)
     }
 
     /// Gives an image that was made in the place of a damaged one the proofs that this has left.
     pub(super) fn inherit_proofs(&self, image: &PulledImage) -> Result<(), StoreError> {
-        let left = self.left_proofs(image.digest());
-        for proof in left.iter() {
+        let (proofs, unjudged) = self.left_proofs(image.digest());
+        for proof in proofs.iter() {
             self.keep_proof(image, proof)?;
         }
+        self.keep_unjudged(image, &unjudged)?;
         self.shared.left_proofs.remove(image.digest())
     }
 
@@ -448,17 +464,20 @@ impl ImageStore {
         let Some(blobs) = self.blobs() else {
             return Ok(None);
         };
+        // Before the plan: as long as one is made, no other pull goes on.
+        let repeated = self.shared.objects.repeated_bytes()?;
         let planning = self.shared.promises.plan();
-        let facts = self.room_facts(layers, Some(&blobs), planning.bytes())?;
+        let facts = self.room_facts(layers, Some(&blobs), planning.bytes(), repeated)?;
         Ok(Some((facts, planning.promise(&facts))))
     }
 
-    /// The facts about room, for layers that are kept as blobs.
+    /// The facts about room, for layers that are kept as blobs. `repeated` are bytes of files that several images share.
     fn room_facts(
         &self,
         layers: &[Layer],
         blobs: Option<&Blobs>,
         promised: u64,
+        repeated: u64,
     ) -> Result<RoomFacts, StoreError> {
         let directory = self.prepare()?;
         let disk = disk_of(&directory)?;
@@ -474,10 +493,11 @@ impl ImageStore {
             layer.size.saturating_sub(here.map_or(0, |file| file.bytes))
         });
         let add = |sum: u64, bytes: u64| sum.saturating_add(bytes);
+        let unpacked = images.fold(0, add).saturating_sub(repeated);
         Ok(RoomFacts {
             capacity: disk.f_blocks.saturating_mul(disk.f_frsize),
             free: disk.f_bavail.saturating_mul(disk.f_frsize),
-            used: images.fold(sum(&whole) + sum(&partial), add),
+            used: add(sum(&whole) + sum(&partial), unpacked),
             promised,
             missing: missing.fold(0, add),
             packed: layers.iter().map(|layer| layer.size).fold(0, add),
@@ -494,11 +514,12 @@ impl ImageStore {
         let layers: Vec<Layer> = images.iter().flatten().cloned().collect();
         let once = layers.iter().filter(|layer| seen.insert(layer.digest));
         let once: Vec<Layer> = once.cloned().collect();
+        let repeated = self.shared.objects.repeated_bytes()?;
         let promised = self.shared.promises.bytes();
         let facts = match self.blobs() {
-            Some(blobs) => self.room_facts(&once, Some(&blobs), promised)?,
+            Some(blobs) => self.room_facts(&once, Some(&blobs), promised, repeated)?,
             // No layer is kept.
-            None => self.room_facts(&[], None, promised)?,
+            None => self.room_facts(&[], None, promised, repeated)?,
         };
         let packed = layers.iter().map(|layer| layer.size);
         let packed = packed.fold(0_u64, u64::saturating_add);
@@ -535,16 +556,22 @@ impl ImageStore {
         })
     }
 
-    /// Gives an image of the store a name, and takes the name from all others.
+    /// Gives an image of the store a name, and takes the name from all others. `named` is the digest of the document that the name points
+    /// to: the image is known by that index from now on, unless it is known by another one.
     pub(super) fn add_name(
         &self,
         mut image: PulledImage,
         name: &ImageReference,
+        named: Digest,
     ) -> Result<PulledImage, StoreError> {
         let _naming = self.naming();
         self.take_name(name, image.digest())?;
-        if image.record.names.insert(name.clone()) {
-            write(&image.directory, &image.record)?;
+        let record = &mut image.record;
+        let index = record.index.or(index_of(record.digest, named));
+        let is_known = record.index == index;
+        record.index = index;
+        if record.names.insert(name.clone()) || !is_known {
+            write(&image.directory, record)?;
         }
         Ok(image)
     }
@@ -555,6 +582,20 @@ impl ImageStore {
         let mut proofs = image.proofs();
         match proofs.add(proof) {
             true => kept_proofs::write(&image.directory, &proofs),
+            false => Ok(()),
+        }
+    }
+
+    /// Keeps signatures that came with an image, for rules of later.
+    pub(super) fn keep_unjudged(
+        &self,
+        image: &PulledImage,
+        newer: &Unjudged,
+    ) -> Result<(), StoreError> {
+        let _naming = self.naming();
+        let mut unjudged = image.unjudged();
+        match unjudged.add(newer) {
+            true => kept_proofs::write_unjudged(&image.directory, &unjudged),
             false => Ok(()),
         }
     }
@@ -592,6 +633,11 @@ impl ImageStore {
 fn disk_of(directory: &Path) -> Result<rustix::fs::StatVfs, StoreError> {
     rustix::fs::statvfs(directory)
         .map_err(|errno| failed("looking at the file system of", directory)(errno.into()))
+}
+
+/// The digest of the document that a name points to, if that is the image's index and not its manifest.
+fn index_of(image: Digest, named: Digest) -> Option<Digest> {
+    Some(named).filter(|&named| named != image)
 }
 
 /// The facts about an image that comes into the store.
@@ -633,6 +679,14 @@ impl Incoming {
         kept_proofs::write(&self.directory, &proofs)
     }
 
+    /// Keeps signatures that came with the image, for rules of later.
+    pub(super) fn keep_unjudged(&self, unjudged: &Unjudged) -> Result<(), StoreError> {
+        match unjudged.is_empty() {
+            true => Ok(()),
+            false => kept_proofs::write_unjudged(&self.directory, unjudged),
+        }
+    }
+
     /// Seals its files, and shares those that other images have already. To be called when all layers are unpacked, on a disk only.
     pub(super) fn seal(&mut self) -> Result<(), StoreError> {
         self.objects = sealed::seal(&self.directory, &self.store.shared.objects)?;
@@ -650,7 +704,7 @@ impl Incoming {
         let name = &image.name;
         let record = Record {
             digest: self.digest,
-            index: Some(image.named_digest).filter(|&named| named != self.digest),
+            index: index_of(self.digest, image.named_digest),
             names: BTreeSet::from([name.clone()]),
             config: image.config,
             download_bytes: image.download_bytes,
@@ -695,7 +749,7 @@ impl Incoming {
             tracing::warn!("files of {} are not shared: {error}", self.digest);
         }
         match self.store.get(self.digest) {
-            Some(image) => self.store.add_name(image, name),
+            Some(stored) => self.store.add_name(stored, name, image.named_digest),
             None => Err(StoreError::Unknown(self.digest)),
         }
     }

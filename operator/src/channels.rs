@@ -2,6 +2,7 @@
 //!
 //! A list is asked for at its interval, by the one process that has the lease; nodes are not asked. The status is written when it changes.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::{HeaderMap, Uri};
@@ -9,15 +10,18 @@ use instar_channel::{ChannelName, Date, LARGEST, LIST, List, Position, Release, 
 use instar_http_client::{Client, Proxies, Request, Trust};
 use instar_rollout::Seconds;
 use instar_values::PublicKey;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::api::{Channel, ChannelStatus};
+use crate::api::{Channel, ChannelRelease, ChannelStatus};
 use crate::cluster::Cluster;
 use crate::failure::Error;
+use crate::shown::{stamped, told};
 
 /// How often a list is read.
 const INTERVAL: Duration = Duration::from_secs(600);
@@ -33,13 +37,16 @@ const REDIRECTIONS: usize = 3;
 /// Keeps the status of a channel right until it is deleted.
 pub(crate) async fn keep(cluster: Cluster, name: String, wake: std::rc::Rc<Notify>) {
     while let Some(channel) = cluster.channel(&name) {
-        let known = channel.status.clone().unwrap_or_default();
+        let shown = channel.status.clone().unwrap_or_default();
+        let known = known(&channel, &shown);
         let looked = match timeout(LOOK, look(&channel, &known)).await {
             Ok(Ok(seen)) => seen,
             Ok(Err(why)) => failed(&known, why),
             Err(_) => failed(&known, format!("no answer within {} s", LOOK.as_secs())),
         };
-        if looked != known
+        let generation = channel.metadata.generation;
+        let looked = looked.stamped(&shown.conditions, generation, Timestamp::now());
+        if looked != shown
             && let Err(error) = show(&cluster, &name, &looked).await
         {
             eprintln!("channel {name}: {error}");
@@ -58,11 +65,62 @@ pub(crate) async fn keep(cluster: Cluster, name: String, wake: std::rc::Rc<Notif
     }
 }
 
+/// What a look came to: the status, and the reason of its condition.
+struct Looked {
+    status: ChannelStatus,
+    reason: &'static str,
+}
+
+/// The reason when the list is good.
+const READ: &str = "Read";
+
+impl Looked {
+    fn stamped(
+        self,
+        before: &[Condition],
+        generation: Option<i64>,
+        now: Timestamp,
+    ) -> ChannelStatus {
+        let mut status = self.status;
+        let is_ready = self.reason == READ;
+        let message = match is_ready {
+            true => "the list was read, and has a release",
+            false => &status.message,
+        };
+        let ready = told("Ready", is_ready, self.reason, message);
+        status.conditions = vec![stamped(ready, before, generation, now)];
+        status
+    }
+}
+
 /// What was known stays; it is told why nothing newer is.
-fn failed(known: &ChannelStatus, why: String) -> ChannelStatus {
-    ChannelStatus {
+fn failed(known: &ChannelStatus, why: String) -> Looked {
+    let status = ChannelStatus {
         message: why,
         ..known.clone()
+    };
+    let reason = "NotRead";
+    Looked { status, reason }
+}
+
+/// What is known of the list that the channel names now: of a list at another address or by another key, nothing that was seen of the one before.
+fn known(channel: &Channel, shown: &ChannelStatus) -> ChannelStatus {
+    let Ok(source) = Source::of(channel) else {
+        // What is wrong is told; the list of before was good.
+        return shown.clone();
+    };
+    let source = source.to_string();
+    let is_another = shown
+        .source
+        .as_ref()
+        .is_some_and(|before| *before != source);
+    let known = match is_another {
+        true => ChannelStatus::default(),
+        false => shown.clone(),
+    };
+    ChannelStatus {
+        source: Some(source),
+        ..known
     }
 }
 
@@ -72,25 +130,45 @@ fn interval(channel: &Channel) -> Duration {
     seconds.map_or(INTERVAL, |it| Duration::from_secs(it.0).max(SHORTEST))
 }
 
-async fn look(channel: &Channel, known: &ChannelStatus) -> Result<ChannelStatus, String> {
-    let spec = &channel.spec;
-    let name = spec.channel.clone().unwrap_or_else(|| channel.name_any());
-    let name: ChannelName = name.parse().map_err(|error| format!("channel: {error}"))?;
-    let key: PublicKey = spec
-        .public_key
-        .parse()
-        .map_err(|error| format!("publicKey: {error}"))?;
-    let base = format!("{}/{name}", spec.url.trim_end_matches('/'));
-    let client = client(spec.ca.as_deref());
-    let bytes = document(&client, &format!("{base}/{LIST}"), LARGEST).await?;
-    let signature = format!("{base}/{SIGNATURE}");
+/// Where a list is, and whose it is.
+struct Source {
+    name: ChannelName,
+    key: PublicKey,
+    address: String,
+}
+
+impl Source {
+    fn of(channel: &Channel) -> Result<Self, String> {
+        let spec = &channel.spec;
+        let name = spec.channel.clone().unwrap_or_else(|| channel.name_any());
+        let name: ChannelName = name.parse().map_err(|error| format!("channel: {error}"))?;
+        let key = spec.public_key.parse();
+        let key: PublicKey = key.map_err(|error| format!("publicKey: {error}"))?;
+        let address = format!("{}/{name}", spec.url.trim_end_matches('/'));
+        Ok(Self { name, key, address })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}", self.address, self.key.fingerprint())
+    }
+}
+
+async fn look(channel: &Channel, known: &ChannelStatus) -> Result<Looked, String> {
+    let source = Source::of(channel)?;
+    let client = client(channel.spec.ca.as_deref());
+    let bytes = document(&client, &format!("{}/{LIST}", source.address), LARGEST).await?;
+    let signature = format!("{}/{SIGNATURE}", source.address);
     let signature = document(&client, &signature, LARGEST_SIGNATURE).await?;
-    let list = instar_channel::open(&name, &key, &bytes, &signature);
+    let list = instar_channel::open(&source.name, &source.key, &bytes, &signature);
     let list = list.map_err(|error| error.to_string())?;
     let position = Position::after(position(known).as_ref(), &list, &bytes);
     let position = position.map_err(|error| error.to_string())?;
     let now = Date::from_seconds(instar_rollout_driver::now().0);
-    Ok(status(&list, &position, &spec.architecture, now))
+    let mut seen = status(&list, &position, &channel.spec.architecture, now);
+    seen.status.source = Some(source.to_string());
+    Ok(seen)
 }
 
 /// The newest list that was seen, as the status has it.
@@ -101,32 +179,57 @@ fn position(known: &ChannelStatus) -> Option<Position> {
     })
 }
 
-fn status(list: &List, position: &Position, architecture: &str, now: Date) -> ChannelStatus {
+fn status(list: &List, position: &Position, architecture: &str, now: Date) -> Looked {
     let expired = list.expires.filter(|expires| *expires < now);
-    let newest = match expired {
-        Some(_) => None,
-        None => newest(list, architecture),
+    let releases = match expired {
+        Some(_) => Vec::new(),
+        None => steps(list, architecture),
     };
-    ChannelStatus {
+    let newest = releases.first();
+    let (reason, message) = match (newest, expired) {
+        (Some(_), _) => (READ, String::new()),
+        (None, Some(expired)) => ("Expired", format!("the list has expired, on {expired}")),
+        (None, None) => {
+            let why = format!("the list has no release for {architecture}");
+            ("NoRelease", why)
+        }
+    };
+    let status = ChannelStatus {
         version: newest.map(|release| release.version.to_string()),
         image: newest.map(|release| release.pinned_image().to_string()),
         date: newest.map(|release| release.date.to_string()),
+        releases: releases.iter().map(|release| shown(release)).collect(),
         serial: Some(position.serial),
         list: Some(position.list.to_string()),
-        message: match (newest, expired) {
-            (Some(_), _) => String::new(),
-            (None, Some(expired)) => format!("the list has expired, on {expired}"),
-            (None, None) => format!("the list has no release for {architecture}"),
-        },
+        message,
+        ..ChannelStatus::default()
+    };
+    Looked { status, reason }
+}
+
+fn shown(release: &Release) -> ChannelRelease {
+    ChannelRelease {
+        version: release.version.to_string(),
+        image: release.pinned_image().to_string(),
+        upgrades_from: release.upgrades_from.as_ref().map(ToString::to_string),
     }
 }
 
-/// The newest release for all machines of this architecture that was not withdrawn.
-fn newest<'a>(list: &'a List, architecture: &str) -> Option<&'a Release> {
-    list.releases.iter().find(|release| {
+/// The releases for all machines of this architecture that were not withdrawn, the newest first, down to one that may follow every version: no
+/// node has to go over an older one.
+fn steps<'a>(list: &'a List, architecture: &str) -> Vec<&'a Release> {
+    let mut steps = Vec::new();
+    for release in &list.releases {
         let is_for_all = release.only_for.is_empty() && release.architecture == architecture;
-        is_for_all && release.withdrawn.is_none()
-    })
+        if !is_for_all || release.withdrawn.is_some() {
+            continue;
+        }
+        steps.push(release);
+        if release.upgrades_from.is_none() {
+            break;
+        }
+    }
+    steps
 }
 
 /// A client that believes this authority, and goes through the proxies of the environment.
@@ -167,7 +270,8 @@ async fn show(cluster: &Cluster, name: &str, status: &ChannelStatus) -> Result<(
     let api: Api<Channel> = Api::all(cluster.client.clone());
     let status = json!({"status": {
         "version": status.version, "image": status.image, "date": status.date, "serial": status.serial,
-        "list": status.list, "message": status.message,
+        "list": status.list, "message": status.message, "releases": status.releases, "source": status.source,
+        "conditions": status.conditions,
     }});
     let patched = api
         .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
@@ -214,17 +318,118 @@ mod tests {
         let good = list(json!({}), &releases);
         let late = list(json!({"expires": "2026-01-03T00:00:00Z"}), &releases);
         let now: Date = "2026-02-01T00:00:00Z".parse().unwrap();
-        for (list, architecture, version, message) in [
-            (&good, "amd64", Some("v0.2.0"), ""),
-            (&good, "arm64", Some("v0.2.1"), ""),
-            (&good, "riscv64", None, "no release for riscv64"),
-            (&late, "amd64", None, "has expired, on 2026-01-03"),
+        for (list, architecture, version, reason, message) in [
+            (&good, "amd64", Some("v0.2.0"), "Read", ""),
+            (&good, "arm64", Some("v0.2.1"), "Read", ""),
+            (
+                &good,
+                "riscv64",
+                None,
+                "NoRelease",
+                "no release for riscv64",
+            ),
+            (
+                &late,
+                "amd64",
+                None,
+                "Expired",
+                "has expired, on 2026-01-03",
+            ),
         ] {
             let position = Position::after(None, list, b"").unwrap();
-            let shown = status(list, &position, architecture, now);
+            let looked = status(list, &position, architecture, now);
+            let shown = looked.stamped(&[], None, Timestamp::UNIX_EPOCH);
+            let ready = (&shown.conditions[0].status, &*shown.conditions[0].reason);
+            let holds = if version.is_some() { "True" } else { "False" };
+            assert_eq!(ready, (&holds.to_owned(), reason), "{architecture}");
             assert_eq!(shown.version.as_deref(), version, "{architecture}");
             assert!(shown.message.contains(message), "{}", shown.message);
             assert_eq!(shown.image.is_some(), version.is_some());
+        }
+    }
+
+    #[test]
+    fn releases_are_shown_down_to_one_that_may_follow_all() {
+        let after = |version: &str| json!({"upgradesFrom": format!(">={version}")});
+        let mut withdrawn = after("v0.1.0");
+        withdrawn["withdrawn"] = json!("it burns");
+        let releases = [
+            release("v0.5.0", after("v0.4.0")),
+            release("v0.4.0", withdrawn),
+            release("v0.3.0", after("v0.2.0")),
+            release("v0.2.0", json!({})),
+            release("v0.1.0", json!({})),
+        ];
+        let list = list(json!({}), &releases);
+        let position = Position::after(None, &list, b"").unwrap();
+        let now: Date = "2026-02-01T00:00:00Z".parse().unwrap();
+        let shown = status(&list, &position, "amd64", now).status.releases;
+        let shown = shown
+            .iter()
+            .map(|it| (&*it.version, it.upgrades_from.as_deref()));
+        let expected = [
+            ("v0.5.0", Some(">=v0.4.0")),
+            ("v0.3.0", Some(">=v0.2.0")),
+            ("v0.2.0", None),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+    }
+
+    /// The key of an Ed25519 pair that nobody has: its last byte is this one.
+    fn key(last: u8) -> String {
+        use base64::Engine as _;
+        let mut der = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00".to_vec();
+        der.extend([7; 31]);
+        der.push(last);
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
+    }
+
+    fn channel(url: &str, channel: &str, key: &str) -> Channel {
+        let spec = json!({"url": url, "channel": channel, "publicKey": key});
+        Channel::new("stable", serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn an_edited_channel_begins_anew() {
+        let url = "https://channels.example";
+        let first = channel(url, "stable", &key(1));
+        let seen = ChannelStatus {
+            version: Some("v0.2.0".to_owned()),
+            image: Some("r/i:v0.2.0".to_owned()),
+            serial: Some(7),
+            source: Some(Source::of(&first).unwrap().to_string()),
+            ..ChannelStatus::default()
+        };
+        let older = ChannelStatus {
+            source: None,
+            ..seen.clone()
+        };
+        for (edited, shown, serial) in [
+            (&first, &seen, Some(7)),
+            (
+                &channel(&format!("{url}/"), "stable", &key(1)),
+                &seen,
+                Some(7),
+            ),
+            (&channel(url, "stable", &key(2)), &seen, None),
+            (&channel(url, "beta", &key(1)), &seen, None),
+            (
+                &channel("https://other.example", "stable", &key(1)),
+                &seen,
+                None,
+            ),
+            (&channel(url, "stable", "no key"), &seen, Some(7)),
+            // As an operator wrote it that knew no sources.
+            (&first, &older, Some(7)),
+        ] {
+            let known = known(edited, shown);
+            assert_eq!(known.serial, serial, "{:?}", edited.spec);
+            assert_eq!(
+                (known.version.is_some(), known.image.is_some()),
+                (serial.is_some(), serial.is_some())
+            );
+            assert!(known.source.is_some());
         }
     }
 }

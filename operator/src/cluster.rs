@@ -31,6 +31,8 @@ pub(crate) struct Cluster {
     pub(crate) recorder: Recorder,
     /// The client configuration for the nodes' APIs.
     pub(crate) talosconfig: Option<PathBuf>,
+    /// The namespace of the operator.
+    pub(crate) namespace: String,
     /// The node on which this process runs.
     pub(crate) own_node: Option<String>,
 }

@@ -2,12 +2,22 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
+/// The label of pods of the operator's own Deployment, and its value.
+const OWN: (&str, &str) = ("app.kubernetes.io/name", crate::manifest::NAME);
 /// Kubelet's own pods, which the API server shows a copy of.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Whether a pod has to leave its node. A DaemonSet's would be back at once, one of kubelet's own is not the API server's to move, and one that has
-/// ended holds nothing.
-pub(crate) fn has_to_go(pod: &Pod) -> bool {
+/// ended holds nothing. The operator's own stay, those in its `namespace`: on the only node that takes pods, nobody would be left who uncordons it.
+/// They come back with the node, and the other replica may drive meanwhile.
+pub(crate) fn has_to_go(pod: &Pod, namespace: &str) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    let is_named = labels
+        .and_then(|labels| labels.get(OWN.0))
+        .is_some_and(|name| name == OWN.1);
+    if is_named && pod.metadata.namespace.as_deref() == Some(namespace) {
+        return false;
+    }
     let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
     let annotations = pod.metadata.annotations.as_ref();
     let is_mirror = annotations.is_some_and(|it| it.contains_key(MIRROR));
@@ -35,6 +45,7 @@ mod tests {
     #[test]
     fn pods_that_cannot_or_need_not_go_stay() {
         let owner = |kind: &str, controller: bool| json!({"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "1", "controller": controller}]});
+        let own = |namespace: &str| json!({"namespace": namespace, "labels": {OWN.0: OWN.1}});
         for (metadata, phase, expected) in [
             (json!({}), "Running", true),
             (owner("ReplicaSet", true), "Running", true),
@@ -42,12 +53,14 @@ mod tests {
             (owner("DaemonSet", true), "Running", false),
             (owner("DaemonSet", false), "Running", true),
             (json!({"annotations": {MIRROR: "x"}}), "Running", false),
+            (own("instar-system"), "Running", false),
+            (own("default"), "Running", true),
             (json!({}), "Succeeded", false),
             (json!({}), "Failed", false),
         ] {
             let pod = json!({"metadata": metadata, "status": {"phase": phase}});
             let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
-            assert_eq!(has_to_go(&pod), expected, "{pod:?}");
+            assert_eq!(has_to_go(&pod, "instar-system"), expected, "{pod:?}");
         }
     }
 }

@@ -20,7 +20,7 @@
 //! - `lease`: who drives
 //! - `way`: the ways to clusters
 //! - `cluster_api`: another program of this package, which makes pools for Cluster API
-//! - pure parts: `rollouts` (when a new rollout begins), `shown` (record → status, conditions, NodeUpgrades), `policy` (Pool → the engine's
+//! - pure parts: `rollouts` (when a new rollout begins), `step` (which release of a channel comes next), `shown` (record → status, conditions, NodeUpgrades), `policy` (Pool → the engine's
 //!   policy), `node` (Node → what a rollout needs of it), `eviction` (which pods have to go)
 //! - `manifest`: definitions, rights and the deployment as YAML
 //! - `api`: the custom resources
@@ -53,6 +53,7 @@ mod rollouts;
 mod run;
 mod serve;
 mod shown;
+mod step;
 mod upgrade;
 mod way;
 

@@ -190,14 +190,13 @@ impl Machines for PoolNodes {
             Action::Return(_) => entry.before.clone(),
             Action::Prepare(_) | Action::Switch(_) => Some(record.target.clone()),
         };
-        let patience = record.policies.iter().map(|policy| policy.patience.0).min();
         let order = Order {
             cluster: self.cluster.clone(),
             pool: self.pool.clone(),
             node: name.as_str().to_owned(),
             action: action.clone(),
             to,
-            limit: Duration::from_secs(patience.unwrap_or(1800)),
+            limit: Duration::from_secs(record.patience_of(name).0),
             drain: self.drain,
         };
         self.answers.remove(name);

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::api::{Channel, NodeUpgrade, Pool};
 use crate::failure::Error;
 
-const NAME: &str = "instar-operator";
+/// The name of the Deployment, and of all that is its own.
+pub(crate) const NAME: &str = "instar-operator";
 /// The account whose tokens steer pools on the page, and its role.
 const PAGE: &str = "instar-operator-page";
 /// The ConfigMap with more variables of the environment, if there is one.

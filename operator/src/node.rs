@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use instar_values::Version;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::api::{API_ADDRESS, CORDONED_BY, HOLD, VERSION_LABEL};
@@ -47,12 +46,6 @@ impl NodeView {
             address: annotation(API_ADDRESS).or_else(|| internal.next().map(|it| it.address)),
             boot_id: info.boot_id,
         }
-    }
-
-    /// Whether it runs a newer version than this one, by its label.
-    pub(crate) fn is_newer_than(&self, version: &Version) -> bool {
-        let own = self.version.as_ref().and_then(|own| own.parse().ok());
-        own.is_some_and(|own: Version| own > *version)
     }
 
     /// What an answer of the node's API is remembered with: another value makes it old.

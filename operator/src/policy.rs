@@ -35,7 +35,7 @@ pub(crate) fn policy(spec: &PoolSpec) -> Result<Policy, String> {
     if policy.at_once.is_none() && policy.share.is_none() {
         policy.at_once = Some(std::num::NonZeroU32::MIN);
     }
-    drain_timeout(spec)?;
+    drain_timeout(spec, policy.patience)?;
     Ok(policy)
 }
 
@@ -70,18 +70,27 @@ pub(crate) fn wanted(spec: &PoolSpec) -> Result<Wanted, String> {
     }
 }
 
-/// How long pods have to go.
+/// How long pods have to go. The patience is for all of a node's upgrade: a drain that takes it up ends as a node that did not prove itself.
 ///
 /// # Errors
-/// It is no duration.
-pub(crate) fn drain_timeout(spec: &PoolSpec) -> Result<Duration, String> {
+/// It is no duration, or as long as the patience.
+pub(crate) fn drain_timeout(spec: &PoolSpec, patience: Seconds) -> Result<Duration, String> {
+    let patience = Duration::from_secs(patience.0);
     let Some(text) = &spec.drain.timeout else {
-        return Ok(DRAIN);
+        return Ok(DRAIN.min(patience / 2));
     };
     let seconds: Seconds = text
         .parse()
         .map_err(|error| format!("drain.timeout: {error}"))?;
-    Ok(Duration::from_secs(seconds.0))
+    let timeout = Duration::from_secs(seconds.0);
+    if timeout >= patience {
+        return Err(format!(
+            "drain.timeout: {seconds} is not less than policy.patience, {}, the time for the whole upgrade of a node: nothing would be left for \
+             the upgrade itself",
+            Seconds(patience.as_secs())
+        ));
+    }
+    Ok(timeout)
 }
 
 /// Whether pods that are left after the timeout are deleted.
@@ -149,9 +158,31 @@ mod tests {
                 "exactly one",
             ),
             (json!({"drain": {"timeout": "1"}}), "drain.timeout"),
+            (
+                json!({"drain": {"timeout": "30m"}}),
+                "drain.timeout: 30m is not less than policy.patience, 30m",
+            ),
+            (
+                json!({"drain": {"timeout": "10m"}, "policy": {"patience": "5m"}}),
+                "not less than policy.patience, 5m",
+            ),
         ] {
             let error = policy(&spec(changes.clone())).unwrap_err();
             assert!(error.contains(why), "{changes}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_drain_leaves_time_for_the_upgrade() {
+        for (changes, seconds) in [
+            (json!({}), 600),
+            (json!({"policy": {"patience": "5m"}}), 150),
+            (json!({"drain": {"timeout": "29m"}}), 1740),
+        ] {
+            let spec = spec(changes.clone());
+            let patience = policy(&spec).unwrap().patience;
+            let timeout = drain_timeout(&spec, patience).unwrap();
+            assert_eq!(timeout.as_secs(), seconds, "{changes}");
         }
     }
 

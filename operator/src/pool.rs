@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use instar_client::Failure;
-use instar_rollout::{MachineName, Phase, Policy, Record, Release};
+use instar_rollout::{MachineName, Phase, Policy, Record, Release, Step};
 use instar_rollout_driver::{Driver, Round, plan, target};
 use instar_values::Version;
 use jiff::Timestamp;
@@ -27,8 +27,9 @@ use crate::machines::PoolNodes;
 use crate::node::NodeView;
 use crate::policy::{self, Wanted};
 use crate::record_store::{Kept, RecordStore, record};
-use crate::rollouts::{self, Next};
+use crate::rollouts::{self, Next, Wishes};
 use crate::shown::{self, Invalid};
+use crate::step;
 use crate::upgrade::{Drain, uncordon};
 
 /// The pause between two rounds of a rollout that is under way, for what comes with time alone: windows, soaks, patience.
@@ -56,14 +57,14 @@ pub(crate) struct Keeper {
 struct Checked {
     image: String,
     /// The version of the image, if it is a channel's.
-    newest: Option<Version>,
+    version: Option<Version>,
     policy: Policy,
     nodes: Vec<NodeView>,
 }
 
 impl Checked {
     fn wanted<'a>(&'a self, known: Option<(&'a str, &Record)>) -> &'a str {
-        wanted(&self.image, self.newest.as_ref(), known)
+        wanted(&self.image, self.version.as_ref(), known)
     }
 }
 
@@ -123,8 +124,8 @@ impl Keeper {
 
     /// One step; returns the pause after which time alone may change something.
     async fn step(&mut self, pool: &Pool) -> Result<Option<Duration>, Error> {
-        let checked = self.check(pool);
         let mut kept = self.store.kept().await?;
+        let checked = self.check(pool, kept.record.as_ref());
         let mut waits = None;
         if let Ok(checked) = &checked {
             match self.renew(pool, checked, &kept).await? {
@@ -135,7 +136,7 @@ impl Keeper {
         let mut invalid = checked.as_ref().err().cloned();
         if kept.record.is_none() {
             if let Some(Wait::Refused(why)) = &waits {
-                invalid = Some(Invalid::new("ImageRefused", why.clone()));
+                invalid = Some(why.clone());
             }
             let wait = waits.as_ref().map(Wait::text);
             self.show(pool, invalid.as_ref(), wait.as_deref()).await?;
@@ -147,7 +148,7 @@ impl Keeper {
         let round = round.map_err(|failure| Error::Other(failure.chain()))?;
         self.uncordon_ended(&round.record).await;
         if let Some(Wait::Refused(why)) = &waits {
-            invalid = Some(Invalid::new("ImageRefused", why.clone()));
+            invalid = Some(why.clone());
         }
         let wait = waits.as_ref().map(Wait::text);
         let wait = wait.or_else(|| shown::waits(round.decision.reasons.iter()));
@@ -162,11 +163,11 @@ impl Keeper {
     }
 
     /// Whether the pool can be driven, and over which nodes.
-    fn check(&mut self, pool: &Pool) -> Result<Checked, Invalid> {
+    fn check(&mut self, pool: &Pool, record: Option<&Record>) -> Result<Checked, Invalid> {
         let bad = |reason: &'static str| move |why: String| Invalid::new(reason, why);
         let policy = policy::policy(&pool.spec).map_err(bad("BadPolicy"))?;
-        let (image, newest) = self.named(pool)?;
-        let timeout = policy::drain_timeout(&pool.spec).map_err(bad("BadPolicy"))?;
+        let timeout = policy::drain_timeout(&pool.spec, policy.patience);
+        let timeout = timeout.map_err(bad("BadPolicy"))?;
         let selector = selector(pool)?;
         let force = policy::is_forced(&pool.spec);
         let machines = self.driver.machines();
@@ -174,9 +175,8 @@ impl Keeper {
         machines.drain = Drain { timeout, force };
         let mut nodes = self.cluster.all_nodes();
         nodes.retain(|node| selector.matches(&node.labels));
-        if let Some(newest) = &newest {
-            nodes.retain(|node| !node.is_newer_than(newest));
-        }
+        let named = self.named(pool, &nodes, record)?;
+        nodes.retain(|node| named.is_for(node));
         for other in self.cluster.pools.state() {
             let Ok(selects) = selector_of_another(&other, &self.name) else {
                 continue;
@@ -191,33 +191,52 @@ impl Keeper {
                 return Err(Invalid::new("NodeConflict", why));
             }
         }
+        let (image, version) = match named {
+            Named::Image(image) => (image, None),
+            Named::Release(release) => (release.image, Some(release.version)),
+        };
         Ok(Checked {
             image,
-            newest,
+            version,
             policy,
             nodes,
         })
     }
 
-    /// The image that a pool names, and its version if it is a channel's.
-    fn named(&self, pool: &Pool) -> Result<(String, Option<Version>), Invalid> {
+    /// What a pool with these nodes and this record names.
+    fn named(
+        &self,
+        pool: &Pool,
+        nodes: &[NodeView],
+        record: Option<&Record>,
+    ) -> Result<Named, Invalid> {
         let bad = |why| Invalid::new("BadImage", why);
         match policy::wanted(&pool.spec).map_err(bad)? {
-            Wanted::Image(image) => Ok((image, None)),
-            Wanted::Channel(name) => self.of_channel(&name),
+            Wanted::Image(image) => Ok(Named::Image(image)),
+            Wanted::Channel(name) => self.of_channel(&name, nodes, record),
         }
     }
 
-    /// The newest release of a channel: its image and version.
-    fn of_channel(&self, name: &str) -> Result<(String, Option<Version>), Invalid> {
+    /// The release of a channel that comes next for these nodes.
+    fn of_channel(
+        &self,
+        name: &str,
+        nodes: &[NodeView],
+        record: Option<&Record>,
+    ) -> Result<Named, Invalid> {
         let none = |why: &str| Invalid::new("NoRelease", format!("channel {name}: {why}"));
         let channel = self.cluster.channel(name);
         let channel = channel.ok_or_else(|| none("there is none of this name"))?;
         let status = channel.status.clone().unwrap_or_default();
-        match (status.image, status.version.map(|it| it.parse())) {
-            (Some(image), Some(Ok(version))) => Ok((image, Some(version))),
-            _ if status.message.is_empty() => Err(none("its list was not read yet")),
-            _ => Err(none(&status.message)),
+        let steps = step::steps(&status);
+        let has_failed = |node: &NodeView, version: &Version| {
+            record.is_some_and(|record| is_left_behind(record, node, version))
+        };
+        match step::next(&steps, nodes, has_failed) {
+            Ok(Some(next)) => Ok(Named::Release(next.clone())),
+            Ok(None) if status.message.is_empty() => Err(none("its list was not read yet")),
+            Ok(None) => Err(none(&status.message)),
+            Err(why) => Err(none(&why)),
         }
     }
 
@@ -238,7 +257,7 @@ impl Keeper {
         }
         if checked.nodes.is_empty() {
             // All of them run a release that was withdrawn: it sends nobody back.
-            let runs_newer = checked.newest.is_some() && known.is_some();
+            let runs_newer = checked.version.is_some() && known.is_some();
             let wait = || Wait::For("no node fits the selector".to_owned());
             return Ok((!runs_newer).then(wait));
         }
@@ -246,6 +265,10 @@ impl Keeper {
             return Ok(Some(Wait::For(format!(
                 "pool {first} does not run its version yet"
             ))));
+        }
+        if let Err(bad) = rollouts::check(&checked.policy, &checked.nodes) {
+            let bad = Invalid::new("BadPolicy", format!("policy.waves: {bad}"));
+            return Ok(Some(Wait::Refused(bad)));
         }
         let release = match (next, before) {
             (Next::Again, Some((_, record))) => record.target.clone(),
@@ -262,6 +285,7 @@ impl Keeper {
         let rollout = Rollout {
             number,
             image: image.to_owned(),
+            approved_before: rollouts::approved_before(next, &pool.spec, rollout),
             ..Rollout::default()
         };
         let (target, nodes) = (&begun.target.version, begun.machines.len());
@@ -288,14 +312,16 @@ impl Keeper {
         let Some((status, rollout)) = status.and_then(|it| Some((it, it.rollout.as_ref()?))) else {
             return false;
         };
-        let Ok((image, newest)) = self.named(&pool) else {
+        let (Ok(Some(record)), Ok(selector)) = (record(status), selector(&pool)) else {
             return false;
         };
-        let Ok(Some(record)) = record(status) else {
+        let mut nodes = self.cluster.all_nodes();
+        nodes.retain(|node| selector.matches(&node.labels));
+        let Ok(named) = self.named(&pool, &nodes, Some(&record)) else {
             return false;
         };
         let known = Some((rollout.image.as_str(), &record));
-        let is_meant = wanted(&image, newest.as_ref(), known) == rollout.image;
+        let is_meant = named.wanted(known) == rollout.image;
         let mut conditions = status.conditions.iter();
         is_meant && conditions.any(|it| it.type_ == "Updated" && it.status == "True")
     }
@@ -325,7 +351,9 @@ impl Keeper {
         target(&checked.image, answers.iter()).map_err(|failure| {
             let why = failure.chain();
             match failure.kind() {
-                instar_client::FailureKind::Refused => Wait::Refused(why),
+                instar_client::FailureKind::Refused => {
+                    Wait::Refused(Invalid::new("ImageRefused", why))
+                }
                 _ => Wait::For(format!(
                     "no node could tell which version the image has: {why}"
                 )),
@@ -335,15 +363,25 @@ impl Keeper {
 
     /// Takes the wishes of the pool into the record. Without a valid pool nothing new begins.
     async fn take_in(&self, pool: &Pool, checked: &Result<Checked, Invalid>) -> Result<(), Error> {
+        let selector = selector(pool).unwrap_or_default();
+        let is_held = |name: &MachineName| {
+            let node = self.cluster.node(name.as_str());
+            node.is_none_or(|node| node.hold.is_some() || !selector.matches(&node.labels))
+        };
         let take_in = |kept: &mut Kept| {
-            let (Some(record), Some(rollout)) = (&mut kept.record, &kept.status.rollout) else {
+            let (Some(record), Some(rollout)) = (&mut kept.record, &mut kept.status.rollout) else {
                 return;
             };
             match checked {
                 Ok(checked) => {
                     let wanted = checked.wanted(Some((&rollout.image, &*record)));
-                    let is_meant = wanted == rollout.image;
-                    rollouts::take_in(record, &pool.spec, &checked.policy, is_meant);
+                    let wishes = Wishes {
+                        policy: &checked.policy,
+                        is_paused: pool.spec.paused,
+                        is_meant: wanted == rollout.image,
+                        approved: rollouts::approvals(&pool.spec, rollout),
+                    };
+                    rollouts::take_in(record, &wishes, &is_held);
                 }
                 Err(invalid) if !record.has_ended() => {
                     let why = format!("the pool is not valid: {}", invalid.message);
@@ -436,11 +474,13 @@ impl Keeper {
     async fn show_nodes(&mut self, pool: &Pool, round: &Round) -> Result<(), Error> {
         let kept = self.store.kept().await?;
         let number = kept.status.rollout.map_or(0, |rollout| rollout.number);
+        let now = Timestamp::now();
         for (machine, entry) in &round.record.machines {
             let reason = round.decision.reasons.get(machine);
-            let wanted = shown::node_upgrade(entry, reason);
             let name = format!("{}.{machine}.{number}", self.name);
             let shown = self.written.get(&name);
+            let before = shown.map_or(&[][..], |shown| &shown.conditions);
+            let wanted = shown::node_upgrade(entry, reason, before, now);
             if shown.is_some_and(|shown| !shown::differs(shown, &wanted)) {
                 continue;
             }
@@ -477,7 +517,7 @@ impl Keeper {
         // A field that is gone has to be named.
         let status = json!({"status": {
             "phase": wanted.phase, "reason": wanted.reason, "message": wanted.message,
-            "from": wanted.from, "began": wanted.began, "ended": wanted.ended,
+            "from": wanted.from, "began": wanted.began, "ended": wanted.ended, "conditions": wanted.conditions,
         }});
         let patch = Patch::Merge(status);
         let patched = api
@@ -536,33 +576,66 @@ impl Keeper {
 enum Wait {
     /// Something has to come first.
     For(String),
-    /// The nodes refuse the image.
-    Refused(String),
+    /// The nodes refuse the image, or the pool's policy makes no sense for its nodes.
+    Refused(Invalid),
 }
 
 impl Wait {
     fn text(&self) -> String {
         match self {
-            Self::For(why) | Self::Refused(why) => why.clone(),
+            Self::For(why) => why.clone(),
+            Self::Refused(why) => why.message.clone(),
         }
     }
 }
 
-/// The image that nodes are to run. While a rollout brings the newest release of the channel, it is the image that it was begun with.
+/// What a pool names.
+enum Named {
+    /// An image.
+    Image(String),
+    /// The release of its channel that comes next.
+    Release(step::Step),
+}
+
+impl Named {
+    /// Whether a node may be part of its rollout.
+    fn is_for(&self, node: &NodeView) -> bool {
+        match self {
+            Self::Image(_) => true,
+            Self::Release(release) => release.is_for(node),
+        }
+    }
+
+    fn wanted<'a>(&'a self, known: Option<(&'a str, &Record)>) -> &'a str {
+        match self {
+            Self::Image(image) => wanted(image, None, known),
+            Self::Release(release) => wanted(&release.image, Some(&release.version), known),
+        }
+    }
+}
+
+/// Whether a node has failed at this version, and the rollout was done without it.
+fn is_left_behind(record: &Record, node: &NodeView, version: &Version) -> bool {
+    let entry = record.machines.get(&MachineName::from(node.name.as_str()));
+    let has_failed = entry.is_some_and(|entry| matches!(entry.step, Step::Failed { .. }));
+    has_failed && record.phase == Phase::Done && is_of(&record.target, version)
+}
+
+/// The image that nodes are to run. While a rollout brings this version of the channel, it is the image that it was begun with.
 fn wanted<'a>(
     image: &'a str,
-    newest: Option<&Version>,
+    version: Option<&Version>,
     known: Option<(&'a str, &Record)>,
 ) -> &'a str {
-    match (newest, known) {
-        (Some(newest), Some((begun_with, record))) if is_of(&record.target, newest) => begun_with,
+    match (version, known) {
+        (Some(version), Some((begun_with, record))) if is_of(&record.target, version) => begun_with,
         _ => image,
     }
 }
 
 /// Whether a release has this version of a channel.
-fn is_of(release: &Release, newest: &Version) -> bool {
-    release.version.parse().as_ref() == Ok(newest)
+fn is_of(release: &Release, version: &Version) -> bool {
+    release.version.parse().as_ref() == Ok(version)
 }
 
 fn selector(pool: &Pool) -> Result<Selector, Invalid> {

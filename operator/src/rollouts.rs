@@ -7,14 +7,14 @@
 //!  anything else ───────────────────────────────────────────► the rollout that is there
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use instar_rollout::{
-    BadRollout, Command, MachineName, Member, Phase, Policy, Record, Release, Seconds, Select,
-    Step, Wave,
+    BadRollout, Command, Entry, MachineName, Member, Phase, Policy, Record, Release, Seconds,
+    Select, Step, Wave,
 };
 
-use crate::api::PoolSpec;
+use crate::api::{PoolSpec, Rollout};
 use crate::node::NodeView;
 
 /// What to do about a pool.
@@ -61,8 +61,23 @@ fn is_due(node: &NodeView, record: &Record) -> bool {
 /// The label, in a record alone, of nodes that this operator does not run on.
 const ELSEWHERE: &str = "operator=elsewhere";
 
-/// The policies of a rollout: the pool's, and that the operator's own node is the last one.
-fn policies(policy: &Policy) -> Vec<Policy> {
+/// The policies of a rollout: the pool's, and that the operator's own node is the last one, as long as there is another one to wait for: who is
+/// held and has not begun is not waited for.
+fn policies(
+    policy: &Policy,
+    machines: &BTreeMap<MachineName, Entry>,
+    is_held: impl Fn(&MachineName) -> bool,
+) -> Vec<Policy> {
+    let is_awaited = |(name, entry): (&MachineName, &Entry)| {
+        let is_before = matches!(
+            entry.step,
+            Step::Waiting | Step::Preparing { .. } | Step::Prepared
+        );
+        entry.labels.contains(ELSEWHERE) && !(is_before && is_held(name))
+    };
+    if !machines.iter().any(is_awaited) {
+        return vec![policy.clone()];
+    }
     let first = Wave {
         select: Select::Label(ELSEWHERE.to_owned()),
         soak: Seconds(0),
@@ -76,6 +91,40 @@ fn policies(policy: &Policy) -> Vec<Policy> {
     vec![policy.clone(), own_node_last]
 }
 
+/// The nodes as machines of a rollout.
+fn members(
+    policy: &Policy,
+    nodes: &[NodeView],
+    own_node: Option<&str>,
+) -> BTreeMap<MachineName, Member> {
+    // Labels that no wave asks for are not kept: a record has a size.
+    let wanted: Vec<&String> = policy.waves.iter().filter_map(label).collect();
+    let members = nodes.iter().map(|node| {
+        let labels = node.labels.iter();
+        let labels = labels.map(|(key, value)| format!("{key}={value}"));
+        let mut labels: BTreeSet<String> = labels.filter(|it| wanted.contains(&it)).collect();
+        if own_node != Some(node.name.as_str()) {
+            labels.insert(ELSEWHERE.to_owned());
+        }
+        let member = Member {
+            pool: String::new(),
+            labels,
+        };
+        (MachineName::from(node.name.as_str()), member)
+    });
+    members.collect()
+}
+
+/// Whether a rollout over these nodes could come to its end.
+pub(crate) fn check(policy: &Policy, nodes: &[NodeView]) -> Result<(), BadRollout> {
+    let none = Release {
+        version: String::new(),
+        digest: None,
+        image: None,
+    };
+    Record::begin(none, vec![policy.clone()], members(policy, nodes, None)).map(drop)
+}
+
 /// Begins a rollout of a version over these nodes. Nodes that failed at this very version before keep their failure, and are not tried again.
 pub(crate) fn begin(
     target: Release,
@@ -84,30 +133,16 @@ pub(crate) fn begin(
     own_node: Option<&str>,
     before: Option<&Record>,
 ) -> Result<Record, BadRollout> {
-    let members: BTreeMap<MachineName, Member> = nodes
-        .iter()
-        .map(|node| {
-            let labels = node
-                .labels
-                .iter()
-                .map(|(key, value)| format!("{key}={value}"));
-            let member = Member {
-                pool: String::new(),
-                labels: labels.collect(),
-            };
-            (MachineName::from(node.name.as_str()), member)
-        })
-        .collect();
-    // Labels that no wave asks for are not kept: a record has a size.
-    let wanted: Vec<&String> = policy.waves.iter().filter_map(label).collect();
-    let members = members.into_iter().map(|(name, mut member)| {
-        member.labels.retain(|label| wanted.contains(&label));
-        if own_node != Some(name.as_str()) {
-            member.labels.insert(ELSEWHERE.to_owned());
-        }
-        (name, member)
+    let mut record = Record::begin(
+        target,
+        vec![policy.clone()],
+        members(policy, nodes, own_node),
+    )?;
+    let held = nodes.iter().filter(|node| node.hold.is_some());
+    let held: Vec<&str> = held.map(|node| node.name.as_str()).collect();
+    record.policies = policies(policy, &record.machines, |name| {
+        held.contains(&name.as_str())
     });
-    let mut record = Record::begin(target, policies(policy), members.collect())?;
     let same = before.filter(|before| before.target.is(&record.target));
     for (name, entry) in same.into_iter().flat_map(|before| &before.machines) {
         if let (Step::Failed { .. }, Some(own)) = (&entry.step, record.machines.get_mut(name)) {
@@ -130,19 +165,28 @@ fn label(wave: &Wave) -> Option<&String> {
 const PAUSED: &str = "spec.paused is set";
 const NOT_MEANT: &str = "the pool names another image, whose rollout comes next";
 
-/// Takes what the pool says now into the record. `is_meant`: the pool still names the image of this rollout. Returns whether anything changed.
+/// What a pool says now.
+pub(crate) struct Wishes<'a> {
+    pub(crate) policy: &'a Policy,
+    /// The waves of this version that a person has approved.
+    pub(crate) approved: u32,
+    pub(crate) is_paused: bool,
+    /// Whether it still names the image of this rollout.
+    pub(crate) is_meant: bool,
+}
+
+/// Takes what the pool says now into the record. `is_held`: whether a node is left alone. Returns whether anything changed.
 pub(crate) fn take_in(
     record: &mut Record,
-    spec: &PoolSpec,
-    policy: &Policy,
-    is_meant: bool,
+    wishes: &Wishes<'_>,
+    is_held: impl Fn(&MachineName) -> bool,
 ) -> bool {
     let before = record.clone();
     if !record.has_ended() {
-        record.policies = policies(policy);
-        record.approved = spec.approved_waves as usize;
-        let is_over = !is_meant && record.phase == Phase::Rolling;
-        let paused = spec.paused.then_some(PAUSED);
+        record.policies = policies(wishes.policy, &record.machines, is_held);
+        record.approved = wishes.approved as usize;
+        let is_over = !wishes.is_meant && record.phase == Phase::Rolling;
+        let paused = wishes.is_paused.then_some(PAUSED);
         let paused = paused.or_else(|| is_over.then_some(NOT_MEANT));
         record.paused = paused.map(str::to_owned);
     }
@@ -151,6 +195,20 @@ pub(crate) fn take_in(
         record.revision += 1;
     }
     changed
+}
+
+/// What `spec.approvedWaves` was before a rollout. A rollout of the same version again has the approvals of the version.
+pub(crate) fn approved_before(next: Next, spec: &PoolSpec, rollout: Option<&Rollout>) -> u32 {
+    match (next, rollout) {
+        (Next::Again, Some(rollout)) => rollout.approved_before,
+        _ => spec.approved_waves,
+    }
+}
+
+/// The waves that a person has approved since then. Who sets the field lower counts on from there.
+pub(crate) fn approvals(spec: &PoolSpec, rollout: &mut Rollout) -> u32 {
+    rollout.approved_before = rollout.approved_before.min(spec.approved_waves);
+    spec.approved_waves - rollout.approved_before
 }
 
 /// The texts of the annotation with a person's command.
@@ -323,27 +381,95 @@ mod tests {
         assert_eq!(reason, &Reason::Wave(MachineName::from("n2")));
     }
 
+    fn wishes<'a>(policy: &'a Policy, is_paused: bool, is_meant: bool) -> Wishes<'a> {
+        Wishes {
+            policy,
+            approved: 2,
+            is_paused,
+            is_meant,
+        }
+    }
+
+    #[test]
+    fn an_own_node_waits_for_nobody_who_is_held() {
+        let nodes = [node("n1", "v1"), node("n2", "v1")];
+        let begun = |nodes: &[NodeView]| {
+            begin(release("v2"), &Policy::default(), nodes, Some("n1"), None).unwrap()
+        };
+        assert_eq!(begun(&nodes).policies.len(), 2);
+        assert_eq!(begun(&nodes[..1]).policies.len(), 1, "it is alone");
+        let mut record = begun(&nodes);
+        let policy = Policy::default();
+        let is_held = |name: &MachineName| name.as_str() == "n2";
+        take_in(&mut record, &wishes(&policy, false, true), is_held);
+        assert_eq!(record.policies.len(), 1);
+        let second = record.machines.get_mut(&MachineName::from("n2")).unwrap();
+        second.step = Step::Updated { at: Moment(1) };
+        take_in(&mut record, &wishes(&policy, false, true), is_held);
+        assert_eq!(record.policies.len(), 2, "it has to be well");
+    }
+
     #[test]
     fn a_pool_pauses_and_approves() {
         let mut record = record(&[node("n1", "v1")]);
-        let wish =
-            json!({"nodeSelector": {}, "image": "r/i:v2", "paused": true, "approvedWaves": 2});
-        let wish: PoolSpec = serde_json::from_value(wish).unwrap();
-        assert!(take_in(&mut record, &wish, &Policy::default(), true));
+        let policy = Policy::default();
+        let wishes = wishes(&policy, true, true);
+        assert!(take_in(&mut record, &wishes, |_| false));
         assert_eq!((record.paused.is_some(), record.approved), (true, 2));
-        assert!(!take_in(&mut record, &wish, &Policy::default(), true));
+        assert!(!take_in(&mut record, &wishes, |_| false));
+    }
+
+    #[test]
+    fn a_wave_that_selects_no_node_is_named() {
+        let canary = Wave {
+            select: Select::Label("canary=yes".to_owned()),
+            soak: Seconds(0),
+        };
+        let policy = Policy {
+            waves: vec![canary],
+            ..Policy::default()
+        };
+        let mut nodes = [node("n1", "v1"), node("n2", "v1")];
+        let why = check(&policy, &nodes).unwrap_err().to_string();
+        assert!(why.contains("wave 1 selects no machine"), "{why}");
+        let label = ("canary".to_owned(), "yes".to_owned());
+        nodes[1].labels.extend([label]);
+        assert_eq!(check(&policy, &nodes), Ok(()));
+    }
+
+    #[test]
+    fn an_approval_is_for_one_version() {
+        let spec = |approved: u32| -> PoolSpec {
+            let spec = json!({"nodeSelector": {}, "image": "r/i:v2", "approvedWaves": approved});
+            serde_json::from_value(spec).unwrap()
+        };
+        let mut old = Rollout::default();
+        assert_eq!(
+            approvals(&spec(2), &mut old),
+            2,
+            "as an older operator began it"
+        );
+        let begun = |next| Rollout {
+            approved_before: approved_before(next, &spec(2), Some(&old)),
+            ..Rollout::default()
+        };
+        assert_eq!(approvals(&spec(2), &mut begun(Next::Again)), 2);
+        let mut next = begun(Next::Another);
+        for (field, approved) in [(2, 0), (3, 1), (0, 0), (1, 1)] {
+            assert_eq!(approvals(&spec(field), &mut next), approved, "{field}");
+        }
     }
 
     #[test]
     fn nothing_new_begins_with_an_image_that_the_pool_names_no_more() {
         let mut record = record(&[node("n1", "v1"), node("n2", "v1")]);
-        let wish = json!({"nodeSelector": {}, "image": "r/i:v3"});
-        let wish: PoolSpec = serde_json::from_value(wish).unwrap();
-        assert!(take_in(&mut record, &wish, &Policy::default(), false));
+        let policy = Policy::default();
+        let wishes = wishes(&policy, false, false);
+        assert!(take_in(&mut record, &wishes, |_| false));
         assert_eq!(record.paused.as_deref(), Some(NOT_MEANT));
         // A person's way back goes on.
         record.phase = Phase::GoingBack { why: String::new() };
-        take_in(&mut record, &wish, &Policy::default(), false);
+        take_in(&mut record, &wishes, |_| false);
         assert_eq!(record.paused, None);
     }
 }

@@ -40,7 +40,7 @@ pub struct Options {
     /// os:upgrader.
     #[arg(long, env = "TALOSCONFIG")]
     talosconfig: Option<PathBuf>,
-    /// The namespace of the lease.
+    /// The namespace of the lease, and of the operator's own pods.
     #[arg(long, env = "POD_NAMESPACE", default_value = "instar-system")]
     namespace: String,
     /// This process's name in the lease; the host's name and the process id by default.
@@ -161,6 +161,7 @@ async fn watch(
             lease,
             recorder,
             talosconfig: options.talosconfig.clone(),
+            namespace: options.namespace.clone(),
             own_node: options.node.clone(),
         },
         wakers: Rc::default(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use instar_http_server::{Limits, accept, requests};
 use kube::ResourceExt;
@@ -23,6 +24,10 @@ const LIMITS: Limits = Limits {
 };
 /// Timeout for the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
+
+/// The format of the figures, without which Prometheus takes no page.
+const FIGURES: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// The pools as they are shown.
 #[derive(Clone, Default)]
@@ -59,16 +64,18 @@ pub(crate) async fn begin(
 }
 
 fn answer(path: &str, leads: bool, pools: &[(String, PoolStatus)]) -> Response<Full<Bytes>> {
-    let (status, text) = match path {
-        "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
-        "/metrics" => (StatusCode::OK, metrics(leads, pools)),
+    let (status, format, text) = match path {
+        "/healthz" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
+        "/metrics" => (StatusCode::OK, FIGURES, metrics(leads, pools)),
         _ => (
             StatusCode::NOT_FOUND,
+            TEXT,
             "there are /healthz and /metrics\n".to_owned(),
         ),
     };
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, format);
     response
 }
 
@@ -105,6 +112,21 @@ fn metrics(leads: bool, pools: &[(String, PoolStatus)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_answer_says_its_format() {
+        let figures = "text/plain; version=0.0.4; charset=utf-8";
+        let text = "text/plain; charset=utf-8";
+        for (path, status, format) in [
+            ("/metrics", 200, figures),
+            ("/healthz", 200, text),
+            ("/", 404, text),
+        ] {
+            let answer = answer(path, true, &[]);
+            assert_eq!(answer.status(), status, "{path}");
+            assert_eq!(answer.headers()[CONTENT_TYPE], format, "{path}");
+        }
+    }
 
     #[test]
     fn figures_are_those_of_the_pools() {

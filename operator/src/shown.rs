@@ -29,7 +29,7 @@ impl Invalid {
     }
 }
 
-fn told(
+pub(crate) fn told(
     type_: &'static str,
     holds: bool,
     reason: &'static str,
@@ -90,7 +90,13 @@ pub(crate) fn show(
         .collect();
 }
 
-fn stamped(told: Told, before: &[Condition], generation: Option<i64>, now: Timestamp) -> Condition {
+/// The condition with its time, which stays while its status stays.
+pub(crate) fn stamped(
+    told: Told,
+    before: &[Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
     let status = if told.holds { "True" } else { "False" };
     let same = before
         .iter()
@@ -174,8 +180,13 @@ pub(crate) fn waits<'a>(
     Some(format!("{name}: {reason}"))
 }
 
-/// What is shown of a machine.
-pub(crate) fn node_upgrade(entry: &Entry, reason: Option<&Reason>) -> NodeUpgradeStatus {
+/// What is shown of a machine. `before`: its conditions until now.
+pub(crate) fn node_upgrade(
+    entry: &Entry,
+    reason: Option<&Reason>,
+    before: &[Condition],
+    now: Timestamp,
+) -> NodeUpgradeStatus {
     let (phase, ended) = match &entry.step {
         Step::Waiting => ("Waiting", None),
         Step::Preparing { .. } => ("Preparing", None),
@@ -192,10 +203,22 @@ pub(crate) fn node_upgrade(entry: &Entry, reason: Option<&Reason>) -> NodeUpgrad
         Some(why) => why.to_owned(),
         None => reason.map(ToString::to_string).unwrap_or_default(),
     };
+    let is_complete = matches!(entry.step, Step::Updated { .. });
+    let has_failed = matches!(entry.step, Step::Failed { .. } | Step::Stuck { .. });
+    let failed = match has_failed {
+        true => told("Failed", true, phase, message.clone()),
+        false => told("Failed", false, "NoFailure", "the node has not failed"),
+    };
+    let conditions = [
+        told("Complete", is_complete, phase, message.clone()),
+        failed,
+    ];
+    let conditions = conditions.map(|it| stamped(it, before, None, now));
     NodeUpgradeStatus {
         phase: phase.to_owned(),
         reason: reason.map_or("Unknown", word).to_owned(),
         message,
+        conditions: conditions.into(),
         from: entry.before.as_ref().map(|before| before.version.clone()),
         began: entry.began.and_then(time),
         ended: ended.and_then(time),
@@ -204,9 +227,14 @@ pub(crate) fn node_upgrade(entry: &Entry, reason: Option<&Reason>) -> NodeUpgrad
 
 /// Whether what is shown of a node has to be written: the sentence alone, which counts others, does not matter.
 pub(crate) fn differs(shown: &NodeUpgradeStatus, wanted: &NodeUpgradeStatus) -> bool {
-    let essence = |status: &NodeUpgradeStatus| NodeUpgradeStatus {
-        message: String::new(),
-        ..status.clone()
+    let essence = |status: &NodeUpgradeStatus| {
+        let mut status = status.clone();
+        status.message.clear();
+        for condition in &mut status.conditions {
+            condition.message.clear();
+            condition.last_transition_time = Time(Timestamp::UNIX_EPOCH);
+        }
+        status
     };
     essence(shown) != essence(wanted)
 }
@@ -239,6 +267,7 @@ fn word(reason: &Reason) -> &'static str {
         Reason::Unprepared(_) => "OthersPrepare",
         Reason::Wave(_) => "EarlierWave",
         Reason::WaveUnwell(_) => "EarlierWaveUnwell",
+        Reason::Unproven(_) => "EarlierWaveUnproven",
         Reason::Soaks(_) => "Soaks",
         Reason::Pool(_) => "EarlierPool",
         Reason::Window(_) => "Window",
@@ -384,7 +413,7 @@ mod tests {
             why: "the moon is full".to_owned(),
         };
         let reason = Reason::Failed("the moon is full".to_owned());
-        let shown = node_upgrade(&entry, Some(&reason));
+        let shown = node_upgrade(&entry, Some(&reason), &[], Timestamp::UNIX_EPOCH);
         assert_eq!(
             (shown.phase.as_str(), shown.message.as_str()),
             ("Failed", "the moon is full")
@@ -402,12 +431,37 @@ mod tests {
                 most,
                 by_itself: None,
             };
-            node_upgrade(&entry, Some(&reason))
+            node_upgrade(&entry, Some(&reason), &[], Timestamp::UNIX_EPOCH)
         };
         assert!(!differs(&full(1), &full(2)));
         assert!(differs(
             &full(1),
-            &node_upgrade(&entry, Some(&Reason::Busy))
+            &node_upgrade(&entry, Some(&Reason::Busy), &[], Timestamp::UNIX_EPOCH)
         ));
+        let mut shown = full(1);
+        shown.conditions.clear();
+        assert!(differs(&shown, &full(1)), "as an older operator wrote it");
+    }
+
+    #[test]
+    fn conditions_of_a_node_upgrade_say_how_it_ended() {
+        let mut entry = record().machines.values().next().unwrap().clone();
+        let at = Moment(1);
+        let why = || "it burns".to_owned();
+        let failed = Step::Failed { at, why: why() };
+        for (step, complete, failure) in [
+            (Step::Waiting, "False/Waiting", "False/NoFailure"),
+            (Step::Updated { at }, "True/Updated", "False/NoFailure"),
+            (failed, "False/Failed", "True/Failed"),
+            (Step::Stuck { why: why() }, "False/Stuck", "True/Stuck"),
+            (Step::Returned { at }, "False/WentBack", "False/NoFailure"),
+        ] {
+            entry.step = step;
+            let shown = node_upgrade(&entry, None, &[], Timestamp::UNIX_EPOCH);
+            let told = shown.conditions.iter();
+            let told = told.map(|it| format!("{}={}/{}", it.type_, it.status, it.reason));
+            let expected = [format!("Complete={complete}"), format!("Failed={failure}")];
+            assert_eq!(told.collect::<Vec<_>>(), expected);
+        }
     }
 }

@@ -258,11 +258,11 @@ impl Order {
         Ok(listed
             .items
             .into_iter()
-            .filter(eviction::has_to_go)
+            .filter(|pod| eviction::has_to_go(pod, &self.cluster.namespace))
             .collect())
     }
 
-    /// Asks for the eviction of all pods that have to leave. Returns why one was refused.
+    /// Asks for the eviction of all pods that have to leave. Returns why one was refused; whatever the reason, it is asked again until the timeout.
     async fn evict_all(&self) -> Result<Option<String>, Failure> {
         let mut refused = None;
         for pod in self.left().await? {
@@ -276,12 +276,15 @@ impl Order {
             match evicted {
                 Ok(_) => self.log(&format!("evicted {}", eviction::name(&pod))),
                 Err(error) if code(&error) == Some(404) => {}
+                // A budget forbids it.
                 Err(kube::Error::Api(status)) if status.code == 429 => {
                     refused = Some(status.message.clone());
                 }
+                // It would begin the drain anew, with all of its time.
                 Err(error) => {
-                    let doing = format!("{} cannot be evicted", eviction::name(&pod));
-                    return Err(Error::calling(doing)(error).into());
+                    let why = format!("{} cannot be evicted: {error}", eviction::name(&pod));
+                    self.log(&why);
+                    refused = Some(why);
                 }
             }
         }

@@ -91,7 +91,8 @@ impl Record {
         Ok(())
     }
 
-    /// Their failures do not count any more: another one stops the rollout again.
+    /// Their failures do not count any more: another one stops the rollout again. That they have begun stays: one that failed by the time alone may
+    /// still come up with the version, and has to go back with the others.
     fn retry(&mut self) -> Result<(), Refused> {
         if self.failures() == 0 {
             return Err(Refused::NoFailure);
@@ -99,7 +100,6 @@ impl Record {
         for entry in self.machines.values_mut() {
             if matches!(entry.step, Step::Failed { .. }) {
                 entry.step = Step::Waiting;
-                entry.began = None;
             }
         }
         self.forgiven = 0;

@@ -115,12 +115,13 @@ impl Deciding<'_> {
 
     /// A machine that has not begun.
     fn before(&mut self, name: &MachineName) -> Reason {
+        if self.ahead.phase != Phase::Rolling {
+            // One that failed, and was to try again, may have to go back.
+            return self.back(name, Reason::Stopped);
+        }
         let Some(candidate) = self.candidate(name) else {
             return Reason::Stopped;
         };
-        if self.ahead.phase != Phase::Rolling {
-            return Reason::Stopped;
-        }
         if let Some(why) = &self.ahead.paused {
             return Reason::Paused(why.clone());
         }

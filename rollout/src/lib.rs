@@ -39,6 +39,7 @@ mod progress;
 mod reason;
 mod record;
 mod seconds;
+mod watched;
 
 pub use action::Action;
 pub use command::{Command, Refused};

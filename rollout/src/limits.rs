@@ -144,8 +144,17 @@ fn wave_before(
             return Some(Reason::Soaks(until));
         }
     }
-    let is_approved = policy.approval == Approval::None || own < candidate.record.approved;
-    (!is_approved).then_some(Reason::Approval(own + 1))
+    if policy.approval == Approval::Waves {
+        // A person's word stands for a proof.
+        let is_approved = own < candidate.record.approved;
+        return (!is_approved).then_some(Reason::Approval(own + 1));
+    }
+    let before = own.checked_sub(1)?;
+    let mut members = machines
+        .iter()
+        .filter(|(name, _)| of(*name) == Some(before));
+    let is_proven = members.any(|(_, entry)| !entry.step.is_before());
+    (!is_proven).then_some(Reason::Unproven(own))
 }
 
 /// The first machine without the image, if all must have it.

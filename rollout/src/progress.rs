@@ -141,7 +141,9 @@ impl Record {
             Phase::GoingBack { why: first } => {
                 for (name, entry) in &mut self.machines {
                     let is_held = hold(name, entry, facts).is_some();
-                    if matches!(entry.step, Step::Updated { .. }) && !is_held {
+                    let is_to_try_again = entry.step.is_before() && entry.began.is_some();
+                    let has_to = matches!(entry.step, Step::Updated { .. }) || is_to_try_again;
+                    if has_to && !is_held {
                         entry.step = Step::Stuck { why: why.clone() };
                     }
                 }

@@ -48,6 +48,8 @@ pub enum Reason {
     Wave(MachineName),
     /// A machine of a wave before it has the version, and is not ready now.
     WaveUnwell(MachineName),
+    /// No machine of the wave with this number, from 1, has begun: all are held, or there is none.
+    Unproven(usize),
     /// The wave before it has to run for a time yet.
     Soaks(Moment),
     /// A pool before its own is not done.
@@ -88,6 +90,7 @@ impl Reason {
             self,
             Reason::Paused(_)
                 | Reason::Approval(_)
+                | Reason::Unproven(_)
                 | Reason::Soaks(_)
                 | Reason::Window(_)
                 | Reason::Rate(_)
@@ -125,6 +128,10 @@ impl fmt::Display for Reason {
                     "waits for {name}, which has the version and is not ready"
                 )
             }
+            Reason::Unproven(wave) => write!(
+                f,
+                "wave {wave} has no machine that proves the version: all are held, or there is none; release one"
+            ),
             Reason::Soaks(until) => {
                 write!(
                     f,

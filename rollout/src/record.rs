@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, Member, Step, hold};
 use crate::machine::{Condition, Facts, MachineName, Release};
-use crate::policy::Policy;
+use crate::policy::{Policy, Select};
 use crate::seconds::{Moment, Seconds};
 
 /// The format of records that this version writes and reads.
@@ -46,6 +46,9 @@ pub struct Record {
     pub forgiven: usize,
     /// Since when nothing can go on because machines are not ready.
     pub stalled: Option<Moment>,
+    /// When a driver saved it last, by that driver's clock; none after the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_at: Option<Moment>,
     /// All machines.
     pub machines: BTreeMap<MachineName, Entry>,
 }
@@ -119,6 +122,16 @@ pub enum BadRollout {
     /// Pools that wait for each other.
     #[error("the order of pools is a circle: {0:?} waits for itself")]
     Circle(String),
+    /// A wave without machines: nothing would prove the version before the machines after it begin.
+    #[error(
+        "wave {wave} selects no machine: none that is left has the label {label}, and the machines after it would begin without a proof"
+    )]
+    EmptyWave {
+        /// Its number, from 1.
+        wave: usize,
+        /// What it selects by. Numbers and shares always find a machine.
+        label: String,
+    },
     /// A record of another version.
     #[error("the record has format {0}; this version reads format {FORMAT}")]
     Format(u32),
@@ -155,9 +168,11 @@ impl Record {
             approved: 0,
             forgiven: 0,
             stalled: None,
+            saved_at: None,
             machines: machines.collect(),
         };
         record.check()?;
+        record.check_waves()?;
         Ok(record)
     }
 
@@ -188,6 +203,31 @@ impl Record {
             Some(pool) => Err(BadRollout::Circle((*pool).to_owned())),
             None => Ok(()),
         }
+    }
+
+    /// Checks the waves at the beginning. Later a wave may well lose its machines.
+    fn check_waves(&self) -> Result<(), BadRollout> {
+        for policy in &self.policies {
+            let machines = self.machines.iter();
+            let machines: Vec<_> = machines.filter(|(_, entry)| policy.is_for(entry)).collect();
+            let waves = policy.waves_of(&machines);
+            let last = waves
+                .iter()
+                .map(|(_, wave)| *wave)
+                .max()
+                .unwrap_or_default();
+            for (number, wave) in policy.waves.iter().enumerate().take(last) {
+                if let Select::Label(label) = &wave.select
+                    && !waves.iter().any(|(_, of)| *of == number)
+                {
+                    return Err(BadRollout::EmptyWave {
+                        wave: number + 1,
+                        label: label.clone(),
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     fn waits_for_itself(&self, pool: &str) -> bool {
@@ -229,6 +269,12 @@ impl Record {
         self.machines.values().filter(failed).count()
     }
 
+    /// The time that a machine has for one action: the shortest one of the policies of its pool.
+    pub fn patience_of(&self, name: &MachineName) -> Seconds {
+        let entry = self.machines.get(name);
+        entry.map_or(Policy::default().patience, |entry| self.patience(entry))
+    }
+
     /// The shortest time that a policy gives to a machine.
     pub(crate) fn patience(&self, entry: &Entry) -> Seconds {
         let policies = self.policies.iter().filter(|policy| policy.is_for(entry));
@@ -240,11 +286,13 @@ impl Record {
     pub(crate) fn has_to_go_back(&self, name: &MachineName, entry: &Entry, facts: &Facts) -> bool {
         let runs_it = match entry.step {
             Step::Updated { .. } => true,
-            // Too late, but it may come up with the version after all.
-            Step::Failed { .. } => facts.get(name).is_none_or(|fact| {
-                fact.runs(&self.target)
-                    || matches!(fact.condition, Condition::Away(_) | Condition::Busy)
-            }),
+            // Too late, but it may come up with the version after all; also one that is to try again, and has not begun anew.
+            Step::Failed { .. } | Step::Waiting | Step::Preparing { .. } | Step::Prepared => {
+                facts.get(name).is_none_or(|fact| {
+                    fact.runs(&self.target)
+                        || matches!(fact.condition, Condition::Away(_) | Condition::Busy)
+                })
+            }
             _ => false,
         };
         runs_it && entry.began.is_some() && hold(name, entry, facts).is_none()

@@ -7,7 +7,7 @@
 //! ```text
 //!  driver   (Read ─►) Round: observe, decide, intend, save ─► Send ... Send     Learn     Die, Start, Overtake
 //!  machine  Up ─ Send ─► Changing ─ Finish (well | failed) ─► Up        Off ◄─► On
-//!  person   Pause, Resume, Abort, RollBack, Hold, Cordon
+//!  person   Pause, Resume, Retry, Abort, RollBack, Hold, Release, Cordon
 //!  time     Tick
 //! ```
 //!
@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use instar_rollout::{
     Action, Command, Condition, Fact, Facts, MachineName, Member, Moment, NotedFailure, OnFailure,
-    Phase, Policy, Record, Release, Report, Seconds, Select, Step, Wave, decide,
+    Phase, Policy, Reason, Record, Release, Report, Seconds, Select, Step, Wave, decide,
 };
 use stateright::{Checker, Model, Property};
 
@@ -51,6 +51,8 @@ struct Budgets {
     commands: u8,
     /// How many times a person resumes a halted rollout.
     resumes: u8,
+    /// How many times a person has machines that failed try again.
+    retries: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -256,6 +258,12 @@ impl State {
         self.machines.iter().filter(changes).count()
     }
 
+    fn waits_for_a_proof(&self) -> bool {
+        let decision = decide(&self.record, &self.facts(), self.now());
+        let mut reasons = decision.reasons.values();
+        reasons.any(|reason| matches!(reason, Reason::Unproven(_)))
+    }
+
     fn persons(&self, events: &mut Vec<Event>) {
         let is_open = !self.record.has_ended();
         if self.record.paused.is_some() && is_open {
@@ -264,10 +272,18 @@ impl State {
         if matches!(self.record.phase, Phase::Halted { .. }) && self.budgets.resumes > 0 {
             events.push(Event::Person(Command::Resume));
         }
+        let has_stopped = matches!(self.record.phase, Phase::Halted { .. } | Phase::Done);
+        if has_stopped && self.record.failures() > 0 && self.budgets.retries > 0 {
+            events.push(Event::Person(Command::Retry));
+        }
+        let first = self.machines.keys().next().unwrap().clone();
+        // Somebody notices some day that nothing goes on because all of a wave are held.
+        if self.record.machines[&first].hold.is_some() && self.waits_for_a_proof() {
+            events.push(Event::Person(Command::Release(first.clone())));
+        }
         if self.budgets.commands == 0 || !is_open {
             return;
         }
-        let first = self.machines.keys().next().unwrap().clone();
         let why = || "a person".to_owned();
         events.push(Event::Person(Command::Pause(why())));
         events.push(Event::Person(Command::Abort));
@@ -426,7 +442,11 @@ impl Model for Fleet {
                         state.budgets.resumes -= 1;
                         state.resumed += 1;
                     }
-                    Command::Resume => {}
+                    Command::Retry => {
+                        state.budgets.retries -= 1;
+                        state.resumed += 1;
+                    }
+                    Command::Resume | Command::Release(_) => {}
                     _ => state.budgets.commands -= 1,
                 }
                 state.record.command(command).ok()?;
@@ -525,6 +545,7 @@ const BUDGETS: Budgets = Budgets {
     ticks: 1,
     commands: 1,
     resumes: 1,
+    retries: 0,
 };
 
 /// Fails if some steps lead back to where they began: then "nothing more can happen" would not be the only way never to end. Returns the
@@ -622,6 +643,25 @@ fn two_at_once_and_a_halt() {
             budgets: Budgets {
                 ticks: 0,
                 failures: 2,
+                ..BUDGETS
+            },
+        },
+    );
+}
+
+/// The same with two machines, where a person has those that failed try again; one of them may only have been late.
+#[test]
+fn who_failed_tries_again() {
+    explore(
+        "two at once, who failed tries again",
+        Fleet {
+            machines: 2,
+            policy: policy(2, OnFailure::Halt),
+            lease: false,
+            budgets: Budgets {
+                ticks: 0,
+                resumes: 0,
+                retries: 1,
                 ..BUDGETS
             },
         },

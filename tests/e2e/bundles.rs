@@ -109,6 +109,8 @@ struct Story {
     bundles: Bundles,
     /// The rule that wants the owner's signature.
     rules: String,
+    /// The same for the next owner's.
+    later_rules: String,
     scratch: Scratch,
 }
 
@@ -119,17 +121,23 @@ async fn images_come_without_a_registry(scratch: Scratch) -> Outcome {
         an_unsigned_one_too(&story),
         an_upload_goes_on_where_it_was_cut_off(&story),
         a_container_starts_from_it(&story),
+        pulls_and_verifications_are_answered_from_it(&story),
         the_next_version_comes_from_it(&story),
         another_node_fetches_images_from_it(&story),
         a_caller_who_hangs_up_ends_no_import(&story),
         a_stick_is_taken_when_it_is_signed(&story),
         and_refused_when_it_is_not(&story),
+        the_key_of_a_later_rule_is_found_among_its_signatures(&story),
     ]
     .await
 }
 
-/// Starts a registry with images, of which the owner has signed all but `greeter:v3`.
-fn registry_with_images(scratch: &Scratch, owner: &Cosign) -> Result<Registry> {
+/// Starts a registry with images, of which the owner has signed all but `greeter:v3`, and the next owner the first one.
+fn registry_with_images(
+    scratch: &Scratch,
+    owner: &Cosign,
+    next_owner: &Cosign,
+) -> Result<Registry> {
     let registry = Registry::with_both_installers_without_kernel(scratch)?;
     push_greeter_edition(&registry, "one")?;
     greeter_image("two")?.push(&registry, GREETER, "v2")?;
@@ -137,13 +145,14 @@ fn registry_with_images(scratch: &Scratch, owner: &Cosign) -> Result<Registry> {
     for image in ["greeter:v1", "greeter:v2", NEXT_VERSION] {
         owner.sign(&registry, image)?;
     }
+    next_owner.sign(&registry, "greeter:v1")?;
     Ok(registry)
 }
 
 impl Bundles {
     /// Makes all bundles; then the registry is gone.
-    async fn make(scratch: &Scratch, owner: &Cosign) -> Result<Self> {
-        let registry = registry_with_images(scratch, owner)?;
+    async fn make(scratch: &Scratch, owner: &Cosign, next_owner: &Cosign) -> Result<Self> {
+        let registry = registry_with_images(scratch, owner, next_owner)?;
         let images = ["greeter:v1", NEXT_VERSION];
         Ok(Self {
             site: bundle(&registry, scratch, "site.bundle", &images).await?,
@@ -158,12 +167,14 @@ impl Bundles {
 impl Story {
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let owner = Cosign::new(scratch, "owner")?;
-        let bundles = Bundles::make(scratch, &owner).await?;
+        let next_owner = Cosign::new(scratch, "next-owner")?;
+        let bundles = Bundles::make(scratch, &owner, &next_owner).await?;
         let node = boot(scratch, &bundles.host, &owner).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
             rules: rules(&bundles.host, &owner)?,
+            later_rules: rules(&bundles.host, &next_owner)?,
             bundles,
             scratch: scratch.clone(),
         })
@@ -324,6 +335,23 @@ async fn a_container_starts_from_it(story: &Story) -> Outcome {
     story.node.wait_until_ready(PATIENCE).await
 }
 
+/// talosctl pulls an installer before it asks for the upgrade.
+async fn pulls_and_verifications_are_answered_from_it(story: &Story) -> Outcome {
+    for image in ["greeter:v1", NEXT_VERSION] {
+        let image = format!("{}/{image}", story.bundles.host);
+        let pulled = story.client.run(&["image", "pull", &image]).await?;
+        ensure!(pulled.code == Some(0), "{pulled:?}");
+        let said = story.client.run(&["image", "verify", &image]).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        let told = [&said.output, &said.complaint].map(String::as_str).concat();
+        ensure!(
+            told.contains("the image in the machine's store"),
+            "{said:?}"
+        );
+    }
+    Ok(())
+}
+
 async fn the_next_version_comes_from_it(story: &Story) -> Outcome {
     let image = format!("{}/{NEXT_VERSION}", story.bundles.host);
     let words = ["upgrade", "--image", &image, "--wait"];
@@ -414,5 +442,22 @@ async fn and_refused_when_it_is_not(story: &Story) -> Outcome {
     story.node.wait_for_line(line, PATIENCE)?;
     let images = story.client.run(&["get", "images"]).await?;
     ensure!(!images.output.contains("greeter:v3"), "{images:?}");
+    Ok(())
+}
+
+/// At the import no rule wanted it, and there is no registry that could be asked now.
+async fn the_key_of_a_later_rule_is_found_among_its_signatures(story: &Story) -> Outcome {
+    let pid = story.node.service_pid(GREETER).await?;
+    let patch = story.scratch.write("later.yaml", &story.later_rules)?;
+    let patch = format!("@{}", patch.display());
+    let words = ["patch", "machineconfig", "--patch", &patch];
+    let said = story.client.run(&words).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(!said.complaint.contains("ends"), "{said:?}");
+    story.node.wait_until_ready(PATIENCE).await?;
+    ensure!(
+        story.node.service_pid(GREETER).await? == pid,
+        "it has ended"
+    );
     Ok(())
 }

@@ -50,6 +50,7 @@ async fn a_machine_follows_its_channel(scratch: Scratch) -> Outcome {
         a_list_by_another_key_is_refused_and_told(&story),
         a_release_for_other_machines_is_not_taken(&story),
         a_release_is_fetched_and_waits_for_its_window(&story),
+        without_a_list_nothing_is_taken(&story),
         it_is_taken_in_its_window(&story),
         an_old_list_is_refused_and_told(&story),
     ]
@@ -238,6 +239,17 @@ async fn a_release_is_fetched_and_waits_for_its_window(story: &Story) -> Outcome
     Ok(())
 }
 
+/// The machine begins to follow anew, as after a restart: what it has noted of the release starts nothing.
+async fn without_a_list_nothing_is_taken(story: &Story) -> Outcome {
+    let list = story.channels.list("stable");
+    let good = fs::read(&list)?;
+    fs::remove_file(&list)?;
+    story.follow_with(OPEN).await?;
+    story.is("list", "v0.2.0").await?;
+    ensure!(story.node.version().await?.tag == "v0.1.0");
+    Ok(fs::write(list, good)?)
+}
+
 async fn it_is_taken_in_its_window(story: &Story) -> Outcome {
     story.follow_with(OPEN).await?;
     story.comes_to_run("v0.2.0").await?;
@@ -291,8 +303,11 @@ async fn a_candidate_is_promoted(story: &Story) -> Outcome {
     story.channels.publish(&["create", "beta"])?;
     story.add("beta", "v0.2.0", &[])?;
     story.is("current", "").await?;
-    let promote = ["promote", "v0.2.0", "--from", "beta", "--to", "stable"];
-    story.channels.publish(&promote)?;
+    let promote = |more: &[&str]| story.channels.promote("v0.2.0", "beta", "stable", more);
+    let refused = promote(&[]).err().context("it is not official")?;
+    let refused = format!("{refused:#}");
+    ensure!(refused.contains("not an official release"), "{refused}");
+    promote(&["--unofficial"])?;
     story.is("approval", "v0.2.0").await
 }
 

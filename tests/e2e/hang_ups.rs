@@ -75,7 +75,8 @@ async fn a_small_call_is_made_or_not(walk: &mut Walk, hung_up: usize) -> Outcome
 async fn a_config_is_staged_or_not(walk: &mut Walk) -> Outcome {
     walk.settle().await?;
     for name in ["walk-a", "walk-b", "walk-a"] {
-        let call = walk.apply(name, Mode::Staged, 300);
+        let mut call = walk.apply(name, Mode::Staged, 300);
+        call.after.settled = name.to_owned();
         walk.staged_configs.insert(name.to_owned());
         walk.hang_up(call).await?;
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use instar_tests::{
-    Greeter, Instarctl, Node, OciImage, Outcome, Registry, Scratch, Test, chapters,
+    Greeter, Instarctl, Node, OciImage, Outcome, Pushed, Registry, Scratch, Test, chapters,
     plan_with_greeter, push_greeter_edition, tests,
 };
 
@@ -22,6 +22,9 @@ struct Story {
     greeter: Greeter,
     /// The greeter's image in the store, as the greeter sees it.
     image: String,
+    /// Two images on the same base.
+    first: Pushed,
+    second: Pushed,
 }
 
 impl Story {
@@ -35,6 +38,8 @@ impl Story {
             client: Instarctl::of(&node, scratch)?,
             greeter: Greeter::of(&node)?,
             image: format!("data/lib/instar/images/{hex}/rootfs"),
+            first: push_on_base(&registry, "first")?,
+            second: push_on_base(&registry, "second")?,
             node,
             registry,
         })
@@ -52,26 +57,28 @@ impl Story {
     }
 }
 
+/// Pushes an image of a large layer that all have, and a small one of its own.
+fn push_on_base(registry: &Registry, name: &str) -> Result<Pushed> {
+    let base = vec![7; 3 << 20];
+    let image = OciImage::starting(&["/own"]).files(&[("base", &base)])?;
+    let image = image.files(&[("own", name.as_bytes())])?;
+    image.push(registry, name, "v1")
+}
+
 async fn a_store_on_a_disk_gives_back_what_it_took(scratch: Scratch) -> Outcome {
     let story = Story::begin(&scratch).await?;
     chapters![
         a_second_image_on_the_same_base_takes_only_what_differs(&story),
         a_changed_file_is_found_at_the_next_boot_and_healed_without_the_registry(&story),
+        a_pull_of_what_is_here_needs_no_registry(&story),
     ]
     .await
 }
 
 /// The registry loses the base after the first pull.
 async fn a_second_image_on_the_same_base_takes_only_what_differs(story: &Story) -> Outcome {
-    let base = vec![7; 3 << 20];
-    let image = |own: &[u8]| {
-        let image = OciImage::starting(&["/own"]).files(&[("base", &base)])?;
-        image.files(&[("own", own)])
-    };
-    let first = image(b"first")?.push(&story.registry, "first", "v1")?;
     story.pull("first:v1").await?;
-    image(b"second")?.push(&story.registry, "second", "v1")?;
-    let lost = first.layers.first().context("no layer")?;
+    let lost = story.first.layers.first().context("no layer")?;
     std::fs::remove_file(story.registry.blob_file(lost)?)?;
     story.pull("second:v1").await
 }
@@ -89,6 +96,16 @@ async fn a_changed_file_is_found_at_the_next_boot_and_healed_without_the_registr
     let edition = story.greeter.get("/read/edition")?;
     ensure!(edition == EDITION, "{edition}");
     the_log_tells_of_the_healing(story).await
+}
+
+/// The registry takes connections, and says nothing.
+async fn a_pull_of_what_is_here_needs_no_registry(story: &Story) -> Outcome {
+    story.pull("second:v1").await?;
+    let digest = &story.second.digest;
+    story.pull(&format!("second@{digest}")).await?;
+    let (log, told) = (story.log().await?, "its registry is away");
+    ensure!(log.contains(told), "no {told:?} in {log}");
+    Ok(())
 }
 
 async fn the_log_tells_of_the_healing(story: &Story) -> Outcome {

@@ -5,13 +5,14 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use instar_qemu::{Bus, Drive, VmSpec};
 use instar_tests::{
-    ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, OciImage, Outcome, Registry, Scratch,
-    Test, chapters, tests, uefi,
+    Channels, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, OciImage, Outcome,
+    Registry, Scratch, Test, chapters, tests, uefi,
 };
 
 pub(crate) use instar_tests::INSTALLER;
 
 use crate::PATIENCE;
+use crate::channel::shut;
 
 /// A free port for a test's own service.
 pub(crate) const OTHER_PORT: u16 = 8085;
@@ -64,7 +65,10 @@ pub(crate) async fn install_planned(
 
 async fn from_a_cd_to_its_disk_and_on_from_there(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let node = install(&scratch, &registry).await?;
+    let channels = Channels::serve(&scratch, &registry)?;
+    channels.publish(&["create", "stable"])?;
+    let follows = channels.document("stable", &shut()?)?;
+    let node = install_with(&scratch, &registry, move |it| it.document(&follows)).await?;
     let client = Instarctl::of(&node, &scratch)?;
     let image = |version: &str| registry.image_for_guest(&format!("{INSTALLER}:{version}"));
     chapters![
@@ -72,6 +76,7 @@ async fn from_a_cd_to_its_disk_and_on_from_there(scratch: Scratch) -> Outcome {
         an_upgrade_by_a_reboot_starts_the_other_version(&node, &client, &image("v0.2.0")),
         rollbacks_lead_back_and_there_again(&node, &client),
         a_soft_upgrade_does_not_reboot(&node, &client, &image("v0.1.0")),
+        a_channel_does_not_lead_to_what_was_left(&node, &client, &channels, &image("v0.2.0")),
         after_a_power_cut_the_upgrades_version_boots(node),
     ]
     .await
@@ -109,6 +114,24 @@ async fn rollbacks_lead_back_and_there_again(node: &Node, client: &Instarctl) ->
         node.wait_until_ready(PATIENCE).await?;
     }
     Ok(())
+}
+
+/// A person went back from it: the channel's offer does not lead there again.
+async fn a_channel_does_not_lead_to_what_was_left(
+    node: &Node,
+    client: &Instarctl,
+    channels: &Channels,
+    image: &str,
+) -> Outcome {
+    channels.add("stable", image, &[])?;
+    let held = async || {
+        client.run(&["follow", "check"]).await?;
+        let said = client.run(&["follow", "status", "-o", "json"]).await?;
+        let why = "a person went back from it to v0.1.0";
+        ensure!(said.output.contains(why), "{said:?}");
+        Ok(())
+    };
+    node.wait_until("v0.2.0 is held", PATIENCE, held).await
 }
 
 async fn a_soft_upgrade_does_not_reboot(node: &Node, client: &Instarctl, image: &str) -> Outcome {

@@ -32,7 +32,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         are_shown_as_running_by_every_answer,
-        have_whole_logs_without_a_disk
+        have_whole_logs_without_a_disk,
+        have_whole_logs_over_a_rollback,
     ]
 }
 
@@ -143,6 +144,44 @@ async fn without_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Resul
         .configure(move |config| {
             let image = format!("{host}/greeter:v1");
             config.registry(&host).container(COUNTER, &image, &counts())
+        })
+        .boot_until_ready(PATIENCE)
+        .await
+}
+
+/// The version on trial runs for as long as its gate waits, and takes the containers over; then it hands them back.
+async fn have_whole_logs_over_a_rollback(scratch: Scratch) -> Outcome {
+    let registry = registry(&scratch)?;
+    let node = with_a_gate_that_stays_shut(&scratch, &registry).await?;
+    let pid = node.service_pid(COUNTER).await?;
+    let counted = first_log(&node).await?;
+    let image = registry.installer_for_guest("v0.2.0");
+    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+    ensure!(followed.ending != Ending::Done, "{followed:#?}");
+    ensure!(node.version().await?.tag == "v0.1.0", "{followed:#?}");
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.service_pid(COUNTER).await? == pid, "it was not kept");
+    let now = whole_log(&node, counted.last + LINES_OF_A_TRIAL).await?;
+    println!("{counted:?} before the upgrade, {now:?} after its rollback");
+    ensure!(now.first <= counted.last, "lines are lost: {now:?}");
+    Ok(())
+}
+
+/// At two halves of 25 ms for each line, and with a gate of 10 s, the counter writes some 150; a slow machine fewer.
+const LINES_OF_A_TRIAL: u64 = 40;
+
+async fn with_a_gate_that_stays_shut(
+    scratch: &Scratch,
+    registry: &Registry,
+) -> anyhow::Result<Node> {
+    push_greeter(registry)?;
+    let host = registry.host_for_guest();
+    let gate = "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 20s\nprobes:\n  - name: nobody\n    tcp: {address: \"127.0.0.1:1\"}\n";
+    Node::plan(scratch, &ImageUnderTest::first()?)
+        .configure(move |config| {
+            let image = format!("{host}/greeter:v1");
+            let config = config.registry(&host).container(COUNTER, &image, &counts());
+            config.document(gate)
         })
         .boot_until_ready(PATIENCE)
         .await

@@ -1,6 +1,8 @@
 //! Upgrades in two steps, with newer clients: the node prepares a version while everything runs, and a reboot starts
 //! it, without a boot if the kernel is the same.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, ensure};
 use instar_api::machine::LifecycleServiceInstallRequest;
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
@@ -19,6 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
         a_reboot_starts_what_was_prepared_without_the_kernel,
         an_installed_machine_boots_what_was_prepared,
         a_staged_config_comes_with_the_version_that_a_reboot_starts,
+        a_forced_reboot_gives_no_container_its_time_to_end,
     ]
 }
 
@@ -450,4 +453,49 @@ async fn an_upgrade_takes_the_staged_config(renamed: &Renamed<'_>) -> Outcome {
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
     renamed.is_called("third").await
+}
+
+/// A container that takes ten minutes to end, and has as long as that.
+const STUBBORN: &str = "stubborn";
+const TIME_TO_END: &str =
+    "apiVersion: instar.dev/v1alpha1\nkind: ContainerStopConfig\nname: stubborn\ntimeout: 10m\n";
+
+async fn a_forced_reboot_gives_no_container_its_time_to_end(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let image = registry.image_for_guest("greeter:v1");
+    let plan = plan_with_greeter(&scratch, &registry, move |config| {
+        let stubborn = config.container(STUBBORN, &image, "args: [slow, \"600\"]\n");
+        stubborn.document(TIME_TO_END)
+    })?;
+    let node = plan.blank_disk()?.boot_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    chapters![
+        what_takes_its_time_is_killed(&node, &client),
+        what_is_ending_already_is_killed(&node, &client),
+    ]
+    .await
+}
+
+async fn what_takes_its_time_is_killed(node: &Node, client: &Instarctl) -> Outcome {
+    let (kernel, began) = (node.kernel_boot_id().await?, Instant::now());
+    let said = client.run(&["reboot", "--mode", "force"]).await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    ensure!(node.kernel_boot_id().await? != kernel, "it did not reboot");
+    ensure!(began.elapsed() < Duration::from_secs(300), "it waited");
+    let not_unmounted = "left to init's teardown";
+    ensure!(node.vm().console().matches(not_unmounted).count() == 0);
+    Ok(())
+}
+
+/// An operator's stop has begun: the container was told to end, and takes its time.
+async fn what_is_ending_already_is_killed(node: &Node, client: &Instarctl) -> Outcome {
+    node.wait_until_ready(PATIENCE).await?;
+    let _stop = client.follow(&["service", STUBBORN, "stop"])?;
+    node.wait_until("it is ending", PATIENCE, async || {
+        let said = client.run(&["service", STUBBORN]).await?;
+        ensure!(said.output.contains("Stopping"), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    what_takes_its_time_is_killed(node, client).await
 }

@@ -13,6 +13,8 @@ use crate::PATIENCE;
 
 const FIRST_PORT: u16 = 8080;
 const SECOND_PORT: u16 = 8081;
+/// The begin of a document whose list of names grows with each patch.
+const HOSTS: &str = "apiVersion: v1alpha1\nkind: StaticHostConfig\nname: 192.0.2.1\n";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![the_config_is_changed_while_the_machine_runs]
@@ -32,6 +34,7 @@ async fn the_config_is_changed_while_the_machine_runs(scratch: Scratch) -> Outco
         a_container_comes_and_the_other_one_is_not_touched(&story),
         a_container_goes(&story),
         a_staged_config_waits_for_the_next_boot(&story),
+        patches_of_a_staged_config_add_up(&story),
     ]
     .await
 }
@@ -234,5 +237,22 @@ async fn a_staged_config_waits_for_the_next_boot(story: &Story<'_>) -> Outcome {
         ensure!(said.output.contains(expected), "{said:?}");
     }
     ensure!(story.node.hostname().await? == "renamed");
+    Ok(())
+}
+
+/// The second patch begins with the config of the first one, which is not in force.
+async fn patches_of_a_staged_config_add_up(story: &Story<'_>) -> Outcome {
+    for name in ["first.example", "second.example"] {
+        let patch = format!("{HOSTS}hostnames: [{name}]\n");
+        let staged = ["patch", "mc", "persistent", "--mode", "staged", "-p"];
+        let said = story.client.run(&[&staged[..], &[&patch]].concat());
+        ensure!(said.await?.code == Some(0));
+    }
+    for (id, expected) in [("persistent", true), ("v1alpha1", false)] {
+        let said = story.client.run(&["get", "mc", id, "-o", "yaml"]).await?;
+        for part in ["hostname: staged", "first.example", "second.example"] {
+            ensure!(said.output.contains(part) == expected, "{part}: {said:?}");
+        }
+    }
     Ok(())
 }

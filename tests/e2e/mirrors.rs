@@ -1,9 +1,11 @@
-//! A machine that serves its images to another one, which has no registry: with TLS, by the certificate of its API.
+//! A machine that serves its images to another one, which has no registry: with TLS, by the certificate of its API. The rules of both want a
+//! signature, which the first one serves as well.
 
 use anyhow::{Result, ensure};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, ImageUnderTest, Instarctl, MachineConfig, Node,
-    Outcome, Registry, Said, Scratch, Test, chapters, push_greeter_edition, tests,
+    Cosign, GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, ImageUnderTest, Instarctl,
+    MachineConfig, Node, Outcome, Registry, Said, Scratch, Test, chapters, push_greeter_edition,
+    tests,
 };
 
 use crate::PATIENCE;
@@ -20,6 +22,8 @@ struct Story {
     node: Node,
     client: Instarctl,
     registry: Registry,
+    /// The document with the rule of both machines.
+    rules: String,
     scratch: Scratch,
 }
 
@@ -36,17 +40,21 @@ impl Story {
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let registry = Registry::start(scratch)?;
         push_greeter_edition(&registry, "one")?;
-        let host = registry.host_for_guest();
+        let owner = Cosign::new(scratch, "owner")?;
+        owner.sign(&registry, "greeter:v1")?;
+        let (host, rules) = (registry.host_for_guest(), wants(&owner.public_key()?));
+        let document = rules.clone();
         let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
         let plan = plan.forward(SERVED_PORT).configure(move |config| {
             let config = config.install_disk("/dev/vda").registry(&host);
-            config.extra_name(HOST_FOR_GUEST)
+            config.extra_name(HOST_FOR_GUEST).document(&document)
         });
         let node = plan.boot_until_ready(PATIENCE).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,
             registry,
+            rules,
             scratch: scratch.clone(),
         })
     }
@@ -56,6 +64,14 @@ impl Story {
         ensure!(said.code == Some(0), "{words:?}: {said:?}");
         Ok(said)
     }
+}
+
+/// A rule that wants a signature by this key for each image.
+fn wants(key: &str) -> String {
+    let key = key.trim_end().replace('\n', "\n        ");
+    format!(
+        "apiVersion: v1alpha1\nkind: ImageVerificationConfig\nrules:\n  - image: \"*\"\n    publicKey:\n      certificate: |\n        {key}\n"
+    )
 }
 
 /// From then on the registry takes connections and says nothing.
@@ -81,7 +97,8 @@ impl Story {
             "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: {host}\nendpoints:\n  - url: https://{mirror}\nskipFallback: true\n"
         );
         let config = MachineConfig::new(&identity).hostname("second");
-        let config = config.document(&mirrored).greeter(&host);
+        let config = config.document(&mirrored).document(&self.rules);
+        let config = config.greeter(&host);
         let config = config.registry_authority(&mirror, &identity.authority_certificate());
         Ok((config, identity))
     }

@@ -1,5 +1,6 @@
 //! A machine with only a blank disk: iPXE starts it, and it installs itself.
 
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,13 +11,19 @@ use instar_api::machine::{
 };
 use instar_qemu::VmSpec;
 use instar_tests::{
-    HttpServer, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
-    Scratch, Test, chapters, tests, uefi,
+    HttpServer, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
+    Registry, Scratch, Test, chapters, test_keys, tests, uefi,
 };
 use tonic::{Code, Status};
 
 use crate::PATIENCE;
 use crate::installed::INSTALLER;
+use crate::upgrade_trust::{SIGNATURE, trusting};
+
+/// The tag of the installer without its signature.
+const UNSIGNED: &str = "unsigned";
+/// A tag of a version that no image of the test has.
+const WRONG_TAG: &str = "v0.3.0";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -91,32 +98,52 @@ fn start_over_the_network(
 /// Makes the folder of an administrator: the release's files, and a script that names the config.
 fn network_folder(scratch: &Scratch, config: &str) -> Result<PathBuf> {
     let folder = scratch.join("pxe");
-    std::fs::create_dir(&folder)?;
-    for file in std::fs::read_dir(ImageUnderTest::first()?.network_folder())? {
+    fs::create_dir(&folder)?;
+    for file in fs::read_dir(ImageUnderTest::first()?.network_folder())? {
         let file = file?;
-        std::fs::copy(file.path(), folder.join(file.file_name()))?;
+        fs::copy(file.path(), folder.join(file.file_name()))?;
     }
     let script =
         format!("#!ipxe\ndhcp\nset instar-arguments instar.config={config}\nchain boot.ipxe\n");
-    std::fs::write(folder.join("autoexec.ipxe"), script)?;
+    fs::write(folder.join("autoexec.ipxe"), script)?;
     Ok(folder)
 }
 
 async fn a_machine_in_memory_is_installed_by_a_call(scratch: Scratch) -> Outcome {
     let registry = registry_with_installer(&scratch)?;
+    push_doubtful_installers(&registry)?;
     let image = |tag: &str| registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
     let web = HttpServer::start()?;
-    let node = start_over_the_network(&scratch, &web, |config| {
-        let config = config.registry(&registry.host_for_guest());
-        config.install_disk("/dev/vda")
-    })?;
+    let node = start_in_memory(&scratch, &web, &registry)?;
     chapters![
         no_other_disk_than_the_configs_is_taken(&node, &image("v0.1.0")),
         an_image_that_is_not_there_is_told_by_an_exit_code(&node, &image("none")),
+        what_an_upgrade_would_refuse_is_not_installed(&node, &image(UNSIGNED), &image(WRONG_TAG)),
+        an_image_of_the_store_needs_no_registry(&node, &scratch, &registry, &image("v0.1.0")),
         an_image_is_installed_once(&node, &image("v0.1.0")),
         a_reboot_starts_what_was_installed(&node, &scratch),
     ]
     .await
+}
+
+/// Starts a machine whose config names a disk and no image, and the builder's key.
+fn start_in_memory(scratch: &Scratch, web: &HttpServer, registry: &Registry) -> Result<Node> {
+    let builder = fs::read_to_string(test_keys()?.join("db.crt"))?;
+    start_over_the_network(scratch, web, |config| {
+        let config = config.registry(&registry.host_for_guest());
+        config
+            .install_disk("/dev/vda")
+            .document(&trusting(&[builder]))
+    })
+}
+
+/// Pushes the installer without its signature, and behind the tag of another version.
+fn push_doubtful_installers(registry: &Registry) -> Outcome {
+    let installer = || OciImage::read(&ImageUnderTest::first()?.installer());
+    let unsigned = installer()?.without_label(SIGNATURE);
+    unsigned.push(registry, INSTALLER, UNSIGNED)?;
+    installer()?.push(registry, INSTALLER, WRONG_TAG)?;
+    Ok(())
 }
 
 async fn no_other_disk_than_the_configs_is_taken(node: &Node, image: &str) -> Outcome {
@@ -133,6 +160,35 @@ async fn an_image_that_is_not_there_is_told_by_an_exit_code(node: &Node, image: 
     let told = install(node, image, "").await?;
     ensure!(told.exit_code == Some(7), "{told:?}");
     Ok(())
+}
+
+async fn what_an_upgrade_would_refuse_is_not_installed(
+    node: &Node,
+    unsigned: &str,
+    wrong_tag: &str,
+) -> Outcome {
+    for (image, words) in [
+        (unsigned, "UpgradeTrustConfig demands a signature"),
+        (wrong_tag, "the tag v0.3.0 says version 0.3.0"),
+    ] {
+        let told = install(node, image, "").await?;
+        ensure!(told.exit_code == Some(7), "{told:?}");
+        ensure!(told.lines.contains(words), "{told:?}");
+    }
+    Ok(())
+}
+
+/// From here on the registry takes connections, and says nothing.
+async fn an_image_of_the_store_needs_no_registry(
+    node: &Node,
+    scratch: &Scratch,
+    registry: &Registry,
+    image: &str,
+) -> Outcome {
+    let client = Instarctl::of(node, scratch)?;
+    let said = client.run(&["image", "pull", image]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    registry.freeze()
 }
 
 async fn an_image_is_installed_once(node: &Node, image: &str) -> Outcome {

@@ -64,6 +64,7 @@ async fn with_its_registry(story: &Story) -> Outcome {
         wrong_calls_pin_nothing(story),
         a_container_changes_without_its_registry(story),
         another_tool_reads_what_the_node_serves(story),
+        another_tool_lists_what_the_node_serves(story),
         what_is_not_served_cannot_be_had(story),
         it_is_gone_when_it_is_stopped(story),
     ]
@@ -295,20 +296,34 @@ async fn another_tool_reads_what_the_node_serves(story: &Story) -> Outcome {
         format!("docker://{served}/greeter:v2"),
         format!("dir:{}", story.scratch.join("copied").display()),
     );
-    skopeo_copies(&from, &to)?;
+    skopeo(&["copy", "--src-tls-verify=false", &from, &to])?;
     let manifest = std::fs::read(story.scratch.join("copied/manifest.json"))?;
     let digest = story.pin(&story.image("greeter:v2")).await?["digest"].clone();
     ensure!(digest == sha256_digest(&manifest), "not {digest}");
     Ok(())
 }
 
-fn skopeo_copies(from: &str, to: &str) -> Outcome {
-    let words = ["copy", "--src-tls-verify=false", from, to];
-    let copied = Command::new("skopeo").args(words).output();
-    let copied = copied.context("run skopeo (apt-get install skopeo)")?;
-    let complaint = String::from_utf8_lossy(&copied.stderr);
-    ensure!(copied.status.success(), "{complaint}");
+/// skopeo's inspection of an image asks for the list of tags too.
+async fn another_tool_lists_what_the_node_serves(story: &Story) -> Outcome {
+    let served = story.node.guest_port(SERVED_PORT)?;
+    let image = format!("docker://{served}/greeter:v2");
+    let shown = skopeo(&["inspect", "--tls-verify=false", &image])?;
+    ensure!(shown["Architecture"] == "amd64", "{shown:#}");
+    let repository = format!("docker://{served}/greeter");
+    let listed = skopeo(&["list-tags", "--tls-verify=false", &repository])?;
+    ensure!(listed["Tags"] == shown["RepoTags"], "{listed:#}");
+    let tags = listed["Tags"].as_array().context("no list")?;
+    ensure!(tags.iter().any(|tag| tag == "v2"), "{listed:#}");
     Ok(())
+}
+
+/// Runs skopeo; returns what it says, if that is JSON.
+fn skopeo(words: &[&str]) -> Result<Value> {
+    let said = Command::new("skopeo").args(words).output();
+    let said = said.context("run skopeo (apt-get install skopeo)")?;
+    let complaint = String::from_utf8_lossy(&said.stderr);
+    ensure!(said.status.success(), "{words:?}: {complaint}");
+    Ok(serde_json::from_slice(&said.stdout).unwrap_or_default())
 }
 
 async fn what_is_not_served_cannot_be_had(story: &Story) -> Outcome {

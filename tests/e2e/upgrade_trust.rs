@@ -14,7 +14,7 @@ use instar_tests::{
 use crate::PATIENCE;
 
 /// The label with the signature.
-const SIGNATURE: &str = "dev.instar.rootfs.signature";
+pub(crate) const SIGNATURE: &str = "dev.instar.rootfs.signature";
 /// The tag of v0.2.0 with the signature of v0.1.0.
 const BY_ANOTHER: &str = "signature-of-another";
 /// `instarctl`'s exit code.
@@ -95,7 +95,7 @@ fn registry_with_versions(scratch: &Scratch) -> Result<Registry> {
 }
 
 /// A key that signs the image, and one that signs nothing, as a document.
-fn trusting(keys: &[String]) -> String {
+pub(crate) fn trusting(keys: &[String]) -> String {
     let mut document =
         "apiVersion: instar.dev/v1alpha1\nkind: UpgradeTrustConfig\nkeys:\n".to_owned();
     for key in keys {

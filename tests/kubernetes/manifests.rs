@@ -12,6 +12,11 @@ pub(crate) fn server(image: &str) -> String {
     with_image(include_str!("manifests/server.yaml"), image)
 }
 
+/// The pod `pinned`.
+pub(crate) fn pinned(image: &str) -> String {
+    with_image(include_str!("manifests/pinned.yaml"), image)
+}
+
 /// The Deployments `answerer`, at the port 8080 of its node, and `beat`, at 8081.
 pub(crate) fn own_cluster(image: &str) -> String {
     with_image(include_str!("manifests/own_cluster.yaml"), image)

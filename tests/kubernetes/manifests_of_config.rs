@@ -21,6 +21,9 @@ const REFUSED: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NOTE}\n
 const COMPLAINT: &str = "ConfigMap NOTE of the manifest refused";
 /// CoreDNS in the commands of kubectl.
 const CORE_DNS: [&str; 3] = ["-n", "kube-system", "deployment/coredns"];
+/// The config that has kube-proxy, and the DaemonSet in the commands of kubectl.
+const KUBE_PROXY: &str = "proxy: {image: \"registry.k8s.io/kube-proxy:own\"}";
+const OF_OTHER_NODES: [&str; 3] = ["-n", "kube-system", "daemonset/kube-proxy"];
 /// The API server for pods, as no kube-proxy makes its service reachable here.
 const API_SERVER: [&str; 2] = [
     "KUBERNETES_SERVICE_HOST=10.0.2.15",
@@ -42,6 +45,7 @@ async fn a_cluster_has_what_its_config_has_for_it(scratch: Scratch) -> Outcome {
         core_dns_comes_with_its_image(&it),
         core_dns_is_available(&it),
         core_dns_answers(&it),
+        kube_proxy_is_for_other_nodes(&it),
     ]
     .await
 }
@@ -174,6 +178,22 @@ async fn core_dns_answers(It { node, own, .. }: &It) -> Outcome {
     node.wait_until("CoreDNS answers", PATIENCE, async || {
         let address = address_of(name, port)?;
         ensure!(address == Ipv4Addr::new(10, 96, 0, 1), "{address}");
+        Ok(())
+    })
+    .await
+}
+
+/// This node has its own, as a static pod, which no image here starts.
+async fn kube_proxy_is_for_other_nodes(It { host, node, own }: &It) -> Outcome {
+    let documents = [network_document(host)];
+    let config = host.config(node.identity(), "kubernetes:v1", &documents)?;
+    let config = config.replace("proxy: {disabled: true}", KUBE_PROXY);
+    own.apply_config(config).await?;
+    node.wait_until("its DaemonSet is there", PATIENCE, async || {
+        let shown = own.kubectl()?.get(&OF_OTHER_NODES)?;
+        let status = &shown["status"];
+        ensure!(status["observedGeneration"] == 1, "{status}");
+        ensure!(status["desiredNumberScheduled"] == 0, "{status}");
         Ok(())
     })
     .await

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Channels, Ending, ExtensionSource, Greeter, Node, Outcome, Scratch, Test, chapters,
+    Channels, Ending, ExtensionSource, Greeter, Node, Outcome, Scratch, Test, chapters, greeter_image,
     guest_program, push_extension_with, tests, upgrade_and_follow,
 };
 use serde_json::Value;
@@ -10,14 +10,17 @@ use serde_json::Value;
 use crate::PATIENCE;
 use crate::cluster::Cluster;
 use crate::kept::{Kept, Watch};
+use crate::manifests;
 use crate::operator::{Operator, apply, apply_text, it_is_told};
 use crate::shown::{
-    give_it_a_network, is_ready, os_image, run_pods, tell_time, wait_for_os,
+    give_it_a_network, is_ready, os_image, run_pods, tell_time, wait_for_os, wait_for_pods,
     wait_for_version_label, wait_until_ready,
 };
 
 /// The status of kubernetes-init, on the machine.
 const STATUS: &str = "/var/lib/instar/kubernetes/control/status.json";
+/// Whom containerd and kubelet believe, on the machine.
+const BELIEVED: &str = "/var/lib/instar/kubernetes/control/ca.pem";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -36,6 +39,8 @@ async fn joins_runs_pods_and_is_replaced_under_them(scratch: Scratch) -> Outcome
         it_is_ready_once_pods_have_a_network(&node, &cluster),
         pods_run_and_answer(&node, &cluster),
         pods_and_kubelet_are_told_of(&node, &scratch),
+        services_have_the_machines_variables_and_authorities(&node, &cluster, &scratch),
+        pods_have_pinned_images_without_their_registry(&node, &cluster, &scratch),
         the_os_is_upgraded_under_the_pods(&node, &cluster),
         kubernetes_is_replaced_under_the_pods(&node, &cluster, &scratch),
         a_broken_kubelet_is_gone_back_from(&node, &cluster, &scratch),
@@ -164,6 +169,8 @@ async fn pods_run_and_answer(node: &Node, cluster: &Cluster) -> Outcome {
 async fn pods_and_kubelet_are_told_of(node: &Node, scratch: &Scratch) -> Outcome {
     let operator = Operator::of(node, scratch)?;
     its_pods_are_listed(&operator).await?;
+    a_pods_sockets_are_found(&operator).await?;
+    kubernetes_has_a_first_process(&operator).await?;
     it_tells_what_they_use(&operator).await?;
     their_logs_are_read(&operator).await?;
     kubelet_says_what_it_does(&operator).await
@@ -177,6 +184,32 @@ async fn its_pods_are_listed(operator: &Operator<'_>) -> Outcome {
     for words in [&server[..], &["SANDBOX_READY", "CONTAINER_RUNNING"]].concat() {
         ensure!(said.output.contains(words), "{said:?}");
     }
+    Ok(())
+}
+
+/// By the network namespace of its sandbox.
+async fn a_pods_sockets_are_found(operator: &Operator<'_>) -> Outcome {
+    let said = operator.run(&["containers", "-k", "-o", "json"]).await?;
+    let listed: Value = serde_json::from_str(&said.output)?;
+    let pods = listed["containers"].as_array().context("no list")?;
+    let server = pods.iter().find(|it| it["id"] == "default/server");
+    let namespace = &server.context("no server")?["network_namespace"];
+    ensure!(namespace.as_str().is_some_and(|it| !it.is_empty()));
+    let netstat = ["netstat", "--listening", "--all-namespaces", "-o", "json"];
+    let shown: Value = serde_json::from_str(&operator.run(&netstat).await?.output)?;
+    let sockets = shown["sockets"].as_array().context("no sockets")?;
+    ensure!(sockets.iter().any(|it| it["namespace"] == *namespace));
+    Ok(())
+}
+
+/// It puts its processes into cgroups of its own, and none is in that of the container.
+async fn kubernetes_has_a_first_process(operator: &Operator<'_>) -> Outcome {
+    let said = operator.run(&["containers", "-o", "json"]).await?;
+    let listed: Value = serde_json::from_str(&said.output)?;
+    let containers = listed["containers"].as_array().context("no list")?;
+    let kubernetes = containers.iter().find(|it| it["id"] == "kubernetes");
+    let pid = &kubernetes.context("no kubernetes")?["pid"];
+    ensure!(pid.as_u64() > Some(0), "{listed:#}");
     Ok(())
 }
 
@@ -216,6 +249,74 @@ async fn kubelet_says_what_it_does(operator: &Operator<'_>) -> Outcome {
     Ok(())
 }
 
+/// containerd starts again with them, and no pod ends.
+async fn services_have_the_machines_variables_and_authorities(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+) -> Outcome {
+    let watch = Watch::start(node, cluster)?;
+    let authority = node.identity().authority_certificate();
+    let before = service(node, "containerd").await?;
+    let config = cluster.config_with(node.identity(), &[]);
+    apply_text(node, scratch, config + &variables_and_roots(&authority)).await?;
+    wait_for_another(node, "containerd", &before).await?;
+    ensure!(node.read(BELIEVED).await?.contains(authority.trim()));
+    let before = service(node, "containerd").await?;
+    apply(node, cluster, scratch, &[]).await?;
+    wait_for_another(node, "containerd", &before).await?;
+    wait_until_ready(node, cluster).await?;
+    watch.end().map(drop)
+}
+
+fn variables_and_roots(authority: &str) -> String {
+    let lines: String = authority
+        .lines()
+        .map(|line| format!("  {line}\n"))
+        .collect();
+    format!(
+        "---\napiVersion: v1alpha1\nkind: EnvironmentConfig\nvariables: {{no_proxy: example.org}}\n\
+         ---\napiVersion: v1alpha1\nkind: TrustedRootsConfig\nname: own\ncertificates: |\n{lines}"
+    )
+}
+
+/// Its registry has lost the name, so the node alone can tell what it means.
+async fn pods_have_pinned_images_without_their_registry(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+) -> Outcome {
+    greeter_image("pinned")?.push(&cluster.registry, "site/pinned", "v1")?;
+    let image = cluster.registry.image_for_guest("site/pinned:v1");
+    let config = cluster.config_with(node.identity(), &[]);
+    apply_text(node, scratch, config + &pin(&image)).await?;
+    let operator = Operator::of(node, scratch)?;
+    it_is_pinned(node, &operator, &image).await?;
+    cluster.registry.remove_tag("site/pinned", "v1")?;
+    let kubectl = cluster.plane.kubectl();
+    kubectl.apply("pinned", &manifests::pinned(&image))?;
+    wait_for_pods(node, cluster, &["pinned"]).await?;
+    kubectl.run(&["delete", "pod", "pinned", "--wait=false"])?;
+    apply(node, cluster, scratch, &[]).await
+}
+
+fn pin(image: &str) -> String {
+    format!(
+        "---\napiVersion: instar.dev/v1alpha1\nkind: ImagePinConfig\nimages: [\"{image}\"]\n"
+    )
+}
+
+async fn it_is_pinned(node: &Node, operator: &Operator<'_>, image: &str) -> Outcome {
+    let pinned = async || {
+        let said = operator.run(&["get", "pins"]).await?.output;
+        let mut lines = said.lines().filter(|line| line.contains(image));
+        ensure!(lines.any(|line| line.contains("pinned ")), "{said}");
+        Ok(())
+    };
+    node.wait_until("the image is pinned", PATIENCE, pinned)
+        .await
+}
+
 async fn the_os_is_upgraded_under_the_pods(node: &Node, cluster: &Cluster) -> Outcome {
     let watch = Watch::start(node, cluster)?;
     let kubelet = service(node, "kubelet").await?;
@@ -246,7 +347,7 @@ async fn kubernetes_is_replaced_under_the_pods(
     let mark = node.vm().console_mark()?;
     let kubernetes = ("kubernetes", ExtensionSource::Image(image));
     apply(node, cluster, scratch, &[kubernetes]).await?;
-    wait_for_another(node, &kubelet).await?;
+    wait_for_another(node, "kubelet", &kubelet).await?;
     wait_until_ready(node, cluster).await?;
     (node.vm()).wait_for_line_after(mark, "extensions, which are kept", PATIENCE)?;
     let now = service(node, "containerd").await?;
@@ -291,10 +392,10 @@ async fn an_extension_that_is_not_there_hurts_nothing(
     wait_until_ready(node, cluster).await
 }
 
-/// Waits until kubelet runs as another process.
-async fn wait_for_another(node: &Node, before: &Value) -> Outcome {
-    node.wait_until("kubelet has restarted", PATIENCE, async || {
-        let now = service(node, "kubelet").await?;
+/// Waits until a service runs as another process.
+async fn wait_for_another(node: &Node, name: &str, before: &Value) -> Outcome {
+    node.wait_until("it has restarted", PATIENCE, async || {
+        let now = service(node, name).await?;
         let runs = now["pid"].is_u64() && now["pid"] != before["pid"];
         ensure!(runs, "{before} became {now}");
         println!("{now}");

@@ -69,6 +69,8 @@ async fn one_pod_has_taken_its_place(node: &Node, cluster: &Cluster) -> Outcome 
     let ends = Greeter::of(node)?.get("/read/data/ends")?;
     println!("{ends}");
     ensure!(ends == "ended in order\n", "{ends}");
+    let of_machine = node.read("/var/mnt/database/ends").await?;
+    ensure!(of_machine == ends, "{of_machine}");
     let of_database = ["pods", "-l", "app=database"];
     let pods = cluster.plane.kubectl().get(&of_database)?;
     let pods = pods["items"].as_array().into_iter().flatten();

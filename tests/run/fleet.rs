@@ -157,9 +157,9 @@ impl Fleet {
         println!("{VERSION_AFTER} is promoted from beta to stable, for canaries");
         let image = self.registry.installer_for_guest(VERSION_AFTER);
         self.channels.add("beta", &image, &[])?;
-        let promote = ["promote", VERSION_AFTER, "--from", "beta", "--to", "stable"];
-        let promote = [&promote[..], &["--only-for", "canary=yes"]].concat();
-        self.channels.publish(&promote)?;
+        let canaries = ["--unofficial", "--only-for", "canary=yes"];
+        self.channels
+            .promote(VERSION_AFTER, "beta", "stable", &canaries)?;
         let ran = self.until(1, VERSION_AFTER).await?;
         self.picture("canary", &format!("runs {VERSION_AFTER}"))?;
         Ok(ran)

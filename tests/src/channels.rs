@@ -89,6 +89,13 @@ impl Channels {
         self.publish(&words)
     }
 
+    /// Promotes a release; its labels are read at the registry.
+    pub fn promote(&self, version: &str, from: &str, to: &str, more: &[&str]) -> Result<()> {
+        let registries = self.registries.display().to_string();
+        let what = ["promote", version, "--from", from, "--to", to];
+        self.publish(&[&what[..], &["--registries", &registries], more].concat())
+    }
+
     /// The file of a channel's list.
     pub fn list(&self, channel: &str) -> PathBuf {
         self.folder.join(channel).join("releases-v1.json")

@@ -180,10 +180,13 @@ impl TimeServer {
 }
 
 impl VolumeName {
+    /// The directory with all volumes, on the machine and in the container of Kubernetes.
+    pub const DIRECTORY: &str = "/var/mnt";
+
     /// The path of the volume, on the machine and in containers.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        Path::new("/var/mnt").join(&self.0)
+        Path::new(Self::DIRECTORY).join(&self.0)
     }
 }
 

@@ -29,9 +29,9 @@ pub struct ReleaseTag {
     has_v: bool,
 }
 
-/// A revision, and perhaps a build of it.
+/// A revision, and perhaps a build of it. In order, a revision comes before its builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Revision {
+pub(super) struct Revision {
     number: u64,
     build: Option<Build>,
 }
@@ -92,6 +92,12 @@ impl ReleaseTag {
             })
     }
 
+    /// Whether both name the same version and the same revision of it, or none: they differ at most in the build.
+    pub fn is_same_revision(&self, other: &Self) -> bool {
+        let number = |tag: &Self| tag.revision.map(|revision| revision.number);
+        self.version == other.version && number(self) == number(other)
+    }
+
     /// Compares the tag with the version label of the image behind it. What only one of both says is no contradiction: the tag `2.6` may
     /// lead to the version v2.6.2, and the tag `2.6.2-rev1` to a label that knows no revisions.
     ///
@@ -110,8 +116,8 @@ impl ReleaseTag {
         let same_numbers = self.version.iter().zip(&numbers).all(|(own, its)| own == its)
             // A fourth number is not in the label.
             && self.version.len() <= numbers.len();
-        // A pre-release comes before the version, and only one that is a revision in disguise is no pre-release.
-        if !same_numbers || (told.is_none() && label.is_pre_release()) {
+        // A pre-release comes before the version.
+        if !same_numbers || label.is_pre_release() {
             return contradiction(format!("version {}", Numbers(&self.version)));
         }
         let theirs = told.and_then(|told| told.revision);
@@ -148,38 +154,38 @@ fn parse(text: &str) -> Option<ReleaseTag> {
         Some(rest) => (true, rest),
         None => (false, text),
     };
-    let mut parts = text.split('-');
-    let version: Vec<u64> = parts
-        .next()?
-        .split('.')
-        .map(number)
-        .collect::<Option<_>>()?;
-    let revision = parts.next().map(|part| number(part.strip_prefix("rev")?));
-    let build = parts.next().map(|part| {
-        let (commit, rebuild) = part.strip_prefix('b')?.split_once('.')?;
-        Some(Build {
-            commit: number(commit)?,
-            rebuild: number(rebuild)?,
-        })
-    });
-    if parts.next().is_some() || !NUMBERS.contains(&version.len()) {
-        return None;
-    }
-    let revision = match revision {
-        None => None,
-        Some(number) => Some(Revision {
-            number: number?,
-            build: match build {
-                None => None,
-                Some(build) => Some(build?),
-            },
-        }),
+    let (version, revision) = match text.split_once('-') {
+        None => (text, None),
+        Some((version, revision)) => (version, Some(Revision::parse(revision)?)),
     };
-    Some(ReleaseTag {
+    let version: Vec<u64> = version.split('.').map(number).collect::<Option<_>>()?;
+    NUMBERS.contains(&version.len()).then_some(ReleaseTag {
         version,
         revision,
         has_v,
     })
+}
+
+impl Revision {
+    /// Reads what follows a version: `rev1` or `rev1-b5.1`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (revision, build) = match text.split_once('-') {
+            None => (text, None),
+            Some((revision, build)) => (revision, Some(Build::parse(build)?)),
+        };
+        let number = number(revision.strip_prefix("rev")?)?;
+        Some(Revision { number, build })
+    }
+}
+
+impl Build {
+    fn parse(text: &str) -> Option<Self> {
+        let (commit, rebuild) = text.strip_prefix('b')?.split_once('.')?;
+        Some(Build {
+            commit: number(commit)?,
+            rebuild: number(rebuild)?,
+        })
+    }
 }
 
 /// Parses a number in its one form: no sign, no zero in front.
@@ -328,6 +334,24 @@ mod tests {
             ("2.6.2-rev1-b5.1", "2.6.2", false),
         ] {
             assert_eq!(tag(one).pins(&tag(other)), expected, "{one} pins {other}");
+        }
+    }
+
+    #[test]
+    fn a_build_changes_no_revision() {
+        for (one, other, expected) in [
+            ("2.6.2", "v2.6.2", true),
+            ("2.6.2-rev1", "2.6.2-rev1-b5.1", true),
+            ("2.6.2-rev1-b5.1", "2.6.2-rev1-b5.2", true),
+            ("2.6.2-rev1", "2.6.2-rev2", false),
+            ("2.6.2-rev1-b5.1", "2.6.2-rev2-b5.1", false),
+            ("2.6.2", "2.6.2-rev1", false),
+            ("2.6.2-rev1", "2.6.3-rev1", false),
+            ("2.6", "2.6.0", false),
+        ] {
+            let (one, other) = (tag(one), tag(other));
+            assert_eq!(one.is_same_revision(&other), expected, "{one} {other}");
+            assert_eq!(other.is_same_revision(&one), expected, "{other} {one}");
         }
     }
 

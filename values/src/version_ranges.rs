@@ -6,7 +6,8 @@
 //! bound  = [ ">=" | ">" | "<=" | "<" | "=" ] version
 //! ```
 //!
-//! Versions are compared by semantic versioning, pre-releases too: `<v0.3.0` includes `v0.3.0-rc.1`, and `<v0.3.0-0` does not.
+//! Versions are compared by semantic versioning, pre-releases too: `<v0.3.0` includes `v0.3.0-rc.1`, and `<v0.3.0-0` does not. Revisions
+//! come after their version ([`Version`]): `>=v0.3.0` includes `v0.3.0-rev1`, and `<v0.3.0` and `<=v0.3.0` do not.
 //!
 //! The decision: `semver` compares versions, and the ranges are a type of our own. `semver::VersionReq` was the other choice; it has no
 //! alternatives, and it leaves out each pre-release whose numbers no bound names, so that a machine on `v0.2.0-rc.1` would not be in
@@ -160,7 +161,7 @@ mod tests {
         &'static [&'static str],
     );
 
-    const CASES: [Case; 9] = [
+    const CASES: [Case; 11] = [
         ("v0.5.1", &["v0.5.1"], &["v0.5.0", "v0.5.2", "v0.5.1-rc.1"]),
         ("=v0.5.1", &["v0.5.1"], &["v0.5.0"]),
         (
@@ -176,6 +177,16 @@ mod tests {
             ">=v0.1.0 <v0.3.0 || v0.5.1",
             &["v0.1.0", "v0.2.7", "v0.2.0-rc.1", "v0.5.1"],
             &["v0.0.1", "v0.3.0", "v0.4.0", "v0.5.0", "v0.5.2"],
+        ),
+        (
+            ">=v0.2.0 <v0.3.0",
+            &["v0.2.0-rev1", "v0.2.0-rev10-b5.1"],
+            &["v0.3.0-rev1", "v0.1.0-rev1"],
+        ),
+        (
+            "<=v0.2.0-rev9",
+            &["v0.2.0", "v0.2.0-rev9", "v0.2.0-rc.1"],
+            &["v0.2.0-rev10", "v0.2.0-rev9-b1.1", "v0.2.1-rc.1"],
         ),
         // A range may hold no version; none follows from it.
         (">v0.3.0 <v0.1.0", &[], &["v0.1.0", "v0.2.0", "v0.3.0"]),

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read as _;
 
 use super::*;
-use crate::{Group, OnMedium, find};
+use crate::{Group, OnMedium, find, has_bundle, remove_bundle};
 
 /// The digest of the usual bundle.
 const GOLDEN: &str = "db498a6d924ed8d1d5d4ba9acdc1d63d7ed27dd21a21f220c1339a3546564b4e";
@@ -109,6 +109,26 @@ fn a_writer_takes_only_the_content_that_belongs_there() {
     contents.directory(directory.path());
     let again = Writer::directory(directory.path(), &index, plan);
     assert!(again.is_err_and(|it| it.to_string().contains("holds a bundle already")));
+}
+
+/// A whole one, and what an interrupted run has left.
+#[test]
+fn a_bundle_is_removed_and_nothing_else() {
+    let contents = Contents::usual();
+    for lost in [None, Some("index.json"), Some("oci-layout")] {
+        let directory = tempfile::tempdir().unwrap();
+        let photo = directory.path().join("holiday.jpg");
+        fs::write(&photo, b"x").unwrap();
+        contents.directory(directory.path());
+        if let Some(lost) = lost {
+            fs::remove_file(directory.path().join(lost)).unwrap();
+        }
+        assert!(has_bundle(directory.path()));
+        remove_bundle(directory.path()).unwrap();
+        assert!(!has_bundle(directory.path()) && photo.exists());
+        // There is room for the next one.
+        contents.directory(directory.path());
+    }
 }
 
 #[test]

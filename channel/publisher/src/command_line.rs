@@ -30,11 +30,18 @@ pub(crate) struct Signing {
     pub(crate) expires_in: Option<Duration>,
 }
 
-/// Where images are read from.
+/// An image, and where it is read.
 #[derive(Debug, Args)]
 pub(crate) struct Source {
     /// The installer image, by the name by which machines pull it
     pub(crate) image: ImageReference,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// The place where an image is read.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
     /// Read the image from this OCI layout instead of its registry
     #[arg(long, value_name = "DIR")]
     pub(crate) layout: Option<PathBuf>,
@@ -76,7 +83,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         signing: Signing,
     },
-    /// Take a release of another channel over, with the same image
+    /// Take a release of another channel over, with the same image, if it is a candidate by its labels
     Promote {
         /// The release: its digest or version
         release: String,
@@ -86,9 +93,14 @@ pub(crate) enum Command {
         /// The channel that gets it
         #[arg(long)]
         to: ChannelName,
+        #[command(flatten)]
+        place: Place,
         /// Only machines with one of these labels go to it, such as canary=yes; "open" opens it to all
         #[arg(long, value_name = "LABEL", value_delimiter = ',')]
         only_for: Vec<Label>,
+        /// Take an image without the label of official releases
+        #[arg(long)]
+        unofficial: bool,
         #[command(flatten)]
         signing: Signing,
     },

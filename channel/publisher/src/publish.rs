@@ -27,22 +27,8 @@ pub(crate) fn run(path: &Path, command: &Command) -> anyhow::Result<()> {
                 Ok(change::add(list, release)?)
             })
         }
-        Command::Promote {
-            release,
-            from,
-            to,
-            only_for,
-            signing,
-        } => edit(path, to, signing, |folder, list| {
-            let from = folder.read(from)?;
-            let digest = find(&from, release)?;
-            Ok(change::promote(
-                list,
-                &from,
-                digest,
-                only_for.clone(),
-                now(),
-            )?)
+        Command::Promote { to, signing, .. } => edit(path, to, signing, |folder, list| {
+            promote(folder, list, command)
         }),
         Command::Open {
             channel,
@@ -129,7 +115,7 @@ fn release(channel: &ChannelName, source: &Source, command: &Command) -> anyhow:
     else {
         anyhow::bail!("only `add` makes a release");
     };
-    let found = sources::find(source)?;
+    let found = sources::find(&source.image, &source.place)?;
     let offer = Offer {
         image: source.image.clone(),
         digest: found.digest,
@@ -142,10 +128,48 @@ fn release(channel: &ChannelName, source: &Source, command: &Command) -> anyhow:
     release.with_context(|| format!("{} is no candidate for {channel}", source.image))
 }
 
+/// Takes a release over. Its image's labels are read once more: a list has none, and they say whether it is a candidate for the other channel.
+fn promote(folder: &Folder, list: &mut List, command: &Command) -> anyhow::Result<()> {
+    let Command::Promote {
+        release,
+        from,
+        place,
+        only_for,
+        unofficial,
+        ..
+    } = command
+    else {
+        anyhow::bail!("only `promote` takes a release over");
+    };
+    let from = folder.read(from)?;
+    let release = find(&from, release)?;
+    let (version, image) = (&release.version, release.pinned_image());
+    let found = sources::find(&image, place)
+        .with_context(|| format!("the labels of {version} cannot be read"))?;
+    ensure!(
+        found.digest == release.digest,
+        "the layout has the image {}, and {version} is {image}",
+        found.digest
+    );
+    let offer = Offer {
+        image: release.image.clone(),
+        digest: release.digest,
+        labels: &found.labels,
+        only_for: only_for.clone(),
+        notes: release.notes.clone(),
+        unofficial: *unofficial,
+    };
+    change::promote(list, &from, offer, now())
+        .with_context(|| format!("{version} is not promoted to {}", list.channel))
+}
+
 /// Finds a release by its digest or its version.
-fn find(list: &List, named: &str) -> anyhow::Result<Digest> {
-    if let Ok(digest) = named.parse() {
-        return Ok(digest);
+fn find<'a>(list: &'a List, named: &str) -> anyhow::Result<&'a Release> {
+    if let Ok(digest) = named.parse::<Digest>() {
+        let mut found = list.releases.iter().filter(|it| it.digest == digest);
+        return found
+            .next()
+            .with_context(|| format!("{digest} is not in the channel {}", list.channel));
     }
     let version: Version = named.parse()?;
     let mut found = list.releases.iter().filter(|it| it.version == version);
@@ -156,7 +180,7 @@ fn find(list: &List, named: &str) -> anyhow::Result<Digest> {
         found.next().is_none(),
         "{version} is there for several architectures: name each by its digest"
     );
-    Ok(first.digest)
+    Ok(first)
 }
 
 fn prune(
@@ -234,4 +258,73 @@ fn show(path: &Path, channel: &ChannelName, key: Option<&Path>) -> anyhow::Resul
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::command_line::Arguments;
+    use clap::Parser as _;
+    use serde_json::{Value, json};
+
+    /// Writes an OCI layout with one image of these labels.
+    fn write_layout(layout: &Path, labels: &Value) {
+        let blobs = layout.join("blobs/sha256");
+        fs::create_dir_all(&blobs).unwrap();
+        let blob = |document: &Value| {
+            let bytes = document.to_string().into_bytes();
+            let digest = Digest::of(&bytes);
+            fs::write(blobs.join(digest.hex()), bytes).unwrap();
+            digest.to_string()
+        };
+        let config = blob(&json!({"config": {"Labels": labels}}));
+        let manifest = blob(&json!({"config": {"digest": config}}));
+        let index = json!({"manifests": [{"digest": manifest}]});
+        fs::write(layout.join("index.json"), index.to_string()).unwrap();
+    }
+
+    /// Runs `instar-channel` in a folder, with its own key.
+    fn says(folder: &Path, words: &str) -> Result<(), String> {
+        let place = folder.display();
+        let line = format!("instar-channel --folder {place} {words} --key {place}/key");
+        let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+        run(folder, &arguments.command).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn a_release_is_promoted_by_the_labels_of_its_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let (folder, layout) = (folder.path(), folder.path().join("layout"));
+        keys::make(&folder.join("key")).unwrap();
+        let labels = json!({
+            "dev.instar.version": "v0.3.0", "dev.instar.architecture": "amd64", "dev.instar.protocol": "1",
+            "dev.instar.channels": "beta,stable",
+        });
+        write_layout(&layout, &labels);
+        let read = format!("--layout {}", layout.display());
+        for channel in ["beta", "stable", "edge"] {
+            says(folder, &format!("create {channel}")).unwrap();
+        }
+        says(
+            folder,
+            &format!("add beta r.io/os:v0.3.0 --unofficial {read}"),
+        )
+        .unwrap();
+        let promote = |to: &str| {
+            says(
+                folder,
+                &format!("promote v0.3.0 --from beta --to {to} {read}"),
+            )
+        };
+        let refused = promote("stable").unwrap_err();
+        assert!(refused.contains("not an official release"), "{refused}");
+        let refused = promote("edge --unofficial").unwrap_err();
+        assert!(refused.contains("does not name this channel"), "{refused}");
+        promote("stable --unofficial").unwrap();
+        // Another image has other labels.
+        write_layout(&layout, &json!({"dev.instar.official": "true"}));
+        let refused = promote("edge").unwrap_err();
+        assert!(refused.contains("the layout has the image"), "{refused}");
+    }
 }

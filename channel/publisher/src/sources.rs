@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use instar_values::Digest;
+use instar_values::{Digest, ImageReference};
 use serde_json::Value;
 
-use crate::command_line::Source;
+use crate::command_line::Place;
 use crate::registries;
 
 /// An image, as far as a channel has to know it.
@@ -18,20 +18,22 @@ pub(crate) struct Found {
 }
 
 /// Finds an image.
-pub(crate) fn find(source: &Source) -> anyhow::Result<Found> {
-    match &source.layout {
+pub(crate) fn find(image: &ImageReference, place: &Place) -> anyhow::Result<Found> {
+    match &place.layout {
         Some(layout) => of_layout(layout),
-        None => at_registry(source),
+        None => at_registry(image, place),
     }
 }
 
-fn at_registry(source: &Source) -> anyhow::Result<Found> {
-    let client = registries::client(source.registries.as_deref())?;
+fn at_registry(named: &ImageReference, place: &Place) -> anyhow::Result<Found> {
+    let client = registries::client(place.registries.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let image = runtime.block_on(client.resolve(&source.image));
-    let image = image.with_context(|| format!("look {} up", source.image))?;
+    let image = runtime.block_on(client.resolve(named));
+    let image = image.with_context(|| {
+        format!("look {named} up; without its registry, --layout DIR reads it from an OCI layout")
+    })?;
     Ok(Found {
         digest: image.digest(),
         labels: image.labels().clone(),

@@ -193,6 +193,24 @@ fn a_withdrawal_the_floor_and_dates_decide() {
     ]);
 }
 
+/// The release in between was built after the newest one had come into the channel.
+#[test]
+fn the_date_of_a_release_of_the_channel_is_in_nobody_s_way() {
+    let list = list_of(&["v0.3.0", "v0.2.0"]);
+    let (own, other) = (release("v0.2.0").digest, Digest::of(b"mine"));
+    for (digest, goes_to) in [(own, Some("v0.3.0")), (other, None)] {
+        let (version, reasons) = chosen(
+            &list,
+            &Row {
+                digest: Some(digest),
+                created: Some(date(5000)),
+                ..MACHINE
+            },
+        );
+        assert_eq!(version.as_deref(), goes_to, "{reasons:?}");
+    }
+}
+
 #[test]
 fn labels_ranges_and_failures_decide() {
     check([

@@ -76,7 +76,7 @@ pub(crate) struct CreateBundle {
     /// File to write, or directory (an existing one, or a name that ends with a slash), such as a mounted stick
     #[arg(short = 'O', long = "to", value_name = "FILE|DIR")]
     pub(crate) to: PathBuf,
-    /// Replace an existing file
+    /// Replace an existing file, or the bundle in an existing directory
     #[arg(long)]
     pub(crate) force: bool,
 }

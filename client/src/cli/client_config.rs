@@ -26,5 +26,8 @@ pub(crate) enum Config {
         /// Validity of its certificate: seconds, or a number with a unit (12h)
         #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = duration)]
         crt_ttl: Duration,
+        /// Replace an existing file
+        #[arg(short, long)]
+        force: bool,
     },
 }

@@ -89,7 +89,7 @@ pub(crate) enum Command {
     },
     /// Power the node off
     Shutdown {
-        /// Power off at once, without stopping services
+        /// Power off at once: services have no time to end, they are killed. File systems are unmounted
         #[arg(long)]
         force: bool,
         #[command(flatten)]

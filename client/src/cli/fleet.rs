@@ -36,7 +36,7 @@ pub(crate) enum Fleet {
     ///
     /// Each node shows a request for its own key and names. It is signed on this computer and given back; the node refuses a certificate that
     /// is for another machine or by another authority. A node that clients cannot verify yet has to be named by the fingerprint on its console
-    /// (--cert-fingerprint), one without a machine config also with --insecure.
+    /// (--cert-fingerprint), one without a machine config also with --insecure. A node that is away keeps no other one from its certificate.
     Sign(FleetSign),
     /// Replace the authority of all nodes by a new one, or go on where that was interrupted
     ///

@@ -47,7 +47,7 @@ pub(crate) enum Image {
         /// The image
         image: String,
     },
-    /// Serve images of the node as a read-only registry for a while, over HTTP without TLS; "get registries" shows it
+    /// Serve images of the node as a read-only registry for a while, over HTTP or with --tls over HTTPS; "get registries" shows it
     Serve {
         /// Where to listen
         #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5000")]

@@ -71,7 +71,7 @@ pub(crate) enum RebootMode {
     Default,
     /// Through the firmware
     Powercycle,
-    /// At once, without stopping services
+    /// At once: services have no time to end, they are killed. File systems are unmounted
     Force,
     /// By kexec, without firmware and boot loader, if the kernel allows it
     Kexec,
@@ -86,7 +86,7 @@ pub(crate) struct Reset {
     /// Reboot afterwards instead of powering off
     #[arg(long)]
     pub(crate) reboot: bool,
-    /// Stop services in order first; otherwise they are killed
+    /// Give services their time to end; otherwise they are killed
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub(crate) graceful: bool,
     #[command(flatten)]

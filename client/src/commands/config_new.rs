@@ -1,8 +1,6 @@
 //! `config new`: a client configuration from the node's authority.
 
-use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,14 +9,19 @@ use instar_client::Failure;
 
 use crate::cli::Global;
 use crate::output::print_bytes;
-use crate::target;
+use crate::{private_file, target};
 
 pub(super) async fn run(
     global: &Global,
     file: &Path,
     roles: Vec<String>,
     lifetime: Duration,
+    force: bool,
 ) -> Result<(), Failure> {
+    let is_stdout = file == Path::new("-");
+    if !is_stdout {
+        private_file::check_free(file, force)?;
+    }
     let node = target::one(global).await?;
     let request = GenerateClientConfigurationRequest {
         roles,
@@ -30,16 +33,10 @@ pub(super) async fn run(
         .await;
     let reply = reply.map_err(|status| node.explain("makes no client configuration", status))?;
     let made = node.only(reply.into_inner().messages)?;
-    if file == Path::new("-") {
+    if is_stdout {
         return print_bytes(&made.talosconfig);
     }
-    // The file holds a key: only its owner may read it, and it never replaces a file.
-    let written = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(file)
-        .and_then(|mut file| file.write_all(&made.talosconfig));
+    let written = private_file::create(file, force)?.write_all(&made.talosconfig);
     written.map_err(|error| Failure::io(format!("cannot write {}", file.display()), error))?;
     global.output.show(
         || format!("wrote {}", file.display()),

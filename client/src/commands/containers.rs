@@ -55,6 +55,7 @@ pub(super) async fn list(global: &Global, kubernetes: bool) -> Result<(), Failur
                         "image": container.image,
                         "pid": container.pid,
                         "status": container.status,
+                        "network_namespace": container.network_namespace,
                     })
                 };
                 json!({ "node": node.name(), "containers": containers.iter().map(container).collect::<Vec<_>>() })

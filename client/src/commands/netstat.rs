@@ -9,6 +9,10 @@ use crate::cli::{Global, Netstat};
 use crate::output::table;
 use crate::target;
 
+const COLUMNS: [&str; 8] = [
+    "NODE", "PROTO", "RECV-Q", "SEND-Q", "LOCAL", "REMOTE", "STATE", "PROGRAM",
+];
+
 pub(super) async fn run(global: &Global, arguments: &Netstat) -> Result<(), Failure> {
     for node in target::all(global).await? {
         let reply = node
@@ -19,13 +23,15 @@ pub(super) async fn run(global: &Global, arguments: &Netstat) -> Result<(), Fail
         let records = node.only(reply.into_inner().messages)?.connectrecord;
         global.output.show(
             || {
-                let rows: Vec<_> = records.iter().map(|record| row(node.name(), record)).collect();
-                table(
-                    &[
-                        "NODE", "PROTO", "RECV-Q", "SEND-Q", "LOCAL", "REMOTE", "STATE", "PROGRAM",
-                    ],
-                    &rows,
-                )
+                let mut rows: Vec<_> = records.iter().map(|record| row(node.name(), record)).collect();
+                let mut columns = COLUMNS.to_vec();
+                if arguments.all_namespaces {
+                    columns.push("NAMESPACE");
+                    for (row, record) in rows.iter_mut().zip(&records) {
+                        row.push(record.netns.clone());
+                    }
+                }
+                table(&columns, &rows)
             },
             || {
                 let record = |record: &ConnectRecord| {

@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use instar_config::ConfigErrors;
 use serde_json::Value;
 
 /// The line that begins a document.
 const MARK: &str = "---";
+/// Begins a text that was written without quotes and is a number or a truth value for the node, in a form that JSON does not keep: `0644`,
+/// `1.10`. Whoever writes the value writes the text without quotes again. Unicode leaves this character to programs: no text has it.
+pub(super) const PLAIN: char = '\u{fdd0}';
 
 /// A text split into its documents.
 #[derive(Debug)]
@@ -49,7 +53,12 @@ pub(super) enum Identity {
 
 impl Identity {
     pub(super) fn of(document: &Value) -> Self {
-        let text = |key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
+        let text = |key: &str| match bare(document.get(key)?.clone()) {
+            Value::String(text) => Some(text),
+            // A name of digits is a name.
+            number @ Value::Number(_) => Some(number.to_string()),
+            _ => None,
+        };
         match text("kind") {
             None => Identity::Main,
             Some(kind) => Identity::Kind {
@@ -75,7 +84,7 @@ impl fmt::Display for Identity {
 
 impl Documents {
     /// Splits a text. Nothing is lost: `to_string` returns the same text.
-    pub(super) fn parse(text: &str) -> Result<Self, serde_saphyr::Error> {
+    pub(super) fn parse(text: &str) -> Result<Self, ConfigErrors> {
         let mut pieces = vec![(false, String::new())];
         for line in text.split_inclusive('\n') {
             // Inside a document every line that could look like this is indented (YAML 1.2.2, 9.1.2).
@@ -165,17 +174,35 @@ impl fmt::Display for Documents {
     }
 }
 
-/// The value of a document; `off` and `yes` are text, as the node reads them.
-pub(super) fn value(text: &str) -> Result<Value, serde_saphyr::Error> {
-    let says_something = text
-        .lines()
-        .map(str::trim)
-        .any(|line| !line.is_empty() && !line.starts_with('#'));
-    if !says_something {
-        return Ok(Value::Null);
+/// The value of a document, as the node reads it: `off` and `yes` are text. What JSON would not give back as it was written is a text with
+/// the mark [`PLAIN`].
+pub(super) fn value(text: &str) -> Result<Value, ConfigErrors> {
+    instar_config::document_as_json(text, &|text, is_typed| match is_typed {
+        true => as_written(text),
+        false => text.into(),
+    })
+}
+
+fn as_written(text: &str) -> Value {
+    let read = serde_json::from_str::<Value>(text).ok();
+    let same = read.filter(|read| read.to_string() == text);
+    same.unwrap_or_else(|| format!("{PLAIN}{text}").into())
+}
+
+/// The value without marks, for readers that write nothing back.
+pub(super) fn bare(value: Value) -> Value {
+    match value {
+        Value::String(text) => match text.strip_prefix(PLAIN) {
+            Some(text) => text.into(),
+            None => Value::String(text),
+        },
+        Value::Array(items) => items.into_iter().map(bare).collect(),
+        Value::Object(map) => map
+            .into_iter()
+            .map(|(key, value)| (key, bare(value)))
+            .collect(),
+        other => other,
     }
-    let options = serde_saphyr::options! { strict_booleans: true };
-    serde_saphyr::from_str_with_options(text, options)
 }
 
 #[cfg(test)]
@@ -204,5 +231,13 @@ mod tests {
     fn words_are_not_truth_values() {
         let read = value("a: off\nb: true\nc: 5\n").unwrap();
         assert_eq!(read, serde_json::json!({"a": "off", "b": true, "c": 5}));
+    }
+
+    #[test]
+    fn documents_go_by_names_of_digits_too() {
+        let of = |name: &str| Identity::of(&value(&format!("kind: X\nname: {name}\n")).unwrap());
+        assert_ne!(of("5"), of("6"));
+        assert_ne!(of("07"), of("7"));
+        assert_eq!(of("07"), of("'07'"));
     }
 }

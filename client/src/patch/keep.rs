@@ -5,7 +5,7 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 use yaml_edit::{Document, Mapping, ScalarValue, Sequence, YamlValue};
 
-use super::documents::value;
+use super::documents::{PLAIN, value};
 
 /// The text, changed so that its value is `after` instead of `before`.
 ///
@@ -29,8 +29,28 @@ pub(super) fn rewritten(text: &str, before: &Value, after: &Value) -> String {
 
 /// A new text of this value.
 pub(super) fn written(value: &Value) -> String {
+    let value = marked(value);
     // Every JSON value can be written as YAML; if that ever fails, JSON is YAML too.
-    serde_saphyr::to_string(value).unwrap_or_else(|_| format!("{value}\n"))
+    let text = serde_saphyr::to_string(&value).unwrap_or_else(|_| format!("{value}\n"));
+    without_marks(&text)
+}
+
+/// The value with a mark for each fraction: writers of YAML have forms of their own for them.
+fn marked(value: &Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => format!("{PLAIN}{number}").into(),
+        Value::Array(items) => items.iter().map(marked).collect(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| (key.clone(), marked(value)))
+            .collect(),
+        other => other.clone(),
+    }
+}
+
+/// The marked text looks like no number, so that it was written without quotes; now it does.
+fn without_marks(text: &str) -> String {
+    text.replace(PLAIN, "")
 }
 
 fn edited(text: &str, before: &Value, after: &Value) -> Option<String> {
@@ -40,7 +60,7 @@ fn edited(text: &str, before: &Value, after: &Value) -> Option<String> {
         before.as_object()?,
         after.as_object()?,
     );
-    Some(document.to_string())
+    Some(without_marks(&document.to_string()))
 }
 
 fn edit_map(map: &Mapping, before: &Map<String, Value>, after: &Map<String, Value>) {
@@ -106,10 +126,9 @@ fn plain(value: &Value) -> YamlValue {
     match value {
         Value::Null => YamlValue::Scalar(ScalarValue::null()),
         Value::Bool(truth) => YamlValue::from(*truth),
-        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(whole), _) => YamlValue::from(whole),
-            (None, Some(float)) => YamlValue::from(float),
-            (None, None) => YamlValue::from(number.to_string().as_str()),
+        Value::Number(number) => match number.as_i64() {
+            Some(whole) => YamlValue::from(whole),
+            None => YamlValue::from(format!("{PLAIN}{number}")),
         },
         Value::String(text) => YamlValue::from(text.as_str()),
         Value::Array(values) => YamlValue::Sequence(values.iter().map(plain).collect()),

@@ -9,6 +9,10 @@ use std::time::Duration;
 
 use instar_api::common::{Data, Error};
 use instar_api::events::{EventPayload, hello};
+use instar_api::instar as own;
+use instar_api::instar::node_certificate_service_server::{
+    NodeCertificateService, NodeCertificateServiceServer,
+};
 use instar_api::machine as wire;
 use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
@@ -139,6 +143,7 @@ impl FakeNode {
                 tonic::transport::Server::builder()
                     .add_service(ImageServiceServer::new(api.clone()))
                     .add_service(LifecycleServiceServer::new(api.clone()))
+                    .add_service(NodeCertificateServiceServer::new(api.clone()))
                     .add_service(MachineServiceServer::new(api))
                     .serve_with_incoming(tls::accept(listener, tls))
                     .await
@@ -513,5 +518,26 @@ impl MachineService for Api {
         Ok(Response::new(wire::ApplyConfigurationResponse {
             messages: vec![message],
         }))
+    }
+}
+
+/// A node that has its authority's key.
+#[tonic::async_trait]
+impl NodeCertificateService for Api {
+    async fn show(
+        &self,
+        _: Request<own::ShowCertificateRequest>,
+    ) -> Result<Response<own::ShowCertificateResponse>, Status> {
+        Ok(Response::new(own::ShowCertificateResponse {
+            signs_for_itself: true,
+            ..own::ShowCertificateResponse::default()
+        }))
+    }
+
+    async fn grant(
+        &self,
+        _: Request<own::GrantCertificateRequest>,
+    ) -> Result<Response<own::GrantCertificateResponse>, Status> {
+        Err(Status::failed_precondition("it signs for itself"))
     }
 }

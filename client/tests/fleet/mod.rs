@@ -167,3 +167,21 @@ fn a_plan_shows_who_would_wait_for_whom() {
         .exits(5)
         .tells("there is no rollout");
 }
+
+#[test]
+fn a_node_that_is_away_keeps_no_other_from_its_certificate() {
+    let fleet = Fleet::new(|_, _| {});
+    let file = fleet.directory.path().join("fleet.yaml");
+    let others = std::fs::read_to_string(&file).unwrap();
+    let away = "nodes:\n  - {name: away, address: \"127.0.0.1:1\"}\n";
+    std::fs::write(&file, others.replace("nodes:\n", away)).unwrap();
+    let sign = ["fleet", "sign", "--authority", "machine.yaml"];
+    let run = fleet.run(&[&sign[..], &["--fleet", "fleet.yaml"]].concat());
+    run.exits(1)
+        .tells("not signed: away: ")
+        .tells("not signed for away");
+    for name in ["n0", "n1", "n2"] {
+        let line = format!("{name}: has its authority's key and signs for itself");
+        assert!(run.out().contains(&line), "{}", run.out());
+    }
+}

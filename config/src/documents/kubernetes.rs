@@ -3,7 +3,7 @@
 use super::super::shape::{Field, Kind, Shape, Shape::*, TEXTS, kind, opt, req};
 
 const IMAGE: Field = req("image", Text);
-const EXTRA_ARGS: Field = opt("extraArgs", Opaque);
+const EXTRA_ARGS: Field = opt("extraArgs", Options);
 const RESOURCES: Field = opt("resources", Opaque);
 const ENABLED: Field = opt("enabled", Bool);
 
@@ -28,7 +28,7 @@ pub(super) const KINDS: &[Kind] = &[
     ),
     kind(
         "KubeAdmissionControlConfig",
-        &[opt("name", Text), opt("configuration", Opaque)],
+        &[opt("name", Text), opt("configuration", OpaqueMap)],
     ),
     kind("KubeAggregatorCAConfig", CA),
     kind(
@@ -44,7 +44,7 @@ pub(super) const KINDS: &[Kind] = &[
         ],
     ),
     kind("KubeAPIServerCAConfig", CA),
-    kind("KubeAuditPolicyConfig", &[opt("configuration", Opaque)]),
+    kind("KubeAuditPolicyConfig", &[opt("configuration", OpaqueMap)]),
     kind("KubeAuthenticationConfig", &[opt("configuration", Opaque)]),
     kind(
         "KubeAuthorizerConfig",
@@ -67,7 +67,7 @@ pub(super) const KINDS: &[Kind] = &[
         "KubeCredentialProviderConfig",
         &[opt("configuration", Opaque)],
     ),
-    kind("KubeEtcdEncryptionConfig", &[opt("config", Opaque)]),
+    kind("KubeEtcdEncryptionConfig", &[opt("config", OpaqueMap)]),
     kind(
         "KubeExternalManifestConfig",
         &[req("name", Text), opt("headers", TextMap), req("url", WEB)],
@@ -92,7 +92,7 @@ pub(super) const KINDS: &[Kind] = &[
         "KubeletConfig",
         &[
             IMAGE,
-            opt("config", Opaque),
+            opt("config", OpaqueMap),
             EXTRA_ARGS,
             opt("clusterDNS", TEXTS),
             opt("defaultRuntimeSeccompProfileEnabled", Bool),

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration}
 use super::{
     AbsolutePath, Cidr, ClientIdentity, Container, ContainerHealth, ContainerName,
     ContainerNetwork, DependsOn, Digest, EndpointUrl, ImageReference, Manifest, Mount, MountOption,
-    MountSource, PublicKey, Secret, Security, SecurityProfile, SubnetRule, UpgradeStrategy, Window,
+    MountSource, PublicKey, Secret, Security, SecurityProfile, SubnetRule, UpgradeStrategy,
+    VolumeName, Window,
 };
 
 /// A machine that is a node of a Kubernetes cluster.
@@ -36,10 +37,17 @@ impl Kubernetes {
     pub const IMAGES: &str = "/var/lib/instar/images";
 
     /// The mounts of the container: source and destination.
-    const MOUNTS: [(&str, &str, MountOption); 4] = [
+    const MOUNTS: [(&str, &str, MountOption); 5] = [
         (
             "/var/lib/instar/kubernetes/var",
             "/var",
+            MountOption::ReadWrite,
+        ),
+        // Behind the one of /var, in which it is. A volume has the same path for pods as for the machine. Always there: a container whose
+        // mounts change starts again, with its pods.
+        (
+            VolumeName::DIRECTORY,
+            VolumeName::DIRECTORY,
             MountOption::ReadWrite,
         ),
         (

@@ -90,6 +90,14 @@ pub struct MachineConfig {
     pub metrics: Option<Metrics>,
 }
 
+impl MachineConfig {
+    /// Whether Kubernetes runs in this container.
+    #[must_use]
+    pub fn is_of_kubernetes(&self, container: &Container) -> bool {
+        self.kubernetes.is_some() && container.name.as_str() == Kubernetes::CONTAINER
+    }
+}
+
 /// Where metrics are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metrics {

@@ -185,8 +185,15 @@ fn admission(documents: &Documents<'_>, api_server: &BothShapes<'_>) -> BTreeMap
     let of_cluster = of_cluster.into_iter().flatten().map(|(_, section)| section);
     let own = documents.of("KubeAdmissionControlConfig");
     let read = |section: Section<'_>| {
-        let configuration = section.json("configuration")?;
-        Some((section.owned("name")?, Value::Object(configuration)))
+        let name: Option<String> = section.required("name");
+        let configuration = section.json("configuration");
+        if configuration.is_none() {
+            section.wrong_field(
+                "configuration",
+                "a plugin is named here for its configuration; to turn one on or off take `extraArgs` of the API server",
+            );
+        }
+        Some((name?, Value::Object(configuration?)))
     };
     of_cluster.chain(own).filter_map(read).collect()
 }

@@ -101,6 +101,10 @@ pub(super) fn config<'a>(
         }
         containers.push(container);
     }
+    let mut sysctls = system::sysctls(&documents);
+    if kubernetes.is_some() {
+        system::add_parameters_of_a_node(&mut sysctls);
+    }
     let config = MachineConfig {
         machine_type: match machine_type {
             Some("controlplane") => MachineType::ControlPlane,
@@ -122,7 +126,7 @@ pub(super) fn config<'a>(
         upgrade_follow: upgrade_follow::upgrade_follow(&documents),
         kubernetes,
         network: network::network(&documents),
-        sysctls: system::sysctls(&documents),
+        sysctls,
         sysfs: system::sysfs(&documents),
         kernel_modules: system::kernel_modules(&documents),
         environment: system::environment(&documents),

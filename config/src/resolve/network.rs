@@ -1,5 +1,6 @@
 //! Links, addresses, names.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use super::{
@@ -8,7 +9,7 @@ use super::{
             Cidr, Dhcp4, Hostname, Link, LinkAddress, LinkName, Network, RouteSpec, StaticHost,
         },
         section::{Scalar, Section},
-        shape::integer,
+        shape::{integer, shorten},
     },
     Documents,
 };
@@ -21,7 +22,20 @@ const DNS_PORT: u16 = 53;
 pub(super) fn network(documents: &Documents<'_>) -> Network {
     let mut network = Network::default();
     if let Some(old) = documents.section("network") {
+        let mut seen = HashSet::new();
         for (_, interface) in old.sections("interfaces") {
+            if let Some(name) = interface.text("interface")
+                && !seen.insert(name)
+            {
+                interface.wrong_field(
+                    "interface",
+                    format_args!(
+                        "`{}` has an entry above; write all of its settings in one",
+                        shorten(name)
+                    ),
+                );
+                continue;
+            }
             old_interface(&interface, &mut network);
         }
         network.nameservers = addresses(&old, "nameservers");

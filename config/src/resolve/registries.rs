@@ -114,16 +114,18 @@ fn auth(section: &Section<'_>) -> Option<RegistryAuth> {
     if let Some(token) = section.secret("identityToken") {
         return Some(RegistryAuth::IdentityToken(token));
     }
-    let (username, password) = match user {
-        Some(both) => both,
-        None => (
-            section.owned("username")?,
-            section
-                .secret("password")
-                .unwrap_or_else(|| Secret::new("")),
-        ),
-    };
-    Some(RegistryAuth::Password { username, password })
+    if let Some((username, password)) = user {
+        return Some(RegistryAuth::Password { username, password });
+    }
+    let password = section.secret("password");
+    let username = section.owned("username");
+    if username.is_none() && password.is_some() && section.text("auth").is_none() {
+        section.wrong_field("username", "a password needs the name that it belongs to");
+    }
+    Some(RegistryAuth::Password {
+        username: username?,
+        password: password.unwrap_or_else(|| Secret::new("")),
+    })
 }
 
 /// Decodes `auth`: the base64 of `user:password`, as in Docker's config.

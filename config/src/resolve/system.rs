@@ -81,6 +81,14 @@ pub(super) fn sysctls(documents: &Documents<'_>) -> BTreeMap<KernelParameter, St
     )
 }
 
+/// Adds the parameters that a node of Kubernetes cannot do without, where the config does not set them: the machine forwards the packets of
+/// pods.
+pub(super) fn add_parameters_of_a_node(sysctls: &mut BTreeMap<KernelParameter, String>) {
+    if let Ok(forwarding) = KernelParameter::sysctl("net.ipv4.ip_forward") {
+        sysctls.entry(forwarding).or_insert_with(|| "1".to_owned());
+    }
+}
+
 pub(super) fn sysfs(documents: &Documents<'_>) -> BTreeMap<KernelParameter, String> {
     parameters(documents, "sysfs", "SysfsConfig", KernelParameter::sysfs)
 }

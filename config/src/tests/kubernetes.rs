@@ -26,6 +26,21 @@ fn worker(release: &str) -> Parsed {
 }
 
 #[test]
+fn a_node_forwards_packets_of_pods_unless_its_config_says_otherwise() {
+    let of = |documents: &str| {
+        let talos = std::fs::read_to_string(data("1.14/worker.yaml")).unwrap();
+        let parsed = parse(format!("{talos}{documents}").as_bytes()).unwrap();
+        let mut sysctls = parsed.config.sysctls.into_iter();
+        sysctls.find_map(|(name, value)| name.to_string().contains("ip_forward").then_some(value))
+    };
+    assert_eq!(of(""), None);
+    assert_eq!(of(OURS).as_deref(), Some("1"));
+    let own =
+        "---\napiVersion: v1alpha1\nkind: SysctlConfig\nparams: {net.ipv4.ip_forward: \"0\"}\n";
+    assert_eq!(of(&format!("{OURS}{own}")).as_deref(), Some("0"));
+}
+
+#[test]
 fn a_worker_of_talosctl_joins_its_cluster() {
     for release in ["1.13", "1.14"] {
         let parsed = worker(release);
@@ -322,4 +337,110 @@ fn a_cluster_has_one_subnet_of_each_family() {
             assert_eq!(errors.lines().count(), 1, "said once: {errors}");
         }
     }
+}
+
+/// The config that `talosctl gen config` writes for a control plane, with further lines in sections of `cluster`.
+fn control_plane_with(additions: &[(&str, &str)]) -> Result<Parsed, ConfigErrors> {
+    let mut talos = std::fs::read_to_string(data("1.13/controlplane.yaml")).unwrap();
+    for (section, lines) in additions {
+        let begin = format!("    {section}:\n");
+        assert!(talos.contains(&begin), "{section}");
+        talos = talos.replacen(&begin, &format!("{begin}{lines}"), 1);
+    }
+    parse(format!("{talos}{OURS}").as_bytes())
+}
+
+fn warned_of(parsed: &Parsed) -> Vec<String> {
+    let warnings = parsed.warnings.iter();
+    warnings.map(|warning| warning.path.clone()).collect()
+}
+
+#[test]
+fn what_is_not_served_of_a_program_is_named() {
+    let usual = warned_of(&control_plane_with(&[]).unwrap());
+    assert!(!usual.iter().any(|path| path.contains("apiServer")));
+    let further = |additions: &[(&str, &str)]| {
+        let mut paths = warned_of(&control_plane_with(additions).unwrap());
+        paths.retain(|path| !usual.contains(path));
+        paths
+    };
+    // The first line is what older releases of talosctl write.
+    let served = "        disablePodSecurityPolicy: true\n        extraArgs: {v: 2, a: [b, c]}\n";
+    let disabled = "        disabled: false\n        extraArgs: {v: 2}\n";
+    let nothing: [&str; 0] = [];
+    assert_eq!(
+        further(&[("apiServer", served), ("proxy", disabled)]),
+        nothing
+    );
+    let not_served = "        env: {A: b}\n        extraVolumes: [{hostPath: /a}]\n        resources: {limits: {cpu: 1}}\n        disablePodSecurityPolicy: false\n";
+    assert_eq!(
+        further(&[
+            ("apiServer", not_served),
+            ("proxy", "        mode: ipvs\n"),
+            ("scheduler", "        config: {profiles: []}\n"),
+        ]),
+        [
+            "cluster.apiServer.env",
+            "cluster.apiServer.extraVolumes",
+            "cluster.apiServer.resources",
+            "cluster.apiServer.disablePodSecurityPolicy",
+            "cluster.proxy.mode",
+            "cluster.scheduler.config",
+        ]
+    );
+}
+
+#[test]
+fn a_plugin_without_its_configuration_is_refused() {
+    let talos = std::fs::read_to_string(data("1.13/controlplane.yaml")).unwrap();
+    let with = |plugin: &str| {
+        let list = "        admissionControl:\n";
+        let talos = talos.replacen(list, &format!("{list}            - {plugin}\n"), 1);
+        parse(format!("{talos}{OURS}").as_bytes())
+    };
+    assert!(with("{name: EventRateLimit, configuration: {limits: []}}").is_ok());
+    for (plugin, problem) in [
+        (
+            "{name: EventRateLimit}",
+            "cluster.apiServer.admissionControl[0].configuration: a plugin is named here for its configuration",
+        ),
+        (
+            "{configuration: {limits: []}}",
+            "cluster.apiServer.admissionControl[0].name: this field must not be empty",
+        ),
+    ] {
+        let errors = with(plugin).unwrap_err().to_string();
+        assert!(errors.contains(problem), "{errors}");
+    }
+}
+
+/// In the newer shape the taint itself is in the config.
+#[test]
+fn pods_on_a_control_plane_are_allowed_in_one_place() {
+    for (release, is_ignored) in [("1.13", false), ("1.14", true)] {
+        let talos = std::fs::read_to_string(data(&format!("{release}/controlplane.yaml"))).unwrap();
+        let allowing = "cluster:\n    allowSchedulingOnControlPlanes: true\n";
+        let talos = talos.replacen("cluster:\n", allowing, 1);
+        let parsed = parse(format!("{talos}{OURS}").as_bytes()).unwrap();
+        let path = "cluster.allowSchedulingOnControlPlanes".to_owned();
+        assert_eq!(warned_of(&parsed).contains(&path), is_ignored, "{release}");
+    }
+}
+
+/// Behind /var, so that it is not covered.
+#[test]
+fn pods_have_user_volumes_at_their_path() {
+    let config = worker("1.13").config;
+    let container = config.containers.last().unwrap();
+    let place = |path: &str| {
+        let mut mounts = container.mounts.iter();
+        mounts.position(|mount| mount.destination.as_path() == std::path::Path::new(path))
+    };
+    assert!(place("/var/mnt") > place("/var"));
+    let mount = &container.mounts[place("/var/mnt").unwrap()];
+    assert_eq!(
+        mount.source,
+        MountSource::HostPath("/var/mnt".parse().unwrap())
+    );
+    assert_eq!(mount.options, [MountOption::ReadWrite]);
 }

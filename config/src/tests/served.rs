@@ -678,3 +678,47 @@ fn a_channel_is_followed_with_a_policy() {
         assert!(errors.contains(complaint), "{fields}: {errors}");
     }
 }
+
+/// The last one would win, and the address of the first one would be lost.
+#[test]
+fn an_interface_has_one_entry() {
+    let with = |entries: &str| {
+        let machine = super::machine();
+        let network = format!("  network:\n    interfaces: [{entries}]\n");
+        parse(format!("{machine}{network}").as_bytes())
+    };
+    let first = "{interface: eth0, addresses: [10.0.0.1/24]}";
+    assert!(with(&format!("{first}, {{interface: eth1, mtu: 1400}}")).is_ok());
+    let errors = with(&format!("{first}, {{interface: eth0, mtu: 1400}}")).unwrap_err();
+    let problem = "machine.network.interfaces[1].interface: `eth0` has an entry above";
+    assert!(errors.to_string().contains(problem), "{errors}");
+}
+
+#[test]
+fn name_servers_that_are_never_asked_are_named() {
+    let servers = |count: u8| (1..=count).map(|it| format!("192.0.2.{it}"));
+    let old = |count: u8| {
+        let list = servers(count).collect::<Vec<_>>().join(", ");
+        let network = format!("  network: {{nameservers: [{list}]}}\n");
+        parse(format!("{}{network}", super::machine()).as_bytes()).unwrap()
+    };
+    let new = |more: &str, count: u8| {
+        let list: String = servers(count)
+            .map(|it| format!("  - address: {it}\n"))
+            .collect();
+        let document = "apiVersion: v1alpha1\nkind: ResolverConfig\nnameservers:\n";
+        with(&format!("{document}{more}{list}")).unwrap()
+    };
+    let warned = |parsed: Parsed| {
+        let warnings = parsed.warnings.into_iter();
+        let mut warnings = warnings.filter(|it| it.message.contains("never asked"));
+        warnings.next().map(|it| it.path)
+    };
+    assert_eq!(warned(old(3)), None);
+    assert_eq!(warned(old(5)).unwrap(), "machine.network.nameservers[3]");
+    assert_eq!(warned(new("", 3)), None);
+    assert_eq!(warned(new("", 4)).unwrap(), "ResolverConfig.nameservers[3]");
+    // One of another protocol is not asked anyway.
+    let other = "  - {address: 192.0.2.9, protocol: DoT}\n";
+    assert_eq!(warned(new(other, 3)), None);
+}

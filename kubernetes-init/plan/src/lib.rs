@@ -101,6 +101,9 @@ pub struct ServiceStatus {
     /// How its process ended the last time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_exit: Option<String>,
+    /// Whether that was a success; an older kubernetes-init does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_success: Option<bool>,
     /// Why it does not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -164,6 +167,7 @@ mod tests {
             since: 1,
             restarts: 2,
             last_exit: Some("exited with code 1".to_owned()),
+            last_success: Some(false),
             error: None,
         };
         let status = Status {
@@ -174,5 +178,8 @@ mod tests {
         let text = serde_json::to_string(&status).unwrap();
         assert!(text.contains(r#""state":"pausing""#), "{text}");
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+        let of_older = text.replace(r#","last_success":false"#, "");
+        let read: Status = serde_json::from_str(&of_older).unwrap();
+        assert_eq!(read.services["kubelet"].last_success, None);
     }
 }

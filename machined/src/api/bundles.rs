@@ -87,7 +87,7 @@ fn bundle_status(error: &BundleError) -> Status {
         | BundleError::NotApproved(_)
         | BundleError::NotAnswered(_)
         | BundleError::NoPlace
-        | BundleError::Import(_) => Status::failed_precondition(text),
+        | BundleError::Import { .. } => Status::failed_precondition(text),
     }
 }
 
@@ -109,16 +109,12 @@ async fn import(
     report: &Arc<Report>,
 ) -> Result<wire::BundleImportResponse, Status> {
     let taken = take_bundle(machine, files, Origin::Caller, report).await;
-    match &taken {
-        // Nothing is wrong with the file: it is there for another try.
-        Err(
-            BundleError::Busy
-            | BundleError::NoPlace
-            | BundleError::Interrupted(_)
-            | BundleError::NoAnswer(_),
-        ) => machine.bundles.uploads.release(digest),
-        // The images are in the store; or the file is of no use, and the next upload begins anew.
-        _ => remove_file(machine.clone(), digest).await,
+    let uploads = &machine.bundles.uploads;
+    match taken.as_ref().map_err(file_after) {
+        Err(After::Waits) => uploads.release(digest),
+        Err(After::Stays) => uploads.leave(digest),
+        // The images are in the store.
+        Ok(_) | Err(After::Goes) => remove_file(machine.clone(), digest).await,
     }
     tell_end(report, &taken);
     let taken = taken.map_err(|error| bundle_status(&error))?;
@@ -128,6 +124,33 @@ async fn import(
         channels: lists.map(ToString::to_string).collect(),
         ..progress(&report.phase())
     })
+}
+
+/// What becomes of the file of an upload that was not imported.
+#[derive(Debug, PartialEq, Eq)]
+enum After {
+    /// Its caller tries again in a moment.
+    Waits,
+    /// The config has to change first: nothing is wrong with the file.
+    Stays,
+    /// It is of no use, and the next upload begins anew.
+    Goes,
+}
+
+fn file_after(error: &BundleError) -> After {
+    match error {
+        BundleError::Busy
+        | BundleError::NoPlace
+        | BundleError::Interrupted(_)
+        | BundleError::NoAnswer(_) => After::Waits,
+        BundleError::NotAllowed(_) | BundleError::NotApproved(_) => After::Stays,
+        BundleError::Altered(_)
+        | BundleError::OtherArchitecture { .. }
+        | BundleError::Image(_)
+        | BundleError::NotAnswered(_)
+        | BundleError::Import { .. }
+        | BundleError::Machine(_) => After::Goes,
+    }
 }
 
 async fn remove_file(machine: Arc<Machine>, digest: Digest) {
@@ -214,5 +237,32 @@ impl BundleService for BundleApi {
         let references = request.into_inner().references;
         tracing::info!("a bundle of {} asked for by {peer}", references.join(", "));
         bundle_export::export(&self.machine, &references).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bundles::NotApproved;
+    use crate::oci::verification::VerificationError;
+
+    #[test]
+    fn the_file_of_an_upload_goes_only_if_it_is_of_no_use() {
+        let unreadable = VerificationError::Bundle {
+            source: std::io::ErrorKind::NotFound.into(),
+        };
+        let not_approved = NotApproved {
+            images: vec!["r.io/web:v1".to_owned()],
+            bundle: Digest::of(b"bundle"),
+        };
+        let found = "linux/arm64".to_owned();
+        for (error, expected) in [
+            (BundleError::Busy, After::Waits),
+            (BundleError::NotAllowed(Box::new(unreadable)), After::Stays),
+            (BundleError::NotApproved(not_approved), After::Stays),
+            (BundleError::OtherArchitecture { found }, After::Goes),
+        ] {
+            assert_eq!(file_after(&error), expected, "{error}");
+        }
     }
 }

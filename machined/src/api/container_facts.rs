@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::containers::Runtime;
 use crate::machine::Machine;
 use crate::services::{Cgroup, Phase};
 
@@ -28,10 +29,12 @@ pub(super) fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts
     let Some(configured) = machine.config() else {
         return Ok(Vec::new());
     };
-    let mut found = Vec::new();
+    let (runtime, mut found) = (Runtime::default(), Vec::new());
     for container in &configured.config.containers {
         let name = container.name.to_string();
-        let cgroup = Cgroup::of_container(&name)?.directory();
+        let cgroup = Cgroup::of_container(&name)?;
+        let pid = running(runtime.noted_pid(&container.name), &cgroup);
+        let cgroup = cgroup.directory();
         let phase = machine
             .services
             .get(&name)
@@ -39,7 +42,7 @@ pub(super) fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts
         found.push(ContainerFacts {
             image: container.image.to_string(),
             phase: phase.unwrap_or(Phase::Initialized),
-            pid: first_process(&cgroup),
+            pid,
             memory_bytes: read_number(&cgroup.join("memory.current")),
             cpu_nanoseconds: cpu_time(&cgroup),
             name,
@@ -48,10 +51,10 @@ pub(super) fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts
     Ok(found)
 }
 
-/// A container's first process: the lowest PID, unless PIDs have wrapped around.
-pub(super) fn first_process(cgroup: &Path) -> Option<u32> {
-    let processes = fs::read_to_string(cgroup.join("cgroup.procs")).ok()?;
-    processes.lines().filter_map(|pid| pid.parse().ok()).min()
+/// A container's first process as it was noted at the start, while it runs: neither the lowest PID of a cgroup nor one in the cgroup itself,
+/// as PIDs wrap around, and a container may put its processes into cgroups of its own.
+fn running(noted: Option<u32>, cgroup: &Cgroup) -> Option<u32> {
+    noted.filter(|pid| cgroup.holds(*pid))
 }
 
 /// Reads a file with a number; 0 if there is none.
@@ -78,12 +81,22 @@ mod tests {
     fn a_cgroup_tells_what_its_container_takes() {
         let cgroup = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| fs::write(cgroup.path().join(file), text).unwrap();
-        write("cgroup.procs", "212\n198\n");
         write("memory.current", "4096\n");
         write("cpu.stat", "usage_usec 1500\nuser_usec 1000\n");
-        assert_eq!(first_process(cgroup.path()), Some(198));
         assert_eq!(read_number(&cgroup.path().join("memory.current")), 4096);
         assert_eq!(cpu_time(cgroup.path()), 1_500_000);
-        assert_eq!(first_process(Path::new("/nonexistent")), None);
+    }
+
+    #[test]
+    fn a_noted_process_counts_while_the_containers_cgroup_holds_it() {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+        let name = own.unwrap().rsplit('/').next().unwrap();
+        let noted = Some(std::process::id());
+        let own = Cgroup::beside_machined(name).unwrap();
+        assert_eq!(running(noted, &own), noted);
+        let other = Cgroup::beside_machined("another-one").unwrap();
+        assert_eq!(running(noted, &other), None);
+        assert_eq!(running(None, &own), None);
     }
 }

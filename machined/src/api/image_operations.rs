@@ -8,6 +8,7 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::oci::{Limits, Progress, PullError, PulledImage, StoreError, VerifiedImage};
 use crate::operation_lock::{Busy, Interrupted, Operation};
+use crate::sequences::{Offer, offer};
 use crate::values::{ImageReference, ReferenceError};
 
 /// Limit on the pulls that callers started. A pull goes on after its caller has hung up.
@@ -77,8 +78,9 @@ pub(super) fn list(machine: &Machine) -> Result<Vec<PulledImage>, StoreError> {
     machine.images.list()
 }
 
-/// Pulls an image into the store, unless it is there already, and reports the progress. A pull runs beside other operations; an
-/// operation that ends the machine ends the pull too.
+/// Pulls an image into the store, unless it is there already, and reports the progress. If its registry is away, an image of this name in
+/// the store is the answer, with a line in the log: an upgrade takes it as well. A pull runs beside other operations; an operation that ends
+/// the machine ends the pull too.
 pub(super) async fn pull(
     machine: &Arc<Machine>,
     name: &str,
@@ -91,10 +93,14 @@ pub(super) async fn pull(
     let _place = PULLS.try_acquire().map_err(|_| ImageError::TooMany)?;
     let puller = intent::puller(machine.config().as_deref());
     let pulling = async {
-        let resolved = puller.look_up(&reference).await?;
-        puller
-            .pull_with_progress(&resolved, &machine.images, &Limits::default(), progress)
-            .await
+        match offer(machine, &puller, &reference).await? {
+            Offer::AtRegistry(resolved) => {
+                let (images, limits) = (&machine.images, Limits::default());
+                let pulled = puller.pull_with_progress(&resolved, images, &limits, progress);
+                pulled.await
+            }
+            Offer::Here(image) => Ok(image),
+        }
     };
     tokio::select! {
         pulled = pulling => {

@@ -1,4 +1,5 @@
-//! `ImageService/Verify`: says whether the rules in force allow an image, and by which signature. Nothing is pulled.
+//! `ImageService/Verify`: says whether the rules in force allow an image, and by which signature. Nothing is pulled. If the image's registry
+//! is away, the image of this name in the store is judged.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::oci::verification::{Basis, Refusal, VerificationError};
 use crate::oci::{PullError, Puller};
+use crate::sequences::{Offer, offer};
 use crate::values::{ImageReference, RegistryAuth, Secret};
 
 /// Limit on the verifications at a time: each asks a registry several times.
@@ -36,8 +38,8 @@ pub(super) async fn verify(
     })?;
     let configured = machine.config();
     let puller = puller(configured.as_deref(), request.credentials)?;
-    let verified = puller.look_up(&name).await.map_err(status)?;
-    let (is_verified, message) = match verified.basis() {
+    let offered = offer(machine, &puller, &name).await.map_err(status)?;
+    let (is_verified, message) = match offered.basis() {
         Basis::NoRule | Basis::OfFile => (false, "no matched rule".to_owned()),
         Basis::Skipped(rule) => (
             false,
@@ -51,10 +53,17 @@ pub(super) async fn verify(
             ),
         ),
     };
+    let (named, message) = match &offered {
+        Offer::AtRegistry(image) => (image.named_digest, message),
+        Offer::Here(image) => {
+            let message = format!("{message}; this is the image in the machine's store");
+            (image.named_digest(), message)
+        }
+    };
     Ok(wire::ImageServiceVerifyResponse {
         verified: is_verified,
         message,
-        digested_image_ref: name.at(verified.named_digest).to_string(),
+        digested_image_ref: name.at(named).to_string(),
     })
 }
 

@@ -17,6 +17,7 @@ pub(super) fn reset(
 ) -> Result<wire::Reset, Status> {
     let wanted = ResetRequest {
         wipe: wipe(request)?,
+        graceful: request.graceful,
         reboot: request.reboot,
     };
     let actor = sequences::reset(machine, wanted).map_err(|error| match error {

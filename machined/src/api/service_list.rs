@@ -27,10 +27,11 @@ fn row_of_node(service: &NodeService) -> ServiceInfo {
         ServiceState::Starting => Phase::Starting,
         ServiceState::Running => Phase::Running,
         ServiceState::Stopping => Phase::Stopping,
+        ServiceState::Ended if service.has_finished => Phase::Finished,
         ServiceState::Ended => Phase::Failed,
     };
     let at = timestamp(UNIX_EPOCH + Duration::from_secs(service.since));
-    let runs = service.state == ServiceState::Running;
+    let is_well = service.is_well();
     let last = service.last.clone().unwrap_or_default();
     ServiceInfo {
         id: service.name.clone(),
@@ -47,8 +48,8 @@ fn row_of_node(service: &NodeService) -> ServiceInfo {
         }),
         health: Some(ServiceHealth {
             unknown: false,
-            healthy: runs,
-            last_message: if runs { String::new() } else { last },
+            healthy: is_well,
+            last_message: if is_well { String::new() } else { last },
             last_change: Some(at),
         }),
     }
@@ -69,5 +70,31 @@ fn row(service: &Service) -> ServiceInfo {
             events: events.collect(),
         }),
         health: Some(wire_health(&status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_service_that_has_done_its_work_is_finished() {
+        let row = |has_finished| {
+            row_of_node(&NodeService {
+                name: "setup".to_owned(),
+                extension: "tools".to_owned(),
+                state: ServiceState::Ended,
+                since: 0,
+                restarts: 0,
+                last: Some("exited with code 0".to_owned()),
+                has_finished,
+            })
+        };
+        for (has_finished, state) in [(true, Phase::Finished), (false, Phase::Failed)] {
+            let row = row(has_finished);
+            assert_eq!(row.state, state.name());
+            assert_eq!(row.health.unwrap().healthy, has_finished);
+        }
     }
 }

@@ -58,8 +58,10 @@ pub enum Phase {
         /// Their references.
         images: Vec<String>,
     },
-    /// Nothing of it is used.
+    /// It is not used, or not all of it.
     Refused {
+        /// Number of images that were in the store by then: the first ones.
+        imported: usize,
         /// Why.
         reason: String,
         /// What a person can do about it.
@@ -104,9 +106,14 @@ pub enum Event {
 /// The state after an event. `None`: the bundle is forgotten. An event that does not fit changes nothing.
 pub fn next(phase: Phase, event: Event) -> Option<Phase> {
     use Phase::{Asking, Empty, Importing, Receiving, Refused, Searching, Taken, Verifying};
+    let imported = match &phase {
+        Importing { number, .. } => number.saturating_sub(1),
+        _ => 0,
+    };
     Some(match (phase, event) {
         (Searching | Taken { .. } | Refused { .. } | Empty, Event::PulledOut) => return None,
         (Verifying { .. } | Asking { .. } | Importing { .. }, Event::PulledOut) => Refused {
+            imported,
             reason: "the stick was pulled out too early".to_owned(),
             advice: "Plug it in again, and leave it in until it can be pulled out.".to_owned(),
         },
@@ -138,7 +145,11 @@ pub fn next(phase: Phase, event: Event) -> Option<Phase> {
         (
             Searching | Receiving { .. } | Verifying { .. } | Asking { .. } | Importing { .. },
             Event::Failed { reason, advice },
-        ) => Refused { reason, advice },
+        ) => Refused {
+            imported,
+            reason,
+            advice,
+        },
         (unchanged, _) => unchanged,
     })
 }
@@ -234,6 +245,7 @@ mod tests {
 
     fn refused() -> Phase {
         Phase::Refused {
+            imported: 0,
             reason: "no".to_owned(),
             advice: "Stop.".to_owned(),
         }
@@ -338,6 +350,19 @@ mod tests {
             assert_eq!(after.detail(), "the stick was pulled out too early");
         }
         assert_eq!(next(receiving(1), Event::PulledOut), Some(receiving(1)));
+    }
+
+    #[test]
+    fn the_images_before_the_one_that_failed_are_in_the_store() {
+        let third = || importing("c".to_owned(), 3, 5);
+        let failed = Event::Failed {
+            reason: "no".to_owned(),
+            advice: "Stop.".to_owned(),
+        };
+        for event in [failed, Event::PulledOut] {
+            let after = next(third(), event).unwrap();
+            assert!(matches!(after, Phase::Refused { imported: 2, .. }));
+        }
     }
 
     #[test]

@@ -181,10 +181,18 @@ fn how_far(bundle: &BundleFact) -> Vec<Sentence> {
                 "The bundle was taken: {count} on this machine now."
             ))]
         }
-        Phase::Refused { reason, advice } => vec![
-            problem(format!("Nothing of the bundle is used: {reason}.")),
-            fact(advice.clone()),
-        ],
+        Phase::Refused {
+            imported,
+            reason,
+            advice,
+        } => {
+            let used = match imported {
+                0 => "Nothing of the bundle is used".to_owned(),
+                1 => "Only the first image of the bundle is on this machine".to_owned(),
+                more => format!("Only the first {more} images of the bundle are on this machine"),
+            };
+            vec![problem(format!("{used}: {reason}.")), fact(advice.clone())]
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sticks and disks that may have a bundle, and the kernel's word that devices came or went.
 
 mod label;
+mod root_directory;
 mod uevents;
 
 pub use label::{FileSystem, LABELS};
@@ -8,13 +9,11 @@ pub use uevents::{Uevents, Word};
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::disk::Label;
 
-/// Bytes at the beginning of a device that show its filesystem and label.
-const HEAD: usize = 4096;
 /// Devices that are made of memory or of other devices.
 const NOT_A_STICK: [&str; 6] = ["loop", "ram", "zram", "dm-", "md", "fd"];
 
@@ -60,9 +59,11 @@ pub fn plugged_in(sysfs: &Path, devices: &Path) -> io::Result<BTreeMap<String, S
         if partition.is_some_and(is_own) {
             continue;
         }
-        let head = head(&devices.join(&name));
-        let Some((filesystem, label)) = head.and_then(|head| label::of_stick(&head, partition))
-        else {
+        let Ok(device) = File::open(devices.join(&name)) else {
+            continue;
+        };
+        let bytes = |at, length| read_at(&device, at, length).ok();
+        let Some((filesystem, label)) = label::of_stick(&bytes, partition) else {
             continue;
         };
         let sequence = field("DISKSEQ").and_then(|text| text.parse().ok());
@@ -82,11 +83,12 @@ fn is_own(partition: &str) -> bool {
     partition.parse::<Label>().is_ok() || partition.starts_with("u-")
 }
 
-fn head(device: &Path) -> Option<Vec<u8>> {
-    let mut head = Vec::new();
-    let file = File::open(device).ok()?;
-    file.take(HEAD as u64).read_to_end(&mut head).ok()?;
-    Some(head)
+/// Reads bytes of a device; fewer, if it ends before.
+fn read_at(mut device: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    device.seek(SeekFrom::Start(at))?;
+    device.take(length as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -114,6 +116,8 @@ mod tests {
             &label::tests::fat32("HOLIDAY"),
         );
         plug("sdc1", "DISKSEQ=9\n", &label::tests::fat32("HOLIDAY"));
+        let windows = label::tests::fat32_of_windows("INSTAR-BNDL");
+        plug("sdd1", "DISKSEQ=10\n", &windows);
         plug("vda1", "PARTNAME=EFI\n", &label::tests::fat32("EFI"));
         plug("vda3", "PARTNAME=EPHEMERAL\n", &ext4);
         plug("vdb1", "PARTNAME=u-data\n", &ext4);
@@ -132,6 +136,7 @@ mod tests {
             stick("sda1", FileSystem::Ext4, label, 7),
             stick("sdb1", FileSystem::Vfat, label, 8),
             stick("sdc1", FileSystem::Vfat, None, 9),
+            stick("sdd1", FileSystem::Vfat, Some("INSTAR-BNDL"), 10),
         ];
         assert_eq!(found, expected);
     }

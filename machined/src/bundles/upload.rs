@@ -35,7 +35,8 @@ struct Upload {
     length: u64,
     file: File,
     path: PathBuf,
-    last_byte: Instant,
+    /// The last time that its caller has sent something. None: nobody waits for it.
+    last_byte: Option<Instant>,
     /// Its images are being imported: nothing is written any more.
     taken: bool,
 }
@@ -132,10 +133,10 @@ impl Uploads {
                 return Err(UploadError::Taken(upload.digest));
             }
             if is_same {
-                upload.last_byte = Instant::now();
+                upload.last_byte = Some(Instant::now());
                 return Ok(upload.length);
             }
-            if upload.last_byte.elapsed() < SILENCE {
+            if upload.last_byte.is_some_and(|at| at.elapsed() < SILENCE) {
                 return Err(UploadError::Busy {
                     digest: upload.digest,
                     bytes: upload.length,
@@ -184,7 +185,7 @@ impl Uploads {
             length,
             file,
             path,
-            last_byte: Instant::now(),
+            last_byte: Some(Instant::now()),
             taken: false,
         })
     }
@@ -209,7 +210,7 @@ impl Uploads {
         let written = upload.file.write_all_at(bytes, offset);
         written.map_err(self.failed("writing to a file in"))?;
         upload.length = length;
-        upload.last_byte = Instant::now();
+        upload.last_byte = Some(Instant::now());
         Ok(length)
     }
 
@@ -237,12 +238,21 @@ impl Uploads {
         Ok(file)
     }
 
-    /// Leaves the file for another try.
+    /// Leaves the file for another try, which is to be expected in a moment.
     pub fn release(&self, digest: Digest) {
+        self.give_back(digest, Some(Instant::now()));
+    }
+
+    /// Leaves the file for another import, at any time. Another upload may take its place at once.
+    pub fn leave(&self, digest: Digest) {
+        self.give_back(digest, None);
+    }
+
+    fn give_back(&self, digest: Digest, last_byte: Option<Instant>) {
         let mut slot = self.slot.locked();
         if let Some(upload) = slot.as_mut().filter(|upload| upload.digest == digest) {
             upload.taken = false;
-            upload.last_byte = Instant::now();
+            upload.last_byte = last_byte;
         }
     }
 
@@ -349,13 +359,28 @@ mod tests {
         uploads.write(one, 0, b"o").unwrap();
         let busy = uploads.begin(other, 5).unwrap_err();
         assert!(matches!(busy, UploadError::Busy { .. }), "{busy}");
-        uploads.slot.locked().as_mut().unwrap().last_byte -= SILENCE;
+        let long_ago = Instant::now().checked_sub(SILENCE);
+        uploads.slot.locked().as_mut().unwrap().last_byte = long_ago;
         assert_eq!(uploads.begin(other, 5).unwrap(), 0);
         assert!(matches!(
             uploads.write(one, 1, b"n"),
             Err(UploadError::NotBegun(_))
         ));
         assert_eq!(fs::read_dir(&uploads.directory).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_the_rules_refuse_is_imported_later_and_stands_in_nobodys_way() {
+        let (_directory, uploads) = uploads();
+        let (refused, other) = (Digest::of(b"refused"), Digest::of(b"other"));
+        uploads.begin(refused, 3).unwrap();
+        uploads.write(refused, 0, b"abc").unwrap();
+        uploads.take(refused).unwrap();
+        uploads.leave(refused);
+        assert_eq!(uploads.begin(refused, 3).unwrap(), 3);
+        uploads.take(refused).unwrap();
+        uploads.leave(refused);
+        assert_eq!(uploads.begin(other, 5).unwrap(), 0);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Facts {
     pub clock: Option<Clock>,
     /// The API's certificate, if it is one of an authority or ought to be.
     pub certificate: Option<Certificate>,
+    /// What is wrong with the machine as a node of its cluster.
+    pub node: Option<NodeTrouble>,
     /// Whether there is a machine config.
     pub has_config: bool,
     /// Why the config with which the machine booted last is used instead of its server's.
@@ -127,6 +129,19 @@ pub struct Clock {
     pub silent_for: Option<Duration>,
     /// Why the last attempt failed.
     pub problem: Option<String>,
+}
+
+/// Why a machine is no node as its config asks for.
+#[derive(Debug, Clone)]
+pub enum NodeTrouble {
+    /// Its own cluster waits for its begin.
+    ClusterNotBegun,
+    /// The cluster does not call it ready, or its services do not run.
+    NotReady(String),
+    /// Nobody can tell: the cluster's API does not answer.
+    ClusterUnreachable(String),
+    /// It is ready, and something of its config is not in force.
+    Incomplete(String),
 }
 
 /// By whom the API's certificate is renewed.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::facts::{Approval, Facts, Room, Signer, StateDisk};
+use super::facts::{Approval, Facts, NodeTrouble, Room, Signer, StateDisk};
 use super::{Condition, Trouble, Type};
 use crate::base::byte_size::human_short;
 
@@ -16,6 +16,8 @@ const FIRST_ANSWER: Duration = Duration::from_secs(120);
 const SILENT: Duration = Duration::from_secs(3 * 3600);
 /// Certificates that are renewed by themselves are, with more time left than this.
 const RENEWED: Duration = Duration::from_secs(6 * 3600);
+/// Time that a node has to get ready after machined's start.
+const NODE_STARTS: Duration = Duration::from_secs(120);
 /// Limit on the parts of a message about several services or problems.
 const MOST_NAMED: usize = 5;
 
@@ -42,6 +44,7 @@ fn trouble(kind: Type, facts: &Facts) -> Option<Trouble> {
         Type::ServiceUnhealthy => service_unhealthy(facts),
         Type::ClockNotSynchronized => clock_not_synchronized(facts),
         Type::CertificateEnds => certificate_ends(facts),
+        Type::KubernetesNotReady => kubernetes_not_ready(facts),
         Type::Degraded => degraded(facts),
         Type::StateNotWritable => state_not_writable(&facts.state),
     }
@@ -224,6 +227,23 @@ fn certificate_ends(facts: &Facts) -> Option<Trouble> {
             Some(now("NotRenewed", message))
         }
     }
+}
+
+fn kubernetes_not_ready(facts: &Facts) -> Option<Trouble> {
+    let (reason, why) = match facts.node.as_ref()? {
+        NodeTrouble::ClusterNotBegun => {
+            let message = "the cluster has not begun: `instarctl bootstrap` begins a new one, once, or brings a snapshot of etcd back (`--recover-from`)";
+            return Some(now("ClusterNotBegun", message.to_owned()));
+        }
+        NodeTrouble::Incomplete(why) => ("Incomplete", why),
+        _ if facts.up_for <= NODE_STARTS => return None,
+        NodeTrouble::NotReady(why) => ("NodeNotReady", why),
+        NodeTrouble::ClusterUnreachable(why) => ("ClusterUnreachable", why),
+    };
+    let message = format!(
+        "the machine is no node of its cluster as its config asks for: {why}; see `instarctl get kubernetes`, `instarctl logs kubelet`"
+    );
+    Some(now(reason, message))
 }
 
 /// The reasons of `Degraded`, by the subject of the problem.

@@ -17,6 +17,7 @@
 //! | `ServiceUnhealthy` | the health check of a service fails | `HealthCheckFails` |
 //! | `ClockNotSynchronized` | no time server has answered for two minutes after the start, or for three hours | `NoServerAnswers` |
 //! | `CertificateEnds` | the API's certificate ends soon, has ended, or was never signed | `EndsSoon`, `NotRenewed`, `NotSigned` |
+//! | `KubernetesNotReady` | the machine is no node of its cluster as its config asks for | `ClusterNotBegun`, `NodeNotReady`, `ClusterUnreachable`, `Incomplete` |
 //! | `Degraded` | a part of the config is not in force | see `degraded` in `judge.rs` |
 //! | `StateNotWritable` | STATE is read-only, or a record could not be written there | `ReadOnly`, `WriteFailed` |
 //!
@@ -30,8 +31,8 @@ mod tests;
 mod told;
 
 pub use facts::{
-    Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Look, Room, Signer,
-    StateDisk, Unhealthy,
+    Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Look, NodeTrouble,
+    Room, Signer, StateDisk, Unhealthy,
 };
 pub use first_seen::{FirstSeen, Known};
 pub use judge::judge;
@@ -66,6 +67,8 @@ pub enum Type {
     ClockNotSynchronized,
     /// The API's certificate ends soon.
     CertificateEnds,
+    /// The machine is no node of its cluster as its config asks for.
+    KubernetesNotReady,
     /// A part of the config is not in force.
     Degraded,
     /// STATE cannot be written.
@@ -74,7 +77,7 @@ pub enum Type {
 
 impl Type {
     /// All types, in the order in which they are shown.
-    pub const ALL: [Type; 14] = [
+    pub const ALL: [Type; 15] = [
         Type::UpgradeFailed,
         Type::ReleaseHeld,
         Type::ChannelUnreachable,
@@ -87,6 +90,7 @@ impl Type {
         Type::ServiceUnhealthy,
         Type::ClockNotSynchronized,
         Type::CertificateEnds,
+        Type::KubernetesNotReady,
         Type::Degraded,
         Type::StateNotWritable,
     ];
@@ -106,6 +110,7 @@ impl Type {
             Type::ServiceUnhealthy => "ServiceUnhealthy",
             Type::ClockNotSynchronized => "ClockNotSynchronized",
             Type::CertificateEnds => "CertificateEnds",
+            Type::KubernetesNotReady => "KubernetesNotReady",
             Type::Degraded => "Degraded",
             Type::StateNotWritable => "StateNotWritable",
         }

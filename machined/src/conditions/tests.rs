@@ -72,7 +72,7 @@ fn held(version: &str) -> HeldRelease {
 type Row = (fn(&mut Facts), Option<(Type, &'static str, &'static str)>);
 
 #[rustfmt::skip]
-const TABLE: [Row; 47] = [
+const TABLE: [Row; 53] = [
     // Nothing wrong.
     (|_| {},                                                      None),
     (|it| *it = Facts { has_config: true, ..Facts::default() },   None),
@@ -136,6 +136,19 @@ const TABLE: [Row; 47] = [
         Some((Type::CertificateEnds, "EndsSoon", "sign it"))),
     (|it| it.certificate = Some(certificate(Signer::Nobody, None, Some("sign its request"))),
         Some((Type::CertificateEnds, "NotSigned", "sign its request"))),
+
+    // Two minutes to get ready; what a person has to do is told at once.
+    (|it| it.node = Some(NodeTrouble::ClusterNotBegun),
+        Some((Type::KubernetesNotReady, "ClusterNotBegun", "instarctl bootstrap"))),
+    (|it| it.node = Some(NodeTrouble::NotReady("no CNI".into())),
+        Some((Type::KubernetesNotReady, "NodeNotReady", "no CNI"))),
+    (|it| it.node = Some(NodeTrouble::ClusterUnreachable("no answer".into())),
+        Some((Type::KubernetesNotReady, "ClusterUnreachable", "no answer"))),
+    (|it| it.node = Some(NodeTrouble::Incomplete("a label".into())),
+        Some((Type::KubernetesNotReady, "Incomplete", "a label"))),
+    (|it| { it.node = Some(NodeTrouble::NotReady("no CNI".into())); it.up_for = Duration::from_secs(120); }, None),
+    (|it| { it.node = Some(NodeTrouble::ClusterNotBegun); it.up_for = Duration::ZERO; },
+        Some((Type::KubernetesNotReady, "ClusterNotBegun", ""))),
 
     // Problems come first, then the missing config, then the config of the last boot.
     (|it| { it.problems = vec![problem("config")]; it.has_config = false; },

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 
 pub use crate::mounts::workload_domain::{DOMAIN, has_domain};
@@ -41,7 +41,23 @@ pub fn show(name: &str, text: &str) -> io::Result<()> {
     if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
     }
-    fs::write(path, text)
+    write_in_place(&path, text.as_bytes())
+}
+
+/// Writes over a file, and keeps the old text if there is no room for a longer one.
+fn write_in_place(path: &Path, text: &[u8]) -> io::Result<()> {
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    let (old, new) = (file.metadata()?.len(), text.len() as u64);
+    // The room first: half of a new text would be worse than the old one.
+    if new > old {
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, old, new - old)?;
+    }
+    file.write_all_at(text, 0)?;
+    file.set_len(new)
 }
 
 /// Empties the domain of an earlier generation's files. Call it only when none of its workloads lives on.
@@ -60,4 +76,25 @@ pub fn clear_domain() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_over_in_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("resolv.conf");
+        for text in [
+            "nameserver 10.0.2.3\n",
+            "nameserver fd00::3\n# longer\n",
+            "#\n",
+            "",
+        ] {
+            write_in_place(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
 }

@@ -45,7 +45,7 @@ pub fn keepable(spec: &ContainerSpec) -> Result<(), NotKeepable> {
         }
     }
     // The kernel's own filesystems are the same in every generation.
-    let lasting = ["/dev", "/proc", "/sys"].map(|path| device(Path::new(path)));
+    let lasting = ["/dev", "/proc", "/sys", "/sys/fs/cgroup"].map(|path| device(Path::new(path)));
     for (source, _) in spec.sources() {
         let on = device(&source);
         if on != var && !lasting.contains(&on) {

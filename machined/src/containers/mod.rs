@@ -17,6 +17,7 @@ mod tail;
 pub mod update;
 mod updates;
 mod volume;
+mod wrong_tag;
 
 pub use identity::Identity;
 pub use image_digests::ImageDigests;
@@ -26,3 +27,4 @@ pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{ContainerSpec, HostView, ResourceLimits, RunAs, SpecError};
 pub use tail::Tail;
 pub use updates::{ImageUpdate, ImageUpdates, Look, Updates};
+pub use wrong_tag::{Held, check_tag};

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use rcgen::{KeyPair, SigningKey as _};
 use serde_json::{Value, json};
 
 use crate::base::lock::Lock as _;
+use crate::oci::manifest::VERSION_LABEL;
 use crate::oci::{Policy, Puller, Registries};
 use crate::values::{
     Digest, ImagePattern, ImageReference, ImageRule, Mirror, MirrorEndpoint, RuleEffect,
@@ -21,6 +23,9 @@ use crate::values::{
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+/// What each image says of itself.
+const CREATED: &str = "2026-01-02T03:04:05Z";
+const VERSION: &str = "2.6.2";
 /// The registry's name in references.
 const HOST: &str = "r.io";
 
@@ -31,6 +36,8 @@ struct Served {
     /// Paths whose answer waits.
     held: Mutex<BTreeSet<String>>,
     asked: Mutex<Vec<String>>,
+    /// Whether it answers nothing.
+    is_silent: AtomicBool,
 }
 
 /// The registry. When it is dropped, it has nothing any more.
@@ -71,12 +78,18 @@ impl SignedRegistry {
 
     /// Pushes an image with this content, behind an index, and signs the index.
     pub(crate) fn push(&self, name: &str, content: &str) -> Pushed {
+        self.push_version(name, content, VERSION)
+    }
+
+    /// The same with a label that says this version.
+    pub(crate) fn push_version(&self, name: &str, content: &str, version: &str) -> Pushed {
         let name: ImageReference = format!("{HOST}/{name}").parse().unwrap();
         let repository = name.repository();
         let layer = archive(content);
         let layer = self.put(repository, "blobs", &layer);
         let config = json!({
-            "architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/app"]},
+            "architecture": "amd64", "os": "linux", "created": CREATED,
+            "config": {"Entrypoint": ["/app"], "Labels": {VERSION_LABEL: version}},
             "rootfs": {"type": "layers", "diff_ids": [layer.0]},
         });
         let config = self.put(repository, "blobs", config.to_string().as_bytes());
@@ -139,6 +152,11 @@ impl SignedRegistry {
         self.served.documents.locked().remove(&path);
     }
 
+    /// Takes connections, and says nothing any more.
+    pub(crate) fn fall_silent(&self) {
+        self.served.is_silent.store(true, Ordering::Relaxed);
+    }
+
     /// Has the layer of an image wait, or lets it go.
     pub(crate) fn hold_layer(&self, of: &Pushed, is_held: bool) {
         let path = format!("/v2/{}/blobs/{}", of.name.repository(), of.layer);
@@ -168,38 +186,49 @@ impl SignedRegistry {
 
     /// A puller of its images, which wants its signature.
     pub(crate) fn puller(&self) -> Puller {
+        self.puller_at(self.address)
+    }
+
+    fn policy(&self) -> Policy {
         let rule = ImageRule {
             pattern: ImagePattern::new("*"),
             effect: RuleEffect::SignedBy(self.key.public_key_pem().parse().unwrap()),
         };
-        Puller::new(self.settings(), Policy::new(vec![rule]))
+        Policy::new(vec![rule])
+    }
+
+    /// A puller that wants its signature, and gets its images from another registry.
+    pub(crate) fn puller_at(&self, address: SocketAddr) -> Puller {
+        Puller::new(settings(address), self.policy())
     }
 
     /// A puller of its images, which takes them without any signature.
     pub(crate) fn puller_without_rules(&self) -> Puller {
-        Puller::new(self.settings(), Policy::default())
+        Puller::new(settings(self.address), Policy::default())
     }
+}
 
-    fn settings(&self) -> Arc<Registries> {
-        let endpoint = MirrorEndpoint {
-            url: format!("http://{}", self.address).parse().unwrap(),
-            override_path: false,
-        };
-        let mirror = Mirror {
-            endpoints: vec![endpoint],
-            skip_fallback: true,
-        };
-        Arc::new(Registries {
-            mirrors: BTreeMap::from([(HOST.to_owned(), mirror)]),
-            ..Registries::default()
-        })
-    }
+/// Settings that lead to the registry at this address.
+fn settings(address: SocketAddr) -> Arc<Registries> {
+    let endpoint = MirrorEndpoint {
+        url: format!("http://{address}").parse().unwrap(),
+        override_path: false,
+    };
+    let mirror = Mirror {
+        endpoints: vec![endpoint],
+        skip_fallback: true,
+    };
+    Arc::new(Registries {
+        mirrors: BTreeMap::from([(HOST.to_owned(), mirror)]),
+        ..Registries::default()
+    })
 }
 
 impl Drop for SignedRegistry {
     fn drop(&mut self) {
         self.served.documents.locked().clear();
         self.served.held.locked().clear();
+        self.served.is_silent.store(false, Ordering::Relaxed);
     }
 }
 
@@ -214,7 +243,7 @@ impl Served {
         }
         let path = request.split([' ', '?']).nth(1).unwrap_or_default();
         self.asked.locked().push(path.to_owned());
-        while self.held.locked().contains(path) {
+        while self.is_silent.load(Ordering::Relaxed) || self.held.locked().contains(path) {
             std::thread::sleep(Duration::from_millis(5));
         }
         let content = self.documents.locked().get(path).cloned();

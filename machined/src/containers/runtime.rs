@@ -228,20 +228,30 @@ struct State {
     status: String,
 }
 
+/// The path of crun.
+const CRUN: &str = "/usr/bin/crun";
+
 impl Default for Runtime {
     fn default() -> Self {
-        let (state, run) = match has_domain() {
-            true => (
-                Path::new(DOMAIN).join("crun"),
-                Path::new(DOMAIN).join("containers"),
-            ),
-            false => ("/run/crun".into(), "/run/machined/containers".into()),
-        };
-        Runtime::new("/usr/bin/crun".into(), state, run)
+        if !has_domain() {
+            return Self::of_the_generation();
+        }
+        let domain = Path::new(DOMAIN);
+        Runtime::new(CRUN.into(), domain.join("crun"), domain.join("containers"))
     }
 }
 
 impl Runtime {
+    /// Returns the runtime for containers that end with the generation. It has memory of its own: data of workloads, which may be in the
+    /// domain's memory, cannot take the room of an upgrade.
+    pub fn of_the_generation() -> Self {
+        Runtime::new(
+            CRUN.into(),
+            "/run/crun".into(),
+            "/run/machined/containers".into(),
+        )
+    }
+
     /// Creates a runtime from crun's path, the directory of crun's state, and the directory of the bundles.
     pub fn new(crun: PathBuf, state: PathBuf, run: PathBuf) -> Self {
         Runtime { crun, state, run }

@@ -19,7 +19,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::image_digests::ImageDigests;
-use crate::values::{Digest, ImageReference, ReleaseTag, Version};
+use super::wrong_tag;
+use crate::values::{Digest, ImageReference, ReleaseTag};
 
 /// An image behind a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,17 +144,14 @@ pub fn judge(
     is_asked_always: bool,
 ) -> Verdict {
     let tag: Option<ReleaseTag> = reference.tag().and_then(|tag| tag.parse().ok());
-    let label = found.version.as_deref().and_then(version);
-    if let (Some(tag), Some(label)) = (&tag, &label)
-        && let Err(contradiction) = tag.check_label(label)
-    {
+    if let Some(contradiction) = wrong_tag::contradiction(reference, found.version.as_deref()) {
         return Verdict::Held(contradiction.to_string());
     }
     if is_asked_always {
         return Verdict::Approval("every image of this container needs an approval".to_owned());
     }
     match (&in_force.version, &found.version) {
-        (Some(before), Some(now)) if before == now => Verdict::Rebuild,
+        (Some(before), Some(now)) if is_same_release(before, now) => Verdict::Rebuild,
         (Some(before), Some(now)) => {
             Verdict::Approval(format!("{now} is another version than {before}"))
         }
@@ -165,10 +163,13 @@ pub fn judge(
     }
 }
 
-/// Reads a label's version, with or without a `v` in front. Other texts say nothing about a tag.
-fn version(label: &str) -> Option<Version> {
-    let with_v = || format!("v{label}").parse().ok();
-    label.parse().ok().or_else(with_v)
+/// Whether two labels name the same version and revision. A label may carry the number of the build, and a `v`, which not every build writes.
+fn is_same_release(before: &str, now: &str) -> bool {
+    let tags = (before.parse::<ReleaseTag>(), now.parse::<ReleaseTag>());
+    match tags {
+        (Ok(before), Ok(now)) => before.is_same_revision(&now),
+        _ => before == now,
+    }
 }
 
 impl Standing {
@@ -364,6 +365,28 @@ mod tests {
             let reference = format!("r.io/app:{tag}").parse().unwrap();
             let verdict = judge(&reference, &release("a", before), &release("b", now), asked);
             assert_eq!(verdict, expected, "{tag} {before:?} {now:?}");
+        }
+    }
+
+    /// Labels carry the number of the build, or a `v`.
+    #[test]
+    fn a_build_of_the_same_revision_is_a_rebuild() {
+        for (before, now, is_rebuild) in [
+            ("2.6.2-rev1-b5.1", "2.6.2-rev1-b5.2", true),
+            ("2.6.2-rev1", "2.6.2-rev1-b5.2", true),
+            ("2.6.2", "v2.6.2", true),
+            ("2.6.2-rev1-b5.1", "2.6.2-rev2-b5.1", false),
+            ("2.6.2", "2.6.2-rev1", false),
+            ("2.6.2-rc.1", "2.6.2-rc.2", false),
+            ("nightly", "nightly", true),
+        ] {
+            let reference = "r.io/app:stable".parse().unwrap();
+            let (old, new) = (release("a", Some(before)), release("b", Some(now)));
+            let expected = match is_rebuild {
+                true => Verdict::Rebuild,
+                false => Verdict::Approval(format!("{now} is another version than {before}")),
+            };
+            assert_eq!(judge(&reference, &old, &new, false), expected);
         }
     }
 

@@ -56,8 +56,17 @@ pub enum ApplyError {
     },
 }
 
-/// Applies the plan to its disk. Blocks the thread: do not call it on the runtime's.
-pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
+impl ApplyError {
+    /// Whether something has mounted or claimed the disk.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self, Self::Open { source, .. } if source.kind() == io::ErrorKind::ResourceBusy)
+    }
+}
+
+/// Applies the plan to its disk. Blocks the thread: do not call it on the runtime's. Returns false if the table stays as it is until a boot
+/// at which nobody uses the disk: containers that live on use a partition, and all that the plan wants is a larger partition or another copy
+/// of the table.
+pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<bool, ApplyError> {
     let path = plan.disk.as_path();
     let guid = match &plan.action {
         Action::Reuse {
@@ -68,7 +77,10 @@ pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
         Action::Create { .. } => Some(uuid::Uuid::new_v4()),
     };
     if let Some(guid) = guid {
-        let disk = open_exclusively(path)?;
+        let disk = match open_exclusively(path) {
+            Err(error) if error.is_busy() && plan.can_wait() => return Ok(false),
+            opened => opened?,
+        };
         // The table comes last: once it is there, the disk is ours and the contents of its partitions are reused. So remains of
         // an old filesystem in their places must be gone before.
         erase(&disk, plan)
@@ -81,7 +93,8 @@ pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
     announce(plan, sysfs)?;
     plan.partitions()
         .iter()
-        .try_for_each(|partition| wait_for_node(plan, partition, sysfs))
+        .try_for_each(|partition| wait_for_node(plan, partition, sysfs))?;
+    Ok(true)
 }
 
 /// Returns the path of a partition: `/dev/vda1`, `/dev/nvme0n1p1`.

@@ -232,7 +232,7 @@ impl OwnedDisk {
             );
             self.unmount_state().await?;
         }
-        self.apply(&plan).await?;
+        let is_applied = self.apply(&plan).await?;
         if let Some(volume) = state
             && self.state().is_none()
         {
@@ -244,9 +244,13 @@ impl OwnedDisk {
         let domain = self.paths.domain.clone();
         run_blocking(move || forget_memory(&domain)).await?;
         let found = volume.bring_up().await?;
-        let size = plan.partition(Label::Ephemeral).map_or(0, |it| it.length);
+        let size = match is_applied {
+            true => plan.partition(Label::Ephemeral).map_or(0, |it| it.length),
+            false => size_of(&self.paths.sysfs, &volume.device),
+        };
         let grows = matches!(plan.action, Action::Reuse { grow: Some(_), .. });
         if grows
+            && is_applied
             && found != Found::Nothing
             && let Err(error) = tools::grow_filesystem(&volume.device, size - TAIL).await
         {
@@ -362,17 +366,23 @@ impl OwnedDisk {
         })
     }
 
-    async fn apply(&self, plan: &DiskPlan) -> Result<(), OwnedDiskError> {
+    /// Returns whether the plan was carried out whole.
+    async fn apply(&self, plan: &DiskPlan) -> Result<bool, OwnedDiskError> {
         info!(%plan, "disk");
         let (plan, sysfs) = (plan.clone(), self.paths.sysfs.clone());
         let disk = plan.disk.as_path().to_owned();
         let efi = plan.partition(Label::Efi).map(|it| it.number);
-        run_blocking(move || apply(&plan, &sysfs)).await??;
+        let is_applied = run_blocking(move || apply(&plan, &sysfs)).await??;
+        if !is_applied {
+            warn!(
+                "containers that live on use the disk: its table stays as it is until the next boot"
+            );
+        }
         self.status.send_modify(|status| {
             status.efi = efi.map(|number| partition_path(&disk, number));
             status.disk = Some(disk);
         });
-        Ok(())
+        Ok(is_applied)
     }
 
     async fn mount_state(&self, volume: &Volume) -> Result<(), OwnedDiskError> {
@@ -438,11 +448,15 @@ impl OwnedDisk {
     /// Unmounts /var and STATE. If the users of /var must be gone and some are not, the error names them.
     pub async fn unmount(&self, users: Users) -> Result<(), OwnedDiskError> {
         let (procfs, var) = (self.paths.procfs.clone(), self.paths.var.clone());
-        run_blocking(move || unmount(&procfs, &var, users)).await??;
-        self.status.send_modify(|status| {
-            status.var_mounted = false;
-            status.description = format!("{} is not mounted", self.paths.var.display());
-        });
+        let unmounted = run_blocking(move || unmount(&procfs, &var, users)).await?;
+        // The mount may be gone although a user of it is not.
+        if unmounted.is_ok() || mounted_at(&self.paths.procfs, &self.paths.var).is_none() {
+            self.status.send_modify(|status| {
+                status.var_mounted = false;
+                status.description = format!("{} is not mounted", self.paths.var.display());
+            });
+        }
+        unmounted?;
         self.unmount_state().await
     }
 
@@ -452,6 +466,14 @@ impl OwnedDisk {
         self.status.send_modify(|status| status.state = None);
         Ok(())
     }
+}
+
+/// Returns the size of a partition in bytes as the kernel has it; 0 if it does not tell.
+fn size_of(sysfs: &Path, partition: &Path) -> u64 {
+    let name = partition.file_name().unwrap_or_default();
+    let sectors = std::fs::read_to_string(sysfs.join("class/block").join(name).join("size"));
+    // Sectors of 512 bytes, whatever the disk has.
+    sectors.map_or(0, |text| text.trim().parse().map_or(0, |it: u64| it * 512))
 }
 
 /// Returns the disk of a partition: its parent in sysfs.

@@ -261,6 +261,12 @@ fn reuse(disk: &Disk, found: &Table) -> Result<Action, PlanError> {
 }
 
 impl DiskPlan {
+    /// Whether the disk can be used as it is: the plan makes no partition, and only lets one grow or repairs a copy of the table.
+    pub(super) fn can_wait(&self) -> bool {
+        matches!(self.action, Action::Reuse { .. })
+            && self.partitions().iter().all(|it| it.guid.is_some())
+    }
+
     /// Returns the partitions as they will be after the plan is applied.
     pub fn partitions(&self) -> &[PlannedPartition] {
         match &self.action {

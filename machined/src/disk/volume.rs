@@ -10,7 +10,7 @@ use crate::mounts::filesystem::{self, Filesystem, MountFlags, UnmountFlags};
 use tracing::{info, warn};
 
 use super::{
-    apply::{ApplyError, open_exclusively},
+    apply::open_exclusively,
     contents::{Backup, Contents, TAIL, examine, mark, unmark},
     error::{OwnedDiskError, run_blocking},
     holders::{self, holders},
@@ -113,11 +113,7 @@ impl Volume {
     /// Returns whether the filesystem is mounted. It may be in no table of mounts: an overlay hides its lower filesystems.
     async fn is_in_use(&self) -> Result<bool, OwnedDiskError> {
         let device = self.device.clone();
-        run_blocking(move || match open_exclusively(&device) {
-            Err(ApplyError::Open { source, .. }) => source.kind() == io::ErrorKind::ResourceBusy,
-            _ => false,
-        })
-        .await
+        run_blocking(move || open_exclusively(&device).is_err_and(|error| error.is_busy())).await
     }
 
     /// Repairs a filesystem without a superblock by the first copy that works.
@@ -181,7 +177,12 @@ pub(super) fn unmount(procfs: &Path, target: &Path, users: Users) -> Result<(), 
     let Some(mounted) = mounted_at(procfs, target) else {
         return Ok(());
     };
-    filesystem::unmount(target, UnmountFlags::empty()).map_err(|source| match source.kind() {
+    let flags = match users {
+        Users::MustBeGone => UnmountFlags::empty(),
+        // Nor need machined's own users be gone, such as a pull or a caller that reads slowly: they end with machined.
+        Users::MayStay => UnmountFlags::DETACH,
+    };
+    filesystem::unmount(target, flags).map_err(|source| match source.kind() {
         io::ErrorKind::ResourceBusy => OwnedDiskError::Busy {
             target: target.to_owned(),
             holders: holders::list(&holders(procfs, target)),

@@ -215,6 +215,12 @@ impl Follow {
         Ok(())
     }
 
+    /// Notes that a person goes back from the running release to another version. Does nothing if the machine follows no channel.
+    pub async fn leave(&self, digest: Digest, version: Version, to: &str, init: &InitLink) {
+        self.change(init, |record| record.leave(digest, version, to))
+            .await;
+    }
+
     /// Takes a hold back, also that of a release that has failed. Returns whether there was one.
     pub async fn release(&self, digest: Digest, init: &InitLink) -> bool {
         let release = |record: &mut Record| {

@@ -19,10 +19,11 @@
 //! - The fleet's lock is given back when a release has proved itself. **After a failure the machine keeps it**, for as long as the channel
 //!   offers the release that failed: so a bad release stops at the first machine, and a withdrawal or a newer release lets the fleet go on.
 //!   So it does while an older release waits here: the other machines would go to the failed one.
+//! - A record alone starts nothing: a list that was read a short time ago has to offer the release.
 
 use std::fmt;
 
-use instar_channel::{Position, Release};
+use instar_channel::{Choice, Position, Release, Why};
 use serde::{Deserialize, Serialize};
 
 use crate::values::{Digest, Openness, Version, Window};
@@ -39,6 +40,8 @@ const VIEW: u64 = 1;
 const FETCHING: u64 = 5;
 const LOCK_AGAIN: u64 = 30;
 const REFUSED: u64 = 600;
+/// Between two looks at a list that cannot be read.
+const LOOK_AGAIN: u64 = 60;
 const LONGEST: u64 = 300;
 
 /// What a machine keeps of the channel that it follows.
@@ -132,7 +135,12 @@ pub enum Chosen<'a> {
         offers_failed: bool,
     },
     /// This one.
-    Release(&'a Release),
+    Release {
+        /// The release.
+        release: &'a Release,
+        /// Whether the channel still offers a newer one that failed here.
+        offers_failed: bool,
+    },
 }
 
 /// Whether the image of the target is here.
@@ -307,11 +315,38 @@ impl Record {
         self.holds.iter().find(|hold| hold.digest == digest)
     }
 
-    /// Whether a release that is newer than this version has failed here. It counts as one that the channel still offers: nobody says here
-    /// whether it was withdrawn, and a lock that is kept for too long costs less than a bad release on the next machine.
+    /// Whether a release that is newer than this version has failed here.
     fn has_failed_above(&self, version: &Version) -> bool {
         let mut holds = self.holds.iter();
         holds.any(|hold| hold.has_failed && hold.version > *version)
+    }
+
+    /// Whether the channel offers a release that failed here and is newer than the one that it has for this machine: the other machines would
+    /// go to it.
+    pub fn offers_failed(&self, choice: &Choice<'_>) -> bool {
+        let goes_to = choice.release.map(|release| &release.version);
+        let mut reasons = choice.reasons.iter();
+        reasons.any(|(release, why)| {
+            matches!(why, Why::Held(_))
+                && self.hold(release.digest).is_some_and(|it| it.has_failed)
+                && goes_to.is_none_or(|version| release.version > *version)
+        })
+    }
+
+    /// Holds the running release, from which a person goes back: the machine would go to it again at once. If it is still to prove itself,
+    /// what happens is noted when the machine is back.
+    pub fn leave(&mut self, digest: Digest, version: Version, to: &str) {
+        let goes_there = |target: &Target| target.release.digest == digest;
+        if self.target().is_some_and(goes_there) {
+            return;
+        }
+        self.hold_release(Hold {
+            digest,
+            version,
+            why: format!("a person went back from it to {to}"),
+            until: None,
+            has_failed: false,
+        });
     }
 
     /// Holds a release, in place of an older hold of it.
@@ -363,6 +398,19 @@ impl Record {
     }
 }
 
+impl Target {
+    /// Cuts times that were noted by a clock that was ahead, once the clock is right.
+    fn by_this_clock(mut self, facts: &Facts<'_>) -> Self {
+        if facts.knows_time {
+            self.seen = self.seen.min(facts.now);
+            if let Some((until, _)) = &mut self.not_before {
+                *until = (*until).min(facts.now.saturating_add(REFUSED));
+            }
+        }
+        self
+    }
+}
+
 /// Decides the next step.
 pub fn step(mut record: Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
     let forgiven = record.forgive(facts);
@@ -403,7 +451,7 @@ fn choose(
         // What the record has stays until a list says something else.
         Chosen::Unknown => known.filter(is_newer),
         Chosen::None { .. } => None,
-        Chosen::Release(release) => Some(match known {
+        Chosen::Release { release, .. } => Some(match known {
             Some(known) if known.release.digest == release.digest => Target {
                 release: release.clone(),
                 ..known
@@ -419,6 +467,7 @@ fn choose(
     };
     match target {
         Some(target) => {
+            let target = target.by_this_clock(facts);
             record.stage = Stage::Target(target.clone());
             go_to(record, target, facts, policy)
         }
@@ -439,8 +488,7 @@ fn idle(mut record: Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
     let has_failed = record.holds.iter().any(|hold| hold.has_failed);
     let keeps_lock = match facts.chosen {
         Chosen::Unknown => has_failed,
-        Chosen::None { offers_failed } => offers_failed,
-        Chosen::Release(_) => false,
+        Chosen::None { offers_failed } | Chosen::Release { offers_failed, .. } => offers_failed,
     };
     record.has_lock &= policy.has_lock;
     let keeps_lock = keeps_lock && record.has_lock;
@@ -462,15 +510,22 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     if let Some((wait, again)) = obstacle(&target, facts, policy) {
         // A lock that is not about to be used is for the other machines, unless they would go to what has failed here.
         record.has_lock &= policy.has_lock;
-        let keeps_lock = wait == Wait::Busy || record.has_failed_above(&target.release.version);
+        let keeps_lock = wait == Wait::Busy || offers_failed(&record, &target, facts);
         let act = match record.has_lock && !keeps_lock {
             true => Act::Unlock,
             false => Act::None,
         };
         return waits(record, wait, act, again);
     }
-    if !facts.list_is_fresh {
-        return waits(record, Wait::List, Act::Look, VIEW);
+    if !facts.list_is_fresh || facts.chosen == Chosen::Unknown {
+        // Nobody knows for how long there is no list: the lock is for the other machines meanwhile.
+        record.has_lock &= policy.has_lock;
+        let may_have_it = record.has_lock && !matches!(facts.lock, LockAnswer::Refused(_));
+        let (act, again) = match may_have_it && !offers_failed(&record, &target, facts) {
+            true => (Act::Unlock, VIEW),
+            false => (Act::Look, LOOK_AGAIN),
+        };
+        return waits(record, Wait::List, act, again);
     }
     if policy.has_lock {
         // Kept before the lock is asked for: a machine that is killed now gives it back later.
@@ -498,6 +553,15 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
         returns: 0,
     });
     done(record, Act::Switch, Standing::Switches, VIEW)
+}
+
+/// Whether the channel still offers a release that failed here and is newer than the target. Without a list nobody says whether it was
+/// withdrawn, and a lock that is kept for too long costs less than a bad release on the next machine.
+fn offers_failed(record: &Record, target: &Target, facts: &Facts<'_>) -> bool {
+    match facts.chosen {
+        Chosen::None { offers_failed } | Chosen::Release { offers_failed, .. } => offers_failed,
+        Chosen::Unknown => record.has_failed_above(&target.release.version),
+    }
 }
 
 /// Returns the first thing that a target waits for, and for how many seconds.

@@ -4,10 +4,10 @@
 
 use std::cell::RefCell;
 
-use instar_channel::{Date, Release};
+use instar_channel::{Choice, Date, Release, Why};
 
 use super::*;
-use crate::values::{Digest, Window};
+use crate::values::{Digest, Version, Window};
 
 fn release(version: &str) -> Release {
     let list = format!(
@@ -82,6 +82,14 @@ const NOTHING: Chosen<'_> = Chosen::None {
     offers_failed: false,
 };
 
+/// The channel has this release, and none that failed here.
+fn offered(release: &Release) -> Chosen<'_> {
+    Chosen::Release {
+        release,
+        offers_failed: false,
+    }
+}
+
 fn waits(record: &Record, facts: &Facts<'_>, policy: &Policy<'_>) -> (&'static str, Act) {
     let step = step(record.clone(), facts, policy);
     (step.standing.word(), step.act)
@@ -99,7 +107,7 @@ type Case<'a> = (
 fn check<const N: usize>(cases: [Case<'_>; N]) {
     let new = release("v0.2.0");
     for (named, record, change, policy, expected) in cases {
-        let mut facts = facts("v0.1.0", Chosen::Release(&new));
+        let mut facts = facts("v0.1.0", offered(&new));
         change(&mut facts);
         assert_eq!(waits(&record, &facts, &policy), expected, "{named}");
     }
@@ -287,7 +295,7 @@ fn a_target_waits_for_its_window_and_the_lock() {
 #[test]
 fn the_record_says_what_is_about_to_be_done_before_it_is() {
     let new = release("v0.2.0");
-    let facts = facts("v0.1.0", Chosen::Release(&new));
+    let facts = facts("v0.1.0", offered(&new));
     let begun = step(record(Stage::Idle), &facts, &POLICY);
     assert!(matches!(begun.record.stage, Stage::Switching(ref it) if it.target.tries == 1));
     let locking = Policy {
@@ -315,7 +323,7 @@ fn a_release_that_is_chosen_no_more_is_left_and_a_newer_one_begins_anew() {
     let withdrawn = step(waiting.clone(), &facts("v0.1.0", NOTHING), &policy);
     assert_eq!(withdrawn.record.stage, Stage::Idle);
     let newer = release("v0.3.0");
-    let facts_of = facts("v0.1.0", Chosen::Release(&newer));
+    let facts_of = facts("v0.1.0", offered(&newer));
     let replaced = step(waiting.clone(), &facts_of, &policy);
     let Stage::Target(target) = replaced.record.stage else {
         panic!("{replaced:?}");
@@ -343,7 +351,7 @@ fn a_switch_ends_in_a_trial_a_hold_or_another_try() {
         ..here
     };
     assert_eq!(waits(&switching(1), &other_image, &POLICY).0, "switching");
-    let back = facts("v0.1.0", Chosen::Release(&new));
+    let back = facts("v0.1.0", offered(&new));
     let busy = Facts {
         is_busy: true,
         ..back.clone()
@@ -456,7 +464,7 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     let next = release("v0.3.0");
     let granted = Facts {
         lock: LockAnswer::Granted,
-        ..facts("v0.1.0", Chosen::Release(&next))
+        ..facts("v0.1.0", offered(&next))
     };
     assert_eq!(waits(&failed, &granted, &policy).1, Act::Switch);
     // Without a lock in the config there is nothing to give back.
@@ -500,14 +508,20 @@ fn the_lock_is_kept_after_a_failure_while_an_older_release_waits() {
         ("refused", paused(), |_| {}, &locking),
         ("fetching", known(), no_list, &locking),
     ] {
-        let mut facts = facts("v0.1.0", Chosen::Release(&older));
-        change(&mut facts);
         for (version, has_failed, act) in [
             ("v0.3.0", true, Act::None),
             // A person's hold is no failure, and what failed below the target is what the target replaces.
             ("v0.3.0", false, Act::Unlock),
             ("v0.1.1", true, Act::Unlock),
         ] {
+            let mut facts = facts(
+                "v0.1.0",
+                Chosen::Release {
+                    release: &older,
+                    offers_failed: act == Act::None,
+                },
+            );
+            change(&mut facts);
             let mut locked = Record {
                 has_lock: true,
                 ..record.clone()
@@ -517,6 +531,93 @@ fn the_lock_is_kept_after_a_failure_while_an_older_release_waits() {
             assert_eq!(waits(&locked, &facts, policy), expected, "{version}");
         }
     }
+}
+
+/// What failed was withdrawn, and the other machines may go to the older release that waits here.
+#[test]
+fn the_lock_is_given_back_when_what_failed_is_withdrawn() {
+    let (shut, older) = (closed(), release("v0.2.0"));
+    let policy = Policy {
+        has_lock: true,
+        ..in_window(&shut)
+    };
+    let mut failed = record(Stage::Idle);
+    failed.has_lock = true;
+    failed.hold_release(hold_of("v0.3.0", true));
+    let bad = release("v0.3.0");
+    let offers = |why| {
+        failed.offers_failed(&Choice {
+            release: Some(&older),
+            reasons: vec![(&bad, why), (&older, Why::Chosen)],
+        })
+    };
+    assert!(offers(Why::Held("hangs".into())));
+    assert!(!offers(Why::Withdrawn("hangs".into())));
+    let withdrawn = facts("v0.1.0", offered(&older));
+    assert_eq!(waits(&failed, &withdrawn, &policy), ("window", Act::Unlock));
+}
+
+/// A machine that came up without a list knows neither of a withdrawal nor whether its list has expired.
+#[test]
+fn the_record_alone_starts_nothing() {
+    let locking = Policy {
+        has_lock: true,
+        ..POLICY
+    };
+    let no_list = facts("v0.1.0", Chosen::Unknown);
+    assert_eq!(waits(&known(), &no_list, &POLICY), ("list", Act::Look));
+    let again = step(known(), &no_list, &POLICY).again;
+    assert_eq!(again, 60);
+    // A lock that it may have is for the other machines meanwhile, and then the list is asked for.
+    let mut locked = Record {
+        has_lock: true,
+        ..known()
+    };
+    assert_eq!(waits(&locked, &no_list, &locking), ("list", Act::Unlock));
+    locked.hold_release(hold_of("v0.3.0", true));
+    assert_eq!(waits(&locked, &no_list, &locking), ("list", Act::Look));
+}
+
+#[test]
+fn a_release_that_a_person_went_back_from_is_held() {
+    let (new, version) = (release("v0.2.0"), "v0.2.0".parse::<Version>().unwrap());
+    let mut left = record(Stage::Idle);
+    left.leave(new.digest, version.clone(), "v0.1.0");
+    let hold = left.hold(new.digest).unwrap();
+    assert_eq!(hold.why, "a person went back from it to v0.1.0");
+    assert!(!hold.has_failed && hold.until.is_none());
+    // One that was to prove itself has failed here.
+    let mut proving = record(Stage::Proving(attempt("v0.2.0", 1)));
+    proving.leave(new.digest, version, "v0.1.0");
+    assert!(proving.holds.is_empty());
+    let back = step(proving, &facts("v0.1.0", NOTHING), &POLICY);
+    assert!(back.record.hold(new.digest).unwrap().has_failed);
+}
+
+#[test]
+fn times_of_a_clock_that_was_ahead_are_cut_when_it_is_right() {
+    let ahead = record(Stage::Target(Target {
+        seen: NOW + 86_400,
+        not_before: Some((NOW + 90_000, "no room".into())),
+        ..target("v0.2.0")
+    }));
+    let (new, delayed) = (
+        release("v0.2.0"),
+        Policy {
+            delay: 60,
+            ..POLICY
+        },
+    );
+    let right = facts("v0.1.0", offered(&new));
+    let cut = step(ahead.clone(), &right, &delayed);
+    assert_eq!(cut.standing.until(), Some(NOW + 600));
+    assert_eq!(cut.record.target().unwrap().seen, NOW);
+    let unset = Facts {
+        knows_time: false,
+        ..right
+    };
+    let stays = step(ahead.clone(), &unset, &delayed);
+    assert_eq!(stays.record, ahead);
 }
 
 #[test]
@@ -547,7 +648,7 @@ fn an_image_that_is_not_the_one_of_the_list_is_held() {
     let new = release("v0.2.0");
     let wrong = Facts {
         fetched: Fetched::Wrong("the image says v0.3.0".into()),
-        ..facts("v0.1.0", Chosen::Release(&new))
+        ..facts("v0.1.0", offered(&new))
     };
     let held = step(record(Stage::Idle), &wrong, &POLICY).record;
     assert_eq!(held.holds[0].why, "the image says v0.3.0");
@@ -594,13 +695,16 @@ fn random_histories_keep_the_promises() {
         let (mut running, mut lock) = ("v0.1.0".to_owned(), LockAnswer::Unasked);
         for tick in 0..40 {
             let held = |it: &Release| record.hold(it.digest).is_some();
-            let offered = match random.u8(0..4) {
+            let chosen = match random.u8(0..4) {
                 0 => Chosen::Unknown,
                 1 => Chosen::None {
                     offers_failed: held(&bad),
                 },
-                2 if !held(&bad) && running == "v0.1.0" => Chosen::Release(&bad),
-                3 if !held(&good) && running != "v0.3.0" => Chosen::Release(&good),
+                2 if !held(&bad) && running == "v0.1.0" => Chosen::Release {
+                    release: &bad,
+                    offers_failed: held(&good),
+                },
+                3 if !held(&good) && running != "v0.3.0" => offered(&good),
                 _ => NOTHING,
             };
             let now_running = running.clone();
@@ -614,7 +718,7 @@ fn random_histories_keep_the_promises() {
                 },
                 failure: None,
                 ready_for: random.bool().then(|| random.u64(0..4)),
-                ..facts(&now_running, offered)
+                ..facts(&now_running, chosen)
             };
             let had_lock = record.has_lock;
             let next = step(record.clone(), &facts, &policy);
@@ -640,7 +744,8 @@ fn random_histories_keep_the_promises() {
                     assert!(had_lock || record.has_lock);
                     let is_under_way = !matches!(record.stage, Stage::Idle | Stage::Target(_));
                     assert!(!is_under_way, "given back before the proof");
-                    let is_older = matches!(offered, Chosen::Release(to) if *to == bad);
+                    let is_older =
+                        matches!(chosen, Chosen::Release { release, .. } if *release == bad);
                     let keeps = is_older && record.hold(good.digest).is_some();
                     assert!(!keeps, "given back after a failure");
                     record.has_lock = false;

@@ -77,21 +77,37 @@ pub fn living_service(
 
 /// Ends containers that live on from an earlier generation, and that the config no longer names.
 pub async fn end_unnamed_containers(machine: &Machine, configured: &Configured) {
-    let runtime = Runtime::default();
     let is_named = |name: &str| {
         let containers = &configured.config.containers;
         containers
             .iter()
             .any(|container| container.name.as_str() == name)
     };
-    let names = runtime.names().unwrap_or_default();
-    for name in names.iter().filter(|name| !is_named(name.as_str())) {
-        tracing::info!("container {name} ends: the config does not name it");
+    end_containers(
+        machine,
+        |name| !is_named(name),
+        "the config does not name it",
+    )
+    .await;
+}
+
+/// Ends all containers that live on. Returns whether there were any.
+pub async fn end_living_containers(machine: &Machine, why: &str) -> bool {
+    end_containers(machine, |_| true, why).await
+}
+
+async fn end_containers(machine: &Machine, ends: impl Fn(&str) -> bool, why: &str) -> bool {
+    let runtime = Runtime::default();
+    let mut names = runtime.names().unwrap_or_default();
+    names.retain(|name| ends(name.as_str()));
+    for name in &names {
+        tracing::info!("container {name} ends: {why}");
         if let Err(error) = runtime.delete(name, &machine.images).await {
             let error = anyhow::Error::from(error);
             tracing::warn!("something of container {name} is left: {error:#}");
         }
     }
+    !names.is_empty()
 }
 
 /// Returns a function that reads the time to end from the config in force at the stop; a container that the config names no more has the one
@@ -160,8 +176,12 @@ fn spec(container: &config::Container, config: &MachineConfig, cgroup: String) -
     }
 }
 
-/// Returns the machine's variables and the container's own, which take precedence.
+/// Returns the machine's variables and the container's own, which take precedence. Those of Kubernetes are its services', by their plan: so
+/// another value ends no pod.
 fn environment(container: &config::Container, config: &MachineConfig) -> Vec<String> {
+    if config.is_of_kubernetes(container) {
+        return Vec::new();
+    }
     let own = container.environment.iter();
     let own = own.map(|variable| (variable.name.as_str(), variable.value.as_str()));
     let machines = config.environment.iter();

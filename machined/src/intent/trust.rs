@@ -83,17 +83,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             }
         }
     });
-    let mut network = machine.network.status();
-    crate::base::task::spawn(async move {
-        while network.changed().await.is_ok() {
-            let next = Some(self::names(&network.borrow_and_update()));
-            names_sender.send_if_modified(|old| {
-                let changed = *old != next;
-                *old = next;
-                changed
-            });
-        }
-    });
+    crate::base::task::spawn(follow_names(machine.network.status(), names_sender));
     crate::base::task::spawn(
         KeepIdentity {
             trust,
@@ -109,6 +99,21 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     Keys {
         identity,
         self_check,
+    }
+}
+
+/// Keeps the names for the certificate in step with the network.
+async fn follow_names(
+    mut network: watch::Receiver<NetworkStatus>,
+    to: watch::Sender<Option<Names>>,
+) {
+    while network.changed().await.is_ok() {
+        let next = Some(names(&network.borrow_and_update()));
+        to.send_if_modified(|old| {
+            let changed = *old != next;
+            *old = next;
+            changed
+        });
     }
 }
 

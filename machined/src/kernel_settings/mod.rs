@@ -185,26 +185,6 @@ impl KernelSettings {
         failures
     }
 
-    /// Unloads the config's modules and leaves parameters as they are: the next holder of the record goes on from there.
-    ///
-    /// A failure does not stop the rest; all failures are returned.
-    pub async fn unload_modules(
-        &self,
-        drivers: &Drivers,
-        keeper: &impl UndoKeeper,
-    ) -> Vec<KernelSettingError> {
-        let mut failures = Vec::new();
-        let before = self.lock().clone();
-        for module in modules::plan(&[], &before.modules).unload {
-            failures.extend(self.unload(drivers, module).await);
-        }
-        let undo = self.lock().clone();
-        if undo != before {
-            keeper.keep(undo).await;
-        }
-        failures
-    }
-
     /// Returns the parameters that are set now.
     pub fn statuses(&self) -> Vec<ParameterStatus> {
         let before = self.lock().parameters.clone();

@@ -1,5 +1,7 @@
 //! containerd's configuration, and the machine's registries as containerd reads them (`hosts.toml`, one folder for each registry).
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::NodeFile;
@@ -9,6 +11,9 @@ use crate::config::{Mirror, Registries, RegistryAuth};
 const HOSTS: &str = "/instar/hosts";
 /// The same, below the directory that the container sees as /instar.
 pub(super) const HOSTS_FOLDER: &str = "hosts";
+
+/// The address at which the machine serves its own images to containerd.
+pub const PODS_REGISTRY: &str = "127.0.0.1:50005";
 
 /// Returns containerd's configuration, version 3.
 pub(super) fn configuration(registries: &Registries) -> String {
@@ -49,20 +54,23 @@ conf_dir = \"/etc/cni/net.d\"
     text
 }
 
-/// Returns the files of registries: for each one with a mirror or with TLS settings its folder.
-pub(super) fn hosts(registries: &Registries) -> Vec<NodeFile> {
+/// Returns the files of registries: for each one with a mirror or with TLS settings its folder, and for each one that the machine has images
+/// of (`here`).
+pub(super) fn hosts(registries: &Registries, here: &BTreeSet<String>) -> Vec<NodeFile> {
     let mut files = Vec::new();
     for (host, mirror) in &registries.mirrors {
-        files.push(hosts_toml(&host.to_string(), mirror, registries));
+        files.push(hosts_toml(&host.to_string(), mirror, registries, here));
     }
-    for host in registries.tls.keys() {
-        if !registries.mirrors.contains_key(host) {
-            files.push(hosts_toml(
-                &host.to_string(),
-                &Mirror::default(),
-                registries,
-            ));
-        }
+    let has_mirror = |host: &str| registries.mirrors.keys().any(|it| it.to_string() == host);
+    let with_tls = registries.tls.keys().map(ToString::to_string);
+    let others: BTreeSet<String> = with_tls.chain(here.iter().cloned()).collect();
+    // A folder of its own hides that of all registries.
+    let of_all = registries.mirrors.iter();
+    let of_all = of_all.filter(|(host, _)| host.to_string() == "*");
+    let of_all = of_all.map(|(_, mirror)| mirror).next();
+    let of_all = of_all.cloned().unwrap_or_default();
+    for host in others.iter().filter(|host| !has_mirror(host)) {
+        files.push(hosts_toml(host, &of_all, registries, here));
     }
     for (host, tls) in &registries.tls {
         let mut part = |name: &str, content: &str| {
@@ -82,7 +90,12 @@ pub(super) fn hosts(registries: &Registries) -> Vec<NodeFile> {
     files
 }
 
-fn hosts_toml(host: &str, mirror: &Mirror, registries: &Registries) -> NodeFile {
+fn hosts_toml(
+    host: &str,
+    mirror: &Mirror,
+    registries: &Registries,
+    here: &BTreeSet<String>,
+) -> NodeFile {
     let directory = if host == "*" { "_default" } else { host };
     let mut text = String::new();
     // The server is asked last. Without it, containerd takes the registry itself.
@@ -90,6 +103,12 @@ fn hosts_toml(host: &str, mirror: &Mirror, registries: &Registries) -> NodeFile 
         && let Some(last) = mirror.endpoints.last()
     {
         text += &format!("server = {}\n", quoted(&last.url.to_string()));
+    }
+    if here.contains(host) {
+        text += &format!(
+            "[host.{}]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n",
+            quoted(&format!("http://{PODS_REGISTRY}/v2/{host}"))
+        );
     }
     for endpoint in &mirror.endpoints {
         text += &format!(
@@ -101,7 +120,8 @@ fn hosts_toml(host: &str, mirror: &Mirror, registries: &Registries) -> NodeFile 
         }
         text += &tls_settings(&endpoint.url.authority, registries);
     }
-    if mirror.endpoints.is_empty() {
+    let has_tls = registries.tls.keys().any(|it| it.to_string() == host);
+    if mirror.endpoints.is_empty() && has_tls {
         text += &format!("[host.{}]\n", quoted(&format!("https://{host}")));
         text += &tls_settings(host, registries);
     }
@@ -170,7 +190,7 @@ mod tests {
             tls: [(host("mirror.example.com"), tls)].into(),
             auth: [].into(),
         };
-        let files = hosts(&registries);
+        let files = hosts(&registries, &BTreeSet::new());
         let text = |name: &str| {
             let file = files.iter().find(|file| file.path.ends_with(name));
             file.unwrap().content.clone()
@@ -183,6 +203,39 @@ mod tests {
         );
         assert_eq!(text("hosts/mirror.example.com/ca.crt"), "PEM");
         assert_eq!(files.len(), 3);
+    }
+
+    /// The machine's own images come first: they are there when no registry is.
+    #[test]
+    fn images_of_the_machine_are_asked_for_before_their_registry() {
+        let here = BTreeSet::from(["docker.io".to_owned(), "r.example.com:5000".to_owned()]);
+        let text = |registries: &Registries, name: &str| {
+            let files = hosts(registries, &here);
+            let file = files.iter().find(|file| file.path.ends_with(name));
+            file.unwrap().content.clone()
+        };
+        let own = |host: &str| {
+            format!(
+                "[host.\"http://127.0.0.1:50005/v2/{host}\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n"
+            )
+        };
+        let mut registries = Registries::default();
+        let docker = "hosts/docker.io/hosts.toml";
+        assert_eq!(text(&registries, docker), own("docker.io"));
+        let mirror = Mirror {
+            endpoints: vec![MirrorEndpoint {
+                url: "http://10.0.2.2:5000".parse().unwrap(),
+                override_path: false,
+            }],
+            skip_fallback: true,
+        };
+        let of_mirror = "[host.\"http://10.0.2.2:5000\"]\ncapabilities = [\"pull\", \"resolve\"]\n";
+        let last = "server = \"http://10.0.2.2:5000\"\n";
+        registries.mirrors.insert(host("*"), mirror);
+        let expected = format!("{last}{}{of_mirror}", own("docker.io"));
+        assert_eq!(text(&registries, docker), expected);
+        let all = text(&registries, "hosts/_default/hosts.toml");
+        assert_eq!(all, format!("{last}{of_mirror}"));
     }
 
     #[test]

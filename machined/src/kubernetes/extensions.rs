@@ -50,12 +50,7 @@ pub fn checked(
     version: &str,
     node: &str,
 ) -> anyhow::Result<PlannedExtension> {
-    let host = Host {
-        id: "instar",
-        version: version.trim_start_matches('v'),
-        level: None,
-        architecture: Architecture::OWN,
-    };
+    let host = Host::instar(version, Architecture::OWN);
     let tree = image.rootfs();
     Extension::read(&tree, &name.parse()?, host, node)?;
     let seen = Path::new("/instar/images").join(tree.strip_prefix(Kubernetes::IMAGES)?);

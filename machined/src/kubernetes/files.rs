@@ -1,11 +1,15 @@
 //! The files of a node: computed from the config, and written where they differ.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::{bootstrap, containerd, control, digest, etc, kubelet, kubelet_certificate, var};
+use super::variables::{Variables, of_service, past_the_proxy};
+use super::{
+    authorities, bootstrap, containerd, control, digest, etc, kubelet, kubelet_certificate, var,
+};
 use crate::base::{removal, whole_file};
 use crate::config::{Kubernetes, Registries};
 
@@ -38,18 +42,32 @@ pub struct Changed {
     pub cluster: bool,
 }
 
+/// What the services of a node have of their machine.
+#[derive(Debug, Clone, Copy)]
+pub struct OfMachine<'a> {
+    /// Where images come from.
+    pub registries: &'a Registries,
+    /// The registries that the machine serves images of to containerd.
+    pub images_of: &'a BTreeSet<String>,
+    /// The variables of the config.
+    pub environment: &'a Variables,
+    /// The authorities that are believed, PEM.
+    pub authorities: &'a str,
+}
+
 /// Computes the files of the node, and the variables of its services. `addresses`: those that the config chooses; none if it leaves that to
 /// kubelet.
 pub fn files(
     kubernetes: &Kubernetes,
-    registries: &Registries,
+    machine: OfMachine<'_>,
     node: &str,
     addresses: &[IpAddr],
 ) -> (Vec<NodeFile>, Environment) {
-    let containerd = containerd::configuration(registries);
+    let containerd = containerd::configuration(machine.registries);
     let kubelet = kubelet::configuration(kubernetes);
     let mut files = vec![
         NodeFile::of_control("containerd.toml", &containerd),
+        NodeFile::of_control(authorities::FILE, machine.authorities),
         NodeFile {
             path: var().join("lib/kubelet/config.yaml"),
             content: kubelet.clone(),
@@ -63,40 +81,38 @@ pub fn files(
             content: bootstrap::kubeconfig(&kubernetes.cluster),
         },
     ];
-    files.extend(containerd::hosts(registries));
-    let variables = |pairs: &[(&str, String)]| {
-        let pairs = pairs.iter();
-        pairs
-            .map(|(name, value)| ((*name).to_owned(), value.clone()))
-            .collect()
-    };
+    files.extend(containerd::hosts(machine.registries, machine.images_of));
+    let believed = ("SSL_CERT_FILE", authorities::SEEN.to_owned());
+    // A service starts again when one of its variables has another value: here, when what it reads only at its start has. kubelet fetches
+    // nothing itself: other authorities are no reason for it.
+    let of_containerd = [
+        believed.clone(),
+        ("CONTAINERD_CONFIG", "/instar/containerd.toml".to_owned()),
+        ("CONFIGURATION", digest(&[&containerd, machine.authorities])),
+    ];
+    let (cluster, options) = (
+        &kubernetes.cluster,
+        kubelet::options(kubernetes, node, addresses),
+    );
+    let read = [
+        &kubelet,
+        cluster.authorities.as_str(),
+        &cluster.endpoint.to_string(),
+    ];
+    let mut of_kubelet = vec![
+        believed,
+        ("KUBELET_EXTRA_ARGS", options),
+        ("CONFIGURATION", digest(&read)),
+    ];
+    of_kubelet.extend(past_the_proxy(machine.environment, cluster));
     let environment = [
         (
-            "containerd".to_owned(),
-            variables(&[
-                ("CONTAINERD_CONFIG", "/instar/containerd.toml".to_owned()),
-                // A service starts again when one of its variables has another value: here, when its configuration has.
-                ("CONFIGURATION", digest(&[&containerd])),
-            ]),
+            "containerd",
+            of_service(machine.environment, &of_containerd),
         ),
-        (
-            "kubelet".to_owned(),
-            variables(&[
-                (
-                    "KUBELET_EXTRA_ARGS",
-                    kubelet::options(kubernetes, node, addresses),
-                ),
-                (
-                    "CONFIGURATION",
-                    digest(&[
-                        &kubelet,
-                        &kubernetes.cluster.authorities,
-                        &kubernetes.cluster.endpoint.to_string(),
-                    ]),
-                ),
-            ]),
-        ),
+        ("kubelet", of_service(machine.environment, &of_kubelet)),
     ];
+    let environment = environment.map(|(name, variables)| (name.to_owned(), variables));
     // A control plane gives them to its node by itself.
     let labels = match kubernetes.control_plane.is_some() {
         true => Vec::new(),
@@ -109,8 +125,7 @@ pub fn files(
 }
 
 /// The variables of services, by the names of the services.
-pub type Environment =
-    std::collections::BTreeMap<String, std::collections::BTreeMap<String, String>>;
+pub type Environment = std::collections::BTreeMap<String, Variables>;
 
 /// Writes the files that differ.
 ///
@@ -166,14 +181,13 @@ fn cluster_of(kubeconfig: &str) -> Option<serde_json::Value> {
     Some(kubeconfig["clusters"].clone())
 }
 
-/// Whether kubelet has the certificate of another node: the machine had another name when it joined.
+/// Returns the name by which the node is a member of its cluster, which kubelet's certificate has; `None` if it has not joined.
 ///
 /// # Errors
 /// The certificate cannot be read.
-pub fn is_member_by_another_name(node: &str) -> io::Result<bool> {
+pub fn member_name() -> io::Result<Option<String>> {
     let pem = kubelet_certificate::read()?;
-    let member = pem.and_then(|pem| kubelet_certificate::node_of(&pem));
-    Ok(member.is_some_and(|member| member != node))
+    Ok(pem.and_then(|pem| kubelet_certificate::node_of(&pem)))
 }
 
 /// Forgets that the node is a member of its cluster: kubelet's certificate and kubeconfig go, and it joins with the token.
@@ -192,11 +206,27 @@ mod tests {
     use super::*;
     use crate::config::Secret;
 
+    /// The variables of a node whose machine has these, and believes these authorities.
+    fn environment(
+        kubernetes: &Kubernetes,
+        variables: &[(&str, &str)],
+        authorities: &str,
+    ) -> Environment {
+        let variables = variables.iter();
+        let variables = variables.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let machine = OfMachine {
+            images_of: &BTreeSet::new(),
+            registries: &Registries::default(),
+            environment: &variables.collect(),
+            authorities,
+        };
+        files(kubernetes, machine, "worker-1", &[]).1
+    }
+
     #[test]
     fn a_changed_configuration_is_a_changed_variable() {
         let before = kubernetes();
-        let environment =
-            |kubernetes: &Kubernetes| files(kubernetes, &Registries::default(), "worker-1", &[]).1;
+        let environment = |kubernetes: &Kubernetes| environment(kubernetes, &[], "PEM");
         let known = environment(&before);
         let mut other_dns = before.clone();
         other_dns.cluster.dns = Vec::new();
@@ -206,6 +236,39 @@ mod tests {
         let mut other_token = before;
         other_token.cluster.token = Secret::new("other");
         assert_eq!(environment(&other_token), known);
+    }
+
+    #[test]
+    fn services_believe_the_machines_authorities_and_containerd_starts_again_with_others() {
+        let kubernetes = kubernetes();
+        let machine = OfMachine {
+            images_of: &BTreeSet::new(),
+            registries: &Registries::default(),
+            environment: &Variables::new(),
+            authorities: "PEM",
+        };
+        let (files, known) = files(&kubernetes, machine, "worker-1", &[]);
+        let file = files
+            .iter()
+            .find(|file| file.path.ends_with("control/ca.pem"));
+        assert_eq!(file.unwrap().content, "PEM");
+        for service in ["containerd", "kubelet"] {
+            assert_eq!(known[service]["SSL_CERT_FILE"], "/instar/ca.pem");
+        }
+        let other = environment(&kubernetes, &[], "OTHER");
+        assert_ne!(other["containerd"], known["containerd"]);
+        assert_eq!(other["kubelet"], known["kubelet"]);
+    }
+
+    #[test]
+    fn the_machines_variables_are_those_of_its_services() {
+        let proxy = ("https_proxy", "http://proxy:3128");
+        let found = environment(&kubernetes(), &[proxy], "PEM");
+        for service in ["containerd", "kubelet"] {
+            assert_eq!(found[service]["https_proxy"], "http://proxy:3128");
+        }
+        assert_eq!(found["kubelet"]["NO_PROXY"], "10.0.2.2");
+        assert!(!found["containerd"].contains_key("NO_PROXY"));
     }
 
     #[test]

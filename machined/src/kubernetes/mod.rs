@@ -4,6 +4,8 @@
 //! the config ──► kubelet       kubelet's configuration and options
 //!                bootstrap     the cluster's address, authority and token, as a kubeconfig
 //!                containerd    containerd's configuration; the machine's registries, as hosts.toml
+//!                authorities   whom both believe, the machine's and the config's
+//!                variables     the machine's variables, below those of each service
 //!                files         all of them with their places; what has changed is written
 //!                control_plane the static pods of a machine that has the cluster itself
 //!                extensions    each unpacked extension is checked as kubernetes-init will check it ──► the plan
@@ -15,6 +17,7 @@
 #[cfg(test)]
 mod a_node;
 mod api_server;
+mod authorities;
 mod bootstrap;
 mod container_root;
 mod containerd;
@@ -35,8 +38,11 @@ mod pods_socket;
 mod readiness;
 mod record;
 pub mod trial;
+mod variables;
 pub mod version_file;
 
+pub use authorities::authorities;
+pub use containerd::PODS_REGISTRY;
 pub use extensions::{ExtensionFact, ExtensionState, checked};
 pub use followed::{Followed, Offer};
 pub use logs::NodeLogs;
@@ -50,7 +56,7 @@ pub use readiness::readiness;
 pub use record::NodeRecord;
 
 pub use files::{
-    Changed, Environment, NodeFile, files, is_member_by_another_name, remove_membership, write,
+    Changed, Environment, NodeFile, OfMachine, files, member_name, remove_membership, write,
 };
 
 use std::path::{Path, PathBuf};
@@ -63,6 +69,7 @@ use serde::Serialize;
 use crate::base::{removal, whole_file};
 use crate::config::Kubernetes;
 use crate::store::Resource;
+use crate::values::VolumeName;
 
 /// The directory of all that Kubernetes has on the machine.
 fn home() -> PathBuf {
@@ -98,7 +105,9 @@ pub fn prepare(is_running: bool) -> io::Result<()> {
     let images = Path::new(Kubernetes::IMAGES).to_owned();
     // kubelet looks for manifests each second, and logs that their directory is missing.
     let manifests = etc().join("manifests");
-    for directory in [var(), manifests, control(), images] {
+    // User volumes may come later.
+    let volumes = Path::new(VolumeName::DIRECTORY).to_owned();
+    for directory in [var(), manifests, control(), images, volumes] {
         fs::create_dir_all(directory)?;
     }
     if !is_running {
@@ -152,6 +161,8 @@ pub struct KubernetesFact {
     pub services: Vec<NodeService>,
     /// Whether the cluster takes it for ready.
     pub readiness: trial::Readiness,
+    /// Whether there is a cluster: the machine's own one waits for `bootstrap`.
+    pub has_begun: bool,
 }
 
 /// A service of an extension.
@@ -169,6 +180,15 @@ pub struct NodeService {
     pub restarts: u64,
     /// Why it does not run, or how it ended the last time.
     pub last: Option<String>,
+    /// Whether it has done its work: it ended with success, and is not to start again.
+    pub has_finished: bool,
+}
+
+impl NodeService {
+    /// Whether it is as it is to be.
+    pub fn is_well(&self) -> bool {
+        self.state == ServiceState::Running || self.has_finished
+    }
 }
 
 impl Resource for KubernetesFact {

@@ -1,19 +1,29 @@
-//! Whether the node is ready: its services run, and the cluster says so.
+//! Whether the node is ready: its plan is carried out, its services run, and the cluster says so.
 
 use serde_json::Value;
 
 use super::trial::Readiness;
-use super::{NodeService, ServiceState};
+use super::{KubernetesFact, NodeService};
 
-/// Tells whether the node is ready, from its services and from its object in the cluster: `None` if it has not joined.
+/// Tells whether the node is ready, from what its container could not carry out, from its services, and from its object in the cluster:
+/// `None` if it has not joined.
 pub fn readiness(
+    errors: &[String],
     services: &[NodeService],
     object: Result<Option<&Value>, &anyhow::Error>,
 ) -> Readiness {
+    if !errors.is_empty() {
+        // An extension of before may run on in the place of one that the container refuses: its services prove nothing of the new one.
+        let why = format!(
+            "its container refuses a part of its plan: {}",
+            errors.join("; ")
+        );
+        return Readiness::NotReady(why);
+    }
     if services.is_empty() {
         return Readiness::NotReady("none of its services has started".to_owned());
     }
-    let stopped = services.iter().find(|it| it.state != ServiceState::Running);
+    let stopped = services.iter().find(|it| !it.is_well());
     if let Some(service) = stopped {
         let last = service.last.as_deref().unwrap_or("it has not run yet");
         let (name, state) = (&service.name, service.state.word());
@@ -40,10 +50,86 @@ fn of_object(object: &Value) -> Readiness {
     Readiness::NotReady(format!("{}: {}", word("reason"), word("message")))
 }
 
+impl KubernetesFact {
+    /// All that is wrong with the node, each once.
+    pub fn wrong(&self) -> Vec<String> {
+        let why = match &self.readiness {
+            Readiness::Ready => None,
+            Readiness::NotReady(why) | Readiness::Unknown(why) => Some(why.clone()),
+        };
+        let told = why.clone().unwrap_or_default();
+        let problems = self.problems.iter().filter(|it| !told.contains(*it));
+        why.into_iter().chain(problems.cloned()).collect()
+    }
+
+    /// What keeps the machine from being ready, in one line. A rollout of the OS goes back from a version with which machines do not get
+    /// ready, so nothing counts here that no version changes: a cluster that waits for its begin, an API that does not answer while kubelet
+    /// is well, and a part of the config that the cluster refuses.
+    pub fn unmet(&self) -> Option<String> {
+        let is_not_ready = matches!(self.readiness, Readiness::NotReady(_));
+        (self.has_begun && is_not_ready).then(|| self.wrong().join("; "))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubernetes::ServiceState;
     use serde_json::json;
+
+    fn service(name: &str, state: ServiceState, has_finished: bool) -> NodeService {
+        NodeService {
+            name: name.to_owned(),
+            extension: "kubernetes".to_owned(),
+            state,
+            since: 0,
+            restarts: 0,
+            last: Some("exited with code 0".to_owned()),
+            has_finished,
+        }
+    }
+
+    #[test]
+    fn services_run_or_have_finished_and_the_plan_is_carried_out() {
+        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let kubelet = service("kubelet", ServiceState::Running, false);
+        let of = |errors: &[String], second: NodeService| {
+            let services = [kubelet.clone(), second];
+            readiness(errors, &services, Ok(Some(&ready)))
+        };
+        let ended = |has_finished| service("setup", ServiceState::Ended, has_finished);
+        assert_eq!(of(&[], ended(true)), Readiness::Ready);
+        let failed = "setup is ended: exited with code 0".to_owned();
+        assert_eq!(of(&[], ended(false)), Readiness::NotReady(failed));
+        let refused = of(&["the extension x cannot be used".to_owned()], ended(true));
+        let why = "its container refuses a part of its plan: the extension x cannot be used";
+        assert_eq!(refused, Readiness::NotReady(why.to_owned()));
+    }
+
+    #[test]
+    fn a_machine_waits_for_its_node_and_not_for_a_cluster() {
+        let (not_ready, unknown) = (
+            Readiness::NotReady("no CNI".to_owned()),
+            Readiness::Unknown("no answer".to_owned()),
+        );
+        let table: [(&Readiness, &[&str], bool, Option<&str>); 6] = [
+            (&Readiness::Ready, &[], true, None),
+            (&Readiness::Ready, &["a label"], true, None),
+            (&not_ready, &["a label"], true, Some("no CNI; a label")),
+            (&not_ready, &["CNI"], true, Some("no CNI")),
+            (&unknown, &[], true, None),
+            (&not_ready, &["the cluster has not begun"], false, None),
+        ];
+        for (readiness, problems, has_begun, unmet) in table {
+            let fact = KubernetesFact {
+                problems: problems.iter().map(|it| (*it).to_owned()).collect(),
+                services: Vec::new(),
+                readiness: readiness.clone(),
+                has_begun,
+            };
+            assert_eq!(fact.unmet().as_deref(), unmet, "{fact:?}");
+        }
+    }
 
     #[test]
     fn the_condition_ready_decides() {

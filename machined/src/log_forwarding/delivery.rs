@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use instar_http_client::{Trust, client_config};
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
-use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
@@ -32,9 +32,14 @@ const PAUSES: BackOff = BackOff {
 
 /// A way to a receiver, of one type for all transports.
 enum Way {
-    Stream(Pin<Box<dyn AsyncWrite + Send>>),
+    Stream(Pin<Box<dyn Stream>>),
     Datagrams(UdpSocket),
 }
+
+/// A connection, with TLS or without.
+trait Stream: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}
 
 /// Sends for as long as it is polled. `trust` has the authorities for TLS.
 pub(super) async fn deliver(endpoint: LogEndpoint, trust: Trust, queue: Queue) {
@@ -44,9 +49,15 @@ pub(super) async fn deliver(endpoint: LogEndpoint, trust: Trust, queue: Queue) {
     loop {
         let connecting = tokio::time::timeout(CONNECT, connect(&endpoint, &trust));
         let connected = connecting.await.context("no answer in time").flatten();
-        let error = match connected {
+        let sent = match connected {
             Ok(way) => send(way, &queue, &mut kept, &mut failures).await,
-            Err(error) => error,
+            Err(error) => Err(error),
+        };
+        let Err(error) = sent else {
+            // At its restart, or after a while without lines. If it does not come back, the next connection says so; a line about the end
+            // alone would be one to send, and might end the next connection too.
+            tokio::time::sleep(PAUSES.after(failures)).await;
+            continue;
         };
         failures += 1;
         // The first failure is said, and then the drops that follow from it.
@@ -60,17 +71,22 @@ pub(super) async fn deliver(endpoint: LogEndpoint, trust: Trust, queue: Queue) {
     }
 }
 
-/// Sends lines until one fails.
+/// Sends lines until the receiver ends the connection, or one fails.
 async fn send(
     mut way: Way,
     queue: &Queue,
     kept: &mut Option<Vec<u8>>,
     failures: &mut u32,
-) -> anyhow::Error {
+) -> anyhow::Result<()> {
     loop {
         let line = match kept.take() {
             Some(line) => line,
-            None => queue.pop().await,
+            // The end counts first: the kernel would take a line for a receiver that is gone, and the line would be lost.
+            None => tokio::select! {
+                biased;
+                ended = way.ended() => return ended.context("it has ended the connection"),
+                line = queue.pop() => line,
+            },
         };
         let sent = tokio::time::timeout(WRITE, way.send(&line)).await;
         match sent
@@ -83,7 +99,7 @@ async fn send(
                     Way::Stream(_) => *kept = Some(line),
                     Way::Datagrams(_) => queue.note_lost(),
                 }
-                return error;
+                return Err(error);
             }
         }
         if let Some(dropped) = queue.report(Instant::now()) {
@@ -100,6 +116,23 @@ impl Way {
                 stream.flush().await
             }
             Way::Datagrams(socket) => socket.send(line).await.map(drop),
+        }
+    }
+
+    /// Waits until the receiver ends the connection. What it says is of no use.
+    async fn ended(&mut self) -> io::Result<()> {
+        let Way::Stream(stream) = self else {
+            return std::future::pending().await;
+        };
+        let mut said = [0; 256];
+        loop {
+            match stream.read(&mut said).await {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                // The end of a connection with TLS whose receiver did not say goodbye.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
     }
 }
@@ -177,6 +210,28 @@ mod tests {
         let mut lines = BufReader::new(stream).lines();
         assert_eq!(lines.next_line().await.unwrap().unwrap(), "two");
         assert_eq!(lines.next_line().await.unwrap().unwrap(), "three");
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn no_line_is_lost_when_an_idle_receiver_starts_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = endpoint("tcp", listener.local_addr().unwrap());
+        let queue = Queue::default();
+        let task = tokio::spawn(deliver(to, Trust::default(), queue.clone()));
+        for expected in ["one", "two", "three"] {
+            queue.push(format!("{expected}\n").into_bytes());
+            let accepted = tokio::time::timeout(CONNECT, listener.accept()).await;
+            let (stream, _) = accepted.unwrap().unwrap();
+            let mut lines = BufReader::new(stream).lines();
+            let line = lines.next_line().await.unwrap().unwrap();
+            assert_eq!(line, expected);
+            // It says something, and closes the connection in order, without a reset.
+            let mut stream = lines.into_inner().into_inner();
+            stream.write_all(b"goodbye\n").await.unwrap();
+            drop(stream);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         task.abort();
     }
 

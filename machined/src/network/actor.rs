@@ -326,6 +326,7 @@ impl Actor {
         let status = NetworkStatus {
             links: kernel.links.iter().map(link_status).collect(),
             without_lease: leases::without(dhcp, &self.leases),
+            lease_may_name: leases::may_name(spec, dhcp, &self.leases),
             address_ready: !addresses.is_empty(),
             connectivity_ready: routes.iter().any(|route| route.destination.prefix() == 0),
             etc_files_ready: files_written,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-use super::{DhcpSpec, Lease, hostname};
+use super::{DhcpSpec, Lease, NetworkSpec, hostname};
 
 /// Limit on the time servers of leases. They are asked one after the other, for seconds each, and a lease has room for 63.
 const MOST_TIME_SERVERS: usize = 4;
@@ -68,6 +68,19 @@ pub(super) fn hostname<'a>(
     })
 }
 
+/// Whether a lease that is to come may name the machine: that of a link whose settings listen to it, and in an automatic network that of the
+/// first link with a carrier, which may not have one yet.
+pub(super) fn may_name(
+    spec: &NetworkSpec,
+    dhcp: &BTreeMap<String, DhcpSpec>,
+    leases: &Leases,
+) -> bool {
+    let mut dhcp_links = dhcp.iter();
+    let is_to_come =
+        dhcp_links.any(|(link, settings)| !settings.ignore_hostname && !leases.contains_key(link));
+    is_to_come || (spec.is_automatic() && dhcp.is_empty())
+}
+
 /// Returns the links that DHCP is to give an address, and that have no lease.
 pub(super) fn without(dhcp: &BTreeMap<String, DhcpSpec>, leases: &Leases) -> Vec<String> {
     let without = dhcp.keys().filter(|link| !leases.contains_key(*link));
@@ -89,7 +102,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::network::{
-        CleanupPolicy, KernelState, Link, NetworkSpec, Ours, desired, dhcp_links, plan,
+        CleanupPolicy, KernelState, Link, LinkSpec, Ours, desired, dhcp_links, plan,
     };
 
     /// A lease of 3,600 s, from second 100 on.
@@ -162,6 +175,47 @@ mod tests {
         assert_eq!(chosen(&leases), ("eth0".to_owned(), true));
         end_over(&mut leases, 3700);
         assert_eq!(chosen(&leases), ("eth1".to_owned(), false));
+    }
+
+    #[test]
+    fn a_lease_that_is_to_come_may_name_the_machine() {
+        let automatic = NetworkSpec::default();
+        let of_config = NetworkSpec {
+            links: vec![LinkSpec {
+                dhcp: Some(DhcpSpec::default()),
+                ..LinkSpec::new("eth0")
+            }],
+            ..NetworkSpec::default()
+        };
+        let listens = |ignore_hostname| DhcpSpec {
+            ignore_hostname,
+            ..DhcpSpec::default()
+        };
+        let on = |links: &[(&str, bool)]| {
+            let links = links.iter();
+            links
+                .map(|(link, ignores)| ((*link).to_owned(), listens(*ignores)))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let has = || leases([lease("eth0")]);
+        for (spec, dhcp, leases, expected) in [
+            // No link has a carrier yet.
+            (&automatic, on(&[]), leases([]), true),
+            (&automatic, on(&[("eth0", false)]), leases([]), true),
+            (&automatic, on(&[("eth0", false)]), has(), false),
+            (&of_config, on(&[]), leases([]), false),
+            (&of_config, on(&[("eth0", false)]), leases([]), true),
+            (&of_config, on(&[("eth0", true)]), leases([]), false),
+            (
+                &of_config,
+                on(&[("eth0", false), ("eth1", false)]),
+                has(),
+                true,
+            ),
+        ] {
+            let found = may_name(spec, &dhcp, &leases);
+            assert_eq!(found, expected, "{dhcp:?} {leases:?}");
+        }
     }
 
     #[test]

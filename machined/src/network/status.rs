@@ -30,6 +30,8 @@ pub struct NetworkStatus {
     pub hostname_origin: Option<HostnameOrigin>,
     /// Links that DHCP is to give an address, and that have none from it yet.
     pub without_lease: Vec<String>,
+    /// Whether a lease that is to come may still name the machine.
+    pub lease_may_name: bool,
     /// Whether there is an address of global scope.
     pub address_ready: bool,
     /// Whether there is a default route.

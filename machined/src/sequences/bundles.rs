@@ -68,8 +68,15 @@ pub enum BundleError {
     #[error("there is no place for images: /var is not mounted; wait until the machine has booted")]
     NoPlace,
     /// An image was not unpacked.
-    #[error("an image was not imported; those before it are in the store")]
-    Import(#[source] Box<PullError>),
+    #[error("image {number} of {count} was not imported{}", if *number > 1 { "; those before it are in the store" } else { "" })]
+    Import {
+        /// Its number, from 1.
+        number: usize,
+        /// Number of images.
+        count: usize,
+        /// The cause.
+        source: Box<PullError>,
+    },
     /// Another bundle is being taken.
     #[error("another bundle is being imported; try again when it is done")]
     Busy,
@@ -104,7 +111,7 @@ impl BundleError {
             | BundleError::Interrupted(_)
             | BundleError::NoPlace
             | BundleError::Busy => "Try again: plug the stick in once more, or upload it again.",
-            BundleError::Import(_) => {
+            BundleError::Import { .. } => {
                 "If there is no room, remove images or files; else plug the stick in once more, or upload it again."
             }
             BundleError::NoAnswer(_) | BundleError::Machine(_) => {
@@ -233,7 +240,11 @@ async fn import_all(
             report.unpacked(progress.bytes, progress.total);
         };
         let imported = import(bundle, image, images, &limits, &progress).await;
-        let imported = imported.map_err(|error| BundleError::Import(Box::new(error)))?;
+        let imported = imported.map_err(|error| BundleError::Import {
+            number: number + 1,
+            count: judged.allowed.len(),
+            source: Box::new(error),
+        })?;
         digests.insert(imported.digest());
         // Each image by itself: a power cut leaves those that are whole.
         let kept = machine.bundles.kept.change(bundle.digest(), |taken| {

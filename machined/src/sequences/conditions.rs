@@ -8,13 +8,15 @@ pub use tell::keep;
 
 use crate::bundles::{BundleFact, Phase as BundlePhase};
 use crate::conditions::{
-    Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Known, Look, Room,
-    Signer, StateDisk, Unhealthy, judge,
+    Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Known, Look,
+    NodeTrouble, Room, Signer, StateDisk, Unhealthy, judge,
 };
 use crate::containers::update::{Reason, Standing};
 use crate::disk::STATE;
 use crate::follow::{self, FollowFact};
 use crate::intent::certificate_standing;
+use crate::kubernetes::KubernetesFact;
+use crate::kubernetes::trial::Readiness;
 use crate::machine::Machine;
 use crate::pins::{PreparationFact, Progress};
 use crate::services::{Health, Service, ServiceStatus};
@@ -52,6 +54,7 @@ fn facts(machine: &Machine) -> Facts {
         unhealthy: services.iter().filter_map(unhealthy).collect(),
         clock: clock(machine),
         certificate: certificate(machine),
+        node: node(machine),
         has_config: machine.config().is_some(),
         stale_config: machine
             .store
@@ -221,6 +224,17 @@ fn certificate(machine: &Machine) -> Option<Certificate> {
     })
 }
 
+fn node(machine: &Machine) -> Option<NodeTrouble> {
+    let (_, node) = machine.store.list::<KubernetesFact>().into_iter().next()?;
+    let wrong = node.wrong().join("; ");
+    match node.readiness {
+        _ if !node.has_begun => Some(NodeTrouble::ClusterNotBegun),
+        Readiness::NotReady(_) => Some(NodeTrouble::NotReady(wrong)),
+        Readiness::Unknown(_) => Some(NodeTrouble::ClusterUnreachable(wrong)),
+        Readiness::Ready => (!wrong.is_empty()).then_some(NodeTrouble::Incomplete(wrong)),
+    }
+}
+
 fn problems(machine: &Machine) -> Vec<(String, String, SystemTime)> {
     let problems = machine.store.list::<Problem>().into_iter();
     let problems = problems.map(|(about, problem)| (about.id, problem.reason, about.updated));
@@ -239,5 +253,44 @@ fn state(machine: &Machine) -> StateDisk {
     match state_partition::last_failure() {
         Some(error) => StateDisk::Failed(error),
         None => StateDisk::Writable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::conditions::Type;
+    use crate::sequences::image_pins::machine_for_tests::{configured, unbooted};
+    use crate::status::assess;
+
+    #[tokio::test]
+    async fn a_node_that_is_not_ready_makes_the_machine_unready() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = unbooted(directory.path()).await;
+        machine.set_config(configured(&[]));
+        let unready = || {
+            let unmet = assess(&machine).unmet.into_iter();
+            unmet.filter(|(name, _)| name == "kubernetes").count()
+        };
+        let problem = |problems: &[&str], readiness: Readiness| {
+            let fact = KubernetesFact {
+                problems: problems.iter().map(|it| (*it).to_owned()).collect(),
+                services: Vec::new(),
+                readiness,
+                has_begun: true,
+            };
+            machine.store.put("one", fact);
+        };
+        assert_eq!((unready(), node(&machine).is_none()), (0, true));
+        problem(&["a label"], Readiness::Ready);
+        let known = conditions(&machine);
+        let kind = known.iter().find(|it| it.kind == Type::KubernetesNotReady);
+        assert!(kind.unwrap().trouble.is_some());
+        assert_eq!(unready(), 0);
+        problem(&[], Readiness::NotReady("no CNI".to_owned()));
+        assert_eq!(unready(), 1);
+        problem(&[], Readiness::Ready);
+        assert_eq!((unready(), node(&machine).is_none()), (0, true));
     }
 }

@@ -47,7 +47,9 @@ impl ConfigChange {
             |container: &&Container| !new.containers.iter().any(|it| it.name == container.name);
         let runs_on = |container: &&Container| {
             let mut old = old.containers.iter();
-            !all_start && old.any(|it| it.runs_like(container))
+            // The services in the container of Kubernetes start again by its plan, and pods run on.
+            let starts = all_start && !new.is_of_kubernetes(container);
+            !starts && old.any(|it| it.runs_like(container))
         };
         let (on, started): (Vec<&Container>, _) = new.containers.iter().partition(runs_on);
         let is_other = |container: &&&Container| !old.containers.contains(container);
@@ -224,10 +226,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_node_leaves_its_cluster_with_a_reboot() {
-        let worker = include_str!("../../../config/tests/data/1.14/worker.yaml");
-        let ours = "
+    const WORKER: &str = include_str!("../../../config/tests/data/1.14/worker.yaml");
+    const KUBERNETES: &str = "
 ---
 apiVersion: instar.dev/v1alpha1
 kind: KubernetesConfig
@@ -238,11 +238,29 @@ kind: ExtensionConfig
 name: kubernetes
 image: r.example.com/ext/kubernetes:v1
 ";
-        let (alone, node) = (parse(worker), parse(&format!("{worker}{ours}")));
+
+    /// containerd and kubelet start again by their plan.
+    #[test]
+    fn another_environment_ends_no_pod() {
+        let environment = |proxy| {
+            format!(
+                "{WORKER}{KUBERNETES}---\napiVersion: v1alpha1\nkind: EnvironmentConfig\nvariables: {{https_proxy: \"{proxy}\"}}\n"
+            )
+        };
+        let (before, after) = ("http://proxy:3128", "http://other:3128");
+        let [before, after] = [before, after].map(|proxy| parse(&environment(proxy)));
+        let change = ConfigChange::between(&before, &after);
+        assert_eq!(change.to_string(), "taken over now: the environment");
+    }
+
+    #[test]
+    fn a_node_leaves_its_cluster_with_a_reboot() {
+        let node = parse(&format!("{WORKER}{KUBERNETES}"));
+        let alone = parse(WORKER);
         let joins = ConfigChange::between(&alone, &node);
         assert_eq!(
             joins.to_string(),
-            "taken over now: Kubernetes; containers started: kubernetes"
+            "taken over now: Kubernetes, sysctls; containers started: kubernetes"
         );
         let leaves = ConfigChange::between(&node, &alone);
         assert_eq!(leaves.names_at_boot(), "Kubernetes");

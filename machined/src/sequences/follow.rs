@@ -12,7 +12,7 @@ pub use bring::{NotTaken, bring};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use instar_channel::{Choice, Date, Follower, List, Release, Why, choose};
+use instar_channel::{Choice, Date, Follower, List, Release, choose};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -121,6 +121,7 @@ struct Following<'a> {
     /// The newest list that was read since machined started.
     list: Option<List>,
     heard: Option<Heard>,
+    /// When a list was read last. A look that failed says nothing about withdrawals.
     looked: Option<Instant>,
     next_look: Instant,
     /// Whether the target has the signature that approves it, and which one that is.
@@ -170,7 +171,7 @@ impl<'a> Following<'a> {
     async fn decide(&mut self) -> Option<Step> {
         let machine = self.machine;
         let status = machine.store.get::<MachineStatus>(MachineStatus::ID);
-        let is_ready = status.is_some_and(|it| it.stage == MachineStage::Running && it.ready);
+        let is_ready = status.is_some_and(|it| it.is_ready_by_itself());
         let now = Instant::now();
         self.ready_since = is_ready.then(|| self.ready_since.unwrap_or(now));
         let record = machine.follow.record()?;
@@ -178,7 +179,7 @@ impl<'a> Following<'a> {
         let choice = list.as_ref().map(|list| self.choose(list, &record));
         let facts = self.facts(&record, choice.as_ref());
         let release = match facts.chosen {
-            Chosen::Release(release) => Some(release.digest),
+            Chosen::Release { release, .. } => Some(release.digest),
             _ => record.target().map(|target| target.release.digest),
         };
         let policy = self.policy(&record, release);
@@ -276,16 +277,12 @@ impl<'a> Following<'a> {
             return Chosen::Unknown;
         };
         let has_expired = |date: Date| knows_time && date.seconds() < seconds_now();
-        let has_failed = |release: &Release| {
-            let hold = record.hold(release.digest);
-            hold.is_some_and(|hold| hold.has_failed)
-        };
-        let offers_failed = choice
-            .reasons
-            .iter()
-            .any(|(release, why)| matches!(why, Why::Held(_)) && has_failed(release));
+        let offers_failed = record.offers_failed(choice);
         match choice.release {
-            Some(release) if !list.expires.is_some_and(has_expired) => Chosen::Release(release),
+            Some(release) if !list.expires.is_some_and(has_expired) => Chosen::Release {
+                release,
+                offers_failed,
+            },
             _ => Chosen::None { offers_failed },
         }
     }
@@ -348,7 +345,7 @@ impl<'a> Following<'a> {
     async fn act(&mut self, step: &Step) {
         match (step.act, &step.record.stage) {
             (Act::None, _) => {}
-            (Act::Look, _) => self.look().await,
+            (Act::Look, _) => self.look_once_more().await,
             (Act::Lock, _) => self.ask_for_lock(&step.record.identity).await,
             (Act::Unlock, _) => self.give_lock_back(&step.record.identity).await,
             (Act::Switch, Stage::Switching(attempt)) => self.switch(attempt).await,
@@ -477,15 +474,26 @@ impl<'a> Following<'a> {
         }
     }
 
+    /// Asks for the list before a switch. After a look that failed, the next one comes at its own time.
+    async fn look_once_more(&mut self) {
+        let heard = self.heard.as_ref();
+        let has_failed = heard.is_some_and(|heard| !heard.error.is_empty());
+        if has_failed && Instant::now() < self.next_look {
+            return;
+        }
+        self.look().await;
+        self.machine.follow.look_again();
+    }
+
     async fn look(&mut self) {
         let Some(record) = self.machine.follow.record() else {
             return;
         };
         let known = record.position.as_ref();
         let looked = list::look(self.machine, &self.follow, known).await;
-        self.looked = Some(Instant::now());
         let error = match looked {
             Ok(found) => {
+                self.looked = Some(Instant::now());
                 let next = found.position;
                 let machine = self.machine;
                 let note = |record: &mut Record| record.position = Some(next);

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::preparation;
 use crate::base::error_chain::chain;
 use crate::config::{ExtensionSource, MachineConfig};
-use crate::containers::ImageDigests;
+use crate::containers::{Held, ImageDigests, check_tag};
 use crate::image_collection::is_between_configs;
 use crate::intent;
 use crate::machine::Machine;
@@ -215,6 +215,15 @@ enum Found {
     Away(Box<Verified<ResolvedImage>>),
 }
 
+/// Why an image is not found at its registry.
+#[derive(Debug, thiserror::Error)]
+enum NotFound {
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    #[error(transparent)]
+    Held(#[from] Box<Held>),
+}
+
 /// One turn.
 struct Keeper<'a> {
     machine: &'a Arc<Machine>,
@@ -303,7 +312,7 @@ impl Keeper<'_> {
         }
         let away = match timeout(LOOK, self.look_up(reference, meant)).await {
             Ok(Ok(image)) => return Ok(Found::Away(Box::new(image))),
-            Ok(Err(error)) if error.is_unreachable() => chain(&error),
+            Ok(Err(NotFound::Pull(error))) if error.is_unreachable() => chain(&error),
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => format!("no answer within {} s", LOOK.as_secs()),
         };
@@ -329,12 +338,16 @@ impl Keeper<'_> {
         &self,
         reference: &ImageReference,
         meant: Option<ImageDigests>,
-    ) -> Result<Verified<ResolvedImage>, PullError> {
+    ) -> Result<Verified<ResolvedImage>, NotFound> {
         let resolved = match meant {
             Some(meant) => meant.resolve(&self.puller, reference).await?,
-            None => self.puller.resolve(reference).await?,
+            None => {
+                let resolved = self.puller.resolve(reference).await?;
+                check_tag(reference, resolved.digest(), &resolved.config)?;
+                resolved
+            }
         };
-        self.puller.verify(resolved).await
+        Ok(self.puller.verify(resolved).await?)
     }
 
     /// Returns the digests of an image of the store if its files are whole and the rules allow it; `None` if it has to be fetched. `meant` is

@@ -338,6 +338,9 @@ impl Following<'_> {
         if let Some(pause) = self.time_until_open() {
             return pause;
         }
+        if self.is_stopped() {
+            return LONGEST_SLEEP;
+        }
         let status = self.machine.store.get::<MachineStatus>(MachineStatus::ID);
         let is_running = status.is_some_and(|status| status.stage == MachineStage::Running);
         if !is_running {
@@ -370,6 +373,12 @@ impl Following<'_> {
             reason: Reason::Window,
         };
         self.is_in_force() && self.in_force() == Some(in_force) && self.standing() == waiting
+    }
+
+    /// Whether the container's operator has stopped it: then it stays down.
+    fn is_stopped(&self) -> bool {
+        let service = self.machine.services.get(self.name());
+        service.is_some_and(|service| !service.is_wanted_up())
     }
 
     /// Returns how long the window stays closed; `None` if it is open.
@@ -416,6 +425,10 @@ impl Following<'_> {
         let Standing::OnTrial { found, .. } = self.standing() else {
             return None;
         };
+        // Down it proves nothing, and nothing has failed: its trial begins anew when its operator starts it.
+        if self.is_stopped() {
+            return None;
+        }
         let now = Instant::now();
         let known = known.filter(|trial| trial.digest == found.digest);
         let mut trial = known.unwrap_or_else(|| Trial {
@@ -493,7 +506,7 @@ impl Following<'_> {
 
     async fn start(&self, image: ImageDigests) {
         self.put_in_force(image).await;
-        if let Err(error) = self.machine.services.restart(self.name()).await {
+        if let Err(error) = self.machine.services.restart_if_wanted(self.name()).await {
             tracing::error!("{}: {}", self.name(), chain(&error));
         }
     }

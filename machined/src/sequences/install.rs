@@ -1,5 +1,8 @@
 //! The installation: a machine that does not boot from its disk yet puts a version on it, either from the installer image that its config
 //! names, or the running version, if the medium with it is present.
+//!
+//! An installer image is judged as for an upgrade: by its tag, and by the signature of its root filesystem. The floor and the versions that a
+//! release may follow do not count, as nothing was committed on this machine yet.
 
 use std::fmt;
 use std::path::Path;
@@ -7,16 +10,19 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use super::steps::admit;
 use super::steps::boot_assets::{self, Installed};
 use super::steps::disk;
 use super::steps::leave::leave;
 use super::steps::needs_uefi::refuse_without_uefi;
+use super::steps::offer::{Offer, offer};
 use super::steps::overlay::load_overlay;
 use super::upgrade::{committed, installer_limits};
 use crate::boot_loader::{self, Medium, When};
 use crate::config::InstallSpec;
 use crate::disk::DiskSpec;
 use crate::disk::Users;
+use crate::image_collection;
 use crate::init_link::End;
 use crate::intent;
 use crate::machine::Machine;
@@ -24,8 +30,8 @@ use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::status;
 use crate::store::MachineStage;
 use crate::upgrade::{
-    Candidate, EspForInstaller, ProgressSink, ReleaseOrigin, Resources, Unpacked, check, created,
-    installer,
+    Candidate, EspForInstaller, ProgressSink, ReleaseOrigin, Resources, Unpacked, check,
+    contradiction, created, installer,
 };
 use crate::values::ImageReference;
 
@@ -234,8 +240,17 @@ struct Downloaded {
 
 async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Result<Downloaded> {
     let puller = intent::puller(machine.config().as_deref());
-    let resolved = puller.look_up(reference).await?;
-    let candidate = Candidate::from_labels(resolved.labels())?;
+    let offer = offer(machine, &puller, reference).await?;
+    let (digest, config) = (offer.digest(), offer.config());
+    let candidate = Candidate::from_labels(&config.labels)?;
+    check_tag(&candidate, reference)?;
+    admit::check_offer(machine, &candidate).await?;
+    let origin = ReleaseOrigin {
+        version: candidate.version.to_string(),
+        image: reference.to_string(),
+        digest,
+        created: created(config.created.as_deref()),
+    };
     let limits = installer_limits(&candidate);
     let resources = Resources::now()?;
     let plan = check(
@@ -246,18 +261,32 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
     )?;
     load_overlay(machine).await?;
     let images = &machine.images;
-    let image = Unpacked::pull(&puller, &resolved, &limits, images, plan.room, false).await?;
-    let origin = ReleaseOrigin {
-        version: candidate.version.to_string(),
-        image: reference.to_string(),
-        digest: resolved.digest(),
-        created: created(resolved.config.created.as_deref()),
+    // A bundle brought it, or it is pinned.
+    let stays = image_collection::is_needed(machine, digest);
+    let image = match offer {
+        Offer::Here(image) => Unpacked::of_store(image, images),
+        Offer::AtRegistry(resolved) => {
+            Unpacked::pull(&puller, &resolved, &limits, images, plan.room, stays).await?
+        }
     };
     Ok(Downloaded {
         image,
         candidate,
         origin,
     })
+}
+
+/// Checks that the tag by which the image is named is one of its version.
+fn check_tag(candidate: &Candidate, reference: &ImageReference) -> anyhow::Result<()> {
+    match reference
+        .tag()
+        .and_then(|tag| contradiction(candidate, tag))
+    {
+        None => Ok(()),
+        Some(contradiction) => anyhow::bail!(
+            "{contradiction}; one of both is wrong: name the image by a tag of its version or by its digest"
+        ),
+    }
 }
 
 async fn write(
@@ -280,7 +309,15 @@ async fn write(
     };
     let delivery = installer::run(&machine.init, &image, &candidate, Some(&esp), progress).await?;
     drop(mounted);
-    if let Err(error) = committed::remember(machine, delivery.boot_entry, origin).await {
+    let boot_entry = delivery.boot_entry;
+    if let Err(untrusted) = admit::admit(machine, delivery, &origin.version).await {
+        // The installer has done its work: without a loader the next boot does not start it.
+        machine.disk.format_efi().await.with_context(|| {
+            format!("the disk may start a version that is refused: {untrusted:#}")
+        })?;
+        return Err(untrusted);
+    }
+    if let Err(error) = committed::remember(machine, boot_entry, origin).await {
         tracing::warn!("nobody will know which image the version came from: {error:#}");
     }
     image.remove().await?;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::shutdown;
+use super::shutdown::{self, Urgency};
 use super::steps::boot_assets;
 use crate::init_link::End;
 use crate::machine::Machine;
@@ -36,7 +36,7 @@ pub async fn reboot_by_kexec(machine: &Arc<Machine>) -> Result<ActorId, KexecRef
     Ok(shutdown::start(
         machine,
         lock,
-        "reboot",
+        Urgency::Waits,
         MachineStage::Rebooting,
         End::Kexec,
     ))

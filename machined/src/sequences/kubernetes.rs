@@ -19,27 +19,38 @@ mod etcdutl;
 mod extension_files;
 mod in_cluster;
 mod node_modules;
+mod node_name;
+mod pods_registry;
 mod pods_socket;
 mod published;
+mod reboot_required;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use instar_http_client::SYSTEM_BUNDLE;
 use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
 use rustix::process::Signal;
 
 use self::chosen::Choices;
 use self::control_plane::Plane;
-use self::in_cluster::InCluster;
+use self::in_cluster::{InCluster, Seen};
+use self::node_name::{host_name, node_name};
+use self::pods_registry::PodsRegistry;
+use self::reboot_required::reboot_required;
 use crate::base::error_chain::chain;
 use crate::base::{blocking_io, whole_file};
 use crate::config::{Extension, Kubernetes, SubnetRule};
 use crate::containers::Runtime;
-use crate::kubernetes::trial::{Chosen, Images, Trial, choose};
+use crate::kubernetes::control_plane::has_begun;
+use crate::kubernetes::trial::{Chosen, Images, Readiness, Trial, choose};
 use crate::kubernetes::{
-    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, node_addresses,
+    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, OfMachine,
+    ServiceState, node_addresses,
 };
 use crate::machine::{Configured, Machine};
 use crate::operation_lock::Operation;
@@ -48,7 +59,7 @@ use crate::values::{ContainerName, Digest};
 
 /// The interval between two looks, so that the resource shows how the services go.
 const LOOK: Duration = Duration::from_secs(2);
-/// The interval between two questions to the cluster, whether the node is ready: on trial, and otherwise.
+/// The interval between two questions to the cluster, whether the node is ready: on trial, or while something is wrong, and otherwise.
 const ASK: Duration = Duration::from_secs(10);
 const ASK_SELDOM: Duration = Duration::from_secs(60);
 /// The interval while the machine runs no Kubernetes.
@@ -94,10 +105,13 @@ fn show_nothing(machine: &Machine) {
 /// One node, over its turns.
 struct Keeper {
     machine: Arc<Machine>,
+    /// When the machine began to be a node.
+    since: Instant,
     /// The digest of the image whose modules are loaded.
     modules_of: Option<Digest>,
     choices: Choices,
     plane: Plane,
+    pods_registry: PodsRegistry,
     trial: Option<Trial>,
     in_cluster: InCluster,
     /// What was carried out last, without a problem.
@@ -116,6 +130,8 @@ struct Done {
     extensions: Vec<PlannedExtension>,
     reboot_required: Option<String>,
     plane: Option<control_plane::Facts>,
+    /// The registries that the machine serves images of to containerd.
+    images_of: BTreeSet<String>,
 }
 
 impl Done {
@@ -126,6 +142,7 @@ impl Done {
             && self.extensions == other.extensions
             && self.reboot_required == other.reboot_required
             && self.plane == other.plane
+            && self.images_of == other.images_of
     }
 }
 
@@ -135,7 +152,9 @@ impl Keeper {
             modules_of: None,
             choices: Choices::of(machine.clone()),
             machine,
+            since: Instant::now(),
             plane: Plane::default(),
+            pods_registry: PodsRegistry::default(),
             trial: None,
             in_cluster: InCluster::new(),
             done: None,
@@ -148,37 +167,60 @@ impl Keeper {
         let Some(kubernetes) = &configured.config.kubernetes else {
             return;
         };
-        let node = node_name();
-        let (services, asked, mut problems) = read_status().await;
+        let (services, asked, errors) = read_status().await;
+        let mut problems = errors.clone();
         if asked {
             reboot_for_pod(&self.machine).await;
         }
         if let Err(error) = pods_socket::keep(&self.machine).await {
             problems.push(format!("{error:#}"));
         }
+        let node = match node_name(&self.machine, self.since.elapsed()).await {
+            Ok(node) => node,
+            Err(error) => {
+                problems.push(format!("{error:#}"));
+                return self
+                    .show(kubernetes, &host_name(), services, problems)
+                    .await;
+            }
+        };
         let wanted = self
             .wanted(configured, kubernetes, &node, &mut problems)
             .await;
         let chosen = self
             .choose(
                 (configured, kubernetes),
-                (&node, &services),
+                Seen {
+                    node: &node,
+                    services: &services,
+                    errors: &errors,
+                },
                 wanted,
                 &mut problems,
             )
             .await;
+        let images_of = self.pods_registry.tend(&self.machine).await;
+        let images_of = images_of.unwrap_or_else(|error| {
+            problems.push(format!("{error:#}"));
+            BTreeSet::new()
+        });
         if let Some(chosen) = chosen {
             let planned = self.planned(configured, &node, &chosen).await;
             let addresses = self.addresses(&kubernetes.node.address_rules);
             match planned.and_then(|extensions| Ok((extensions, addresses?))) {
                 Ok((extensions, addresses)) => {
+                    let reboot_required = reboot_required(&self.machine).await;
                     let next = Done {
                         configured: configured.clone(),
                         node: node.clone(),
                         addresses,
                         plane: control_plane::facts(&self.machine, kubernetes, &node),
                         extensions,
-                        reboot_required: self.reboot_required(),
+                        images_of,
+                        reboot_required: reboot_required.unwrap_or_else(|error| {
+                            problems.push(format!("whether a reboot waits: {error:#}"));
+                            None
+                        }),
                     };
                     self.carry_out_if_new(kubernetes, next, &mut problems).await;
                     self.tend_plane(configured, kubernetes, &node, &mut problems)
@@ -243,6 +285,7 @@ impl Keeper {
             problems,
             services,
             readiness: self.in_cluster.readiness.clone(),
+            has_begun: kubernetes.control_plane.is_none() || has_begun(),
         };
         self.machine.store.put(node, fact);
     }
@@ -307,16 +350,22 @@ impl Keeper {
     async fn choose(
         &mut self,
         (configured, kubernetes): (&Arc<Configured>, &Kubernetes),
-        node: (&str, &[NodeService]),
+        seen: Seen<'_>,
         wanted: Option<Images>,
         problems: &mut Vec<String>,
     ) -> Option<Images> {
         let mut record = self.machine.node_record.get();
         let is_on_trial = wanted.is_some() && record.proven != wanted;
-        let interval = if is_on_trial { ASK } else { ASK_SELDOM };
         let in_cluster = &mut self.in_cluster;
+        let is_well = in_cluster.readiness == Readiness::Ready
+            && seen.errors.is_empty()
+            && seen.services.iter().all(NodeService::is_well);
+        let interval = match is_well && !is_on_trial {
+            true => ASK_SELDOM,
+            false => ASK,
+        };
         let elapsed = in_cluster
-            .ask_if_due(&self.machine, configured, node, interval)
+            .ask_if_due(&self.machine, configured, seen, interval)
             .await;
         problems.extend(in_cluster.problem.clone());
         let Some(wanted) = wanted else {
@@ -379,20 +428,24 @@ impl Keeper {
         Ok(chosen)
     }
 
-    /// Returns why a reboot of the machine waits, for agents that do it when it suits the cluster.
-    fn reboot_required(&self) -> Option<String> {
-        let version = self.machine.upgrades.prepared_version()?;
-        Some(format!("{version} is prepared and starts with a reboot"))
-    }
-
     /// Loads the modules, writes the files, and tells the container its plan; returns false if the container's image is not here yet.
     async fn carry_out(&mut self, kubernetes: &Kubernetes, next: &Done) -> anyhow::Result<bool> {
         if !self.load_modules(kubernetes).await? {
             return Ok(false);
         }
-        let registries = &next.configured.config.registries;
+        let config = &next.configured.config;
+        let roots = config.trusted_roots.clone();
+        let read = move || kubernetes::authorities(Path::new(SYSTEM_BUNDLE), &roots);
+        let authorities = blocking_io::within(blocking_io::ANSWER, read).await?;
+        let authorities = authorities.with_context(|| format!("read {SYSTEM_BUNDLE}"))?;
+        let of_machine = OfMachine {
+            images_of: &next.images_of,
+            registries: &config.registries,
+            environment: &config.environment,
+            authorities: &authorities,
+        };
         let (files, environment) =
-            kubernetes::files(kubernetes, registries, &next.node, &next.addresses);
+            kubernetes::files(kubernetes, of_machine, &next.node, &next.addresses);
         let node = next.node.clone();
         blocking_io::within(blocking_io::ANSWER, move || write(&files, &node)).await??;
         if let Some(facts) = &next.plane {
@@ -462,8 +515,8 @@ async fn reboot_for_pod(machine: &Arc<Machine>) {
 /// Writes the node's files. A node of another cluster, or with another name, joins anew.
 fn write(files: &[NodeFile], node: &str) -> anyhow::Result<()> {
     let changed = kubernetes::write(files).context("write the node's files")?;
-    let is_renamed = kubernetes::is_member_by_another_name(node);
-    let is_renamed = is_renamed.context("read kubelet's certificate")?;
+    let member = kubernetes::member_name().context("read kubelet's certificate")?;
+    let is_renamed = member.is_some_and(|member| member != node);
     if changed.cluster || is_renamed {
         let other = match is_renamed {
             true => "the machine has another name",
@@ -539,15 +592,10 @@ async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
         state: service.state,
         since: service.since,
         restarts: service.restarts,
+        has_finished: service.state == ServiceState::Ended
+            && service.error.is_none()
+            && service.last_success == Some(true),
         last: service.error.or(service.last_exit),
     });
     (services.collect(), status.reboot_asked, status.errors)
-}
-
-/// Returns the node's name: the host's, as Kubernetes writes names.
-fn node_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .to_lowercase()
 }

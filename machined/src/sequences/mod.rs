@@ -46,6 +46,8 @@ pub use soft_reboot::{reboot_holding, reboot_quickest};
 pub use stage::{Staged, prepare_upgrade, stage};
 pub use steps::boot_assets::is_installed;
 pub use steps::last_known_time::note_time;
+pub use steps::next_config::kept as kept_config;
+pub use steps::offer::{Offer, offer};
 pub use system_services::{Absence, Define, Moment, SystemService};
 pub use upgrade::{Ahead, AheadPlan, plan_upgrade, prepare_ahead, upgrade};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::{disk, maintenance, resume, stop};
 use super::upgrade::trial_record;
-use super::{Phase, Sequence, run};
+use super::{Phase, Sequence, Urgency, run};
 use crate::disk::Users;
 use crate::disk::{Label, Wipe};
 use crate::init_link::End;
@@ -19,6 +19,8 @@ use crate::store::event_log::ActorId;
 pub struct ResetRequest {
     /// The parts of the disk to erase.
     pub wipe: Wipe,
+    /// Whether services have their time to end; otherwise they are killed.
+    pub graceful: bool,
     /// Boot again afterwards, instead of powering off.
     pub reboot: bool,
 }
@@ -52,7 +54,7 @@ pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, R
         };
         let sequence = Sequence {
             name: "reset",
-            phases: phases(&machine, request.wipe),
+            phases: phases(&machine, request.wipe, request.graceful),
         };
         match run(sequence, &as_actor, &machine.events).await {
             Ok(()) => leave(&machine, end).await,
@@ -63,7 +65,7 @@ pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, R
     Ok(actor)
 }
 
-fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
+fn phases(machine: &Arc<Machine>, wipe: Wipe, graceful: bool) -> Vec<Phase> {
     let unmounted = machine.clone();
     let keeps_state =
         matches!(&wipe, Wipe::Partitions(partitions) if !partitions.contains(&Label::State));
@@ -82,8 +84,12 @@ fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
     });
     let erased = machine.clone();
     let erase = Phase::of("reset", async move { Ok(erased.disk.wipe(wipe).await?) });
+    let urgency = match graceful {
+        true => Urgency::Waits,
+        false => Urgency::Force,
+    };
     vec![
-        stop::stop_services(machine),
+        stop::stop_services(machine, urgency),
         unmount,
         erase,
         stop::stop_everything(),

@@ -8,7 +8,7 @@ use super::upgrade::trial_record;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
 use crate::store::event_log::ActorId;
-use crate::upgrade::{Refusal, below_floor};
+use crate::upgrade::{Refusal, ReleaseOrigin, below_floor};
 
 /// Why a rollback was refused.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,18 @@ pub async fn rollback(machine: &Arc<Machine>, force: bool) -> Result<ActorId, Ro
         .map_err(RollbackError::Failed)?;
     // The upgrade under way is over: the next boot is the requested one, and no failure.
     trial_record::remove_record(machine).map_err(RollbackError::Failed)?;
+    hold_running(machine, &version).await;
     tracing::warn!("rollback: {version} is booted next");
     Ok(shutdown::reboot_next(machine, lock))
+}
+
+/// Has a machine that follows a channel not go to the running release again by itself, once the other version runs.
+async fn hold_running(machine: &Machine, to: &str) {
+    let origin = machine.store.get::<ReleaseOrigin>(ReleaseOrigin::RUNNING);
+    let version = machine.running.version.parse();
+    // A version that came from a medium, or has no place in the order of versions, is no release that a channel could name here.
+    if let (Some(origin), Ok(version)) = (origin, version) {
+        let (follow, init) = (&machine.follow, &machine.init);
+        follow.leave(origin.digest, version, to, init).await;
+    }
 }

@@ -99,7 +99,7 @@ fn offer(machine: &Machine, named: Vec<ImageReference>) -> Result<Offer, ServeEr
 }
 
 /// The images that are pinned or came by a bundle.
-fn usual(machine: &Machine) -> Vec<(ImageReference, PulledImage)> {
+pub(super) fn usual(machine: &Machine) -> Vec<(ImageReference, PulledImage)> {
     let mut digests = machine.pins.digests();
     digests.extend(machine.bundles.kept.images());
     let images = digests

@@ -12,12 +12,12 @@ use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 
-/// Whether a reboot or shutdown waits for other operations.
+/// Whether a reboot or shutdown waits for other operations, and for services to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// It is refused while another operation runs.
+    /// It is refused while another operation runs, and services have their time to end.
     Waits,
-    /// It interrupts an operation that has changed nothing yet, such as an upgrade whose image is being pulled.
+    /// It interrupts an operation that has changed nothing yet, such as an upgrade whose image is being pulled, and services are killed.
     Force,
 }
 
@@ -31,19 +31,16 @@ fn lock(machine: &Machine, operation: Operation, urgency: Urgency) -> Result<Ope
 /// Reboots the machine, kernel included.
 pub fn reboot(machine: &Arc<Machine>, urgency: Urgency) -> Result<ActorId, Busy> {
     let lock = lock(machine, Operation::Reboot, urgency)?;
-    Ok(reboot_next(machine, lock))
+    Ok(reboot_with(machine, lock, urgency))
 }
 
 /// Reboots the machine as the last step of the operation that holds the lock: no other operation comes in between.
 pub(super) fn reboot_next(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
-    let lock = lock.hand_over(Operation::Reboot);
-    start(
-        machine,
-        lock,
-        "reboot",
-        MachineStage::Rebooting,
-        End::Reboot,
-    )
+    reboot_with(machine, lock.hand_over(Operation::Reboot), Urgency::Waits)
+}
+
+fn reboot_with(machine: &Arc<Machine>, lock: OperationLock, urgency: Urgency) -> ActorId {
+    start(machine, lock, urgency, MachineStage::Rebooting, End::Reboot)
 }
 
 /// Stops the machine and powers it off.
@@ -52,7 +49,7 @@ pub fn shutdown(machine: &Arc<Machine>, urgency: Urgency) -> Result<ActorId, Bus
     Ok(start(
         machine,
         lock,
-        "shutdown",
+        urgency,
         MachineStage::ShuttingDown,
         End::PowerOff,
     ))
@@ -61,11 +58,15 @@ pub fn shutdown(machine: &Arc<Machine>, urgency: Urgency) -> Result<ActorId, Bus
 pub(super) fn start(
     machine: &Arc<Machine>,
     lock: OperationLock,
-    name: &'static str,
+    urgency: Urgency,
     stage: MachineStage,
     end: End,
 ) -> ActorId {
     let actor = ActorId::new();
+    let name = match end {
+        End::PowerOff | End::Halt => "shutdown",
+        End::Reboot | End::Kexec => "reboot",
+    };
     let (machine, as_actor) = (machine.clone(), actor.clone());
     crate::base::task::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
@@ -79,7 +80,7 @@ pub(super) fn start(
             }
         }
         let phases = vec![
-            stop::stop_services(&machine),
+            stop::stop_services(&machine, urgency),
             stop::unmount(&machine),
             stop::stop_everything(),
         ];

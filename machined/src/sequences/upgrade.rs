@@ -18,21 +18,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::time::timeout;
 
 use super::steps::leave::{ANSWER_FIRST, leave};
+use super::steps::offer::{Offer, offer};
 use super::steps::overlay::load_overlay;
 use super::steps::{admit, boot_assets, next_config, resume, stop};
-use super::{Phase, Sequence, kexec, run, system_services};
+use super::{Phase, Sequence, Urgency, kexec, run, system_services};
 
-use crate::base::error_chain::chain;
 use crate::image_collection;
 use crate::init_link::{End, Next, Scope, Workloads};
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::oci::{
-    ImageConfig, Limits, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
-};
+use crate::oci::{Limits, Puller};
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
@@ -42,7 +39,7 @@ use crate::upgrade::{
     ProgressSink, Refusal, Resources, Room, Route, TrustedRootfs, Unpacked, UpgradeError,
     UpgradeMode, UpgradeRecord, UpgradeRequest, check, created, handover, installer, is_full,
 };
-use crate::values::{Digest, ImageReference};
+use crate::values::ImageReference;
 
 /// Deadline for a new generation to become healthy, if the machine config names none.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -50,9 +47,6 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// Time limit for the last answers of the API, once init has taken the next generation: a little longer than the limits of the services that
 /// have callers.
 const FINISH: Duration = Duration::from_secs(4);
-
-/// Timeout for a registry whose image is in the store already.
-const LOOK_UP: Duration = Duration::from_secs(10);
 
 /// An upgrade that has passed its checks: nothing on the machine has changed yet.
 pub(super) struct Checked {
@@ -153,14 +147,6 @@ struct Found {
     overridden: Vec<Refusal>,
 }
 
-/// A verified image, and where it is.
-enum Offer {
-    /// At its registry; it is not pulled yet.
-    AtRegistry(Verified<ResolvedImage>),
-    /// In the store. Its registry is away.
-    Here(VerifiedImage),
-}
-
 /// Finds the image, verifies it as the config's rules for images say, and reads its labels.
 async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, UpgradeError> {
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
@@ -176,56 +162,6 @@ async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, U
         candidate,
         overridden,
     })
-}
-
-/// Looks the name up at its registry. If that is unreachable, the image of this name in the store is taken, as a bundle or a pull has brought
-/// it; the rules decide about it by the signatures that are kept with it.
-async fn offer(
-    machine: &Machine,
-    puller: &Puller,
-    reference: &ImageReference,
-) -> Result<Offer, UpgradeError> {
-    let Some(here) = machine.images.find(reference) else {
-        return Ok(Offer::AtRegistry(puller.look_up(reference).await?));
-    };
-    let digest = here.digest();
-    // A pinned digest: its registry could say nothing else.
-    let is_this_one =
-        reference.digest() == Some(digest) && image_collection::is_needed(machine, digest);
-    if !is_this_one {
-        let away = match timeout(LOOK_UP, puller.look_up(reference)).await {
-            Ok(Ok(resolved)) => return Ok(Offer::AtRegistry(resolved)),
-            Ok(Err(error)) if error.is_unreachable() => chain(&error),
-            Ok(Err(error)) => return Err(error.into()),
-            Err(_) => format!("no answer within {} s", LOOK_UP.as_secs()),
-        };
-        tracing::warn!(
-            "{reference}: its registry is away, {digest} is used, which is here: {away}"
-        );
-    }
-    let whole = puller.whole(reference, digest, &machine.images).await?;
-    let here = whole.ok_or_else(|| PullError::Store {
-        reference: reference.clone(),
-        source: StoreError::Unknown(digest),
-    })?;
-    let admitted = puller.policy().admit(reference, here);
-    Ok(Offer::Here(admitted.map_err(PullError::from)?))
-}
-
-impl Offer {
-    fn digest(&self) -> Digest {
-        match self {
-            Offer::AtRegistry(image) => image.digest(),
-            Offer::Here(image) => image.digest(),
-        }
-    }
-
-    fn config(&self) -> &ImageConfig {
-        match self {
-            Offer::AtRegistry(image) => &image.config,
-            Offer::Here(image) => image.config(),
-        }
-    }
 }
 
 /// Returns the route that the mode asks for; `shortest` is the shortest possible one.
@@ -373,7 +309,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
     let mut phases = match path {
         // Services keep running while the installer does.
         Route::Soft => vec![install, stop::stop_for_next_generation(machine)],
-        Route::Reboot(_) => vec![stop::stop_services(machine), install],
+        Route::Reboot(_) => vec![stop::stop_services(machine, Urgency::Waits), install],
     };
     match mode {
         UpgradeMode::Replace => phases.extend(replace::phases(machine)),

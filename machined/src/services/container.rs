@@ -14,12 +14,12 @@ use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::base::lock::Lock as _;
 use crate::containers::{
-    ContainerSpec, HostView, Identity, ImageDigests, ImagesInForce, Record, RunningContainer,
-    Runtime, Streams, keepable,
+    ContainerSpec, Held, HostView, Identity, ImageDigests, ImagesInForce, Record, RunningContainer,
+    Runtime, Streams, check_tag, keepable,
 };
 use crate::init_link::{InitLink, Scope};
-use crate::oci::{ImageStore, Limits, PulledImage, Puller, VerifiedImage};
-use crate::values::ImageReference;
+use crate::oci::{ImageConfig, ImageStore, Limits, PulledImage, Puller, VerifiedImage};
+use crate::values::{Digest, ImageReference};
 
 /// Runs a container, again and again.
 pub struct ContainerWorkload {
@@ -97,8 +97,8 @@ impl ContainerWorkload {
         })
     }
 
-    /// Resolves the image's name anew and puts the result in force. If the registry is unreachable, an image that is here is used,
-    /// the one of this name first, then `running`; any other failure is an error.
+    /// Resolves the image's name anew and puts the result in force. If the registry is unreachable, or what it has contradicts its tag, an
+    /// image that is here is used, the one of this name first, then `running`; any other failure is an error.
     async fn look_up(&self, running: Option<PulledImage>) -> anyhow::Result<VerifiedImage> {
         // The name may mean a newer image than the one that runs: a bundle or a pull has brought it.
         let here = self.images.find(&self.image).or(running);
@@ -133,7 +133,7 @@ impl ContainerWorkload {
         Ok(admitted.await?)
     }
 
-    /// Returns the image that the name means, and its digests; `here` is used if the registry is away.
+    /// Returns the image that the name means, and its digests; `here` is used if the registry is away, or if what the name means is held.
     async fn ask_registry(
         &self,
         here: Option<PulledImage>,
@@ -145,30 +145,56 @@ impl ContainerWorkload {
             None => Ok(resolving.await),
         };
         let pulled = match resolved {
-            Ok(Ok(resolved)) => {
-                let digests = ImageDigests::of_resolved(&resolved);
-                let limits = Limits::default();
-                let pulled = puller.pull(&resolved, &self.images, &limits).await;
-                Ok(pulled.map(|image| (image, digests)))
+            Ok(Ok(resolved)) => match self.check_tag(resolved.digest(), &resolved.config) {
+                Ok(()) => {
+                    let digests = ImageDigests::of_resolved(&resolved);
+                    let limits = Limits::default();
+                    let pulled = puller.pull(&resolved, &self.images, &limits).await;
+                    pulled.map(|image| (image, digests))
+                }
+                Err(held) => return self.run_instead(&puller, here, held.into()),
+            },
+            Ok(Err(error)) => Err(error),
+            Err(_) => {
+                let late = anyhow::anyhow!("no answer within {} s", LOOK_UP.as_secs());
+                return self.run_instead(&puller, here, late.context("its registry is away"));
             }
-            Ok(Err(error)) => Ok(Err(error)),
-            Err(too_late) => Err(too_late),
         };
-        let away = match pulled {
-            Ok(Err(error)) if error.is_unreachable() => error.into(),
-            Ok(pulled) => return pulled.with_context(|| format!("pull {}", self.image)),
-            Err(_) => anyhow::anyhow!("no answer within {} s", LOOK_UP.as_secs()),
-        };
+        match pulled {
+            Err(error) if error.is_unreachable() => {
+                let away = anyhow::Error::from(error).context("its registry is away");
+                self.run_instead(&puller, here, away)
+            }
+            pulled => pulled.with_context(|| format!("pull {}", self.image)),
+        }
+    }
+
+    /// Returns the image that is here, in the place of the one that the name means.
+    fn run_instead(
+        &self,
+        puller: &Puller,
+        here: Option<PulledImage>,
+        why: anyhow::Error,
+    ) -> anyhow::Result<(VerifiedImage, ImageDigests)> {
         let Some(here) = here else {
-            return Err(away.context(format!("pull {}", self.image)));
+            return Err(why.context(format!("pull {}", self.image)));
         };
+        self.check_tag(here.digest(), here.config())?;
         tracing::warn!(
-            "{}: its registry is away, {} is used, which is here: {away:#}",
+            "{}: {} is used, which is here: {why:#}",
             self.image,
             here.digest()
         );
         let digests = ImageDigests::of_pulled(&here, None);
         Ok((puller.policy().admit(&self.image, here)?, digests))
+    }
+
+    /// Checks that an image does not contradict the tag in its name, unless it is in force: then it has run here by this name.
+    fn check_tag(&self, digest: Digest, config: &ImageConfig) -> Result<(), Box<Held>> {
+        match self.in_force.get(self.spec.name.as_str(), &self.image) {
+            Some(in_force) if in_force == digest => Ok(()),
+            _ => check_tag(&self.image, digest, config),
+        }
     }
 
     async fn prepare_image(&self) -> anyhow::Result<()> {
@@ -413,8 +439,12 @@ impl Workload for ContainerWorkload {
         Ok(self.runtime.leave(&self.spec.name, Record::Log, log)?)
     }
 
+    fn left_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        Ok(self.runtime.left(&self.spec.name, Record::Log, longest)?)
+    }
+
     fn take_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
-        let log = self.runtime.left(&self.spec.name, Record::Log, longest)?;
+        let log = self.left_log(longest)?;
         if log.is_some() {
             self.runtime.remove_left(&self.spec.name, Record::Log)?;
         }

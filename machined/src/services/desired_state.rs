@@ -7,13 +7,18 @@
 //!   any ── retire ──► Gone: for good
 //! ```
 //!
-//! A held service is down whatever its operator wants. The operator's wish is kept, and counts again when the hold ends.
+//! A held service is down whatever its operator wants. The operator's wish is kept, and counts again when the hold ends. The same is true
+//! of the moment between the two runs of a restart that the machine itself has decided.
 
 /// The desired state of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct DesiredState {
     wanted: Wanted,
     held: bool,
+    /// The machine restarts it: it is down until its process of before has ended.
+    restarts: bool,
+    /// The machine goes down at once: the service is killed instead of told to end.
+    hurried: bool,
     /// The change of generations leaves the service running, unattended.
     left: bool,
 }
@@ -47,9 +52,19 @@ impl DesiredState {
         self.wanted = Wanted::Gone;
     }
 
+    /// Begins or ends the moment between two runs.
+    pub(super) fn restart(&mut self, restarts: bool) {
+        self.restarts = restarts;
+    }
+
     /// Keeps it down until it is released.
     pub(super) fn hold(&mut self) {
         self.held = true;
+    }
+
+    /// Takes its time to end from it until it is released.
+    pub(super) fn hurry(&mut self) {
+        self.hurried = true;
     }
 
     /// Leaves it running unattended until it is released.
@@ -60,7 +75,12 @@ impl DesiredState {
     /// Ends the hold: the operator's wish counts again.
     pub(super) fn release(&mut self) {
         self.held = false;
+        self.hurried = false;
         self.left = false;
+    }
+
+    pub(super) fn is_hurried(self) -> bool {
+        self.hurried
     }
 
     pub(super) fn is_left(self) -> bool {
@@ -73,7 +93,12 @@ impl DesiredState {
 
     /// Whether it has to run.
     pub(super) fn is_up(self) -> bool {
-        self.wanted == Wanted::Up && !self.held
+        self.is_wanted_up() && !self.held && !self.restarts
+    }
+
+    /// Whether its operator wants it up.
+    pub(super) fn is_wanted_up(self) -> bool {
+        self.wanted == Wanted::Up
     }
 
     pub(super) fn is_gone(self) -> bool {
@@ -111,7 +136,7 @@ mod tests {
             let before = DesiredState {
                 wanted,
                 held,
-                left: false,
+                ..DesiredState::default()
             };
             let after = acts.map(|act| {
                 let mut desired = before;
@@ -122,6 +147,23 @@ mod tests {
             assert_eq!(before.is_up(), is_up, "{before:?}");
             assert_eq!(before.is_gone(), wanted == Gone, "{before:?}");
             assert_eq!(before.is_held(), held, "{before:?}");
+        }
+    }
+
+    #[test]
+    fn a_restart_loses_nothing_of_what_the_operator_wants() {
+        for (wish, is_up) in [
+            (DesiredState::start as fn(&mut DesiredState), true),
+            (DesiredState::stop, false),
+        ] {
+            let mut desired = DesiredState::default();
+            desired.start();
+            desired.restart(true);
+            assert!(desired.is_wanted_up() && !desired.is_up());
+            wish(&mut desired);
+            assert!(!desired.is_up());
+            desired.restart(false);
+            assert_eq!((desired.is_up(), desired.is_wanted_up()), (is_up, is_up));
         }
     }
 

@@ -36,6 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::base::lock::Lock as _;
 use crate::store::event_log::EventLog;
@@ -256,6 +257,18 @@ impl Services {
         self.refuse_if_held(&service)
     }
 
+    /// Stops a service and starts it again, for the machine itself. One that its operator wants down stays down, also if he stops it
+    /// meanwhile.
+    pub async fn restart_if_wanted(&self, id: &str) -> Result<(), ControlError> {
+        let service = self.controllable(id, "restart")?;
+        self.refuse_if_held(&service)?;
+        if !service.is_wanted_up() {
+            return Ok(());
+        }
+        service.run_anew().await.map_err(not_stopped(id))?;
+        self.refuse_if_held(&service)
+    }
+
     fn controllable(&self, id: &str, operation: &'static str) -> Result<Service, ControlError> {
         let service = self
             .get(id)
@@ -291,15 +304,17 @@ impl Services {
             let workloads = services.filter(|service| service.definition().controllable);
             workloads.cloned().collect::<Vec<_>>()
         };
-        for service in &workloads {
-            service.hold();
-        }
-        let ends = workloads.iter().map(|service| async move {
-            if let Err(why) = service.rest().await {
-                tracing::warn!("{}: {why}", service.summary());
+        rest_until(&workloads, None).await;
+    }
+
+    /// The same for a machine that goes down at once: services have no time to end in order, they are killed.
+    pub async fn kill_workloads(&self) {
+        for service in self.list() {
+            if service.definition().controllable {
+                service.hurry();
             }
-        });
-        futures_util::future::join_all(ends).await;
+        }
+        self.stop_workloads().await;
     }
 
     /// Has [`drain`](Self::drain) end this service before the next generation, within this time.
@@ -321,17 +336,16 @@ impl Services {
         late.into_iter().flatten().collect()
     }
 
-    /// Stops all services for a change of generations, except for those that can live through it: these run on unattended.
-    pub async fn leave_workloads(&self) {
+    /// Stops all services for a change of generations, except for those that can live through it: these run on unattended. They are left
+    /// last, as nobody reads their output or restarts them from then on. Services that have not ended at `until` are left to the teardown.
+    pub async fn leave_workloads(&self, until: Option<Instant>) {
         let (leaving, others) = self.divide();
-        for service in &others {
-            service.hold();
-        }
-        let ends = others.iter().map(|service| async move {
-            if let Err(why) = service.rest().await {
-                tracing::warn!("{}: {why}", service.summary());
-            }
-        });
+        rest_until(&others, until).await;
+        // One that has ended meanwhile could start again with nobody to look after it.
+        let (leaving, ended): (Vec<_>, Vec<_>) = leaving
+            .into_iter()
+            .partition(|service| service.outlives_generation().is_ok());
+        rest_until(&ended, until).await;
         let leaves = leaving.iter().map(|service| async move {
             let id = service.definition().id.clone();
             match service.leave().await {
@@ -342,10 +356,7 @@ impl Services {
                 }
             }
         });
-        let (_, left) = tokio::join!(
-            futures_util::future::join_all(ends),
-            futures_util::future::join_all(leaves)
-        );
+        let left = futures_util::future::join_all(leaves).await;
         self.lock().left = left.into_iter().flatten().collect();
     }
 
@@ -418,6 +429,26 @@ impl Services {
             service.release();
         }
     }
+}
+
+/// Holds these services, and waits until they are down, at most until this time. A service that is late is named in the log.
+async fn rest_until(services: &[Service], until: Option<Instant>) {
+    for service in services {
+        service.hold();
+    }
+    let ends = services.iter().map(|service| async move {
+        let rest = service.rest();
+        let rested = match until {
+            Some(until) => tokio::time::timeout_at(until, rest).await,
+            None => Ok(rest.await),
+        };
+        match rested {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => tracing::warn!("{}: {why}", service.summary()),
+            Err(_) => tracing::warn!("{}: the generation ends before it", service.summary()),
+        }
+    });
+    futures_util::future::join_all(ends).await;
 }
 
 fn not_stopped(id: &str) -> impl FnOnce(NotStopped) -> ControlError + '_ {

@@ -178,6 +178,25 @@ impl Service {
         self.rest().await
     }
 
+    /// Whether its operator wants it up, also while the machine keeps it down.
+    pub fn is_wanted_up(&self) -> bool {
+        self.desired.borrow().is_wanted_up()
+    }
+
+    /// Waits until its process has ended, and has it start again, if its operator wants it up then.
+    pub(super) async fn run_anew(&self) -> Result<(), NotStopped> {
+        /// Ends the moment between two runs, also if the caller no longer waits.
+        struct Between<'a>(&'a Service);
+        impl Drop for Between<'_> {
+            fn drop(&mut self) {
+                self.0.desired.send_modify(|desired| desired.restart(false));
+            }
+        }
+        self.desired.send_modify(|desired| desired.restart(true));
+        let _between = Between(self);
+        self.rest().await
+    }
+
     /// Stops it and ends its actor, for good. An error means that it needs longer to end.
     pub async fn retire(&self) -> Result<(), NotStopped> {
         self.desired.send_modify(DesiredState::retire);
@@ -186,9 +205,14 @@ impl Service {
 
     /// Checks that it runs and may live through a change of generations.
     pub(super) fn outlives_generation(&self) -> anyhow::Result<()> {
-        let phase = self.status().phase;
+        let status = self.status();
+        let phase = status.phase;
         anyhow::ensure!(phase == Phase::Running, "it is {}", phase.name());
-        self.definition.workload.outlives_generation()
+        // The generation that gives itself up before it looks after a service has no say: it may not even see the disk that the service uses.
+        match status.left {
+            true => Ok(()),
+            false => self.definition.workload.outlives_generation(),
+        }
     }
 
     /// Leaves it running unattended until it is released; returns false if its watch does not end in time.
@@ -202,6 +226,11 @@ impl Service {
     /// Keeps it down until it is released, whatever its operator asks for.
     pub(super) fn hold(&self) {
         self.desired.send_modify(DesiredState::hold);
+    }
+
+    /// Takes its time to end from it, also if it is ending already: it is killed.
+    pub(super) fn hurry(&self) {
+        self.desired.send_modify(DesiredState::hurry);
     }
 
     /// Ends the hold: the operator's wish counts again.
@@ -310,7 +339,11 @@ impl Actor {
     /// `shown`: the past of a service that is already shown as running, and not looked after yet.
     async fn live(self, mut desired: watch::Receiver<DesiredState>, shown: Option<Past>) {
         match shown {
-            Some(_) => drop(self.attended(&mut desired).await),
+            Some(_) => {
+                self.attended(&mut desired).await;
+                // From here on the log is left anew.
+                let _ = self.service.definition.workload.take_log(0);
+            }
             // Before any new output is read.
             None => self.recall_log(),
         }
@@ -386,7 +419,8 @@ impl Actor {
     fn show(&self) -> Option<Past> {
         let pid = self.service.definition.workload.lives_on()?;
         let past = self.recall();
-        self.recall_log();
+        // The copy stays until the service is looked after: a generation that gives itself up before that leaves it to the next.
+        self.inherit_log(self.service.definition.workload.left_log(LONGEST_LOG));
         self.note_left(true);
         self.note(Event::Runs, format!("lives on as process {pid}"));
         Some(past)
@@ -484,7 +518,11 @@ impl Actor {
 
     /// Continues the log where an earlier machined left it.
     fn recall_log(&self) {
-        match self.service.definition.workload.take_log(LONGEST_LOG) {
+        self.inherit_log(self.service.definition.workload.take_log(LONGEST_LOG));
+    }
+
+    fn inherit_log(&self, log: anyhow::Result<Option<Vec<u8>>>) {
+        match log {
             Ok(Some(log)) => self.service.log.inherit(&log),
             Ok(None) => {}
             Err(error) => tracing::warn!(
@@ -555,14 +593,13 @@ impl Actor {
             }
             Over::Unhealthy(why) => {
                 // It has had its time to answer.
-                let exit = end(running.as_mut(), &[(Signal::Kill, GRACE)]).await;
+                let exit = kill(running.as_mut()).await;
                 Ended::Failed(format!("it did not do its work ({why}) and {exit}"))
             }
             Over::StopRequested => {
                 self.note(Event::Stops, "asked to end".to_owned());
                 let timeout = self.service.definition.workload.stop_timeout();
-                let steps = [(Signal::Terminate, timeout), (Signal::Kill, GRACE)];
-                let exit = end(running.as_mut(), &steps).await;
+                let exit = end_in_order(running.as_mut(), timeout, desired).await;
                 tracing::info!(
                     "service {}: stopped, the process {exit}",
                     self.service.definition.id
@@ -761,18 +798,35 @@ async fn told_otherwise(desired: &mut watch::Receiver<DesiredState>) -> Over {
     }
 }
 
-/// Ends a process: sends these signals in order, and waits after each for its time limit.
-async fn end(running: &mut dyn Running, steps: &[(Signal, Duration)]) -> Exit {
-    for &(signal, patience) in steps {
-        if let Err(error) = running.signal(signal) {
-            tracing::debug!("signal {signal:?} to process {}: {error:#}", running.pid());
-        }
-        if let Ok(exit) = tokio::time::timeout(patience, running.wait()).await {
-            return exit;
-        }
+/// Ends a process: tells it to end, and kills it after its time, or as soon as the machine is in a hurry.
+async fn end_in_order(
+    running: &mut dyn Running,
+    time: Duration,
+    desired: &mut watch::Receiver<DesiredState>,
+) -> Exit {
+    let ended = tokio::select! {
+        biased;
+        _ = desired.wait_for(|desired| desired.is_hurried()) => None,
+        ended = end(running, Signal::Terminate, time) => ended,
+    };
+    match ended {
+        Some(exit) => exit,
+        None => kill(running).await,
     }
+}
+
+async fn kill(running: &mut dyn Running) -> Exit {
+    let ended = end(running, Signal::Kill, GRACE).await;
     // Even SIGKILL did not work: the process hangs in the kernel. init's teardown deals with it.
-    Exit::Unknown
+    ended.unwrap_or(Exit::Unknown)
+}
+
+/// Sends a process a signal that ends it; `None` if it has not ended within the time.
+async fn end(running: &mut dyn Running, signal: Signal, patience: Duration) -> Option<Exit> {
+    if let Err(error) = running.signal(signal) {
+        tracing::debug!("signal {signal:?} to process {}: {error:#}", running.pid());
+    }
+    tokio::time::timeout(patience, running.wait()).await.ok()
 }
 
 fn action(phase: Phase) -> Action {

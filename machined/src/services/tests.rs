@@ -356,6 +356,9 @@ impl Workload for Lasting {
         *self.log.locked() = Some(log.to_vec());
         Ok(())
     }
+    fn left_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        Ok(at_most(longest, self.log.locked().clone()))
+    }
     fn take_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
         Ok(at_most(longest, self.log.locked().take()))
     }
@@ -413,7 +416,7 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
     assert_eq!(messages(&ends).len(), 3);
     services.tell_ends();
     assert_eq!(ends.status().phase, Phase::Running);
-    services.leave_workloads().await;
+    services.leave_workloads(None).await;
     assert_eq!(services.left(), ["lives"]);
     let told = messages(&ends);
     assert_eq!(
@@ -428,6 +431,48 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
     assert_eq!(messages(&lives).last().unwrap(), "started as process 1");
 }
 
+/// The output of one that lives on waits in its pipe while nobody reads it.
+#[tokio::test(start_paused = true)]
+async fn one_that_lives_on_is_looked_after_until_the_others_have_ended() {
+    let services = services();
+    let mut workload = Lasting::default();
+    let lives = services.add(of_lasting("lives", &workload)).unwrap();
+    workload.ends = Some("it mounts the system");
+    let ends = services.add(of_lasting("ends", &workload)).unwrap();
+    for service in [&lives, &ends] {
+        service.start();
+        service.up().await;
+    }
+    let leaving = services.leave_workloads(None);
+    tokio::pin!(leaving);
+    let in_time = timeout(Duration::from_secs(4), &mut leaving).await;
+    assert!(in_time.is_err(), "the other one takes its time");
+    assert!(!lives.status().left);
+    leaving.await;
+    assert!(lives.status().left);
+    assert_eq!(ends.status().phase, Phase::Finished);
+}
+
+/// A generation that gives itself up has until then, and what lives on is put away all the same.
+#[tokio::test(start_paused = true)]
+async fn one_that_takes_too_long_to_end_does_not_keep_the_others_from_being_left() {
+    let services = services();
+    let mut workload = Lasting::default();
+    let lives = services.add(of_lasting("lives", &workload)).unwrap();
+    workload.ends = Some("it mounts the system");
+    let ends = services.add(of_lasting("ends", &workload)).unwrap();
+    for service in [&lives, &ends] {
+        service.start();
+        service.up().await;
+    }
+    let begun = tokio::time::Instant::now();
+    services
+        .leave_workloads(Some(begun + Duration::from_secs(2)))
+        .await;
+    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert_eq!(services.left(), ["lives"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_past_of_one_that_lives_on_is_known_to_the_next_machined() {
     let before = services();
@@ -435,7 +480,7 @@ async fn the_past_of_one_that_lives_on_is_known_to_the_next_machined() {
     let service = before.add(of_lasting("web", &workload)).unwrap();
     service.start();
     service.up().await;
-    before.leave_workloads().await;
+    before.leave_workloads(None).await;
     workload.runs = true;
     let after = services();
     let service = after.add(of_lasting("web", &workload)).unwrap();
@@ -476,7 +521,7 @@ async fn left_running() -> Lasting {
     let service = before.add(of_lasting("web", &workload)).unwrap();
     service.start();
     service.up().await;
-    before.leave_workloads().await;
+    before.leave_workloads(None).await;
     workload.runs = true;
     workload
 }
@@ -538,6 +583,33 @@ async fn one_that_nobody_looks_after_ends_with_the_machine() {
     service.up().await;
 }
 
+/// A version whose disk does not appear gives itself up before it looks after anything.
+#[tokio::test]
+async fn one_that_nobody_looked_after_is_left_as_it_was() {
+    let mut workload = Lasting::default();
+    let before = services();
+    let service = before.add(of_lasting("web", &workload)).unwrap();
+    service.start();
+    service.up().await;
+    service.log().write(b"one\ntwo beg");
+    before.leave_workloads(None).await;
+    workload.runs = true;
+    workload.ends = Some("its disk is not mounted");
+
+    let given_up = services();
+    given_up.add_living(of_lasting("web", &workload)).unwrap();
+    given_up.leave_workloads(None).await;
+    assert_eq!(given_up.left(), ["web"]);
+
+    workload.ends = None;
+    let after = services();
+    let service = after.add_living(of_lasting("web", &workload)).unwrap();
+    after.attend();
+    service.up().await;
+    service.log().write(b"ins\n");
+    assert_eq!(log_of(&after, "web").await, "one\ntwo begins\n");
+}
+
 /// Returns all that `Logs` shows.
 async fn log_of(services: &Services, id: &str) -> String {
     let mut reader = services.get(id).unwrap().log().read(Tail::All);
@@ -575,12 +647,12 @@ async fn a_line_that_is_half_written_when_the_generation_changes_is_one_line() {
         service.start();
         service.up().await;
         service.log().write(b"one\ntwo begins");
-        before.leave_workloads().await;
+        before.leave_workloads(None).await;
         // The upgrade fails before its point of no return.
         before.start_workloads();
         service.log().write(b" and ends\nthree begins");
         service.up().await;
-        before.leave_workloads().await;
+        before.leave_workloads(None).await;
         before.disk.close().await;
 
         let after = services();
@@ -640,4 +712,96 @@ async fn nothing_is_left_of_a_service_that_was_removed() {
         // Nothing of them is waited for.
         services.disk.close().await;
     }
+}
+
+/// A workload that does not listen to SIGTERM, and has ten minutes to end.
+struct Stubborn;
+
+struct RunningStubborn(watch::Sender<bool>);
+
+impl Workload for Stubborn {
+    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+        let running = RunningStubborn(watch::channel(false).0);
+        Box::pin(async { Ok(Box::new(running) as Box<dyn Running>) })
+    }
+
+    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        Box::pin(async { Adopted::Nothing })
+    }
+
+    fn stop_timeout(&self) -> Duration {
+        Duration::from_secs(600)
+    }
+
+    fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Running for RunningStubborn {
+    fn pid(&self) -> u32 {
+        1
+    }
+
+    fn wait(&mut self) -> Step<'_, Exit> {
+        let mut killed = self.0.subscribe();
+        Box::pin(async move {
+            killed.wait_for(|killed| *killed).await.unwrap();
+            Exit::Signal(9)
+        })
+    }
+
+    fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
+        self.0.send_replace(signal == Signal::Kill);
+        Ok(())
+    }
+
+    fn clean_up(&mut self) -> Step<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+async fn stubborn(services: &Services, id: &str) -> Service {
+    let workload = Arc::new(Stubborn);
+    let definition = Definition {
+        workload,
+        ..definition(id, None)
+    };
+    let service = services.add(definition).unwrap();
+    service.start();
+    service.up().await;
+    service
+}
+
+/// One that nobody has told anything yet, and one that was told to end a while ago.
+#[tokio::test(start_paused = true)]
+async fn a_machine_in_a_hurry_gives_no_service_its_time() {
+    let services = services();
+    let (running, ending) = (
+        stubborn(&services, "running").await,
+        stubborn(&services, "ending").await,
+    );
+    let stop = crate::base::task::spawn({
+        let ending = ending.clone();
+        async move { ending.stop().await }
+    });
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(ending.status().phase, Phase::Stopping);
+    let begun = Instant::now();
+    services.kill_workloads().await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{begun:?}");
+    assert_eq!(stop.await.unwrap(), Ok(()));
+    for service in [&running, &ending] {
+        assert_eq!(service.status().phase, Phase::Finished);
+    }
+    // The machine goes on all the same, as after a reset that failed: from here on services have their time again.
+    services.start_workloads();
+    running.up().await;
+    let begun = Instant::now();
+    running.stop().await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::from_secs(600));
 }

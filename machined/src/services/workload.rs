@@ -70,6 +70,13 @@ pub trait Workload: Send + Sync + 'static {
     fn leave_log(&self, _log: &[u8]) -> anyhow::Result<()> {
         Ok(())
     }
+    /// Returns the stored end of the log, at most `longest` bytes of it, and lets it stay.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    fn left_log(&self, _longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
     /// Takes the stored end of the log, at most `longest` bytes of it; a second call finds nothing.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub use memory::memory;
 pub use mounts::{Room, mounted, mounts, room, room_of_mount};
 pub use network_devices::network_device_stats;
 pub use processes::processes;
-pub use sockets::{Namespaces, Protocol, Shown, SocketQuery, sockets};
+pub use sockets::{Namespaces, Protocol, Shown, SocketQuery, network_namespace, sockets};
 pub use system::system_stat;
 
 use anyhow::Context as _;

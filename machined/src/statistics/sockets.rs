@@ -118,20 +118,11 @@ fn namespaces(wanted: &Namespaces) -> anyhow::Result<Vec<(String, String)>> {
     if *wanted == Namespaces::Host {
         return Ok(vec![own()]);
     }
-    let of = |pid: &str| {
-        let link = fs::read_link(format!("/proc/{pid}/ns/net")).ok()?;
-        let text = link.to_string_lossy().into_owned();
-        Some(
-            text.trim_start_matches("net:[")
-                .trim_end_matches(']')
-                .to_owned(),
-        )
-    };
-    let host = of("self").unwrap_or_default();
+    let host = number_of_namespace("self").unwrap_or_default();
     let mut others = BTreeMap::new();
     for pid in pids()? {
         let pid = pid.to_string();
-        if let Some(namespace) = of(&pid).filter(|namespace| *namespace != host) {
+        if let Some(namespace) = number_of_namespace(&pid).filter(|namespace| *namespace != host) {
             others.entry(namespace).or_insert(pid);
         }
     }
@@ -143,6 +134,21 @@ fn namespaces(wanted: &Namespaces) -> anyhow::Result<Vec<(String, String)>> {
         _ => true,
     };
     Ok(with_host.then(own).into_iter().chain(others).collect())
+}
+
+/// Returns the name of a process's network namespace, as [`sockets`] names it; empty if it is the machine's own, or the process is gone.
+pub fn network_namespace(pid: u32) -> String {
+    let of_process = number_of_namespace(&pid.to_string());
+    let is_other = |number: &String| number_of_namespace("self").as_ref() != Some(number);
+    of_process.filter(is_other).unwrap_or_default()
+}
+
+/// The number in `net:[…]`; None if the process is gone.
+fn number_of_namespace(pid: &str) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{pid}/ns/net")).ok()?;
+    let text = link.to_string_lossy();
+    let number = text.strip_prefix("net:[")?.strip_suffix(']')?;
+    Some(number.to_owned())
 }
 
 /// Maps the inodes of sockets to their processes.
@@ -315,6 +321,14 @@ mod tests {
         assert_eq!(of("0100007F"), None);
         assert_eq!(of("01:1"), None);
         assert_eq!(of("ä:1"), None);
+    }
+
+    #[test]
+    fn namespaces_have_the_numbers_of_the_kernel() {
+        let own = number_of_namespace("self").unwrap();
+        assert!(own.parse::<u64>().is_ok(), "{own}");
+        assert_eq!(network_namespace(std::process::id()), "");
+        assert_eq!(network_namespace(u32::MAX), "");
     }
 
     #[test]

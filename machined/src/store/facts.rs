@@ -57,6 +57,14 @@ pub struct MachineStatus {
 impl MachineStatus {
     /// The id of the only instance.
     pub const ID: &'static str = "machine";
+    /// The name of the condition that the machine is a node of its cluster as its config asks for.
+    pub const KUBERNETES: &'static str = "kubernetes";
+
+    /// Whether the machine runs and is ready, whatever its cluster says of it: a version of the OS is judged by that alone.
+    pub fn is_ready_by_itself(&self) -> bool {
+        let mut unmet = self.unmet.iter();
+        self.stage == MachineStage::Running && unmet.all(|(name, _)| name == Self::KUBERNETES)
+    }
 }
 
 impl Resource for MachineStatus {
@@ -141,4 +149,29 @@ pub struct Problem {
 impl Resource for Problem {
     const NAMESPACE: &'static str = "runtime";
     const TYPE: &'static str = "Diagnostics.runtime.talos.dev";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_does_not_make_a_machine_unready_by_itself() {
+        let of = |stage, unmet: &[&str]| MachineStatus {
+            stage,
+            ready: unmet.is_empty(),
+            unmet: unmet
+                .iter()
+                .map(|name| ((*name).to_owned(), "x".to_owned()))
+                .collect(),
+        };
+        for (status, expected) in [
+            (of(MachineStage::Running, &[]), true),
+            (of(MachineStage::Running, &["kubernetes"]), true),
+            (of(MachineStage::Running, &["kubernetes", "network"]), false),
+            (of(MachineStage::Upgrading, &[]), false),
+        ] {
+            assert_eq!(status.is_ready_by_itself(), expected, "{status:?}");
+        }
+    }
 }

@@ -35,6 +35,9 @@ use server::Figures;
 /// Interval between two updates of the figures.
 const SHOWN_EVERY: Duration = Duration::from_secs(5);
 
+/// Longer than any machine runs.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// The registry that is served at present, as `get registries` shows it. Its id is its address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -139,6 +142,18 @@ impl TemporaryRegistry {
         running.task.abort();
         was_running.then_some(running.address)
     }
+}
+
+/// Serves images without TLS for as long as it is polled.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub async fn serve_on(address: SocketAddr, offer: Offer) -> Result<(), CannotServe> {
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|source| CannotServe::Listen { address, source })?;
+    let end = Instant::now() + FOR_EVER;
+    server::serve(listener, None, Arc::new(offer), Arc::default(), end).await;
+    Ok(())
 }
 
 async fn run(

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
+
 use crate::oci::local_image::{self, LocalImageError};
+use crate::oci::verification::KeptSignatures;
 use crate::oci::{Blobs, HeldBlobs, PulledImage, ResolvedImage};
 use crate::values::{Digest, ImageReference};
 
@@ -34,9 +37,15 @@ pub enum NotServable {
 pub struct Offer {
     /// The documents behind repository and tag.
     tags: BTreeMap<(String, String), Digest>,
+    /// The documents behind the tags of signatures.
+    signatures: BTreeMap<(String, String), Digest>,
+    /// Documents that the store does not have as blobs: signatures, and the indexes that they sign.
+    documents: BTreeMap<Digest, Bytes>,
     manifests: BTreeSet<Digest>,
     blobs: BTreeSet<Digest>,
     store: Blobs,
+    /// Whether each repository's path begins with the name of its registry, so that no image is taken for that of another registry.
+    by_registry: bool,
     _held: (Vec<PulledImage>, Vec<HeldBlobs>),
 }
 
@@ -45,14 +54,25 @@ impl Offer {
     pub fn of(store: Blobs) -> Self {
         Offer {
             tags: BTreeMap::new(),
+            signatures: BTreeMap::new(),
+            documents: BTreeMap::new(),
             manifests: BTreeSet::new(),
             blobs: BTreeSet::new(),
             store,
+            by_registry: false,
             _held: Default::default(),
         }
     }
 
-    /// Adds an image under all its names. Reads its documents.
+    /// The same, with the name of its registry before each repository.
+    pub fn by_registry(store: Blobs) -> Self {
+        Offer {
+            by_registry: true,
+            ..Self::of(store)
+        }
+    }
+
+    /// Adds an image under all its names, with the signatures that are kept with it. Reads its documents.
     ///
     /// # Errors
     /// Some of its blobs are not here.
@@ -74,12 +94,26 @@ impl Offer {
         self.blobs.insert(config);
         self.blobs
             .extend(resolved.layers.iter().map(|it| it.digest));
+        let kept = KeptSignatures::of(&image);
+        // The name may have pointed to an index that is not kept. It is what was signed, so the image is served by it.
+        let index = kept.signed_index.filter(|_| resolved.index.is_none());
+        let named = index.unwrap_or(resolved.named_digest);
         for name in image.names().iter().chain([name]) {
-            if let Some(tag) = name.tag() {
-                let key = (name.repository().to_owned(), tag.to_owned());
-                self.tags.insert(key, resolved.named_digest);
-            }
+            let repository = match self.by_registry {
+                true => format!("{}/{}", name.registry(), name.repository()),
+                false => name.repository().to_owned(),
+            };
+            let key = |tag: &str| (repository.clone(), tag.to_owned());
+            self.tags.extend(name.tag().map(|tag| (key(tag), named)));
+            let signatures = kept.tags.iter();
+            let signatures = signatures.map(|(tag, digest)| (key(tag), *digest));
+            self.signatures.extend(signatures);
         }
+        self.blobs.extend(kept.documents.keys());
+        self.manifests.extend(kept.manifests);
+        let documents = kept.documents.into_iter();
+        let documents = documents.map(|(digest, bytes)| (digest, bytes.into()));
+        self.documents.extend(documents);
         self._held.0.push(image);
         self._held.1.push(held);
         Ok(())
@@ -106,7 +140,21 @@ impl Offer {
 
     /// The document behind a tag.
     pub(super) fn tag(&self, repository: String, tag: String) -> Option<Digest> {
-        self.tags.get(&(repository, tag)).copied()
+        let key = (repository, tag);
+        let found = self.tags.get(&key).or_else(|| self.signatures.get(&key));
+        found.copied()
+    }
+
+    /// The tags of a repository, those of signatures too.
+    pub(super) fn tags(&self, repository: &str) -> Vec<&str> {
+        let keys = self.tags.keys().chain(self.signatures.keys());
+        let of_it = keys.filter(|(other, _)| other == repository);
+        of_it.map(|(_, tag)| tag.as_str()).collect()
+    }
+
+    /// A document that the store does not have as a blob.
+    pub(super) fn document(&self, digest: Digest) -> Option<Bytes> {
+        self.documents.get(&digest).cloned()
     }
 
     /// Whether a document is offered.

@@ -21,6 +21,11 @@ pub(super) enum Wanted {
         /// The tag.
         tag: String,
     },
+    /// The list of a repository's tags.
+    Tags {
+        /// The repository.
+        repository: String,
+    },
     /// A manifest or index by its digest.
     Manifest(Digest),
     /// A config or layer by its digest.
@@ -49,6 +54,9 @@ impl Wanted {
                     tag: last.to_owned(),
                 }),
                 ("blobs", Ok(digest)) => Some(Wanted::Blob(digest)),
+                ("tags", Err(_)) if last == "list" => Some(Wanted::Tags {
+                    repository: repository.to_owned(),
+                }),
                 _ => None,
             }
         };
@@ -121,7 +129,14 @@ mod tests {
             ),
             (format!("/v2/site/web/blobs/{digest}"), Wanted::Blob(digest)),
             ("/v2/site/web/blobs/v1".to_owned(), Wanted::Nothing),
-            ("/v2/web/tags/list".to_owned(), Wanted::Nothing),
+            (
+                "/v2/site/web/tags/list".to_owned(),
+                Wanted::Tags {
+                    repository: "site/web".to_owned(),
+                },
+            ),
+            ("/v2/web/tags/other".to_owned(), Wanted::Nothing),
+            (format!("/v2/site/web/referrers/{digest}"), Wanted::Nothing),
             ("/v2/web/blobs/uploads/".to_owned(), Wanted::Nothing),
             ("/v2//manifests/v1".to_owned(), Wanted::Nothing),
             ("/v2/_catalog".to_owned(), Wanted::Nothing),

@@ -138,6 +138,7 @@ async fn answer(
             Some(digest) => manifest(offer, digest).await,
             None => Ok(None),
         },
+        Wanted::Tags { repository } => Ok(tags(offer, &repository)),
         Wanted::Manifest(digest) if offer.has_manifest(digest) => manifest(offer, digest).await,
         Wanted::Blob(digest) if offer.has_blob(digest) => {
             let range = request.headers().get(RANGE);
@@ -172,16 +173,29 @@ async fn answer(
     answer
 }
 
+/// The list of a repository's tags; none if nothing of it is served.
+fn tags(offer: &Offer, repository: &str) -> Option<Response<Body>> {
+    let tags = offer.tags(repository);
+    let list = serde_json::json!({"name": repository, "tags": tags});
+    (!tags.is_empty()).then(|| whole(list.to_string().into(), "application/json"))
+}
+
 /// A document, compared with its digest.
 async fn manifest(offer: &Offer, digest: Digest) -> Result<Option<Response<Body>>, StoreError> {
-    let store = offer.store().clone();
-    let reading = move || store.document(digest, LARGEST_DOCUMENT);
-    let document = blocking_io::within(blocking_io::ANSWER, reading).await;
-    let Some(document) = document.unwrap_or(Ok(None))? else {
-        return Ok(None);
+    let document = match offer.document(digest) {
+        Some(document) => document,
+        None => {
+            let store = offer.store().clone();
+            let reading = move || store.document(digest, LARGEST_DOCUMENT);
+            let document = blocking_io::within(blocking_io::ANSWER, reading).await;
+            let Some(document) = document.unwrap_or(Ok(None))? else {
+                return Ok(None);
+            };
+            document.into()
+        }
     };
     let media_type = media_type(&document);
-    let mut answer = whole(document.into(), &media_type);
+    let mut answer = whole(document, &media_type);
     name_digest(&mut answer, digest);
     Ok(Some(answer))
 }
@@ -205,6 +219,14 @@ async fn blob_of(
     is_head: bool,
     figures: &Arc<Figures>,
 ) -> Result<Option<Response<Body>>, StoreError> {
+    if let Some(document) = offer.document(digest) {
+        figures
+            .bytes
+            .fetch_add(document.len() as u64, Ordering::Relaxed);
+        let mut answer = whole(document, "application/octet-stream");
+        name_digest(&mut answer, digest);
+        return Ok(Some(answer));
+    }
     let store = offer.store().clone();
     let opening = move || store.open(digest);
     let opened = blocking_io::within(blocking_io::ANSWER, opening).await;

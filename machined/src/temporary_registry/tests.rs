@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::*;
+use crate::containers::registry_for_tests::SignedRegistry;
 use crate::oci::{ImageStore, Keeps, Limits, Policy, Puller, Receiving, import, local_image};
 use crate::trust::OwnCertificates;
 use crate::values::{Digest, ImageReference};
@@ -165,6 +166,43 @@ async fn documents_and_blobs_are_served_and_nothing_else() {
         let answer = ask(at, method, "/v2/site/web/blobs/uploads/", "").await;
         assert!(answer.head.contains("405"), "{method}: {}", answer.head);
     }
+}
+
+/// Only the index is signed.
+#[tokio::test]
+async fn a_machine_whose_rules_want_a_signature_has_it_from_here() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("site/web:v1", "web");
+    let images = ImageStore::new(directory.path().join("one"), Keeps::Blobs);
+    let puller = registry.puller();
+    let resolved = puller.resolve(&web.name).await.unwrap();
+    let verified = puller.verify(resolved).await.unwrap();
+    let limits = Limits::default();
+    puller.pull(&verified, &images, &limits).await.unwrap();
+    let mut offer = Offer::of(images.blobs().unwrap());
+    offer
+        .add(&web.name, images.get(web.manifest).unwrap())
+        .unwrap();
+    assert_eq!(offer.names(), ["site/web:v1"]);
+    let (served, store) = (TemporaryRegistry::default(), Store::default());
+    let at = served
+        .serve(&store, offer, anywhere(), AN_HOUR, None)
+        .unwrap();
+    let tags = ask(at, "GET", "/v2/site/web/tags/list?n=100", "").await;
+    let tags: serde_json::Value = serde_json::from_slice(&tags.body).unwrap();
+    let signature = format!("sha256-{}.sig", web.index.hex());
+    let expected = serde_json::json!({"name": "site/web", "tags": ["v1", signature]});
+    assert_eq!(tags, expected);
+    let other = ask(at, "GET", "/v2/site/other/tags/list", "").await;
+    assert!(other.head.contains("404"), "{}", other.head);
+
+    let puller = registry.puller_at(at);
+    drop(registry);
+    let images = ImageStore::new(directory.path().join("other"), Keeps::Blobs);
+    let resolved = puller.resolve(&web.name).await.unwrap();
+    let verified = puller.verify(resolved).await.unwrap();
+    let pulled = puller.pull(&verified, &images, &limits).await.unwrap();
+    assert_eq!(pulled.digest(), web.manifest);
 }
 
 #[tokio::test]

@@ -36,6 +36,8 @@ pub struct Candidate {
     pub floor: Option<Version>,
     /// The versions that this one may follow; None: all.
     pub upgrades_from: Option<VersionRanges>,
+    /// The kernel's release, as `uname -r` shows it; images of older releases do not say it.
+    pub kernel_release: Option<String>,
 }
 
 /// How the new version is started.
@@ -174,6 +176,21 @@ pub enum Refusal {
         /// The running version.
         running: String,
     },
+    /// The node's base image has no modules for the version's kernel: after the reboot kubelet would not start.
+    #[error(
+        "version {version} has the kernel {release}, and the base image of Kubernetes, {base}, has modules for {kernels} only; set \
+         `image` of KubernetesConfig to the base of {version} first, or use force"
+    )]
+    NoNodeModules {
+        /// Its version.
+        version: String,
+        /// The release of its kernel.
+        release: String,
+        /// The base image in force.
+        base: String,
+        /// The kernels that the base image has modules for.
+        kernels: String,
+    },
     /// The image is behind a tag of another release.
     #[error(
         "{0}; one of both is wrong: name the image by a tag of its version or by its digest, or use force"
@@ -252,6 +269,7 @@ impl Candidate {
             rootfs_signature: labels.get(rootfs_signature::LABEL).cloned(),
             floor,
             upgrades_from,
+            kernel_release: labels.get("dev.instar.kernel.release").cloned(),
         })
     }
 }

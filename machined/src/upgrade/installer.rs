@@ -102,7 +102,7 @@ pub async fn run(
         stdout: write.try_clone()?,
         stderr: write,
     };
-    let runtime = Runtime::default();
+    let runtime = Runtime::of_the_generation();
     let host = HostView::default();
     let running = runtime
         .start(
@@ -288,6 +288,7 @@ mod tests {
             rootfs_signature: None,
             floor: None,
             upgrades_from: None,
+            kernel_release: None,
         }
     }
 

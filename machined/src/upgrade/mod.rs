@@ -36,7 +36,7 @@ pub use origin::{ReleaseOrigin, ReleaseOrigins, created};
 pub use prepared::Prepared;
 pub use progress_sink::ProgressSink;
 pub use record::UpgradeRecord;
-pub use release_rules::{below_floor, objections};
+pub use release_rules::{below_floor, contradiction, objections};
 pub use rootfs_trust::{RootfsTrust, TrustedRootfs, Untrusted};
 pub use running::RunningSystem;
 pub use starts::{Start, StartCounts};

@@ -5,7 +5,7 @@
 
 use super::check::{Candidate, Refusal};
 use super::floor::Floor;
-use crate::values::{ReleaseTag, Version};
+use crate::values::{Contradiction, ReleaseTag, Version};
 
 /// Returns all objections to the candidate. `tag`: the tag by which the image was named; a tag that is not a release tag says nothing.
 pub fn objections(
@@ -17,7 +17,8 @@ pub fn objections(
     [
         below_floor(&candidate.version, floor),
         not_after(candidate, running),
-        tag.and_then(|tag| contradiction(candidate, tag)),
+        tag.and_then(|tag| contradiction(candidate, tag))
+            .map(Refusal::WrongTag),
     ]
     .into_iter()
     .flatten()
@@ -48,10 +49,10 @@ fn not_after(candidate: &Candidate, running: &str) -> Option<Refusal> {
     })
 }
 
-fn contradiction(candidate: &Candidate, tag: &str) -> Option<Refusal> {
+/// Returns how an image's label contradicts the tag by which it was named. A tag that is not a release tag says nothing.
+pub fn contradiction(candidate: &Candidate, tag: &str) -> Option<Box<Contradiction>> {
     let tag: ReleaseTag = tag.parse().ok()?;
-    let contradiction = tag.check_label(&candidate.version).err()?;
-    Some(Refusal::WrongTag(contradiction))
+    tag.check_label(&candidate.version).err()
 }
 
 #[cfg(test)]
@@ -70,6 +71,7 @@ mod tests {
             rootfs_signature: None,
             floor: None,
             upgrades_from: upgrades_from.map(|ranges| ranges.parse().unwrap()),
+            kernel_release: None,
         }
     }
 

@@ -63,7 +63,14 @@ fn equal_files_of_images_are_one() {
     assert_ne!(inode(&first.join("d/a")).0, inode(&first.join("copy")).0);
     assert_eq!(inode(&second.join("small")).1, 1);
 
+    assert_eq!(objects.repeated_bytes().unwrap(), 5000);
+    image(directory.path(), &objects, "third", &[("d/c", &same)]);
+    assert_eq!(objects.repeated_bytes().unwrap(), 10_000);
+    fs::remove_dir_all(directory.path().join("third")).unwrap();
+    assert_eq!(objects.repeated_bytes().unwrap(), 5000);
+
     fs::remove_dir_all(&first).unwrap();
+    assert_eq!(objects.repeated_bytes().unwrap(), 0);
     assert_eq!(
         objects.collect().unwrap(),
         5000,

@@ -223,6 +223,7 @@ impl Attempt<'_> {
             unpacked_bytes: work.unpacker.bytes(),
         };
         let (proof, keeper) = (image.proof().cloned(), self.store.clone());
+        let unjudged = image.unjudged().clone();
         let is_on_disk = blobs.is_some();
         let documents = blobs
             .filter(|_| self.keeps_blobs)
@@ -239,12 +240,14 @@ impl Attempt<'_> {
             if let Some(proof) = &proof {
                 work.incoming.keep_proof(proof)?;
             }
+            work.incoming.keep_unjudged(&unjudged)?;
             let pulled = work.incoming.commit(new)?;
             keeper.inherit_proofs(&pulled)?;
             // Another pull of the same image may have been faster, under another policy.
             if let Some(proof) = &proof {
                 keeper.keep_proof(&pulled, proof)?;
             }
+            keeper.keep_unjudged(&pulled, &unjudged)?;
             Ok(pulled)
         });
         let committed = committed.await.map_err(|source| self.interrupted(source))?;

@@ -288,7 +288,7 @@ pub(crate) async fn usable(
     }
 }
 
-/// Gives an image that the store has already its new name, and the signature that it was verified by now.
+/// Gives an image that the store has already its new name, and the signatures that it was verified by now or that came with it.
 fn name_again(
     image: &Verified<ResolvedImage>,
     pulled: PulledImage,
@@ -297,5 +297,6 @@ fn name_again(
     if let Some(proof) = image.proof() {
         store.keep_proof(&pulled, proof)?;
     }
-    store.add_name(pulled, &image.reference)
+    store.keep_unjudged(&pulled, image.unjudged())?;
+    store.add_name(pulled, &image.reference, image.named_digest)
 }

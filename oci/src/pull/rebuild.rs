@@ -61,7 +61,7 @@ pub(super) async fn from_blobs(
         .into_inner();
     let names = before.iter().flat_map(|before| before.names());
     for other in names.filter(|other| *other != name) {
-        image = store.add_name(image, other)?;
+        image = store.add_name(image, other, named_digest)?;
     }
     Ok(image)
 }

@@ -12,7 +12,7 @@ use instar_bundle::{Files, Platform, VerifiedBundle, verify};
 use instar_values::{Digest, ImageReference};
 use serde_json::json;
 
-use super::pulling::{layer, store};
+use super::pulling::{layer, puller_with, store};
 use super::registry::Registry;
 use super::signatures::{BUNDLE, INDEX, MANIFEST, sign, size_of};
 use crate::bundled::{BundleError, Gathered, StoredBundle, Target, import, resolve, write};
@@ -20,7 +20,7 @@ use crate::registry::RegistryClient;
 use crate::store::ImageStore;
 use crate::verification::test_signing::{Signer, bundle_of, payload, statement};
 use crate::verification::{Basis, is_signed_by};
-use crate::{Limits, Registries, Retries};
+use crate::{Keeps, Limits, Policy, Registries, Retries};
 
 fn client(settings: Registries) -> RegistryClient {
     let pauses = BackOff {
@@ -118,6 +118,49 @@ async fn images_are_verified_from_a_bundle_by_the_signatures_in_it() {
         assert!(matches!(verified.unwrap().basis(), Basis::Signed { .. }));
         assert!(!is_signed_by(&bundle, image, &other.public_key()).unwrap());
     }
+}
+
+/// At the import no rule wants a signature; later, where no registry is, one does.
+#[tokio::test]
+async fn signatures_of_a_bundle_are_kept_for_rules_of_later() {
+    let registry = Registry::start();
+    registry.push("v1", "amd64", &[layer("a", b"1")]).await;
+    let references = [registry.reference(":v1")];
+    let digest = gathered(&registry, &references).await[0]
+        .image
+        .manifest
+        .digest;
+    let (signer, second, other) = (Signer::ecdsa(), Signer::ed25519(), Signer::ecdsa());
+    let both = [&signer, &second].map(|signer| signer.simple(payload(digest)));
+    sign(&registry, digest, &both).await;
+    let (_directory, path) = scratch();
+    let bundle = archive(&registry, &references, &path).await.unwrap();
+    drop(registry);
+    let (images, store) = store();
+    let image = &bundle.index().images()[0];
+    let resolved = resolve(&bundle, image).unwrap();
+    let verified = Policy::default().verify_offline(&bundle, image, resolved);
+    let verified = verified.unwrap();
+    assert_eq!(*verified.basis(), Basis::NoRule);
+    let limits = Limits::default();
+    let imported = import(&bundle, &verified, &store, &limits, &|_| {}).await;
+    let imported = imported.unwrap().into_inner();
+    assert!(imported.signed_by().is_empty());
+    for wanted in [&signer, &second] {
+        let admitted = wanted.policy().admit(&image.reference, imported.clone());
+        assert!(matches!(admitted.unwrap().basis(), Basis::Signed { .. }));
+    }
+    let refused = other.policy().admit(&image.reference, imported.clone());
+    let said = chain(&refused.unwrap_err());
+    assert!(said.contains("2 signatures, none by this key"), "{said}");
+
+    // A damaged image leaves them for the one that is made again.
+    std::fs::write(imported.rootfs().join("a"), b"0").unwrap();
+    let store = ImageStore::new(images.path().to_owned(), Keeps::Blobs);
+    let strict = puller_with(Registries::default(), signer.policy());
+    let whole = strict.whole(&image.reference, digest, &store).await;
+    let whole = whole.unwrap().unwrap();
+    second.policy().admit(&image.reference, whole).unwrap();
 }
 
 /// Makes a bundle of images of a store, and verifies every byte of it.

@@ -1,4 +1,5 @@
-//! The signatures that are kept with an image, proofs.json; and those that a removed image has left for its successor.
+//! The signatures that are kept with an image: those that it was verified by, proofs.json, and those that no rule has asked for yet,
+//! signatures.json. A removed image leaves both for its successor.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -7,48 +8,63 @@ use std::time::Duration;
 
 use crate::store_error::{StoreError, failed};
 use crate::verification::proof::{self, Proofs};
+use crate::verification::unjudged::{self, Unjudged};
 use instar_base::{removal, whole_file};
 use instar_values::Digest;
 
 const NAME: &str = "proofs.json";
-/// Size limit of kept proofs, in bytes: four times a payload and an index of 1 MiB each, in base64.
+const UNJUDGED: &str = "signatures.json";
+/// Size limit of kept proofs, in bytes: four times a payload and an index of 1 MiB each, in base64. Other signatures are smaller.
 const LARGEST_PROOFS: u64 = 12 << 20;
 
 /// Reads the proofs of the image in this directory. Proofs that cannot be read are none.
 pub(super) fn read(directory: &Path) -> Proofs {
-    read_file(&directory.join(NAME))
+    read_file(&directory.join(NAME), proof::read)
 }
 
-fn read_file(path: &Path) -> Proofs {
+/// Reads the signatures of the image in this directory that no rule has asked for. Those that cannot be read are none.
+pub(super) fn read_unjudged(directory: &Path) -> Unjudged {
+    read_file(&directory.join(UNJUDGED), unjudged::read)
+}
+
+fn read_file<T: Default>(path: &Path, parse: impl Fn(&[u8]) -> Option<T>) -> T {
     let read = || {
         let file = File::open(path)?;
         let mut bytes = Vec::new();
         file.take(LARGEST_PROOFS).read_to_end(&mut bytes)?;
         Ok::<_, io::Error>(bytes)
     };
-    match read().map(|bytes| proof::read(&bytes)) {
-        Ok(Some(proofs)) => proofs,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Proofs::default(),
+    match read().map(|bytes| parse(&bytes)) {
+        Ok(Some(kept)) => kept,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => T::default(),
         Ok(None) => {
             tracing::warn!(
                 "{} is damaged: the signatures in it do not count",
                 path.display()
             );
-            Proofs::default()
+            T::default()
         }
         Err(error) => {
             tracing::warn!("{} cannot be read: {error}", path.display());
-            Proofs::default()
+            T::default()
         }
     }
 }
 
 /// Writes the proofs of the image in this directory.
 pub(super) fn write(directory: &Path, proofs: &Proofs) -> Result<(), StoreError> {
-    let path = directory.join(NAME);
-    let bytes = proof::write(proofs).map_err(io::Error::from);
-    let written = bytes.and_then(|bytes| whole_file::replace(&path, 0o600, &bytes));
-    written.map_err(failed("writing", &path))
+    write_file(&directory.join(NAME), proof::write(proofs))
+}
+
+/// Writes the signatures of the image in this directory that no rule has asked for.
+pub(super) fn write_unjudged(directory: &Path, signatures: &Unjudged) -> Result<(), StoreError> {
+    write_file(&directory.join(UNJUDGED), unjudged::write(signatures))
+}
+
+fn write_file(path: &Path, bytes: serde_json::Result<Vec<u8>>) -> Result<(), StoreError> {
+    let bytes = bytes.map_err(io::Error::from);
+    let written = bytes.and_then(|bytes| whole_file::replace(path, 0o600, &bytes));
+    written.map_err(failed("writing", path))
 }
 
 /// Time that the proofs of an image stay that is not made again: a registry may be away for weeks.
@@ -72,21 +88,29 @@ impl LeftProofs {
         self.directory.join(format!("{}.json", image.hex()))
     }
 
+    fn path_of_unjudged(&self, image: Digest) -> PathBuf {
+        let name = format!("{}.signatures.json", image.hex());
+        self.directory.join(name)
+    }
+
     /// Takes the proofs of the image in this directory, which is about to be removed.
     pub(super) fn take_over(&self, image: Digest, directory: &Path) -> Result<(), StoreError> {
-        let proofs = read(directory);
-        if proofs.iter().next().is_none() {
-            return Ok(());
+        let (proofs, unjudged) = (read(directory), read_unjudged(directory));
+        if proofs.iter().next().is_some() {
+            write_file(&self.path(image), proof::write(&proofs))?;
         }
-        let path = self.path(image);
-        let bytes = proof::write(&proofs).map_err(io::Error::from);
-        let written = bytes.and_then(|bytes| whole_file::replace(&path, 0o600, &bytes));
-        written.map_err(failed("writing", &path))
+        match unjudged.is_empty() {
+            true => Ok(()),
+            false => write_file(&self.path_of_unjudged(image), unjudged::write(&unjudged)),
+        }
     }
 
     /// Reads the proofs that an image has left.
-    pub(super) fn read(&self, image: Digest) -> Proofs {
-        read_file(&self.path(image))
+    pub(super) fn read(&self, image: Digest) -> (Proofs, Unjudged) {
+        (
+            read_file(&self.path(image), proof::read),
+            read_file(&self.path_of_unjudged(image), unjudged::read),
+        )
     }
 
     /// Forgets those that are older than [`LONGEST_LEFT`]: nobody wants their images any more.
@@ -111,7 +135,8 @@ impl LeftProofs {
 
     /// Forgets them.
     pub(super) fn remove(&self, image: Digest) -> Result<(), StoreError> {
-        remove_file(&self.path(image))
+        remove_file(&self.path(image))?;
+        remove_file(&self.path_of_unjudged(image))
     }
 }
 

@@ -27,8 +27,8 @@ struct State {
     next: u64,
     /// Bytes of the disk that nobody was promised, with the reserve; as of the last plan.
     spare_of_disk: u64,
-    /// Bytes of the limit that nobody was promised; as of the last plan.
-    spare_of_limit: u64,
+    /// Bytes of the capacity that images do not have and nobody was promised, with what is beyond the limit; as of the last plan.
+    spare_of_capacity: u64,
 }
 
 /// What has not come yet of a promise, in bytes.
@@ -94,12 +94,14 @@ impl Planning<'_> {
         let own = fetch.saturating_add(facts.packed);
         let promised = own.saturating_add(facts.promised);
         state.spare_of_disk = facts.free.saturating_sub(promised);
-        state.spare_of_limit = facts.rest_of_limit().saturating_sub(promised);
+        let unused = facts.capacity.saturating_sub(facts.used);
+        state.spare_of_capacity = unused.saturating_sub(promised);
         Some(Promise {
             promises: self.promises.clone(),
             pull,
             packed: facts.packed,
             reserve: facts.reserve(),
+            beyond_limit: facts.beyond_limit(),
         })
     }
 }
@@ -112,6 +114,8 @@ pub(crate) struct Promise {
     packed: u64,
     /// What it has to leave of the disk.
     reserve: u64,
+    /// What it has to leave of the capacity.
+    beyond_limit: u64,
 }
 
 impl Promise {
@@ -127,7 +131,8 @@ impl Promise {
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let mut state = self.promises.state.locked();
         let of_disk = state.spare_of_disk.saturating_sub(self.reserve);
-        let spare = of_disk.min(state.spare_of_limit);
+        let of_limit = state.spare_of_capacity.saturating_sub(self.beyond_limit);
+        let spare = of_disk.min(of_limit);
         let Some(own) = state.pulls.get_mut(&self.pull) else {
             return false;
         };
@@ -138,7 +143,7 @@ impl Promise {
         own.unpack = own.unpack.saturating_sub(bytes);
         own.taken += beyond;
         state.spare_of_disk -= beyond;
-        state.spare_of_limit -= beyond;
+        state.spare_of_capacity -= beyond;
         true
     }
 
@@ -151,7 +156,7 @@ impl Promise {
         own.unpack = self.packed;
         let taken = std::mem::take(&mut own.taken);
         state.spare_of_disk = state.spare_of_disk.saturating_add(taken);
-        state.spare_of_limit = state.spare_of_limit.saturating_add(taken);
+        state.spare_of_capacity = state.spare_of_capacity.saturating_add(taken);
     }
 }
 
@@ -241,5 +246,21 @@ mod tests {
         assert!(!usual.take(51));
         assert!(usual.take(50) && !usual.take(1));
         assert!(upgrade.take(50 + 100) && !upgrade.take(1));
+    }
+
+    #[test]
+    fn the_limit_binds_all_but_an_upgrade() {
+        let promises = Promises::default();
+        let facts = |for_upgrade, promised| RoomFacts {
+            used: 500,
+            for_upgrade,
+            ..facts(50, 50, promised)
+        };
+        let usual = promises.plan().promise(&facts(false, 0)).unwrap();
+        let upgrade = promises.plan().promise(&facts(true, 100)).unwrap();
+        // Of 250 below the limit, both were promised 200.
+        assert!(!usual.take(50 + 51));
+        assert!(usual.take(50 + 50) && !usual.take(1));
+        assert!(upgrade.take(50 + 250) && !upgrade.take(1));
     }
 }

@@ -3,8 +3,10 @@
 //! ```text
 //! capacity of the file system
 //! ├─ 3/4 at most: images and their blobs          LIMIT
-//! └─ 1/10, 512 MiB at most: left free by pulls     RESERVE; a pull for an upgrade may use it
+//! └─ 1/10, 512 MiB at most: left free by pulls     RESERVE
 //! ```
+//!
+//! Neither binds a pull for an upgrade: containers' images must not keep a machine from being mended.
 //!
 //! The manifest tells the bytes to fetch, but not the bytes that they unpack to: at least as many. So room is planned for these, and the
 //! unpacking gets the rest of the room as its limit.
@@ -19,7 +21,7 @@ pub(crate) struct RoomFacts {
     pub(crate) capacity: u64,
     /// What is free of it.
     pub(crate) free: u64,
-    /// Images and blobs of the store. Files that images share count for each.
+    /// Images and blobs of the store. Files that images share count once.
     pub(crate) used: u64,
     /// What other pulls under way were promised, and has not come yet.
     pub(crate) promised: u64,
@@ -103,12 +105,15 @@ impl RoomFacts {
 
     /// The limit of the store.
     fn limit(&self) -> u64 {
-        self.capacity / 4 * 3
+        match self.for_upgrade {
+            true => self.capacity,
+            false => self.capacity / 4 * 3,
+        }
     }
 
-    /// What images may still have.
-    pub(super) fn rest_of_limit(&self) -> u64 {
-        self.limit().saturating_sub(self.used)
+    /// What the limit leaves of the capacity for other things.
+    pub(super) fn beyond_limit(&self) -> u64 {
+        self.capacity - self.limit()
     }
 
     /// Plans the room for the image.
@@ -218,6 +223,14 @@ mod tests {
             ),
             (at_limit, lack(at_limit)),
             (near_limit, RoomPlan::WithoutBlobs(150)),
+            // An upgrade has the whole disk.
+            (
+                RoomFacts {
+                    for_upgrade: true,
+                    ..at_limit
+                },
+                RoomPlan::WithBlobs(200),
+            ),
             (shared, lack(shared)),
             (
                 RoomFacts {

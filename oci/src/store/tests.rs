@@ -40,7 +40,9 @@ async fn images_come_stay_and_go() {
 
     let image = add(&store, b"one", "r.io/a:1");
     assert_eq!(fs::read(image.rootfs().join("file")).unwrap(), b"one");
-    let image = store.add_name(image, &name("r.io/a:latest")).unwrap();
+    let digest = image.digest();
+    let latest = name("r.io/a:latest");
+    let image = store.add_name(image, &latest, digest).unwrap();
     assert_eq!(store.find(&name("r.io/a:latest")), Some(image.clone()));
     assert_eq!(
         store.find(&name("other.io/x").at(image.digest())),
@@ -75,10 +77,36 @@ fn a_name_means_what_it_was_pulled_by_last() {
     assert_eq!(*nameless.names(), BTreeSet::from([tag.at(first.digest())]));
 
     // The name goes back: both images are here.
-    let first = store.add_name(nameless, &tag).unwrap();
+    let digest = nameless.digest();
+    let first = store.add_name(nameless, &tag, digest).unwrap();
     assert_eq!(store.find(&tag), Some(first));
     let second = store.get(second.digest()).unwrap();
     assert!(!second.names().contains(&tag));
+}
+
+/// `docker buildx` puts every image behind an index, whose digest it prints.
+#[test]
+fn an_image_is_found_by_the_digest_of_its_index() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let (digest, index) = (Digest::of(b"one"), Digest::of(b"index"));
+    let by_index = [
+        name("r.io/a").at(index),
+        name(&format!("r.io/a:1@{index}")),
+        name(&format!("other.io/a:1@{index}")),
+    ];
+    let image = add(&store, b"one", "r.io/a:1");
+    for reference in &by_index {
+        assert_eq!(store.find(reference), None, "{reference}");
+    }
+    // It was pulled by its manifest; now its name leads to an index.
+    store.add_name(image, &name("r.io/a:1"), index).unwrap();
+    for reference in &by_index {
+        let found = store.find(reference).map(|image| image.digest());
+        assert_eq!(found, Some(digest), "{reference}");
+    }
+    let other = name("r.io/a:1").at(Digest::of(b"other"));
+    assert_eq!(store.find(&other), None);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use super::findings::{Findings, Subject};
 use super::policy::{Policy, RuleName, Verdict};
 use super::proof::{Proof, Proofs};
 use super::refusal::{Refusal, VerificationError};
+use super::unjudged::Unjudged;
 use super::verified::{Basis, Verified, VerifiedImage};
 use crate::registry::{RegistryClient, ResolvedImage};
 use crate::store::PulledImage;
@@ -25,7 +26,8 @@ impl Policy {
         }
     }
 
-    /// Admits an image of the store that is to be used by this name, without a registry: by the proofs that are kept with it.
+    /// Admits an image of the store that is to be used by this name, without a registry: by the proofs and signatures that are kept with
+    /// it.
     ///
     /// # Errors
     /// The rule, and what was found instead.
@@ -34,30 +36,30 @@ impl Policy {
         name: &ImageReference,
         image: PulledImage,
     ) -> Result<VerifiedImage, Box<Refusal>> {
-        let (digest, proofs) = (image.digest(), image.proofs());
-        self.admit_by(name, image, digest, &proofs)
+        let (digest, kept) = (image.digest(), (image.proofs(), image.unjudged()));
+        self.admit_by(name, image, digest, &kept)
     }
 
-    /// Admits an image that was resolved from the store's blobs, by proofs that are kept for it.
+    /// Admits an image that was resolved from the store's blobs, by proofs and signatures that are kept for it.
     ///
     /// # Errors
     /// The rule, and what was found instead.
     pub(crate) fn admit_resolved(
         &self,
         image: ResolvedImage,
-        proofs: &Proofs,
+        kept: &(Proofs, Unjudged),
     ) -> Result<Verified<ResolvedImage>, Box<Refusal>> {
         let (name, digest) = (image.reference.clone(), image.digest());
-        self.admit_by(&name, image, digest, proofs)
+        self.admit_by(&name, image, digest, kept)
     }
 
-    /// Admits an image of this digest by proofs.
+    /// Admits an image of this digest by proofs, and else by signatures that no rule has asked for before.
     fn admit_by<T>(
         &self,
         name: &ImageReference,
         image: T,
         digest: Digest,
-        proofs: &Proofs,
+        (proofs, unjudged): &(Proofs, Unjudged),
     ) -> Result<Verified<T>, Box<Refusal>> {
         match self.decide(name, image)? {
             Decision::Allowed(verified) => Ok(verified),
@@ -72,6 +74,12 @@ impl Policy {
                         return Ok(Verified::signed(image, rule, proof.clone()));
                     }
                     findings.judge(proof.clone().into_signature(), key, &subject);
+                }
+                let subject = unjudged.subject(digest);
+                for signature in unjudged.iter() {
+                    if let Some(proof) = findings.judge(signature.clone(), key, &subject) {
+                        return Ok(Verified::signed(image, rule, proof));
+                    }
                 }
                 let key = key.fingerprint();
                 Err(Box::new(Refusal::not_signed(

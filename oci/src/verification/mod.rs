@@ -7,7 +7,8 @@
 //! ```
 //!
 //! [`Verified`] can only be made here, and only a [`VerifiedImage`] is run or installed. The [`Proof`] that an image was verified by is kept
-//! with it in the store: it is verified again, without a registry, at each start and when the policy changes.
+//! with it in the store: it is verified again, without a registry, at each start and when the policy changes. Other signatures that came with
+//! it in a bundle are kept as well (`unjudged`), for a policy that wants one of them.
 //!
 //! The decision: signatures by a key that the owner names, in the three places and two forms that cosign writes. A transparency log is not
 //! asked: a machine may have no way to it, and a log finds keys that were misused afterwards, while a policy decides beforehand.
@@ -18,6 +19,7 @@ mod admission;
 mod bundle;
 mod by_form;
 mod findings;
+mod kept;
 mod offline;
 pub(crate) mod places;
 mod policy;
@@ -28,6 +30,7 @@ mod signature;
 mod simple_signing;
 #[cfg(test)]
 pub(crate) mod test_signing;
+pub(crate) mod unjudged;
 mod verified;
 
 /// For fuzzing: reads a document as everything that may hold a signature, and returns the digests that it is about.
@@ -42,6 +45,7 @@ pub(crate) fn digests_in(document: &[u8]) -> Vec<instar_values::Digest> {
     let kept = kept.iter().map(Proof::key).collect::<Vec<_>>();
     bundled.flatten().chain(payload).chain(kept).collect()
 }
+pub use kept::KeptSignatures;
 pub use offline::is_signed_by;
 pub use policy::{Policy, RuleName, Verdict};
 pub use proof::Proof;

@@ -13,6 +13,7 @@ use super::places;
 use super::policy::Policy;
 use super::refusal::VerificationError;
 use super::signature::{NotASignature, Signature};
+use super::unjudged::Unjudged;
 use super::verified::Verified;
 use super::{bundle, simple_signing};
 use crate::registry::ResolvedImage;
@@ -34,7 +35,8 @@ struct Layer {
 }
 
 impl Policy {
-    /// Verifies an image of a bundle by the signatures in the bundle.
+    /// Verifies an image of a bundle by the signatures in the bundle. All that are about the image stay with it, whatever the rules of today
+    /// want.
     ///
     /// # Errors
     /// The policy refuses the image, or the bundle cannot be read any more.
@@ -44,15 +46,30 @@ impl Policy {
         image: &Image,
         resolved: ResolvedImage,
     ) -> Result<Verified<ResolvedImage>, Box<VerificationError>> {
-        self.verify_by(resolved, |resolved, key| {
-            let subject = Subject {
-                image: resolved.digest(),
-                index: resolved.index.as_deref(),
-            };
-            let found = find_proof(bundle, image, &subject, key);
-            found.map_err(|source| Box::new(VerificationError::Bundle { source }))
-        })
+        let unreadable = |source| Box::new(VerificationError::Bundle { source });
+        let unjudged = unjudged(bundle, image, &subject_of(&resolved)).map_err(unreadable)?;
+        let verified = self.verify_by(resolved, |resolved, key| {
+            let found = find_proof(bundle, image, &subject_of(resolved), key);
+            found.map_err(unreadable)
+        });
+        Ok(verified?.with_unjudged(unjudged))
     }
+}
+
+fn subject_of(image: &ResolvedImage) -> Subject<'_> {
+    Subject {
+        image: image.digest(),
+        index: image.index.as_deref(),
+    }
+}
+
+/// All signatures of an image that can be read.
+fn unjudged(bundle: &VerifiedBundle, image: &Image, subject: &Subject<'_>) -> io::Result<Unjudged> {
+    let mut readable = Vec::new();
+    for signature in signatures(bundle, image) {
+        readable.extend(signature?.ok());
+    }
+    Ok(Unjudged::about(subject, readable))
 }
 
 /// Whether an image of a bundle is signed by the owner of this key, itself or as a part of its index.

@@ -11,11 +11,15 @@ pub(crate) const ACCEPT: &str =
 
 /// Where bundles are: the registry's list of referrers, and the tag `sha256-X`, which holds the same where a registry has no such list.
 pub(crate) fn of_bundles(subject: Digest) -> [String; 2] {
-    let hex = subject.hex();
     [
         format!("referrers/{subject}"),
-        format!("manifests/sha256-{hex}"),
+        format!("manifests/{}", tag_of_bundles(subject)),
     ]
+}
+
+/// The tag of the list of bundles, where a registry has no list of referrers.
+pub(crate) fn tag_of_bundles(subject: Digest) -> String {
+    format!("sha256-{}", subject.hex())
 }
 
 /// The tag of cosign's older form.

@@ -12,6 +12,9 @@ use crate::manifest::{self, Manifest};
 /// Limit on the proofs that an image keeps: one for each of the keys that policies have named.
 const MOST_PROOFS: usize = 4;
 
+/// The type of manifests.
+pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
 /// A signature that was verified, and the way from the digest that it names to the image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -64,21 +67,7 @@ impl Proof {
     /// The documents of a manifest with this signature, as a registry would have them: the manifest comes last. They are made anew, since only
     /// what is signed was kept.
     pub(crate) fn as_documents(&self) -> Vec<Vec<u8>> {
-        const CONFIG: &[u8] = b"{}";
-        let layer = self.signature.as_layer();
-        let named = |bytes: &[u8], media_type: &str| json!({"mediaType": media_type, "digest": Digest::of(bytes), "size": bytes.len()});
-        let mut described = named(&layer.content, layer.media_type);
-        if let Some((name, value)) = layer.annotation {
-            described["annotations"] = json!({ name: value });
-        }
-        let manifest = json!({
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": named(CONFIG, "application/vnd.oci.empty.v1+json"),
-            "layers": [described],
-        });
-        let manifest = manifest.to_string().into_bytes();
-        vec![CONFIG.to_vec(), layer.content, manifest]
+        documents([&self.signature])
     }
 
     /// The digest that was signed, if it is this image's or that of an index with it; and the index.
@@ -87,6 +76,11 @@ impl Proof {
             None => (image, None),
             Some(index) => (Digest::of(&index.0), Some(&index.0)),
         }
+    }
+
+    /// Its signature.
+    pub(super) fn signature(&self) -> &Signature {
+        &self.signature
     }
 
     /// Its signature.
@@ -115,9 +109,37 @@ impl Proof {
     }
 }
 
+/// The documents of a manifest with these signatures; it comes last.
+pub(super) fn documents<'a>(signatures: impl IntoIterator<Item = &'a Signature>) -> Vec<Vec<u8>> {
+    const CONFIG: &[u8] = b"{}";
+    let (mut documents, mut layers) = (vec![CONFIG.to_vec()], Vec::new());
+    for signature in signatures {
+        let layer = signature.as_layer();
+        let mut described = named(&layer.content, layer.media_type);
+        if let Some((name, value)) = layer.annotation {
+            described["annotations"] = json!({ name: value });
+        }
+        layers.push(described);
+        documents.push(layer.content);
+    }
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": named(CONFIG, "application/vnd.oci.empty.v1+json"),
+        "layers": layers,
+    });
+    documents.push(manifest.to_string().into_bytes());
+    documents
+}
+
+/// Describes a document, for a manifest or an index that names it.
+pub(super) fn named(bytes: &[u8], media_type: &str) -> serde_json::Value {
+    json!({"mediaType": media_type, "digest": Digest::of(bytes), "size": bytes.len()})
+}
+
 impl Index {
     /// Whether this machine takes this image from the index.
-    fn names(&self, image: Digest) -> bool {
+    pub(super) fn names(&self, image: Digest) -> bool {
         let Ok(Manifest::Index(entries)) = Manifest::parse(&self.0, None) else {
             return false;
         };

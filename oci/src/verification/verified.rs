@@ -6,6 +6,7 @@ use instar_values::Digest;
 
 use super::policy::RuleName;
 use super::proof::Proof;
+use super::unjudged::Unjudged;
 use crate::store::PulledImage;
 
 /// An image that the policy allows: resolved, and then it may be pulled; or pulled, and then it may be run and installed. It has no public
@@ -15,6 +16,8 @@ pub struct Verified<T> {
     value: T,
     basis: Basis,
     proof: Option<Proof>,
+    /// What else came with it.
+    unjudged: Unjudged,
 }
 
 /// An image of the store that may be run and installed.
@@ -45,6 +48,7 @@ impl VerifiedImage {
             value: image,
             basis: Basis::OfFile,
             proof: None,
+            unjudged: Unjudged::default(),
         }
     }
 }
@@ -55,6 +59,7 @@ impl<T> Verified<T> {
             value,
             basis,
             proof: None,
+            unjudged: Unjudged::default(),
         }
     }
 
@@ -64,7 +69,13 @@ impl<T> Verified<T> {
             value,
             basis: Basis::Signed { rule, key },
             proof: Some(proof),
+            unjudged: Unjudged::default(),
         }
+    }
+
+    /// The same with signatures that came with the image, for rules of later.
+    pub(super) fn with_unjudged(self, unjudged: Unjudged) -> Self {
+        Verified { unjudged, ..self }
     }
 
     /// Why the policy allows it.
@@ -75,6 +86,11 @@ impl<T> Verified<T> {
     /// The signature that it was verified by.
     pub(crate) fn proof(&self) -> Option<&Proof> {
         self.proof.as_ref()
+    }
+
+    /// Signatures that came with it, and that nobody has judged.
+    pub(crate) fn unjudged(&self) -> &Unjudged {
+        &self.unjudged
     }
 
     /// The value, which is only a value from here on.
@@ -88,6 +104,7 @@ impl<T> Verified<T> {
             value,
             basis: self.basis.clone(),
             proof: self.proof.clone(),
+            unjudged: self.unjudged.clone(),
         }
     }
 }

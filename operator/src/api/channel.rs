@@ -1,8 +1,11 @@
 //! A Channel: the newest release of a signed list, for pools that follow it.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::conditions;
 
 /// The newest release of a signed list, for pools that follow it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
@@ -62,6 +65,13 @@ pub struct ChannelStatus {
     /// The date at which it came into the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub date: Option<String>,
+    /// The releases that a node may have to go over, the newest first: that one, and those before it as long as a newer one may not follow every
+    /// version.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub releases: Vec<ChannelRelease>,
+    /// Whose list it is: its address, and the fingerprint of the key. Of another one nothing is known that was seen of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// The serial of the newest list that was seen: an older one is not believed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub serial: Option<u64>,
@@ -70,4 +80,21 @@ pub struct ChannelStatus {
     pub list: Option<String>,
     /// What is wrong with it; empty if nothing is.
     pub message: String,
+    /// `Ready`, with its reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+/// A release as nodes go to it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ChannelRelease {
+    /// Its version.
+    pub version: String,
+    /// Its image, by its digest.
+    pub image: String,
+    /// The versions that it may follow; none: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrades_from: Option<String>,
 }

@@ -7,7 +7,9 @@ mod channel;
 mod node_upgrade;
 mod pool;
 
-pub use channel::{Channel, ChannelSpec, ChannelStatus};
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+pub use channel::{Channel, ChannelRelease, ChannelSpec, ChannelStatus};
 pub use node_upgrade::{NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus};
 pub use pool::{
     Approval, Drain, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec, PoolStatus, Rate, Rollout,
@@ -30,3 +32,24 @@ pub const POOL_LABEL: &str = "instar.dev/pool";
 pub const MACHINE: &str = "instar.dev/machine";
 /// The annotation of a Machine of Cluster API that is never to be replaced for an update: `true`.
 pub const NEVER_REPLACE: &str = "instar.dev/never-replace";
+
+/// Merged by type, as conditions of other kinds are.
+fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+            "properties": {
+                "type": {"type": "string"},
+                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+                "reason": {"type": "string"},
+                "message": {"type": "string"},
+                "lastTransitionTime": {"type": "string", "format": "date-time"},
+                "observedGeneration": {"type": "integer", "format": "int64"}
+            }
+        }
+    })
+}

@@ -1,8 +1,11 @@
 //! A NodeUpgrade: one node's part in one rollout. People read it; the operator's own memory is the record in the pool.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::conditions;
 
 /// One node's part in one rollout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
@@ -57,4 +60,8 @@ pub struct NodeUpgradeStatus {
     /// When it came to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
+    /// `Complete` and `Failed`, each with its reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "conditions")]
+    pub conditions: Vec<Condition>,
 }

@@ -6,6 +6,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::conditions;
+
 /// Nodes, the version that they are to run, and how carefully they get it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
@@ -55,7 +57,8 @@ pub struct PoolSpec {
     /// Nothing new begins while this is set.
     #[serde(default)]
     pub paused: bool,
-    /// The number of waves that a person has approved, with `policy.approval: waves`.
+    /// The number of waves that a person has approved, with `policy.approval: waves`. It counts on over versions: what was set before a version
+    /// begins approves none of its waves.
     #[serde(default)]
     pub approved_waves: u32,
 }
@@ -219,6 +222,9 @@ pub struct Rollout {
     pub number: u32,
     /// The image as the pool names it.
     pub image: String,
+    /// What `spec.approvedWaves` was when a version began: that many approvals were for versions before.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub approved_before: u32,
     /// The command of a person that has been carried out, until its annotation is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
@@ -227,27 +233,10 @@ pub struct Rollout {
     pub record: Value,
 }
 
-fn anything(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
-/// Merged by type, as conditions of other kinds are.
-fn conditions(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "array",
-        "x-kubernetes-list-type": "map",
-        "x-kubernetes-list-map-keys": ["type"],
-        "items": {
-            "type": "object",
-            "required": ["type", "status", "reason", "message", "lastTransitionTime"],
-            "properties": {
-                "type": {"type": "string"},
-                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                "reason": {"type": "string"},
-                "message": {"type": "string"},
-                "lastTransitionTime": {"type": "string", "format": "date-time"},
-                "observedGeneration": {"type": "integer", "format": "int64"}
-            }
-        }
-    })
+fn anything(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }

@@ -1,7 +1,7 @@
 //! What a press on the page changes in the cluster: the same that a person changes with `kubectl`. Pure.
 //!
 //! ```text
-//!  pause, resume               ─► spec.paused              resume after a halt, abort, roll back ─► the annotation instar.dev/command
+//!  pause, resume               ─► spec.paused              resume after a halt, retry, abort, roll back ─► the annotation instar.dev/command
 //!  approve                     ─► spec.approvedWaves       hold, release ─► the node's annotation instar.dev/hold
 //! ```
 
@@ -79,7 +79,11 @@ fn resume(pool: &Pool, record: Option<&Record>) -> Result<Press, String> {
 /// One more wave than the operator has taken in. So a second press meanwhile approves no wave that nobody has looked at.
 fn approve(pool: &Pool, record: Option<&Record>) -> Result<Press, String> {
     let record = makes_sense(record, Command::Approve)?;
-    let wanted = u32::try_from(record.approved + 1).unwrap_or(u32::MAX);
+    let rollout = pool.status.as_ref().and_then(|it| it.rollout.as_ref());
+    // The field counts on over versions.
+    let before = rollout.map_or(0, |rollout| rollout.approved_before);
+    let own = u32::try_from(record.approved + 1).unwrap_or(u32::MAX);
+    let wanted = before.saturating_add(own);
     Ok(match pool.spec.approved_waves >= wanted {
         true => Press::Nothing,
         false => Press::Pool(json!({"spec": {"approvedWaves": wanted}})),
@@ -114,7 +118,7 @@ fn makes_sense(record: Option<&Record>, command: Command) -> Result<&Record, Str
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use instar_rollout::{MachineName, Member, Policy, Release};
+    use instar_rollout::{MachineName, Member, Moment, Policy, Release, Step};
 
     use super::*;
 
@@ -139,6 +143,26 @@ mod tests {
         let members = [(MachineName::from("n1"), Member::default())];
         let mut record = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
         (record.phase, record.approved) = (phase, approved);
+        record
+    }
+
+    fn approved_before(before: u32) -> Pool {
+        let mut pool = pool(json!({}), json!({"approvedWaves": before}));
+        let rollout = json!({"number": 2, "image": "r/i:v2", "approvedBefore": before});
+        pool.status = serde_json::from_value(json!({ "rollout": rollout })).unwrap();
+        pool
+    }
+
+    fn failed() -> Record {
+        let mut record = record(Phase::Done, 0);
+        let step = Step::Failed {
+            at: Moment(1),
+            why: "it burns".to_owned(),
+        };
+        record
+            .machines
+            .values_mut()
+            .for_each(|entry| entry.step = step.clone());
         record
     }
 
@@ -199,7 +223,21 @@ mod tests {
             ),
             // Pressed twice before the operator has taken it in.
             (approved(), rolling(0), Command::Approve, Press::Nothing),
+            // Two approvals were for versions before.
+            (
+                approved_before(2),
+                rolling(0),
+                Command::Approve,
+                spec(json!({"approvedWaves": 3})),
+            ),
+            (
+                approved_before(2),
+                rolling(1),
+                Command::Approve,
+                spec(json!({"approvedWaves": 4})),
+            ),
             (plain(), rolling(0), Command::Abort, word("abort")),
+            (plain(), Some(failed()), Command::Retry, word("retry")),
             (
                 plain(),
                 Some(record(Phase::Done, 0)),
@@ -234,6 +272,12 @@ mod tests {
             ),
             (plain(), Some(record(went_back, 0)), back(), "has ended"),
             (
+                plain(),
+                Some(record(Phase::Done, 0)),
+                Command::Retry,
+                "no machine has failed",
+            ),
+            (
                 waits,
                 Some(halted()),
                 Command::Abort,
@@ -256,7 +300,7 @@ mod tests {
             let again = press(&pressed, Some(&rolling), command);
             assert_eq!(again, Ok(Press::Nothing));
         }
-        for known in [RESUME, ABORT, ROLLBACK] {
+        for known in [RESUME, RETRY, ABORT, ROLLBACK] {
             assert!(crate::rollouts::command(known).is_some(), "{known}");
         }
     }

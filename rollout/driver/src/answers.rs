@@ -57,10 +57,10 @@ fn condition(standing: &Standing) -> Condition {
     }
 }
 
-/// A node's own plan of an upgrade; none if it makes none, or is busy now.
+/// A node's own plan of an upgrade; none if it makes none.
 ///
 /// # Errors
-/// It would refuse the upgrade, or did not answer.
+/// It would refuse the upgrade, is busy now, or did not answer.
 pub async fn plan(node: &Node, image: &str) -> Result<Option<UpgradePlanResponse>, Failure> {
     let upgrade = UpgradeRequest {
         image: image.to_owned(),
@@ -76,10 +76,7 @@ pub async fn plan(node: &Node, image: &str) -> Result<Option<UpgradePlanResponse
     match reply {
         Ok(plan) => Ok(Some(plan.into_inner())),
         Err(status) if status.code() == tonic::Code::Unimplemented => Ok(None),
-        Err(status) => match node.explain("would not take the upgrade", status) {
-            busy if is_busy(&busy) => Ok(None),
-            refused => Err(refused),
-        },
+        Err(status) => Err(node.explain("would not take the upgrade", status)),
     }
 }
 
@@ -101,8 +98,14 @@ pub fn target<'a>(
             image: Some(image.to_owned()),
         });
     }
-    if let Some(refused) = answers.clone().find_map(|answer| answer.as_ref().err()) {
-        return Err(Failure::new(refused.kind(), refused.chain()));
+    let mut failures = answers.clone().filter_map(|answer| answer.as_ref().err());
+    if let Some(failure) = failures.next() {
+        // A node that is busy has refused nothing: it may be asked later.
+        let kind = match is_busy(failure) {
+            true => FailureKind::Unreachable,
+            false => failure.kind(),
+        };
+        return Err(Failure::new(kind, failure.chain()));
     }
     match version_in_tag(image) {
         Some(version) if answers.clone().next().is_some() => Ok(Release {
@@ -187,5 +190,9 @@ mod tests {
         let refused = [Err(Failure::new(FailureKind::Refused, "below its floor"))];
         let error = target("r/i:v0.2.0", refused.iter()).unwrap_err();
         assert!(error.chain().contains("floor"));
+        let busy = "the machine is busy: reset has been running for 3 s";
+        let busy = [Err(Failure::new(FailureKind::Refused, busy))];
+        let error = target("r/i:v0.2.0", busy.iter()).unwrap_err();
+        assert_eq!(error.kind(), FailureKind::Unreachable);
     }
 }

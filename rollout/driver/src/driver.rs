@@ -6,10 +6,12 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use instar_client::Failure;
-use instar_rollout::{Action, Decision, Facts, MachineName, Moment, Record, Report, decide};
+use instar_rollout::{
+    Action, Decision, Facts, MachineName, Moment, Record, Report, Seconds, decide,
+};
 use tokio::task::JoinSet;
 
 /// This moment by the driver's clock.
@@ -72,6 +74,9 @@ pub struct Driver<S, M> {
     tasks: JoinSet<(Action, Option<Report>)>,
     /// Machines that a task of this driver is about.
     asked: BTreeSet<MachineName>,
+    clock: fn() -> Moment,
+    /// What the clock said at the last save; none before the first one. The other clock is never set, and stands while the computer sleeps.
+    saved: Option<(Moment, Instant)>,
 }
 
 impl<S: Store, M: Machines> Driver<S, M> {
@@ -82,6 +87,8 @@ impl<S: Store, M: Machines> Driver<S, M> {
             machines,
             tasks: JoinSet::new(),
             asked: BTreeSet::new(),
+            clock: now,
+            saved: None,
         }
     }
 
@@ -97,11 +104,10 @@ impl<S: Store, M: Machines> Driver<S, M> {
         };
         let busy = self.asked.iter().filter(changes).cloned().collect();
         let facts = self.machines.look(&record, &busy).await;
-        let asked = &self.asked;
-        let now = now();
-        let changed = self.store.change(|record| {
+        let asked = self.asked.clone();
+        let changed = self.change(|record, now| {
             record.observe(&facts, now);
-            let decision = decide(record, &facts, now).without(asked);
+            let decision = decide(record, &facts, now).without(&asked);
             for action in &decision.actions {
                 record.intend(action, &facts, now);
             }
@@ -114,6 +120,28 @@ impl<S: Store, M: Machines> Driver<S, M> {
             record,
             facts,
         })
+    }
+
+    /// Changes the record at this moment. Time that nobody watched does not count: neither that before this driver took over, nor a step of its clock.
+    async fn change<T>(
+        &mut self,
+        mut change: impl FnMut(&mut Record, Moment) -> T,
+    ) -> Result<(T, Record), Failure> {
+        let (now, at) = ((self.clock)(), Instant::now());
+        let since = |(saved, at): (Moment, Instant)| saved.after(Seconds(at.elapsed().as_secs()));
+        let expected = self.saved.map(since);
+        let changed = self.store.change(|record| {
+            let before = record.revision;
+            if let Some(expected) = expected.or(record.saved_at) {
+                record.skip_unwatched(expected, now);
+            }
+            let result = change(record, now);
+            record.note_save(before, now);
+            result
+        });
+        let changed = changed.await?;
+        self.saved = Some((now, at));
+        Ok(changed)
     }
 
     fn act(&mut self, decision: &Decision, record: &Record) {
@@ -157,9 +185,8 @@ impl<S: Store, M: Machines> Driver<S, M> {
         let Some(report) = report else {
             return Ok(());
         };
-        let now = now();
-        let report = |record: &mut Record| record.report(&action, report.clone(), now);
-        self.store.change(report).await.map(|_| ())
+        let report = |record: &mut Record, now| record.report(&action, report.clone(), now);
+        self.change(report).await.map(|_| ())
     }
 
     /// The machines.

@@ -78,6 +78,10 @@ function actions(view) {
   const hasBegun = view.version !== "";
   if (stands) add("Resume", "resume");
   else if (!view.ended) add("Pause", "pause");
+  const hasFailed = view.machines.some((machine) => machine.step === "failed");
+  if (hasBegun && hasFailed && ["rolling", "stopped", "done"].includes(view.phase)) {
+    add("Retry", "retry", { question: "Have the machines that failed try again?" });
+  }
   if (hasBegun && !view.ended) {
     if (view.approved !== null && view.phase === "rolling") add(`Approve wave ${view.approved + 1}`, "approve");
     add("Abort", "abort", { strong: true, question: "End the rollout? Machines keep the version that they run." });

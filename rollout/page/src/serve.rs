@@ -68,6 +68,7 @@ struct Order {
 enum Word {
     Pause,
     Resume,
+    Retry,
     Abort,
     Rollback,
     Approve,
@@ -82,6 +83,7 @@ impl Order {
         match self.command {
             Word::Pause => Command::Pause(why()),
             Word::Resume => Command::Resume,
+            Word::Retry => Command::Retry,
             Word::Abort => Command::Abort,
             Word::Rollback => Command::Rollback(why()),
             Word::Approve => Command::Approve,

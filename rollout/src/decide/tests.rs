@@ -184,6 +184,24 @@ fn machines_that_failed_try_again_when_a_person_says_so() {
 }
 
 #[test]
+fn a_machine_that_was_late_and_was_to_try_again_goes_back_with_the_others() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    assert_eq!(fleet.round(), "a");
+    fleet.fact("a").condition = Condition::Busy;
+    fleet.now = fleet.now.after(Seconds(1800));
+    fleet.round();
+    fleet.record.command(crate::Command::Retry).unwrap();
+    // It has proved itself after all.
+    fleet.fact("a").condition = Condition::Ready;
+    fleet.updated("a");
+    assert_eq!(fleet.round(), "b");
+    fleet.failed("b");
+    let back = crate::Command::Rollback("no".to_owned());
+    fleet.record.command(back).unwrap();
+    assert_eq!(fleet.round(), "-a");
+}
+
+#[test]
 fn a_share_and_a_number_both_hold() {
     let policy = Policy {
         share: Some(Percent::try_from(60).unwrap()),
@@ -242,6 +260,60 @@ fn waves_are_approved_one_by_one() {
     assert_eq!(fleet.round(), "");
     assert_eq!(fleet.reason("b"), "wave 2 has to be approved");
     fleet.record.command(crate::Command::Approve).unwrap();
+    assert_eq!(fleet.round(), "b");
+}
+
+#[test]
+fn a_wave_without_a_machine_that_proves_the_version_lets_no_other_begin() {
+    let wave = Wave {
+        select: Select::Label("name=a".to_owned()),
+        soak: Seconds(0),
+    };
+    let policy = Policy {
+        waves: vec![wave],
+        ..at_once(5)
+    };
+    let why = "wave 1 has no machine that proves the version: all are held, or there is none; release one";
+    let mut held = Fleet::new("x x", policy.clone());
+    held.fact("a").hold = Some("cordoned".to_owned());
+    assert_eq!(
+        (held.round().as_str(), held.reason("b").as_str()),
+        ("", why)
+    );
+    held.now = held.now.after(Seconds(1800));
+    held.round();
+    assert_eq!(held.record.phase, Phase::Rolling, "a person ends it");
+    held.fact("a").hold = None;
+    assert_eq!(held.round(), "a");
+    held.updated("a");
+    assert_eq!(held.round(), "b");
+    // A policy that was changed meanwhile.
+    let mut empty = Fleet::new("x x", at_once(5));
+    let other = Select::Label("name=z".to_owned());
+    empty.record.policies = vec![policy];
+    empty.record.policies[0].waves[0].select = other;
+    assert_eq!(
+        (empty.round().as_str(), empty.reason("b").as_str()),
+        ("", why)
+    );
+}
+
+#[test]
+fn a_person_approves_a_wave_without_a_proof() {
+    let wave = Wave {
+        select: Select::Count(NonZeroU32::MIN),
+        soak: Seconds(0),
+    };
+    let policy = Policy {
+        waves: vec![wave],
+        approval: Approval::Waves,
+        ..at_once(5)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    fleet.fact("a").hold = Some("cordoned".to_owned());
+    fleet.record.approved = 1;
+    assert_eq!(fleet.round(), "");
+    fleet.record.approved = 2;
     assert_eq!(fleet.round(), "b");
 }
 

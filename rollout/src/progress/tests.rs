@@ -6,7 +6,7 @@ use super::*;
 use crate::command::{Command, Refused};
 use crate::entry::Member;
 use crate::machine::{Condition, Release};
-use crate::policy::{Policy, PoolOrder};
+use crate::policy::{Policy, PoolOrder, Select, Wave};
 use crate::record::BadRollout;
 use crate::seconds::Seconds;
 
@@ -61,6 +61,51 @@ fn a_rollout_that_could_never_end_is_refused() {
     ] {
         assert_eq!(begin(policy, &pools).map(|_| ()), expected);
     }
+}
+
+#[test]
+fn a_wave_without_machines_is_refused_at_the_beginning_alone() {
+    let label = |label: &str| Wave {
+        select: Select::Label(label.to_owned()),
+        soak: Seconds(0),
+    };
+    let count = |count| Wave {
+        select: Select::Count(std::num::NonZeroU32::new(count).unwrap()),
+        soak: Seconds(0),
+    };
+    let empty = |wave| {
+        let label = "canary=yes".to_owned();
+        Err(BadRollout::EmptyWave { wave, label })
+    };
+    for (waves, expected) in [
+        (vec![label("canary=yes")], empty(1)),
+        (vec![count(1), label("canary=yes")], empty(2)),
+        // Nobody is left who could begin too early.
+        (vec![count(2), label("canary=yes")], Ok(())),
+        (vec![count(1), count(5)], Ok(())),
+    ] {
+        let policy = Policy {
+            waves,
+            ..Policy::default()
+        };
+        let mut record = begin(Policy::default(), &["x", "x"]).unwrap();
+        record.policies = vec![policy.clone()];
+        assert_eq!(record.check(), Ok(()), "it was begun by another version");
+        assert_eq!(begin(policy, &["x", "x"]).map(|_| ()), expected);
+    }
+}
+
+#[test]
+fn a_machine_has_the_patience_of_its_own_pool() {
+    let patience = |pool: &str, seconds| Policy {
+        pools: vec![pool.to_owned()],
+        patience: Seconds(seconds),
+        ..Policy::default()
+    };
+    let mut record = begin(Policy::default(), &["a", "b"]).unwrap();
+    record.policies = vec![patience("a", 60), patience("b", 600)];
+    let of = |name: &str| record.patience_of(&MachineName::from(name)).0;
+    assert_eq!([of("m0"), of("m1"), of("nobody")], [60, 600, 1800]);
 }
 
 /// The step of a machine, what is seen of it, and the next step.
@@ -198,4 +243,5 @@ fn a_record_comes_back_from_its_file() {
     let read: Record = serde_json::from_str(&text).unwrap();
     assert_eq!(read, record);
     assert_eq!((read.revision, read.check()), (1, Ok(())));
+    assert!(!text.contains("saved_at"), "as older versions wrote it");
 }

@@ -259,6 +259,7 @@ impl Walk {
             wipe: true,
         };
         let request = wire::ResetRequest {
+            graceful: true,
             reboot: true,
             system_partitions_to_wipe: vec![ephemeral],
             ..Default::default()

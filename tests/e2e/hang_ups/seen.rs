@@ -19,7 +19,7 @@ use super::SLOW;
 pub(super) struct Seen {
     pub(super) version: String,
     pub(super) kernel: String,
-    /// The names of the configs: the one in force, and the one that outlasts a trial.
+    /// The names of the configs: the one in force, and the one for the next boot.
     pub(super) config: String,
     pub(super) settled: String,
     /// Whether each container is up.

@@ -124,21 +124,7 @@ pub(crate) fn judge_and_read<Made>(
         .write_to(file.as_file(), state, region.start, region.end)
         .map_err(failed)?;
 
-    let is_whole = |done: &Output| matches!(done.status.code(), Some(0..=2));
-    let checked = match copy {
-        Some((block, size)) => {
-            let (block, size) = (block.to_string(), size.to_string());
-            run(
-                "e2fsck",
-                &["-f", "-y", "-b", &block, "-B", &size],
-                file.path(),
-            )?
-        }
-        None => match run("e2fsck", &["-p"], file.path())? {
-            careful if is_whole(&careful) => careful,
-            _ => run("e2fsck", &["-f", "-y"], file.path())?,
-        },
-    };
+    let checked = check(copy, file.path())?;
     if !is_whole(&checked) {
         let words = String::from_utf8_lossy(&checked.stdout).into_owned();
         let why = format!("e2fsck gives up: {words}");
@@ -152,6 +138,22 @@ pub(crate) fn judge_and_read<Made>(
     }
     let more = read_more(file.path())?;
     Ok((Ext4::Mounted(found), Some(more)))
+}
+
+/// Repairs the filesystem by its first superblock, or else by a copy: its block and the size of blocks.
+fn check(copy: Option<(u64, u64)>, file: &Path) -> Result<Output, ToolError> {
+    if let Some((block, size)) = copy {
+        let (block, size) = (block.to_string(), size.to_string());
+        return run("e2fsck", &["-f", "-y", "-b", &block, "-B", &size], file);
+    }
+    match run("e2fsck", &["-p"], file)? {
+        careful if is_whole(&careful) => Ok(careful),
+        _ => run("e2fsck", &["-f", "-y"], file),
+    }
+}
+
+fn is_whole(done: &Output) -> bool {
+    matches!(done.status.code(), Some(0..=2))
 }
 
 fn run(program: &'static str, arguments: &[&str], file: &Path) -> Result<Output, ToolError> {

@@ -3,6 +3,7 @@
 #![allow(clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
 
 use instar_rooms::{Arrows, Import, circle, imports, root, told};
@@ -102,6 +103,27 @@ fn of_machined_make_no_circle() {
     }
     if let Some(circle) = circle(&arrows) {
         panic!("a circle of rooms:\n{}", told(&circle));
+    }
+}
+
+#[test]
+fn are_on_the_floors_that_the_architecture_shows() {
+    let file = root().join("docs/architecture.md");
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("read {file:?}: {error}"));
+    for (floor, rooms) in FLOORS {
+        let row = text
+            .lines()
+            .find(|line| line.starts_with(&format!("| {floor} | `")));
+        let row = row.unwrap_or_else(|| panic!("{file:?} has no row for the floor {floor}"));
+        let shown = row.split('|').nth(2).unwrap_or_default();
+        let shown: BTreeSet<&str> = shown.split('`').skip(1).step_by(2).collect();
+        // The root of the crate only lists the rooms.
+        let rooms = rooms.iter().copied().filter(|room| *room != "lib");
+        assert_eq!(
+            shown,
+            rooms.collect(),
+            "{file:?}: the rooms of the floor {floor}"
+        );
     }
 }
 

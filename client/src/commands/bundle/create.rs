@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use instar_bundle::{Platform, Summary};
+use instar_bundle::{Platform, Summary, has_bundle, remove_bundle};
 use instar_client::{Failure, FailureKind};
-use instar_oci::Retries;
 use instar_oci::bundled::{Gathered, Target, write};
 use instar_oci::registry::RegistryClient;
+use instar_oci::{Retries, base_variant};
 use instar_values::ImageReference;
 use serde_json::json;
 use tempfile::NamedTempFile;
@@ -50,7 +50,8 @@ pub(super) async fn run(global: &Global, arguments: &CreateBundle) -> Result<(),
         bar.set_length(progress.total);
         bar.set_position(progress.bytes);
     };
-    let written = write(&client, gathered, &channels, output.target()?, &progress).await;
+    let target = output.target(arguments.force)?;
+    let written = write(&client, gathered, &channels, target, &progress).await;
     bar.finish_and_clear();
     let summary = written.map_err(|error| failed(&output.name()).because(error))?;
     let name = output.finish(arguments.force)?;
@@ -63,12 +64,28 @@ fn failed(name: &str) -> Failure {
 
 fn platform(text: &str) -> Result<Platform, Failure> {
     let word = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric());
-    match text.split_once('/') {
-        Some((os, architecture)) if word(os) && word(architecture) => Ok(Platform {
+    let parts: Vec<&str> = text.split('/').collect();
+    let (os, architecture) = match parts[..] {
+        // The variant that is selected anyway.
+        [os, architecture, variant] if variant == base_variant(architecture) => (os, architecture),
+        [os, architecture] => (os, architecture),
+        [_, architecture, _] => {
+            let base = base_variant(architecture);
+            return Err(Failure::new(
+                FailureKind::Usage,
+                format!(
+                    "{text:?} cannot be had: of {architecture}, only the variant {base} is taken, which every processor of it runs"
+                ),
+            ));
+        }
+        _ => ("", ""),
+    };
+    match word(os) && word(architecture) {
+        true => Ok(Platform {
             architecture: architecture.to_owned(),
             os: os.to_owned(),
         }),
-        _ => Err(Failure::new(
+        false => Err(Failure::new(
             FailureKind::Usage,
             format!("{text:?} is no platform, such as linux/amd64"),
         )),
@@ -164,6 +181,12 @@ impl Output {
         let cannot = |error| Failure::io(format!("cannot write {}", path.display()), error);
         if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             fs::create_dir_all(path).map_err(cannot)?;
+            if !arguments.force && has_bundle(path) {
+                let message = format!("{} holds a bundle, or a part of one", path.display());
+                return Err(
+                    Failure::new(FailureKind::Refused, message).advise("replace it with --force")
+                );
+            }
             return Ok(Output::Directory(path.clone()));
         }
         if !arguments.force && path.symlink_metadata().is_ok() {
@@ -189,9 +212,16 @@ impl Output {
         }
     }
 
-    fn target(&self) -> Result<Target, Failure> {
+    /// What the bundle is written to. With `force`, an earlier one goes from the directory only now: everything that may fail before the
+    /// first byte has been done.
+    fn target(&self, force: bool) -> Result<Target, Failure> {
         Ok(match self {
-            Output::Directory(path) => Target::Directory(path.clone()),
+            Output::Directory(path) => {
+                if force {
+                    remove_bundle(path).map_err(|error| failed(&self.name()).because(error))?;
+                }
+                Target::Directory(path.clone())
+            }
             Output::File { file, .. } => {
                 let file = file.as_file().try_clone();
                 let file: File = file.map_err(|error| failed(&self.name()).because(error))?;
@@ -232,4 +262,28 @@ fn show(
         },
         || json!({ "bundle": name, "summary": summary, "warnings": warnings }),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_variant_is_taken_if_it_is_the_one_that_is_selected() {
+        let taken = |text: &str| platform(text).map(|it| format!("{}/{}", it.os, it.architecture));
+        assert_eq!(taken("linux/amd64").unwrap(), "linux/amd64");
+        assert_eq!(taken("linux/arm64/v8").unwrap(), "linux/arm64");
+        assert_eq!(taken("linux/amd64/v1").unwrap(), "linux/amd64");
+        for (refused, why) in [
+            ("linux/amd64/v3", "only the variant v1"),
+            ("linux", "no platform"),
+            ("linux/", "no platform"),
+            ("linux/arm64/v8/x", "no platform"),
+            ("li nux/arm64/v8", "no platform"),
+        ] {
+            let said = taken(refused).unwrap_err().chain();
+            assert!(said.contains(why), "{refused}: {said}");
+        }
+    }
 }

@@ -94,8 +94,7 @@ impl Machines for Asked<'_> {
             Action::Return(_) => before,
             Action::Prepare(_) | Action::Switch(_) => Some(record.target.clone()),
         };
-        let patience = record.policies.iter().map(|policy| policy.patience.0).min();
-        let limit = Duration::from_secs(patience.unwrap_or(1800));
+        let limit = Duration::from_secs(record.patience_of(name).0);
         let display = ProgressDisplay::beside(&self.bars, name.as_str());
         let action = action.clone();
         match &self.subject {

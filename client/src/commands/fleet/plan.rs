@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use instar_api::instar::UpgradePlanResponse;
-use instar_client::{Failure, FailureKind};
+use instar_client::{Failure, FailureKind, is_busy};
 use instar_rollout::{Decision, Facts, MachineName, Record, Release, decide};
 use instar_rollout_driver::{now, plan, target};
 use serde_json::{Value, json};
@@ -158,7 +158,12 @@ async fn survey(global: &Global, arguments: &FleetRoll, fleet: &members::Fleet) 
     let mut answers = BTreeMap::new();
     for name in fleet.ways.keys() {
         if let Some(node) = nodes.connected(name) {
-            answers.insert(name.clone(), plan(&node, &arguments.image).await);
+            let answer = match plan(&node, &arguments.image).await {
+                // It is asked again when its turn comes.
+                Err(failure) if is_busy(&failure) => Ok(None),
+                answer => answer,
+            };
+            answers.insert(name.clone(), answer);
         }
     }
     Survey { facts, answers }

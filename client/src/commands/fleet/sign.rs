@@ -11,8 +11,10 @@ use instar_client::{Endpoint, Failure, FailureKind, Node};
 use instar_pki::{CertificateAuthority, ServerRequest, SubjectName};
 use instar_rollout::MachineName;
 use serde_json::json;
+use tokio::task::LocalSet;
 
 use super::authority_file;
+use super::look;
 use super::members::{self, Way};
 use crate::cli::{ApplyHow, ApplyMode, FleetSign, Global};
 use crate::commands::apply_config;
@@ -38,53 +40,107 @@ pub(super) async fn run(global: &Global, arguments: &FleetSign) -> Result<(), Fa
         ),
         None => None,
     };
-    let others = Others::of(global, arguments)?;
-    for node in nodes(global, arguments).await? {
-        let shown = show(&node).await?;
-        if shown.signs_for_itself {
-            say(
-                global,
-                &node,
-                "has its authority's key and signs for itself",
-                0,
-            )?;
-            continue;
-        }
-        let mut request = confirmed(global, &node, &shown)?;
-        others.check(&node, &request)?;
-        request.names.extend(
-            arguments
-                .name
-                .iter()
-                .map(|name| SubjectName::from(name.as_str())),
-        );
-        let given = give(&node, &request, &authority, lifetime).await?;
-        tell(global, &node, &given)?;
-        if let Some(config) = &config {
-            let how = ApplyHow {
-                mode: ApplyMode::Auto,
-                dry_run: false,
-                timeout: Duration::from_secs(60),
-            };
-            apply_config::apply(global, &node, config.clone(), how).await?;
+    let signer = Signer {
+        global,
+        arguments,
+        authority,
+        lifetime,
+        config,
+        others: Others::of(global, arguments)?,
+    };
+    let nodes = nodes(global, arguments).await?;
+    let (count, mut unsigned) = (nodes.len(), Vec::new());
+    // One that is away or refuses keeps no other one from its certificate.
+    for (name, node) in nodes {
+        let signed = match node {
+            Ok(node) => signer.sign(&node).await,
+            Err(why) => {
+                let why = format!("{name}: {why}");
+                Err(Failure::new(FailureKind::Unreachable, why))
+            }
+        };
+        match signed {
+            Ok(()) => {}
+            Err(failure) if count == 1 => return Err(failure),
+            Err(failure) => {
+                let advice = failure.advice().map(|advice| format!(" ({advice})"));
+                let advice = advice.unwrap_or_default();
+                eprintln!("not signed: {}{advice}", failure.chain());
+                unsigned.push(name);
+            }
         }
     }
-    Ok(())
+    match unsigned.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            FailureKind::Failed,
+            format!("not signed for {}", unsigned.join(", ")),
+        )
+        .advise("the same command signs for them once they answer; the others get another certificate then")),
+    }
 }
 
-/// The nodes to sign for.
-async fn nodes(global: &Global, arguments: &FleetSign) -> Result<Vec<Node>, Failure> {
-    let Some(file) = &arguments.fleet else {
-        return target::all(global).await;
-    };
-    let mut nodes = Vec::new();
-    for (name, way) in members::ways(global, Some(file))? {
-        let node = target::by_way(global, &way.endpoints, None)
-            .behind_endpoint()
-            .await?;
-        nodes.push(node.called(name.as_str()));
+/// What is the same for all nodes.
+struct Signer<'a> {
+    global: &'a Global,
+    arguments: &'a FleetSign,
+    authority: CertificateAuthority,
+    lifetime: Duration,
+    /// The machine config that follows the certificate.
+    config: Option<Vec<u8>>,
+    others: Others,
+}
+
+impl Signer<'_> {
+    /// Signs for one node.
+    async fn sign(&self, node: &Node) -> Result<(), Failure> {
+        let global = self.global;
+        let shown = show(node).await?;
+        if shown.signs_for_itself {
+            return say(
+                global,
+                node,
+                "has its authority's key and signs for itself",
+                0,
+            );
+        }
+        let mut request = confirmed(global, node, &shown)?;
+        self.others.check(node, &request)?;
+        let names = self.arguments.name.iter();
+        let names = names.map(|name| SubjectName::from(name.as_str()));
+        request.names.extend(names);
+        let given = give(node, &request, &self.authority, self.lifetime).await?;
+        tell(global, node, &given)?;
+        let Some(config) = &self.config else {
+            return Ok(());
+        };
+        let how = ApplyHow {
+            mode: ApplyMode::Auto,
+            dry_run: false,
+            timeout: Duration::from_secs(60),
+        };
+        apply_config::apply(global, node, config.clone(), how).await
     }
-    Ok(nodes)
+}
+
+/// The nodes to sign for by their names; one of a fleet that does not answer has the reason instead.
+async fn nodes(
+    global: &Global,
+    arguments: &FleetSign,
+) -> Result<Vec<(String, Result<Node, String>)>, Failure> {
+    let Some(file) = &arguments.fleet else {
+        let nodes = target::all(global).await?.into_iter();
+        return Ok(nodes
+            .map(|node| (node.name().to_owned(), Ok(node)))
+            .collect());
+    };
+    let connecting = look::connect_all(global, members::ways(global, Some(file))?);
+    let nodes = LocalSet::new().run_until(connecting).await.into_iter();
+    let called = nodes.map(|(name, node)| {
+        let node = node.map(|node| node.called(name.as_str()));
+        (name.to_string(), node)
+    });
+    Ok(called.collect())
 }
 
 /// Asks a node for its request.

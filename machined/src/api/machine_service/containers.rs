@@ -54,9 +54,10 @@ pub(super) async fn restart(
     let metadata = caller::reply_metadata(request.metadata());
     let (holder, credentials) = (Holder::of(&request), CallerCredentials::of(&request));
     let request = request.get_ref();
-    let containers = match meant(&request.namespace, request.driver()) {
+    let meant = meant(&request.namespace, request.driver());
+    refuse_for_pods(meant, &request.id)?;
+    let containers = match meant {
         Meant::Own => own(api, &holder).await?,
-        // kubelet restarts them.
         Meant::OfPods | Meant::None => Vec::new(),
     };
     if !containers.iter().any(|it| it.name == request.id) {
@@ -69,6 +70,16 @@ pub(super) async fn restart(
     Ok(Response::new(wire::RestartResponse {
         messages: vec![wire::Restart { metadata }],
     }))
+}
+
+/// Refuses a restart of a pod's container; it is known by its name as well, which no container of the config may have.
+fn refuse_for_pods(meant: Meant, id: &str) -> Result<(), Status> {
+    if meant == Meant::OfPods || id.contains('/') {
+        return Err(Status::unimplemented(format!(
+            "cannot restart {id:?}: kubelet restarts the containers of pods; delete the pod with kubectl"
+        )));
+    }
+    Ok(())
 }
 
 /// The containers that a request asks for.
@@ -95,4 +106,21 @@ async fn shown(
 async fn own(api: &MachineApi, holder: &Holder) -> Result<Vec<ContainerFacts>, Status> {
     let machine = api.machine.clone();
     blocking::once(holder, move || container_facts::containers(&machine)).await
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn who_restarts_the_containers_of_pods_is_said() {
+        let id = "default/web:web:0123";
+        for meant in [Meant::OfPods, Meant::Own] {
+            let refused = refuse_for_pods(meant, id).unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::Unimplemented);
+            assert!(refused.message().contains("delete the pod"), "{refused}");
+        }
+        assert!(refuse_for_pods(Meant::Own, "web").is_ok());
+    }
 }

@@ -116,13 +116,36 @@ fn how_far_a_stick_is() {
     }
 }
 
-#[test]
-fn what_went_wrong_and_what_to_do() {
-    let refused = Phase::Refused {
+/// Refused when so many of its images were in the store.
+fn refused(imported: usize) -> Phase {
+    Phase::Refused {
+        imported,
         reason: "it is altered".to_owned(),
         advice: "Copy it again.".to_owned(),
-    };
-    let mut bundle = stick(refused, installer(Approval::Nobody));
+    }
+}
+
+#[test]
+fn what_is_used_of_a_bundle_that_failed_halfway() {
+    for (imported, expected) in [
+        (0, "Nothing of the bundle is used: it is altered."),
+        (
+            1,
+            "Only the first image of the bundle is on this machine: it is altered.",
+        ),
+        (
+            2,
+            "Only the first 2 images of the bundle are on this machine: it is altered.",
+        ),
+    ] {
+        let said = said(&stick(refused(imported), Vec::new()));
+        assert_eq!(said, [FOUND, expected, "Copy it again.", PULL]);
+    }
+}
+
+#[test]
+fn what_went_wrong_and_what_to_do() {
+    let mut bundle = stick(refused(0), installer(Approval::Nobody));
     bundle.upgrade = Some(Upgrade::Planned {
         version: "v0.2.0".to_owned(),
     });

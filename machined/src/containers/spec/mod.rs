@@ -406,40 +406,35 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Vec<Value> {
             &["bind", "ro", "nosuid", "noexec", "nodev"],
         ));
     }
-    for Mount {
-        source,
-        destination,
-        options,
-    } in &spec.mounts
-    {
-        let destination = destination.as_path();
-        let path = match source {
-            MountSource::Tmpfs { size } => {
-                mounts.push(tmpfs(destination, *size, options));
-                continue;
-            }
-            MountSource::HostPath(path) => path.as_path().to_owned(),
-            MountSource::UserVolume(name) => name.path(),
-        };
-        let mut words = words(options);
-        if !options.contains(&MountOption::Rbind) {
-            words.push("rbind");
-        }
-        // A mount of the machine's files is read-only unless the config says otherwise.
-        let is_said =
-            |option: &MountOption| matches!(option, MountOption::ReadOnly | MountOption::ReadWrite);
-        if !options.iter().any(is_said) {
-            words.push("ro");
-        }
-        if spec.profile == SecurityProfile::Node {
-            // A bind mount inherits these restrictions of /var, where pods have their programs and volumes.
-            words.extend(["exec", "suid", "dev"]);
-            // Mounts of pods are not the machine's: they would keep its /var busy.
-            words.push("rprivate");
-        }
-        mounts.push(bind(&path, destination, &words));
-    }
+    let of_config = spec.mounts.iter();
+    mounts.extend(of_config.map(|mount| mount_of_config(mount, spec.profile)));
     mounts
+}
+
+fn mount_of_config(mount: &Mount, profile: SecurityProfile) -> Value {
+    let (destination, options) = (mount.destination.as_path(), &mount.options);
+    let path = match &mount.source {
+        MountSource::Tmpfs { size } => return tmpfs(destination, *size, options),
+        MountSource::HostPath(path) => path.as_path().to_owned(),
+        MountSource::UserVolume(name) => name.path(),
+    };
+    let mut words = words(options);
+    if !options.contains(&MountOption::Rbind) {
+        words.push("rbind");
+    }
+    // A mount of the machine's files is read-only unless the config says otherwise.
+    let is_said =
+        |option: &MountOption| matches!(option, MountOption::ReadOnly | MountOption::ReadWrite);
+    if !options.iter().any(is_said) {
+        words.push("ro");
+    }
+    if profile == SecurityProfile::Node {
+        // A bind mount inherits these restrictions of /var, where pods have their programs and volumes.
+        words.extend(["exec", "suid", "dev"]);
+        // Mounts of pods are not the machine's: they would keep its /var busy.
+        words.push("rprivate");
+    }
+    bind(&path, destination, &words)
 }
 
 fn resources(limits: &ResourceLimits, profile: SecurityProfile) -> Value {

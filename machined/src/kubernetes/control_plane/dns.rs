@@ -18,7 +18,6 @@ const NAME: &str = "coredns";
 const SERVICE: &str = "kube-dns";
 /// The name of its rights.
 const ROLE: &str = "system:coredns";
-const NAMESPACE: &str = "kube-system";
 /// The ports of its health, of whether it is ready, and of its metrics.
 const HEALTH: u16 = 8080;
 const READY: u16 = 8181;
@@ -39,26 +38,18 @@ pub(super) fn objects(cluster: &Cluster, plane: &ControlPlane) -> Vec<Object> {
     ]
 }
 
-/// Returns an object in the namespace of the system; `root` is the path of its apiVersion.
-fn in_system(root: &str, resource: &str, name: &str, content: Value) -> Object {
-    Object {
-        path: format!("{root}/namespaces/{NAMESPACE}/{resource}/{name}"),
-        content,
-    }
-}
-
 /// The labels of its pods, by which people and other programs know a cluster's DNS.
 fn labels() -> Value {
     json!({"k8s-app": SERVICE})
 }
 
 fn metadata(name: &str) -> Value {
-    json!({"name": name, "namespace": NAMESPACE, "labels": labels()})
+    Object::metadata_in_system(name, &labels())
 }
 
 fn account() -> Object {
     let content = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(NAME)});
-    in_system("/api/v1", "serviceaccounts", NAME, content)
+    Object::in_system("/api/v1", "serviceaccounts", NAME, content)
 }
 
 /// Its rights: to read what its answers are made from, and nothing else.
@@ -76,7 +67,7 @@ fn role() -> Object {
 }
 
 fn binding() -> Object {
-    let subject = json!({"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE});
+    let subject = json!({"kind": "ServiceAccount", "name": NAME, "namespace": Object::SYSTEM});
     Object::binding(ROLE, ROLE, &subject)
 }
 
@@ -110,7 +101,7 @@ fn configuration(domain: &str) -> Object {
         "metadata": metadata(NAME),
         "data": {"Corefile": corefile},
     });
-    in_system("/api/v1", "configmaps", NAME, content)
+    Object::in_system("/api/v1", "configmaps", NAME, content)
 }
 
 fn deployment(image: &ImageReference) -> Object {
@@ -124,7 +115,7 @@ fn deployment(image: &ImageReference) -> Object {
             "template": {"metadata": {"labels": labels()}, "spec": pod(image)},
         },
     });
-    in_system("/apis/apps/v1", "deployments", NAME, content)
+    Object::in_system("/apis/apps/v1", "deployments", NAME, content)
 }
 
 fn pod(image: &ImageReference) -> Value {
@@ -192,7 +183,7 @@ fn service(cluster: &Cluster, plane: &ControlPlane) -> Object {
     if let Some(address) = cluster.dns.iter().find(is_of_service) {
         content["spec"]["clusterIP"] = address.to_string().into();
     }
-    in_system("/api/v1", "services", SERVICE, content)
+    Object::in_system("/api/v1", "services", SERVICE, content)
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub(super) fn manifests(
 }
 
 /// Returns an image: where the config says, in the version of the extension. A digest is believed as it is.
-fn image(component: &Component, name: &str, version: &str) -> String {
+pub(super) fn image(component: &Component, name: &str, version: &str) -> String {
     match &component.image {
         Some(image) if image.digest().is_some() => image.to_string(),
         Some(image) => tagged(image, version),
@@ -90,7 +90,7 @@ fn pki(file: &str) -> String {
     format!("/etc/kubernetes/pki/{file}")
 }
 
-fn subnets(subnets: &[crate::config::Cidr]) -> String {
+pub(super) fn subnets(subnets: &[crate::config::Cidr]) -> String {
     let subnets: Vec<String> = subnets.iter().map(ToString::to_string).collect();
     subnets.join(",")
 }
@@ -286,22 +286,19 @@ fn proxy<'a>(
     }
 }
 
-impl Pod<'_> {
-    /// Returns the program's command line: the config's options take precedence.
-    fn command(&self) -> Vec<String> {
-        let mut command = vec![self.name.to_owned()];
-        let given = &self.component.arguments;
-        let own = self
-            .options
-            .iter()
-            .filter(|(name, _)| !given.contains_key(*name));
-        command.extend(own.map(|(name, value)| format!("--{name}={value}")));
-        for (name, values) in given {
-            command.extend(values.iter().map(|value| format!("--{name}={value}")));
-        }
-        command
+/// Returns a program's command line: the config's options take precedence.
+pub(super) fn command(program: &str, own: &[(&str, String)], component: &Component) -> Vec<String> {
+    let mut command = vec![program.to_owned()];
+    let given = &component.arguments;
+    let own = own.iter().filter(|(name, _)| !given.contains_key(*name));
+    command.extend(own.map(|(name, value)| format!("--{name}={value}")));
+    for (name, values) in given {
+        command.extend(values.iter().map(|value| format!("--{name}={value}")));
     }
+    command
+}
 
+impl Pod<'_> {
     fn manifest(&self, digest: &str) -> Value {
         let name = self.name;
         let numbered = || self.paths.iter().enumerate();
@@ -325,7 +322,7 @@ impl Pod<'_> {
         let mut container = json!({
             "name": name,
             "image": self.image,
-            "command": self.command(),
+            "command": command(name, &self.options, self.component),
             "imagePullPolicy": "IfNotPresent",
             "resources": {"requests": {"cpu": self.requests.0, "memory": self.requests.1}},
             "securityContext": security,
@@ -380,7 +377,7 @@ mod tests {
             .collect()
     }
 
-    fn command(pod: &Value) -> Vec<&str> {
+    fn command_of(pod: &Value) -> Vec<&str> {
         let command = pod["spec"]["containers"][0]["command"].as_array().unwrap();
         command.iter().filter_map(Value::as_str).collect()
     }
@@ -417,7 +414,7 @@ mod tests {
         plane.api_server.arguments = given.into();
         plane.audit_policy = Some(json!({"kind": "Policy"}));
         let pods = pods(&plane);
-        let options = command(&pods["kube-apiserver"]);
+        let options = command_of(&pods["kube-apiserver"]);
         assert_eq!(options[0], "kube-apiserver");
         for expected in [
             "--profiling=2",

@@ -7,6 +7,7 @@
 //!                       write          all of them with their places; what has changed is written
 //! a running API     ──► objects        those that let nodes join, those of the config's manifests, and the node's role
 //!                       dns            those of CoreDNS
+//!                       proxy          those of kube-proxy on other nodes
 //!                       discovery      the paths of the manifests' objects, by the API server's own list of kinds
 //!                       own_api        its calls, as an administrator
 //! a running etcd    ──► etcd           members, snapshots, by its API
@@ -35,6 +36,7 @@ mod object;
 mod objects;
 mod own_api;
 mod place;
+mod proxy;
 pub mod recovery;
 pub mod snapshot_file;
 mod write;

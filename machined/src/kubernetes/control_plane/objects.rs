@@ -1,5 +1,5 @@
-//! Objects that the cluster has by this machine: those that let nodes join by the token, those of CoreDNS, those of the config's manifests, and the
-//! role of the node.
+//! Objects that the cluster has by this machine: those that let nodes join by the token, those of kube-proxy and CoreDNS, those of the config's
+//! manifests, and the role of the node.
 //!
 //! They are applied by the API server itself (server-side apply), which creates what is missing and leaves the fields of others alone. The node is
 //! kubelet's to create, with its taints: it is only changed.
@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::kubelet::refused_labels;
 use super::discovery::Discovery;
-use super::dns;
 use super::object::{Object, RBAC};
 use super::own_api::OwnApi;
+use super::{dns, proxy};
 use crate::config::{ControlPlane, Kubernetes, ManifestObject, NodeSettings};
 
 /// The group of those who show a bootstrap token, and of nodes.
@@ -55,10 +55,15 @@ impl Applied {
     }
 }
 
-/// Applies all objects.
-pub async fn apply(kubernetes: &Kubernetes, plane: &ControlPlane, node: &str) -> Applied {
+/// Applies all objects, in this version of Kubernetes.
+pub async fn apply(
+    kubernetes: &Kubernetes,
+    plane: &ControlPlane,
+    version: &str,
+    node: &str,
+) -> Applied {
     let mut refused = Vec::new();
-    let tried = apply_all(kubernetes, plane, node, &mut refused).await;
+    let tried = apply_all(kubernetes, plane, (version, node), &mut refused).await;
     let ended = tried.err();
     Applied { refused, ended }
 }
@@ -70,13 +75,17 @@ pub async fn apply(kubernetes: &Kubernetes, plane: &ControlPlane, node: &str) ->
 async fn apply_all(
     kubernetes: &Kubernetes,
     plane: &ControlPlane,
-    node: &str,
+    (version, node): (&str, &str),
     refused: &mut Vec<String>,
 ) -> anyhow::Result<()> {
     let cluster = &kubernetes.cluster;
     let api = OwnApi::of(cluster, plane)?;
-    let of_dns = dns::objects(cluster, plane);
-    for object in joining(cluster.token.expose()).iter().chain(&of_dns) {
+    let own = [
+        joining(cluster.token.expose()),
+        proxy::objects(plane, version, node),
+        dns::objects(cluster, plane),
+    ];
+    for object in own.iter().flatten() {
         let path = &object.path;
         let answer = api.apply(path, &object.content).await;
         if let Err(refusal) = answer.with_context(|| format!("apply {path}"))? {

@@ -23,6 +23,9 @@ use crate::upgrade::{Gate, UpgradeRecord, trial};
 /// Time before init's deadline at which the decision is made, so that its reason can still be reported.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
 
+/// Time before init's deadline at which services that still end are left to the teardown: the logs of the others are put away in it.
+const BEFORE_TEARDOWN: Duration = Duration::from_secs(3);
+
 /// Decides how a generation goes on whose API answers and that has no machine config.
 pub(super) async fn without_config(boot: &Boot) -> Next {
     let record = match is_from_the_loader(boot.start) {
@@ -76,7 +79,7 @@ pub(super) async fn carry_out(boot: &Boot, next: Next, is_healthy: bool) -> bool
             Commit::NOT_ON_TRIAL
         }
         Next::GiveUp { reason } => {
-            give_up(machine, &reason).await;
+            give_up(boot, &reason).await;
             return is_healthy;
         }
         Next::TryAgain { record, reason } => {
@@ -135,8 +138,13 @@ async fn keep(boot: &Boot, commit: Commit) {
     }
 }
 
-async fn give_up(machine: &Machine, reason: &str) {
+async fn give_up(boot: &Boot, reason: &str) {
+    let machine = &boot.machine;
     tracing::error!("this generation gives itself up: {reason}");
+    // What lives on takes its log and its past into the version before, as it does at an upgrade.
+    let until = before(boot.deadline, BEFORE_TEARDOWN);
+    machine.services.leave_workloads(Some(until)).await;
+    machine.log_disk.close().await;
     // As before an upgrade: callers of the API notice nothing of a rollback either.
     system_services::drain(&machine.services).await;
     if let Err(error) = machine.init.give_up(reason).await {

@@ -17,7 +17,7 @@ use super::support::{self, CollectSupport};
 use super::{Report, rules, take_bundle, tell_end, upgrade};
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
-use crate::bundles::{Event, Origin, Phase, Place, Stick, Uevents, Word, plugged_in};
+use crate::bundles::{Event, FileSystem, Origin, Phase, Place, Stick, Uevents, Word, plugged_in};
 use crate::config::Sticks;
 use crate::machine::Machine;
 use crate::modules::Class;
@@ -188,6 +188,13 @@ fn is_part_of(disk: &Path, device: &str) -> bool {
 /// Does all that a stick is for: support data first, as an upgrade may end this generation; then its bundle. The stick is unmounted before
 /// its end is told. Then the upgrade begins, if the bundle is for one.
 async fn handle(machine: Arc<Machine>, collect: CollectSupport, stick: Stick, late: LateReport) {
+    if !stick.filesystem.is_readable() {
+        // It is a stick for this machine only by its label: the report has begun.
+        if let Some(report) = late.begin(&machine, &stick) {
+            report.tell(unreadable(&needs_another(&stick)));
+        }
+        return;
+    }
     let signs = signs(&machine, &stick).await;
     if stick.label.is_none() && !signs.as_ref().is_ok_and(|it| it.has_folder) {
         return;
@@ -209,6 +216,15 @@ async fn handle(machine: Arc<Machine>, collect: CollectSupport, stick: Stick, la
         Ok(None) => report.tell(unreadable(&anyhow::anyhow!("there is none on the stick"))),
         Err(error) => report.tell(unreadable(&error)),
     }
+}
+
+fn needs_another(stick: &Stick) -> anyhow::Error {
+    let found = match stick.filesystem {
+        FileSystem::Exfat => "exFAT",
+        FileSystem::Ntfs => "NTFS",
+        readable => readable.kind(),
+    };
+    anyhow::anyhow!("the stick has the filesystem {found}, and needs FAT or ext4")
 }
 
 fn unreadable(error: &anyhow::Error) -> Event {

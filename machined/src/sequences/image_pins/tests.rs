@@ -146,3 +146,24 @@ async fn files_of_extensions_of_the_settled_config_stay_while_another_config_is_
     machine.confirm_trial();
     assert!(!is_needed(&machine, file));
 }
+
+#[tokio::test]
+async fn an_image_that_contradicts_its_tag_is_not_pinned() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push_version("web:2.6.2", "web", "2.7.0");
+    let machine = unbooted(directory.path()).await;
+    let by_digest = web.name.at(web.index);
+    let pins = pins(&[&web.name, &by_digest]);
+    machine.set_config(configured(&[&registry.config(), &pins]));
+    one_turn(&machine).await;
+    let failed = state(&machine, &web.name);
+    let is_held = |reason: &str| reason.contains("which is held: the tag 2.6.2");
+    assert!(
+        matches!(&failed, Some(State::Failed { reason, .. }) if is_held(reason)),
+        "{failed:?}"
+    );
+    let pinned = Some(State::Pinned {
+        digest: web.manifest,
+    });
+    assert_eq!(state(&machine, &by_digest), pinned);
+}

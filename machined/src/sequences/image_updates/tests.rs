@@ -184,11 +184,28 @@ async fn a_container_starts_again_from_its_image_whose_index_is_signed() {
     let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
     let web = registry.push("web:v1", "web");
     let machine = unbooted(directory.path()).await;
+    let workload = workload(&machine, &registry, &web.name);
+    workload.prepare().await.unwrap();
+    let known = machine.images_in_force.image("web", &web.name);
+    assert_eq!(known, Some(digests(&web)));
+
+    machine.images.remove(web.manifest).await.unwrap();
+    registry.push("web:v1", "newer");
+    workload.prepare().await.unwrap();
+    assert!(machine.images.get(web.manifest).is_some());
+}
+
+/// The container `web`, of this image.
+fn workload(
+    machine: &Machine,
+    registry: &SignedRegistry,
+    image: &ImageReference,
+) -> ContainerWorkload {
     let puller = Arc::new(registry.puller());
-    let runtime = directory.path().join("crun");
-    let workload = ContainerWorkload {
+    let runtime = machine.images.directory().join("crun");
+    ContainerWorkload {
         spec: ContainerSpec::new("web".parse().unwrap(), String::new()),
-        image: web.name.clone(),
+        image: image.clone(),
         puller: Box::new(move || puller.clone()),
         images: machine.images.clone(),
         may_be_kept: Box::new(|| true),
@@ -199,15 +216,35 @@ async fn a_container_starts_again_from_its_image_whose_index_is_signed() {
         kept_output: None::<OwnedFd>.into(),
         cgroup: Cgroup::for_container("web", true).unwrap(),
         prepared: None.into(),
-    };
-    workload.prepare().await.unwrap();
-    let known = machine.images_in_force.image("web", &web.name);
-    assert_eq!(known, Some(digests(&web)));
+    }
+}
 
-    machine.images.remove(web.manifest).await.unwrap();
-    registry.push("web:v1", "newer");
-    workload.prepare().await.unwrap();
-    assert!(machine.images.get(web.manifest).is_some());
+#[tokio::test]
+async fn an_image_that_contradicts_its_tag_neither_starts_nor_replaces_the_one_that_runs() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let machine = unbooted(directory.path()).await;
+    let push = |content, version| registry.push_version("web:2.6.2", content, version);
+    let wrong = push("wrong", "2.7.0");
+    let web = workload(&machine, &registry, &wrong.name);
+    let held = format!("{:#}", web.prepare().await.unwrap_err());
+    let told = "the image's label says v2.7.0; name the image by its digest";
+    assert!(held.contains(told), "{held}");
+    assert!(machine.images.list().unwrap().is_empty());
+    let in_force = || machine.images_in_force.get("web", &wrong.name);
+    assert_eq!(in_force(), None);
+
+    // By its digest it runs.
+    let by_digest = wrong.name.at(wrong.index);
+    let by_digest = workload(&machine, &registry, &by_digest);
+    by_digest.prepare().await.unwrap();
+
+    let right = push("right", "2.6.2");
+    web.prepare().await.unwrap();
+    assert_eq!(in_force(), Some(right.manifest));
+    // A restart by an operator looks the name up again.
+    push("wrong again", "2.7.0");
+    web.renew().await.unwrap();
+    assert_eq!(in_force(), Some(right.manifest));
 }
 
 #[tokio::test]
@@ -303,6 +340,89 @@ async fn what_the_settled_config_follows_stays_known_while_another_config_is_tri
     machine.confirm_trial();
     assert_eq!(turn().await, Standing::Current);
     assert!(machine.image_updates.all().is_empty());
+}
+
+/// Its trial has lasted far too long, so that it fails at the next view.
+fn late_trial(of: &Pushed) -> Trial {
+    let begun = Instant::now().checked_sub(Duration::from_secs(600));
+    Trial {
+        digest: of.manifest,
+        begun: begun.unwrap(),
+        begun_at: SystemTime::now(),
+        up_since: None,
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_its_operator_stopped_stays_down_and_its_trial_waits() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (old, new) = (
+        registry.push("web:v1", "old"),
+        registry.push("web:v1", "new"),
+    );
+    let machine = unbooted(directory.path()).await;
+    let config = config(&registry, &[container("web", "")]);
+    machine.set_config(config.clone());
+    machine.enter(MachineStage::Running);
+    has_waiting(&machine, "web", &old, &new).await;
+    let service = machine.services.add(steady("web", Duration::ZERO));
+    let service = service.unwrap();
+    service.start();
+    service.up().await;
+    machine.services.stop("web").await.unwrap();
+    let (container, updates) = followed(&config).next().unwrap();
+    let following = Following {
+        machine: &machine,
+        configured: &config,
+        container,
+        updates,
+    };
+    let (found, switching) = (found(&new), Switching::default());
+    let switch = async || {
+        let switching = following.switch_if_open(digests(&old), &found, &switching);
+        switching.await
+    };
+    assert_eq!(switch().await, LONGEST_SLEEP);
+    assert_eq!(following.standing(), waiting(&new));
+    assert!(!service.is_wanted_up() && !service.status().is_up());
+
+    service.start();
+    assert_eq!(switch().await, TRIAL_VIEW);
+    machine.services.stop("web").await.unwrap();
+    let seen = following.view(Some(late_trial(&new)), &switching).await;
+    assert!(seen.is_none() && !service.status().is_up());
+    assert!(matches!(following.standing(), Standing::OnTrial { .. }));
+    service.start();
+    service.up().await;
+    let seen = following.view(None, &switching).await;
+    assert!(seen.is_some_and(|trial| trial.up_since.is_some()));
+    // Wanted up, it has to prove itself.
+    machine.services.stop("web").await.unwrap();
+    service.start();
+    following.view(Some(late_trial(&new)), &switching).await;
+    assert!(matches!(following.standing(), Standing::Returned { .. }));
+}
+
+/// The process of before takes its time to end.
+#[tokio::test]
+async fn a_container_that_is_stopped_while_its_new_image_starts_stays_down() {
+    let directory = tempfile::tempdir().unwrap();
+    let machine = unbooted(directory.path()).await;
+    let service = machine.services.add(steady("web", Duration::from_secs(1)));
+    let service = service.unwrap();
+    service.start();
+    service.up().await;
+    let services = machine.services.clone();
+    let restart = tokio::spawn(async move { services.restart_if_wanted("web").await });
+    until("it ends", || !service.status().is_up()).await;
+    machine.services.stop("web").await.unwrap();
+    restart.await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!service.is_wanted_up() && !service.status().is_up());
+    service.start();
+    service.up().await;
+    machine.services.restart_if_wanted("web").await.unwrap();
+    service.up().await;
 }
 
 /// Records are written and the process of before ends while the image is on trial already.

@@ -15,7 +15,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::sleep;
 use tonic::Code;
 
-use super::{etcdutl, node_name};
+use super::etcdutl;
+use super::node_name::name_now;
 use crate::base::blocking_io;
 use crate::config::ControlPlane;
 use crate::intent;
@@ -147,7 +148,7 @@ pub async fn begin_cluster(
         return Err(Refused::Begun.into());
     }
     on_disk(recovery::clear).await?;
-    let node = node_name();
+    let node = name_now(machine).await?;
     let restored = etcdutl::restore(machine, image, &node, prepared.with_digest).await;
     restored.context("restore the snapshot")?;
     let replace = prepared.way == Beginning::Replaced;

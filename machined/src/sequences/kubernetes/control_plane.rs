@@ -115,23 +115,26 @@ pub(super) struct Plane {
     tried: Option<Tried>,
 }
 
-/// The last try to apply the objects of a config.
+/// The last try to apply the objects of a config, in a version of Kubernetes and for a name of the node.
 struct Tried {
     of: Arc<Configured>,
+    version: String,
+    node: String,
     at: Instant,
     applied: Applied,
 }
 
 impl Tried {
-    /// Whether there is nothing to do for this config now.
-    fn holds_for(&self, configured: &Arc<Configured>) -> bool {
+    /// Whether there is nothing to do for these now.
+    fn holds_for(&self, configured: &Arc<Configured>, version: &str, node: &str) -> bool {
         let is_over = self.applied.is_whole() || self.at.elapsed() < PAUSE;
-        Arc::ptr_eq(&self.of, configured) && is_over
+        let is_same = self.version == version && self.node == node;
+        Arc::ptr_eq(&self.of, configured) && is_same && is_over
     }
 }
 
 impl Plane {
-    /// Applies the objects of the cluster, once for each config, and says what is missing.
+    /// Applies the objects of the cluster, once for each config and version, and says what is missing.
     pub(super) async fn tend(
         &mut self,
         configured: &Arc<Configured>,
@@ -147,10 +150,15 @@ impl Plane {
             problems.push(NOT_BEGUN.to_owned());
             return;
         }
+        // The control plane has no files yet, and so no API.
+        let Some(version) = VersionFile::read().await else {
+            return;
+        };
         let tried = self.tried.take();
-        let tried = match tried.filter(|tried| tried.holds_for(configured)) {
+        let tried = tried.filter(|tried| tried.holds_for(configured, &version, node));
+        let tried = match tried {
             Some(tried) => tried,
-            None => try_to_apply(configured, kubernetes, plane, node).await,
+            None => try_to_apply(configured, (kubernetes, plane), version, node).await,
         };
         let is_ready = *readiness == Readiness::Ready;
         problems.extend(tried.applied.problem(is_ready));
@@ -160,17 +168,19 @@ impl Plane {
 
 async fn try_to_apply(
     configured: &Arc<Configured>,
-    kubernetes: &Kubernetes,
-    plane: &ControlPlane,
+    (kubernetes, plane): (&Kubernetes, &ControlPlane),
+    version: String,
     node: &str,
 ) -> Tried {
-    let applied = apply(kubernetes, plane, node).await;
+    let applied = apply(kubernetes, plane, &version, node).await;
     match applied.is_whole() {
         true => tracing::info!("Kubernetes: nodes can join this machine's cluster"),
         false => tracing::debug!("the cluster's own objects wait: {applied:?}"),
     }
     Tried {
         of: configured.clone(),
+        version,
+        node: node.to_owned(),
         at: Instant::now(),
         applied,
     }

@@ -22,6 +22,17 @@ pub(super) struct InCluster {
     asked: Option<(Instant, Arc<Configured>)>,
 }
 
+/// What is seen of the node on the machine itself.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    /// Its name.
+    pub(super) node: &'a str,
+    /// Its services.
+    pub(super) services: &'a [NodeService],
+    /// What its container could not carry out of the plan.
+    pub(super) errors: &'a [String],
+}
+
 impl InCluster {
     pub(super) fn new() -> Self {
         InCluster {
@@ -37,7 +48,7 @@ impl InCluster {
         &mut self,
         machine: &Machine,
         configured: &Arc<Configured>,
-        node: (&str, &[NodeService]),
+        seen: Seen<'_>,
         interval: Duration,
     ) -> Duration {
         let Some(kubernetes) = &configured.config.kubernetes else {
@@ -50,19 +61,15 @@ impl InCluster {
             return Duration::ZERO;
         }
         self.asked = Some((Instant::now(), configured.clone()));
-        self.ask(machine, kubernetes, node).await;
+        self.ask(machine, kubernetes, seen).await;
         elapsed.unwrap_or_default()
     }
 
-    async fn ask(
-        &mut self,
-        machine: &Machine,
-        kubernetes: &Kubernetes,
-        (node, services): (&str, &[NodeService]),
-    ) {
+    async fn ask(&mut self, machine: &Machine, kubernetes: &Kubernetes, seen: Seen<'_>) {
         self.problem = None;
-        let object = self.object(machine, kubernetes, node).await;
-        let readiness = readiness(services, object.as_ref().map(Option::as_ref));
+        let object = self.object(machine, kubernetes, seen.node).await;
+        let object = object.as_ref().map(Option::as_ref);
+        let readiness = readiness(seen.errors, seen.services, object);
         self.readiness = control_plane::judged(kubernetes, readiness);
     }
 

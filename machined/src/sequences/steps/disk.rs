@@ -53,7 +53,17 @@ async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
     if spec.disk.is_some() {
         load_disk_drivers(machine).await?;
     }
-    let mounted = machine.disk.mount(&spec).await;
+    let mut mounted = machine.disk.mount(&spec).await;
+    // Containers that live on keep a damaged file system from being repaired. Keeping them may not cost the machine its disk.
+    if let Err(error) = &mounted
+        && intent::end_living_containers(
+            machine,
+            &format!("the disk cannot be mounted beside it: {error}"),
+        )
+        .await
+    {
+        mounted = machine.disk.mount(&spec).await;
+    }
     mounted.context("mount the machine's disk")
 }
 

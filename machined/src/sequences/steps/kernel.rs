@@ -18,16 +18,6 @@ pub(in crate::sequences) async fn apply(
     all_done(settings.apply(&drivers, spec, &machine.init).await)
 }
 
-/// Unloads the config's modules and leaves parameters as they are. The next generation restores those that it does not set.
-///
-/// # Errors
-/// All failures in one text; the rest is done.
-pub(in crate::sequences) async fn unload_modules(machine: &Machine) -> anyhow::Result<()> {
-    let drivers = machine.drivers()?;
-    let settings = &machine.kernel_settings;
-    all_done(settings.unload_modules(&drivers, &machine.init).await)
-}
-
 fn all_done(failures: Vec<KernelSettingError>) -> anyhow::Result<()> {
     let failures: Vec<String> = failures.iter().map(|failure| chain(failure)).collect();
     anyhow::ensure!(failures.is_empty(), "{}", failures.join("; "));

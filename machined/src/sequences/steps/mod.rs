@@ -12,6 +12,7 @@ pub(super) mod load_modules;
 pub(super) mod maintenance;
 pub(super) mod needs_uefi;
 pub(super) mod next_config;
+pub(super) mod offer;
 pub(super) mod overlay;
 pub(super) mod release_memory;
 pub(super) mod replaced;

@@ -35,6 +35,22 @@ pub(in crate::sequences) fn of(machine: &Machine) -> Option<Arc<Configured>> {
     }
 }
 
+/// Returns the config that the machine keeps: the one on STATE, which may have been staged, or else the one in force, unless that one is on
+/// trial. None without a config in force: who may not have that one may not have the one on STATE either. Reads the disk.
+pub fn kept(machine: &Machine) -> Option<Arc<Configured>> {
+    let settled = machine.settled_config()?;
+    Some(kept_or(machine.disk.state(), settled))
+}
+
+fn kept_or(state: Option<&Path>, settled: Arc<Configured>) -> Arc<Configured> {
+    let staged = state.map(|state| kept_besides(state, Some(&settled)));
+    match staged {
+        Some(Ok(Some(staged))) => Arc::new(staged),
+        // One that cannot be used: `of` tells of it, and takes the settled one as well.
+        Some(Err(_) | Ok(None)) | None => settled,
+    }
+}
+
 /// Returns the config on STATE, if it differs from the settled one.
 fn kept_besides(state: &Path, settled: Option<&Configured>) -> anyhow::Result<Option<Configured>> {
     let path = persisted::path(state);
@@ -69,6 +85,21 @@ mod tests {
         assert_eq!(taken()?.map(|taken| taken.text), Some(staged));
         persisted::write(state.path(), "hostname: [")?;
         assert!(taken().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_staged_config_is_the_one_that_is_kept() -> anyhow::Result<()> {
+        let state = tempfile::tempdir()?;
+        let staged = format!("{HERE}# another one\n");
+        let in_force = Configured::new(HERE.to_owned(), config::parse(HERE.as_bytes())?.config);
+        let in_force = Arc::new(in_force);
+        let kept = |state| kept_or(state, in_force.clone()).text.clone();
+        assert_eq!(kept(None), HERE);
+        for (written, expected) in [(HERE, HERE), (&staged, &staged), ("hostname: [", HERE)] {
+            persisted::write(state.path(), written)?;
+            assert_eq!(kept(Some(state.path())), expected);
+        }
         Ok(())
     }
 }

@@ -22,7 +22,8 @@ async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
     let mounted = machine.disk.status().borrow().var_mounted;
     if !mounted {
         disk::mount(machine).await?;
-        disk::prepare_volumes(machine).await;
     }
+    // Logs were closed before the sequence tried to unmount the disk.
+    disk::prepare_volumes(machine).await;
     Ok(())
 }

@@ -3,20 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{disk, kernel};
+use super::disk;
 use crate::base::blocking_io;
 use crate::disk::Users;
 use crate::machine::Machine;
-use crate::sequences::{Phase, Task, settings};
+use crate::sequences::{Phase, Task, Urgency, settings};
 
 /// Time limit for writing the disk's caches: the caller who ends the machine does not wait longer.
 const SYNC: Duration = Duration::from_secs(60);
 
-/// Stops the services that the config asked for, and leaves the API up.
-pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>) -> Phase {
+/// Stops the services that the config asked for, and leaves the API up. In a hurry they have no time to end: they are killed.
+pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>, urgency: Urgency) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
-        machine.services.stop_workloads().await;
+        match urgency {
+            Urgency::Waits => machine.services.stop_workloads().await,
+            Urgency::Force => machine.services.kill_workloads().await,
+        }
         Ok(())
     })
 }
@@ -25,21 +28,19 @@ pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>) -> Phase {
 pub(in crate::sequences) fn stop_for_next_generation(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
-        machine.services.leave_workloads().await;
+        machine.services.leave_workloads(None).await;
         Ok(())
     })
 }
 
-/// Undoes the config's kernel settings. Parameters stay while containers that depend on them run on: the next generation gets the record
-/// for the undo from init, sets its own parameters and restores the rest.
+/// Undoes the config's kernel settings. They stay while containers that depend on them run on: the next generation gets the record for the
+/// undo from init, makes its own settings and undoes the rest. A link that a container has made would end with its module.
 pub(in crate::sequences) fn undo_settings(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("undoSettings", async move {
-        let undone = match machine.services.left().is_empty() {
-            true => settings::undo(&machine).await,
-            false => kernel::unload_modules(&machine).await,
-        };
-        if let Err(error) = undone {
+        if machine.services.left().is_empty()
+            && let Err(error) = settings::undo(&machine).await
+        {
             tracing::warn!("left to the next generation: {error:#}");
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use instar_rollout::{Condition, Fact, Member, Phase, Policy, Release, Step};
+use instar_rollout::{Condition, Fact, Member, Phase, Policy, Release, Seconds, Step};
 use tokio::task::LocalSet;
 
 use super::*;
@@ -146,4 +146,60 @@ async fn a_driver_without_its_lease_saves_and_asks_nobody() {
     kept.holds_the_lease.set(true);
     LocalSet::new().run_until(driver.round()).await.unwrap();
     assert_eq!(asked.borrow().len(), 1);
+}
+
+fn ahead() -> Moment {
+    now().after(Seconds(5 * 3600))
+}
+
+fn behind() -> Moment {
+    Moment(now().0 - 5 * 3600)
+}
+
+/// The phase after a round of a driver with this clock, on a machine that is silent, and how long ago the machine was asked by that clock.
+async fn taken_over(kept: &Kept, clock: fn() -> Moment) -> (Phase, i128) {
+    let mut machines = Obedient::of(kept);
+    machines.facts = Rc::default();
+    let mut driver = Driver::new(kept.clone(), machines);
+    driver.clock = clock;
+    let round = LocalSet::new().run_until(driver.round()).await.unwrap();
+    let Step::Switching { since, .. } = round.record.machines[&MachineName::from("n1")].step else {
+        panic!("{:?}", round.record.machines);
+    };
+    (
+        round.record.phase,
+        i128::from(clock().0) - i128::from(since.0),
+    )
+}
+
+#[tokio::test]
+async fn a_driver_by_another_clock_leaves_a_machine_its_patience() {
+    let kept = Kept::of(&["n1"]);
+    let machines = Obedient::of(&kept);
+    kept.holds_the_lease.set(false);
+    let mut first = Driver::new(kept.clone(), machines);
+    LocalSet::new().run_until(first.round()).await.unwrap();
+    for clock in [ahead as fn() -> Moment, behind, now] {
+        let (phase, ago) = taken_over(&kept, clock).await;
+        assert_eq!(phase, Phase::Rolling);
+        assert!((0..60).contains(&ago), "{ago} s");
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_under_a_driver_changes_no_patience() {
+    let kept = Kept::of(&["n1"]);
+    let mut machines = Obedient::of(&kept);
+    kept.holds_the_lease.set(false);
+    LocalSet::new()
+        .run_until(Driver::new(kept.clone(), machines.clone()).round())
+        .await
+        .unwrap();
+    machines.facts = Rc::default();
+    let mut driver = Driver::new(kept.clone(), machines);
+    for clock in [now as fn() -> Moment, ahead, behind] {
+        driver.clock = clock;
+        let round = LocalSet::new().run_until(driver.round()).await.unwrap();
+        assert_eq!(round.record.phase, Phase::Rolling);
+    }
 }

@@ -164,6 +164,7 @@ async fn commands_are_carried_out_or_refused_with_the_reason() {
                 200,
                 "done",
             ),
+            (r#"{"rollout": "fleet", "command": "retry"}"#, 200, "done"),
             (
                 r#"{"rollout": "fleet", "command": "approve"}"#,
                 409,
@@ -194,7 +195,7 @@ async fn commands_are_carried_out_or_refused_with_the_reason() {
     .await;
     let why = "on the page".to_owned();
     let hold = Command::Hold(MachineName::from("lamp-1"), why.clone());
-    let expected = [Command::Pause(why), hold].map(|it| ("fleet".to_owned(), it));
+    let expected = [Command::Pause(why), hold, Command::Retry].map(|it| ("fleet".to_owned(), it));
     assert_eq!(*commands.borrow(), expected);
 }
 

@@ -6,6 +6,7 @@ use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Spec, Value, har
 use crate::config::{self, MachineType};
 use crate::machine::Machine;
 use crate::network::NetworkStatus;
+use crate::sequences;
 
 /// Members of the cluster. The machine knows only itself.
 pub(super) const MEMBERS: Kind = Kind {
@@ -44,20 +45,20 @@ pub(super) const MACHINE_TYPES: Kind = Kind {
     ..MEMBERS
 };
 
-/// The machine config: the one in force, and the one that remains after a trial. It holds the authority's key.
+/// The machine config: the one in force, and the one for the next boot: it may be staged, or remain after a trial. It holds the authority's
+/// key.
 pub(super) const MACHINE_CONFIGS: Kind = Kind {
     name: "MachineConfigs.config.talos.dev",
     singular: "MachineConfig",
     namespace: Namespace::Config,
     columns: &[],
     sensitivity: Sensitivity::Secret,
-    sources: &[Source::Config],
+    // The config for the next boot is on a disk.
+    sources: &[Source::Config, Source::Unannounced],
     read: |machine| {
         let in_force = machine.config().map(|it| document("v1alpha1", &it.text));
-        let settled = machine
-            .settled_config()
-            .map(|it| document("persistent", &it.text));
-        Ok(settled.into_iter().chain(in_force).collect())
+        let kept = sequences::kept_config(machine).map(|it| document("persistent", &it.text));
+        Ok(kept.into_iter().chain(in_force).collect())
     },
     ..MEMBERS
 };

@@ -24,6 +24,8 @@ pub(super) const IMAGES: Kind = Kind {
         ("Signed by", "{.signedBy}"),
         ("Downloaded", "{.downloadBytes}"),
         ("Unpacked", "{.unpackedBytes}"),
+        ("Version", "{.version}"),
+        ("Created", "{.created}"),
         ("Pulled", "{.pulledAt}"),
     ],
     sensitivity: Sensitivity::Open,
@@ -42,6 +44,7 @@ fn image(image: &PulledImage, in_force: &InForce) -> Item {
     let containers = of_it.map(|(container, it)| format!("{container}={}", it.reference));
     let signed_by = image.signed_by().into_iter();
     let signed_by = signed_by.map(|key| key.to_string());
+    let release = image_updates::release_of(image);
     let spec = Record::default()
         .with("names", 1, names.collect::<Value>())
         .with("digest", 2, image.digest().to_string())
@@ -49,7 +52,10 @@ fn image(image: &PulledImage, in_force: &InForce) -> Item {
         .with("unpackedBytes", 4, image.unpacked_bytes())
         .with("pulledAt", 5, Value::Time(image.pulled_at()))
         .with("containers", 6, containers.collect::<Value>())
-        .with("signedBy", 7, signed_by.collect::<Value>());
+        .with("signedBy", 7, signed_by.collect::<Value>())
+        .with("namedDigest", 8, image.named_digest().to_string())
+        .with("version", 9, release.version.unwrap_or_default())
+        .with("created", 10, release.created.unwrap_or_default());
     Item::new(image.digest().to_string(), spec)
 }
 
@@ -239,4 +245,32 @@ fn registry((metadata, fact): (Metadata, TemporaryRegistryFact)) -> Item {
         .with("bytes", 5, fact.bytes)
         .with("tls", 6, fact.tls);
     Item::stored(metadata, spec)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::api::resources::Spec;
+    use crate::containers::registry_for_tests::SignedRegistry;
+    use crate::oci::{ImageStore, Keeps, Limits};
+
+    #[tokio::test]
+    async fn an_image_says_its_date_its_version_and_what_is_signed() {
+        let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+        let web = registry.push("web:v1", "web");
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+        let puller = registry.puller();
+        let resolved = puller.resolve(&web.name).await.unwrap();
+        let verified = puller.verify(resolved).await.unwrap();
+        let limits = Limits::default();
+        puller.pull(&verified, &store, &limits).await.unwrap();
+        let shown = image(&store.get(web.manifest).unwrap(), &InForce::default());
+        let yaml = Spec::from(shown.spec).yaml();
+        let shown: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
+        assert_eq!(shown["digest"], web.manifest.to_string());
+        assert_eq!(shown["namedDigest"], web.index.to_string());
+        assert_eq!(shown["version"], "2.6.2");
+        assert_eq!(shown["created"], "2026-01-02T03:04:05Z");
+    }
 }

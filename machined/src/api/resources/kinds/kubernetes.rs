@@ -32,12 +32,12 @@ pub(super) const NODES: Kind = Kind {
     columns: &[("Ready", "{.ready}"), ("Problems", "{.problems}")],
     read: |machine| {
         let node = |(metadata, fact): (Metadata, KubernetesFact)| {
-            let (ready, why) = match fact.readiness {
-                Readiness::Ready => ("true", None),
-                Readiness::NotReady(why) => ("false", Some(why)),
-                Readiness::Unknown(why) => ("unknown", Some(why)),
+            let ready = match fact.readiness {
+                Readiness::Ready => "true",
+                Readiness::NotReady(_) => "false",
+                Readiness::Unknown(_) => "unknown",
             };
-            let problems = why.into_iter().chain(fact.problems);
+            let problems = fact.wrong().into_iter();
             let spec = Record::default().with("ready", 1, ready.to_owned()).with(
                 "problems",
                 2,

@@ -1,0 +1,146 @@
+//! Looks an image up: at its registry, and in the store if that is away.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::base::error_chain::chain;
+use crate::image_collection;
+use crate::machine::Machine;
+use crate::oci::verification::Basis;
+use crate::oci::{
+    ImageConfig, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
+};
+use crate::values::{Digest, ImageReference};
+
+/// Timeout for a registry whose image is in the store already.
+const LOOK_UP: Duration = Duration::from_secs(10);
+
+/// A verified image, and where it is.
+pub enum Offer {
+    /// At its registry; it is not pulled yet.
+    AtRegistry(Verified<ResolvedImage>),
+    /// In the store. Its registry is away, or could say nothing else.
+    Here(VerifiedImage),
+}
+
+impl Offer {
+    /// The digest of its manifest.
+    pub fn digest(&self) -> Digest {
+        match self {
+            Offer::AtRegistry(image) => image.digest(),
+            Offer::Here(image) => image.digest(),
+        }
+    }
+
+    /// Why the rules allow it.
+    pub fn basis(&self) -> &Basis {
+        match self {
+            Offer::AtRegistry(image) => image.basis(),
+            Offer::Here(image) => image.basis(),
+        }
+    }
+
+    /// Its settings and labels.
+    pub fn config(&self) -> &ImageConfig {
+        match self {
+            Offer::AtRegistry(image) => &image.config,
+            Offer::Here(image) => image.config(),
+        }
+    }
+}
+
+/// Looks the name up at its registry. If that is unreachable, the image of this name in the store is taken, as a bundle or a pull has brought
+/// it; the rules decide about it by the signatures that are kept with it.
+///
+/// # Errors
+/// The registry does not give the image, or the rules do not allow it.
+pub async fn offer(
+    machine: &Machine,
+    puller: &Puller,
+    reference: &ImageReference,
+) -> Result<Offer, PullError> {
+    // Held: it is not collected meanwhile.
+    let Some(here) = machine.images.find(reference) else {
+        return Ok(Offer::AtRegistry(puller.look_up(reference).await?));
+    };
+    let digest = here.digest();
+    // A digest of an image that stays: its registry could say nothing else, except for a signature that is not kept.
+    if reference.digest().is_some()
+        && image_collection::is_needed(machine, digest)
+        && let Ok(image) = of_store(machine, puller, reference, digest).await
+    {
+        return Ok(Offer::Here(image));
+    }
+    let away = match timeout(LOOK_UP, puller.look_up(reference)).await {
+        Ok(Ok(resolved)) => return Ok(Offer::AtRegistry(resolved)),
+        Ok(Err(error)) if error.is_unreachable() => chain(&error),
+        Ok(Err(error)) => return Err(error),
+        Err(_) => format!("no answer within {} s", LOOK_UP.as_secs()),
+    };
+    let image = of_store(machine, puller, reference, digest).await?;
+    tracing::warn!("{reference}: its registry is away, {digest} is used, which is here: {away}");
+    Ok(Offer::Here(image))
+}
+
+/// The image of this digest in the store, if it is whole and the rules allow it.
+async fn of_store(
+    machine: &Machine,
+    puller: &Puller,
+    reference: &ImageReference,
+    digest: Digest,
+) -> Result<VerifiedImage, PullError> {
+    let whole = puller.whole(reference, digest, &machine.images).await?;
+    let image = whole.ok_or_else(|| PullError::Store {
+        reference: reference.clone(),
+        source: StoreError::Unknown(digest),
+    })?;
+    Ok(puller.policy().admit(reference, image)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::containers::registry_for_tests::{Pushed, SignedRegistry};
+    use crate::oci::Limits;
+    use crate::sequences::image_pins::machine_for_tests::unbooted;
+
+    async fn pulled(machine: &Machine, puller: &Puller, image: &Pushed) {
+        let resolved = puller.look_up(&image.name).await.unwrap();
+        let limits = Limits::default();
+        let pulled = puller.pull(&resolved, &machine.images, &limits).await;
+        pulled.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_image_of_the_store_is_offered_while_its_registry_is_silent() {
+        let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+        let (puller, machine) = (registry.puller(), unbooted(directory.path()).await);
+        let web = registry.push("web:v1", "web");
+        pulled(&machine, &puller, &web).await;
+        let newer = registry.push("web:v1", "newer");
+        let offered = offer(&machine, &puller, &web.name).await.unwrap();
+        assert!(matches!(offered, Offer::AtRegistry(_)));
+        assert_eq!(offered.digest(), newer.manifest);
+
+        registry.fall_silent();
+        tokio::time::pause();
+        let tagged = format!("{}@{}", web.name, web.index).parse().unwrap();
+        for name in [
+            web.name.clone(),
+            web.name.at(web.manifest),
+            web.name.at(web.index),
+            tagged,
+        ] {
+            let offered = offer(&machine, &puller, &name).await.unwrap();
+            assert!(matches!(offered, Offer::Here(_)), "{name}");
+            assert_eq!(offered.digest(), web.manifest);
+        }
+        // The rules of another owner.
+        let other = SignedRegistry::start();
+        other.fall_silent();
+        let refused = offer(&machine, &other.puller(), &web.name).await;
+        assert!(matches!(refused, Err(PullError::NotVerified(_))));
+    }
+}
