@@ -66,11 +66,9 @@ pub(crate) async fn install_planned(
 async fn from_a_cd_to_its_disk_and_on_from_there(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let channels = Channels::serve(&scratch, &registry)?;
-    channels.publish(&["create", "stable"])?;
-    let follows = channels.document("stable", &shut()?)?;
-    let node = install_with(&scratch, &registry, move |it| it.document(&follows)).await?;
+    let node = install_a_follower(&scratch, &registry, &channels).await?;
     let client = Instarctl::of(&node, &scratch)?;
-    let image = |version: &str| registry.image_for_guest(&format!("{INSTALLER}:{version}"));
+    let image = |version: &str| registry.installer_for_guest(version);
     chapters![
         there_is_nothing_to_roll_back_to(&client),
         an_upgrade_by_a_reboot_starts_the_other_version(&node, &client, &image("v0.2.0")),
@@ -80,6 +78,16 @@ async fn from_a_cd_to_its_disk_and_on_from_there(scratch: Scratch) -> Outcome {
         after_a_power_cut_the_upgrades_version_boots(node),
     ]
     .await
+}
+
+async fn install_a_follower(
+    scratch: &Scratch,
+    registry: &Registry,
+    channels: &Channels,
+) -> anyhow::Result<Node> {
+    channels.publish(&["create", "stable"])?;
+    let follows = channels.document("stable", &shut()?)?;
+    install_with(scratch, registry, move |it| it.document(&follows)).await
 }
 
 async fn there_is_nothing_to_roll_back_to(client: &Instarctl) -> Outcome {

@@ -36,6 +36,17 @@ async fn a_machine_is_the_mirror_of_another_one(scratch: Scratch) -> Outcome {
     .await
 }
 
+async fn serving_node(scratch: &Scratch, host: String, rules: String) -> Result<Node> {
+    let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+    plan.forward(SERVED_PORT)
+        .configure(move |config| {
+            let config = config.install_disk("/dev/vda").registry(&host);
+            config.extra_name(HOST_FOR_GUEST).document(&rules)
+        })
+        .boot_until_ready(PATIENCE)
+        .await
+}
+
 impl Story {
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let registry = Registry::start(scratch)?;
@@ -43,13 +54,7 @@ impl Story {
         let owner = Cosign::new(scratch, "owner")?;
         owner.sign(&registry, "greeter:v1")?;
         let (host, rules) = (registry.host_for_guest(), wants(&owner.public_key()?));
-        let document = rules.clone();
-        let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
-        let plan = plan.forward(SERVED_PORT).configure(move |config| {
-            let config = config.install_disk("/dev/vda").registry(&host);
-            config.extra_name(HOST_FOR_GUEST).document(&document)
-        });
-        let node = plan.boot_until_ready(PATIENCE).await?;
+        let node = serving_node(scratch, host, rules.clone()).await?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             node,

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Channels, Ending, ExtensionSource, Greeter, Node, Outcome, Scratch, Test, chapters, greeter_image,
-    guest_program, push_extension_with, tests, upgrade_and_follow,
+    Channels, Ending, ExtensionSource, Greeter, Node, Outcome, Scratch, Test, chapters,
+    greeter_image, guest_program, push_extension_with, tests, upgrade_and_follow,
 };
 use serde_json::Value;
 
@@ -42,11 +42,19 @@ async fn joins_runs_pods_and_is_replaced_under_them(scratch: Scratch) -> Outcome
         services_have_the_machines_variables_and_authorities(&node, &cluster, &scratch),
         pods_have_pinned_images_without_their_registry(&node, &cluster, &scratch),
         the_os_is_upgraded_under_the_pods(&node, &cluster),
-        kubernetes_is_replaced_under_the_pods(&node, &cluster, &scratch),
-        a_broken_kubelet_is_gone_back_from(&node, &cluster, &scratch),
-        an_extension_that_is_not_there_hurts_nothing(&node, &cluster, &scratch),
+        extensions_are_replaced_under_the_pods(&node, &cluster, &scratch),
     ]
     .await
+}
+
+async fn extensions_are_replaced_under_the_pods(
+    node: &Node,
+    cluster: &Cluster,
+    scratch: &Scratch,
+) -> Outcome {
+    kubernetes_is_replaced_under_the_pods(node, cluster, scratch).await?;
+    a_broken_kubelet_is_gone_back_from(node, cluster, scratch).await?;
+    an_extension_that_is_not_there_hurts_nothing(node, cluster, scratch).await
 }
 
 async fn it_appears_in_the_cluster(node: &Node, cluster: &Cluster) -> Outcome {
@@ -301,9 +309,7 @@ async fn pods_have_pinned_images_without_their_registry(
 }
 
 fn pin(image: &str) -> String {
-    format!(
-        "---\napiVersion: instar.dev/v1alpha1\nkind: ImagePinConfig\nimages: [\"{image}\"]\n"
-    )
+    format!("---\napiVersion: instar.dev/v1alpha1\nkind: ImagePinConfig\nimages: [\"{image}\"]\n")
 }
 
 async fn it_is_pinned(node: &Node, operator: &Operator<'_>, image: &str) -> Outcome {

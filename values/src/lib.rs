@@ -21,6 +21,7 @@ mod public_key;
 pub mod quantity;
 mod registry;
 mod release_tag;
+mod revision;
 mod secret;
 mod system;
 pub mod system_process;

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::revision::{Revision, number};
 use super::version::Version;
 
 /// The least and the most numbers of a version in a tag. One number alone may be a date or a commit's digest.
@@ -27,20 +28,6 @@ pub struct ReleaseTag {
     revision: Option<Revision>,
     /// Whether a `v` is in front. Last, because it matters least for the order.
     has_v: bool,
-}
-
-/// A revision, and perhaps a build of it. In order, a revision comes before its builds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Revision {
-    number: u64,
-    build: Option<Build>,
-}
-
-/// A build's number, as the Open Build Service counts: commits of the source, then rebuilds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Build {
-    commit: u64,
-    rebuild: u64,
 }
 
 /// How much a tag pins.
@@ -166,35 +153,6 @@ fn parse(text: &str) -> Option<ReleaseTag> {
     })
 }
 
-impl Revision {
-    /// Reads what follows a version: `rev1` or `rev1-b5.1`.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let (revision, build) = match text.split_once('-') {
-            None => (text, None),
-            Some((revision, build)) => (revision, Some(Build::parse(build)?)),
-        };
-        let number = number(revision.strip_prefix("rev")?)?;
-        Some(Revision { number, build })
-    }
-}
-
-impl Build {
-    fn parse(text: &str) -> Option<Self> {
-        let (commit, rebuild) = text.strip_prefix('b')?.split_once('.')?;
-        Some(Build {
-            commit: number(commit)?,
-            rebuild: number(rebuild)?,
-        })
-    }
-}
-
-/// Parses a number in its one form: no sign, no zero in front.
-fn number(digits: &str) -> Option<u64> {
-    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit())
-        && (digits == "0" || !digits.starts_with('0'));
-    digits.parse().ok().filter(|_| is_plain)
-}
-
 /// The numbers of a version, with dots between them.
 struct Numbers<'a>(&'a [u64]);
 
@@ -212,12 +170,8 @@ impl fmt::Display for ReleaseTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let v = if self.has_v { "v" } else { "" };
         write!(f, "{v}{}", Numbers(&self.version))?;
-        let Some(Revision { number, build }) = self.revision else {
-            return Ok(());
-        };
-        write!(f, "-rev{number}")?;
-        match build {
-            Some(Build { commit, rebuild }) => write!(f, "-b{commit}.{rebuild}"),
+        match self.revision {
+            Some(revision) => write!(f, "-{revision}"),
             None => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use super::release_tag::Revision;
+use super::revision::Revision;
 
 /// Limit on the length, from tags of OCI registries.
 const LONGEST: usize = 128;

@@ -1,5 +1,6 @@
 //! Sticks and disks that may have a bundle, and the kernel's word that devices came or went.
 
+mod bytes;
 mod label;
 mod root_directory;
 mod uevents;

@@ -2,11 +2,10 @@
 //!
 //! A label of FAT has at most 11 bytes, so it is a shorter one there; the name of a GPT partition does as well, on any filesystem.
 
+use super::bytes::{Bytes, field};
+
 /// The labels that say that there is a bundle: of ext4 and of partitions, and of FAT.
 pub const LABELS: [&str; 2] = ["INSTAR-BUNDLE", "INSTAR-BNDL"];
-
-/// Reads bytes of a device from a place on: fewer if it ends before, none if it cannot be read.
-pub(super) type Bytes<'a> = dyn Fn(u64, usize) -> Option<Vec<u8>> + 'a;
 
 /// Bytes at the beginning of a device that show its filesystem.
 const HEAD: usize = 4096;
@@ -109,11 +108,6 @@ fn of_fat(bytes: &Bytes<'_>, head: &[u8], place: usize) -> Vec<String> {
     let in_boot_sector = field::<11>(head, place).map(|label| text(label));
     let in_root = super::root_directory::label_of_fat(bytes, head);
     in_boot_sector.into_iter().chain(in_root).collect()
-}
-
-/// Bytes of a device at this place.
-pub(super) fn field<const LENGTH: usize>(bytes: &[u8], at: usize) -> Option<&[u8; LENGTH]> {
-    bytes.get(at..)?.first_chunk()
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -2,7 +2,7 @@
 //!
 //! Only the first cluster is read, where the label is, as it is written when a filesystem is made. All numbers are a stranger's.
 
-use super::label::{Bytes, field};
+use super::bytes::{Bytes, field};
 
 /// Size of an entry of a directory.
 const ENTRY: usize = 32;
