@@ -381,7 +381,7 @@ impl Keeper {
                         is_meant: wanted == rollout.image,
                         approved: rollouts::approvals(&pool.spec, rollout),
                     };
-                    rollouts::take_in(record, &wishes, &is_held);
+                    rollouts::take_in(record, &wishes, is_held);
                 }
                 Err(invalid) if !record.has_ended() => {
                     let why = format!("the pool is not valid: {}", invalid.message);

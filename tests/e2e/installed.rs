@@ -84,7 +84,7 @@ async fn install_a_follower(
     scratch: &Scratch,
     registry: &Registry,
     channels: &Channels,
-) -> anyhow::Result<Node> {
+) -> Result<Node> {
     channels.publish(&["create", "stable"])?;
     let follows = channels.document("stable", &shut()?)?;
     install_with(scratch, registry, move |it| it.document(&follows)).await

@@ -245,8 +245,9 @@ async fn patches_of_a_staged_config_add_up(story: &Story<'_>) -> Outcome {
     for name in ["first.example", "second.example"] {
         let patch = format!("{HOSTS}hostnames: [{name}]\n");
         let staged = ["patch", "mc", "persistent", "--mode", "staged", "-p"];
-        let said = story.client.run(&[&staged[..], &[&patch]].concat());
-        ensure!(said.await?.code == Some(0));
+        let words = [&staged[..], &[&patch]].concat();
+        let said = story.client.run(&words).await?;
+        ensure!(said.code == Some(0));
     }
     for (id, expected) in [("persistent", true), ("v1alpha1", false)] {
         let said = story.client.run(&["get", "mc", id, "-o", "yaml"]).await?;
