@@ -20,8 +20,8 @@
 //! - `lease`: who drives
 //! - `way`: the ways to clusters
 //! - `cluster_api`: another program of this package, which makes pools for Cluster API
-//! - pure parts: `rollouts` (when a new rollout begins), `step` (which release of a channel comes next), `shown` (record → status, conditions, NodeUpgrades), `policy` (Pool → the engine's
-//!   policy), `node` (Node → what a rollout needs of it), `eviction` (which pods have to go)
+//! - pure parts: `rollouts` (when a new rollout begins), `step` (which release of a channel comes next), `shown` (record → status, conditions,
+//!   NodeUpgrades), `policy` (Pool → the engine's policy), `node` (Node → what a rollout needs of it), `eviction` (which pods have to go)
 //! - `manifest`: definitions, rights and the deployment as YAML
 //! - `api`: the custom resources
 //!
