@@ -185,7 +185,7 @@ pub(super) fn value(text: &str) -> Result<Value, ConfigErrors> {
 
 fn as_written(text: &str) -> Value {
     let read = serde_json::from_str::<Value>(text).ok();
-    let same = read.filter(|read| read.to_string() == text);
+    let same = read.filter(|read| serde_json::to_string(read).is_ok_and(|written| written == text));
     same.unwrap_or_else(|| format!("{PLAIN}{text}").into())
 }
 

@@ -46,6 +46,31 @@ pub(super) async fn alone<T: Send + 'static>(
     .await
 }
 
+/// Like [`alone`] for work that is a wait: an operation that ends the machine by force does not wait for it, and the wait is dropped.
+pub(super) async fn giving_way<T: Send + 'static>(
+    machine: &Arc<Machine>,
+    credentials: Option<CallerCredentials>,
+    operation: Operation,
+    work: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Result<T, Status> {
+    let machine = machine.clone();
+    to_its_end(async move {
+        let locked = machine.operations.lock_within(operation, MOMENT).await;
+        let lock = locked.map_err(busy)?;
+        credentials.map_or(Ok(()), |credentials| credentials.check())?;
+        let waited = lock.interruptible(work).await;
+        waited.unwrap_or_else(|interrupted| {
+            let by = interrupted
+                .by
+                .map_or_else(String::new, |by| format!(": {by} has begun"));
+            Err(Status::aborted(format!(
+                "{operation} is awaited no longer{by}"
+            )))
+        })
+    })
+    .await
+}
+
 /// Builds the status of a call that is refused because another operation runs.
 pub(super) fn busy(busy: Busy) -> Status {
     Status::failed_precondition(busy.to_string())

@@ -217,6 +217,8 @@ enum Found {
 
 /// Why an image is not found at its registry.
 #[derive(Debug, thiserror::Error)]
+// The error of a pull is as large.
+#[allow(clippy::large_enum_variant)]
 enum NotFound {
     #[error(transparent)]
     Pull(#[from] PullError),

@@ -58,7 +58,8 @@ pub(super) async fn service_stop(
     let metadata = caller::reply_metadata(request.metadata());
     let id = &request.get_ref().id;
     let (services, name) = (api.machine.services.clone(), id.clone());
-    changing::alone(
+    // It may take as long as the container's time to end: a reboot by force ends the container at once.
+    changing::giving_way(
         &api.machine,
         CallerCredentials::of(&request),
         Operation::ServiceStop,
