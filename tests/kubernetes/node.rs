@@ -305,7 +305,16 @@ async fn pods_have_pinned_images_without_their_registry(
     kubectl.apply("pinned", &manifests::pinned(&image))?;
     wait_for_pods(node, cluster, &["pinned"]).await?;
     kubectl.run(&["delete", "pod", "pinned", "--wait=false"])?;
+    it_is_gone(node, cluster, "pinned").await?;
     apply(node, cluster, scratch, &[]).await
+}
+
+async fn it_is_gone(node: &Node, cluster: &Cluster, pod: &str) -> Outcome {
+    let gone = async || match cluster.pod(pod) {
+        Ok(pod) => anyhow::bail!("it is still there: {}", pod["status"]),
+        Err(_) => Ok(()),
+    };
+    node.wait_until("the pod is gone", PATIENCE, gone).await
 }
 
 fn pin(image: &str) -> String {

@@ -285,7 +285,8 @@ mod tests {
             let text = format!("[Unit]\nWants={unit} network-online.target\n{SERVICE}");
             ("a.service", text)
         };
-        let table: [(&[(&str, &str)], &[&str]); 6] = [
+        type Files<'a> = &'a [(&'a str, &'a str)];
+        let table: [(Files<'_>, &[&str]); 6] = [
             (&[("a.service", SERVICE), target], &["a.service"]),
             (
                 &[

@@ -251,7 +251,6 @@ fn registry((metadata, fact): (Metadata, TemporaryRegistryFact)) -> Item {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::api::resources::Spec;
     use crate::containers::registry_for_tests::SignedRegistry;
     use crate::oci::{ImageStore, Keeps, Limits};
 
@@ -266,7 +265,7 @@ mod tests {
         let limits = Limits::default();
         puller.pull(&verified, &store, &limits).await.unwrap();
         let shown = image(&store.get(web.manifest).unwrap(), &InForce::default());
-        let yaml = Spec::from(shown.spec).yaml();
+        let yaml = shown.spec.yaml();
         let shown: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
         assert_eq!(shown["digest"], web.manifest.to_string());
         assert_eq!(shown["namedDigest"], web.index.to_string());
