@@ -13,8 +13,8 @@ use instar_api::machine::{
     StatsRequest,
 };
 use instar_tests::{
-    Ending, GREETER, ImageUnderTest, Instarctl, Machine, Node, Outcome, Registry, Scratch, Test,
-    chapters, plan_with_greeter, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, ImageUnderTest, Instarctl, Machine, MachineConfig, Node, Outcome, Registry,
+    Scratch, Test, chapters, plan_with_greeter, push_greeter, tests, upgrade_and_follow,
 };
 use tokio::sync::watch;
 use tonic::transport::Endpoint;
@@ -138,12 +138,20 @@ async fn have_whole_logs_without_a_disk(scratch: Scratch) -> Outcome {
 }
 
 async fn without_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    without_a_disk_and(scratch, registry, |config| config).await
+}
+
+async fn without_a_disk_and(
+    scratch: &Scratch,
+    registry: &Registry,
+    more: impl FnOnce(MachineConfig) -> MachineConfig + Send + 'static,
+) -> anyhow::Result<Node> {
     push_greeter(registry)?;
     let host = registry.host_for_guest();
     Node::plan(scratch, &ImageUnderTest::first()?)
         .configure(move |config| {
             let image = format!("{host}/greeter:v1");
-            config.registry(&host).container(COUNTER, &image, &counts())
+            more(config.registry(&host).container(COUNTER, &image, &counts()))
         })
         .boot_until_ready(PATIENCE)
         .await
@@ -167,24 +175,15 @@ async fn have_whole_logs_over_a_rollback(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-/// At two halves of 25 ms for each line, and with a gate of 10 s, the counter writes some 150; a slow machine fewer.
+/// At two halves of 25 ms for each line the counter writes some 300 until its gate gives up; a slow machine fewer.
 const LINES_OF_A_TRIAL: u64 = 40;
 
 async fn with_a_gate_that_stays_shut(
     scratch: &Scratch,
     registry: &Registry,
 ) -> anyhow::Result<Node> {
-    push_greeter(registry)?;
-    let host = registry.host_for_guest();
-    let gate = "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 20s\nprobes:\n  - name: nobody\n    tcp: {address: \"127.0.0.1:1\"}\n";
-    Node::plan(scratch, &ImageUnderTest::first()?)
-        .configure(move |config| {
-            let image = format!("{host}/greeter:v1");
-            let config = config.registry(&host).container(COUNTER, &image, &counts());
-            config.document(gate)
-        })
-        .boot_until_ready(PATIENCE)
-        .await
+    let gate = |config: MachineConfig| config.gate_asks_the_web("20s", "http://127.0.0.1:1/");
+    without_a_disk_and(scratch, registry, gate).await
 }
 
 fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {

@@ -8,7 +8,7 @@ use tonic::Status;
 
 use super::caller_credentials::CallerCredentials;
 use crate::machine::Machine;
-use crate::operation_lock::{Busy, Operation};
+use crate::operation_lock::{Busy, Operation, OperationLock};
 
 /// Timeout for the operation lock: a short operation waits for another short one.
 const MOMENT: Duration = Duration::from_secs(5);
@@ -36,9 +36,7 @@ pub(super) async fn alone<T: Send + 'static>(
 ) -> Result<T, Status> {
     let machine = machine.clone();
     to_its_end(async move {
-        let locked = machine.operations.lock_within(operation, MOMENT).await;
-        let lock = locked.map_err(busy)?;
-        credentials.map_or(Ok(()), |credentials| credentials.check())?;
+        let lock = lock_for(&machine, credentials, operation).await?;
         let done = work.await;
         drop(lock);
         done
@@ -55,9 +53,7 @@ pub(super) async fn giving_way<T: Send + 'static>(
 ) -> Result<T, Status> {
     let machine = machine.clone();
     to_its_end(async move {
-        let locked = machine.operations.lock_within(operation, MOMENT).await;
-        let lock = locked.map_err(busy)?;
-        credentials.map_or(Ok(()), |credentials| credentials.check())?;
+        let lock = lock_for(&machine, credentials, operation).await?;
         let waited = lock.interruptible(work).await;
         waited.unwrap_or_else(|interrupted| {
             let by = interrupted
@@ -69,6 +65,18 @@ pub(super) async fn giving_way<T: Send + 'static>(
         })
     })
     .await
+}
+
+/// Takes the lock, and checks the caller's credentials after the wait for it.
+async fn lock_for(
+    machine: &Machine,
+    credentials: Option<CallerCredentials>,
+    operation: Operation,
+) -> Result<OperationLock, Status> {
+    let locked = machine.operations.lock_within(operation, MOMENT).await;
+    let lock = locked.map_err(busy)?;
+    credentials.map_or(Ok(()), |credentials| credentials.check())?;
+    Ok(lock)
 }
 
 /// Builds the status of a call that is refused because another operation runs.

@@ -254,6 +254,17 @@ fn block_name(node: &Path) -> String {
         .replace('/', "!")
 }
 
+/// Returns the size of a partition in bytes as the kernel has it, if it has it.
+pub(super) fn size_of(sysfs: &Path, node: &Path) -> Option<u64> {
+    let size = sysfs
+        .join("class/block")
+        .join(block_name(node))
+        .join("size");
+    let sectors: u64 = fs::read_to_string(size).ok()?.trim().parse().ok()?;
+    // sysfs counts in units of 512 bytes, whatever the disk's sector size.
+    sectors.checked_mul(512)
+}
+
 /// Waits until the kernel has the partition with its planned size, and its node in /dev.
 fn wait_for_node(
     plan: &DiskPlan,
@@ -261,16 +272,9 @@ fn wait_for_node(
     sysfs: &Path,
 ) -> Result<(), ApplyError> {
     let node = partition_path(plan.disk.as_path(), partition.number);
-    let size = sysfs
-        .join("class/block")
-        .join(block_name(&node))
-        .join("size");
     let deadline = Instant::now() + NODE_DEADLINE;
     loop {
-        let sectors = fs::read_to_string(&size)
-            .ok()
-            .and_then(|text| text.trim().parse::<u64>().ok());
-        if sectors == Some(partition.length / 512) && node.exists() {
+        if size_of(sysfs, &node) == Some(partition.length) && node.exists() {
             return Ok(());
         }
         if Instant::now() > deadline {

@@ -13,7 +13,7 @@ use crate::base::byte_size::human_short;
 use crate::values::DiskSelector;
 
 use super::{
-    apply::{apply, partition_path},
+    apply::{apply, partition_path, size_of},
     contents::TAIL,
     discover::{DevPath, Disk, discover},
     error::{OwnedDiskError, run_blocking},
@@ -246,7 +246,7 @@ impl OwnedDisk {
         let found = volume.bring_up().await?;
         let size = match is_applied {
             true => plan.partition(Label::Ephemeral).map_or(0, |it| it.length),
-            false => size_of(&self.paths.sysfs, &volume.device),
+            false => size_of(&self.paths.sysfs, &volume.device).unwrap_or_default(),
         };
         let grows = matches!(plan.action, Action::Reuse { grow: Some(_), .. });
         if grows
@@ -466,14 +466,6 @@ impl OwnedDisk {
         self.status.send_modify(|status| status.state = None);
         Ok(())
     }
-}
-
-/// Returns the size of a partition in bytes as the kernel has it; 0 if it does not tell.
-fn size_of(sysfs: &Path, partition: &Path) -> u64 {
-    let name = partition.file_name().unwrap_or_default();
-    let sectors = std::fs::read_to_string(sysfs.join("class/block").join(name).join("size"));
-    // Sectors of 512 bytes, whatever the disk has.
-    sectors.map_or(0, |text| text.trim().parse().map_or(0, |it: u64| it * 512))
 }
 
 /// Returns the disk of a partition: its parent in sysfs.

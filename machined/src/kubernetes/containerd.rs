@@ -1,6 +1,6 @@
 //! containerd's configuration, and the machine's registries as containerd reads them (`hosts.toml`, one folder for each registry).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -57,21 +57,25 @@ conf_dir = \"/etc/cni/net.d\"
 /// Returns the files of registries: for each one with a mirror or with TLS settings its folder, and for each one that the machine has images
 /// of (`here`).
 pub(super) fn hosts(registries: &Registries, here: &BTreeSet<String>) -> Vec<NodeFile> {
-    let mut files = Vec::new();
-    for (host, mirror) in &registries.mirrors {
-        files.push(hosts_toml(&host.to_string(), mirror, registries, here));
-    }
-    let has_mirror = |host: &str| registries.mirrors.keys().any(|it| it.to_string() == host);
-    let with_tls = registries.tls.keys().map(ToString::to_string);
-    let others: BTreeSet<String> = with_tls.chain(here.iter().cloned()).collect();
+    let mirrors = registries.mirrors.iter();
+    let mirrors: BTreeMap<String, &Mirror> = mirrors
+        .map(|(host, mirror)| (host.to_string(), mirror))
+        .collect();
+    let with_tls: BTreeSet<String> = registries.tls.keys().map(ToString::to_string).collect();
+    let none = Mirror::default();
     // A folder of its own hides that of all registries.
-    let of_all = registries.mirrors.iter();
-    let of_all = of_all.filter(|(host, _)| host.to_string() == "*");
-    let of_all = of_all.map(|(_, mirror)| mirror).next();
-    let of_all = of_all.cloned().unwrap_or_default();
-    for host in others.iter().filter(|host| !has_mirror(host)) {
-        files.push(hosts_toml(host, &of_all, registries, here));
-    }
+    let of_all = mirrors.get("*").copied().unwrap_or(&none);
+    let named: BTreeSet<&String> = mirrors.keys().chain(&with_tls).chain(here).collect();
+    let folder = |host: &String| {
+        let without = if with_tls.contains(host) {
+            &none
+        } else {
+            of_all
+        };
+        let mirror = mirrors.get(host).copied().unwrap_or(without);
+        hosts_toml(host, mirror, registries, here)
+    };
+    let mut files: Vec<NodeFile> = named.into_iter().map(folder).collect();
     for (host, tls) in &registries.tls {
         let mut part = |name: &str, content: &str| {
             files.push(NodeFile::of_control(

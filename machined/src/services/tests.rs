@@ -393,9 +393,8 @@ fn messages(service: &Service) -> Vec<String> {
     history.map(|entry| entry.message).collect()
 }
 
-#[tokio::test(start_paused = true)]
-async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
-    let services = services();
+/// Starts a service that lives through a change of generations, and one that ends with its generation.
+async fn one_that_lives_and_one_that_ends(services: &Services) -> (Service, Service) {
     let mut workload = Lasting::default();
     let lives = services.add(of_lasting("lives", &workload)).unwrap();
     workload.ends = Some("it mounts the system");
@@ -404,6 +403,13 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
         service.start();
         service.up().await;
     }
+    (lives, ends)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
+    let services = services();
+    let (lives, ends) = one_that_lives_and_one_that_ends(&services).await;
     let fates = services.fates().into_iter();
     let fates: Vec<(String, bool)> = fates
         .map(|(service, fate)| (service.definition().id.clone(), fate.is_ok()))
@@ -435,14 +441,7 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
 #[tokio::test(start_paused = true)]
 async fn one_that_lives_on_is_looked_after_until_the_others_have_ended() {
     let services = services();
-    let mut workload = Lasting::default();
-    let lives = services.add(of_lasting("lives", &workload)).unwrap();
-    workload.ends = Some("it mounts the system");
-    let ends = services.add(of_lasting("ends", &workload)).unwrap();
-    for service in [&lives, &ends] {
-        service.start();
-        service.up().await;
-    }
+    let (lives, ends) = one_that_lives_and_one_that_ends(&services).await;
     let leaving = services.leave_workloads(None);
     tokio::pin!(leaving);
     let in_time = timeout(Duration::from_secs(4), &mut leaving).await;
@@ -457,14 +456,7 @@ async fn one_that_lives_on_is_looked_after_until_the_others_have_ended() {
 #[tokio::test(start_paused = true)]
 async fn one_that_takes_too_long_to_end_does_not_keep_the_others_from_being_left() {
     let services = services();
-    let mut workload = Lasting::default();
-    let lives = services.add(of_lasting("lives", &workload)).unwrap();
-    workload.ends = Some("it mounts the system");
-    let ends = services.add(of_lasting("ends", &workload)).unwrap();
-    for service in [&lives, &ends] {
-        service.start();
-        service.up().await;
-    }
+    let _both = one_that_lives_and_one_that_ends(&services).await;
     let begun = tokio::time::Instant::now();
     services
         .leave_workloads(Some(begun + Duration::from_secs(2)))

@@ -214,16 +214,21 @@ fn a_share_and_a_number_both_hold() {
     assert_eq!(small.round(), "a", "asked again, nothing new");
 }
 
-#[test]
-fn canaries_go_first_and_soak() {
+/// Five at once, after a wave of these machines.
+fn one_wave(select: Select, soak: u64) -> Policy {
     let wave = Wave {
-        select: Select::Label("name=b".to_owned()),
-        soak: Seconds(600),
+        select,
+        soak: Seconds(soak),
     };
-    let policy = Policy {
+    Policy {
         waves: vec![wave],
         ..at_once(5)
-    };
+    }
+}
+
+#[test]
+fn canaries_go_first_and_soak() {
+    let policy = one_wave(Select::Label("name=b".to_owned()), 600);
     let mut fleet = Fleet::new("x x x", policy);
     assert_eq!(fleet.round(), "b");
     assert_eq!(fleet.reason("a"), "waits for b, which is in a wave before");
@@ -242,14 +247,9 @@ fn canaries_go_first_and_soak() {
 
 #[test]
 fn waves_are_approved_one_by_one() {
-    let wave = Wave {
-        select: Select::Count(NonZeroU32::MIN),
-        soak: Seconds(0),
-    };
     let policy = Policy {
-        waves: vec![wave],
         approval: Approval::Waves,
-        ..at_once(5)
+        ..one_wave(Select::Count(NonZeroU32::MIN), 0)
     };
     let mut fleet = Fleet::new("x x", policy);
     assert_eq!(fleet.round(), "");
@@ -265,14 +265,7 @@ fn waves_are_approved_one_by_one() {
 
 #[test]
 fn a_wave_without_a_machine_that_proves_the_version_lets_no_other_begin() {
-    let wave = Wave {
-        select: Select::Label("name=a".to_owned()),
-        soak: Seconds(0),
-    };
-    let policy = Policy {
-        waves: vec![wave],
-        ..at_once(5)
-    };
+    let policy = one_wave(Select::Label("name=a".to_owned()), 0);
     let why = "wave 1 has no machine that proves the version: all are held, or there is none; release one";
     let mut held = Fleet::new("x x", policy.clone());
     held.fact("a").hold = Some("cordoned".to_owned());
@@ -300,14 +293,9 @@ fn a_wave_without_a_machine_that_proves_the_version_lets_no_other_begin() {
 
 #[test]
 fn a_person_approves_a_wave_without_a_proof() {
-    let wave = Wave {
-        select: Select::Count(NonZeroU32::MIN),
-        soak: Seconds(0),
-    };
     let policy = Policy {
-        waves: vec![wave],
         approval: Approval::Waves,
-        ..at_once(5)
+        ..one_wave(Select::Count(NonZeroU32::MIN), 0)
     };
     let mut fleet = Fleet::new("x x", policy);
     fleet.fact("a").hold = Some("cordoned".to_owned());

@@ -139,6 +139,12 @@ fn steady(id: &str, ends_after: Duration) -> Definition {
     }
 }
 
+/// Two images, one after the other behind the same name.
+fn old_and_new(registry: &SignedRegistry) -> (Pushed, Pushed) {
+    let old = registry.push("web:v1", "old");
+    (old, registry.push("web:v1", "new"))
+}
+
 #[tokio::test]
 async fn an_image_that_waits_is_fetched_by_the_index_that_is_signed() {
     let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
@@ -250,10 +256,7 @@ async fn an_image_that_contradicts_its_tag_neither_starts_nor_replaces_the_one_t
 #[tokio::test]
 async fn a_trial_is_watched_during_a_pull_and_after_it_the_config_of_then_counts() {
     let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
-    let (old, new) = (
-        registry.push("web:v1", "old"),
-        registry.push("web:v1", "new"),
-    );
+    let (old, new) = old_and_new(&registry);
     let (old_db, new_db) = (registry.push("db:v1", "old"), registry.push("db:v1", "new"));
     registry.hold_layer(&new_db, true);
     let machine = unbooted(directory.path()).await;
@@ -302,10 +305,7 @@ async fn a_trial_is_watched_during_a_pull_and_after_it_the_config_of_then_counts
 #[tokio::test]
 async fn what_the_settled_config_follows_stays_known_while_another_config_is_tried() {
     let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
-    let (old, new) = (
-        registry.push("web:v1", "old"),
-        registry.push("web:v1", "new"),
-    );
+    let (old, new) = old_and_new(&registry);
     let machine = unbooted(directory.path()).await;
     let (settled, tried) = (
         config(&registry, &[container("web", "")]),
@@ -356,10 +356,7 @@ fn late_trial(of: &Pushed) -> Trial {
 #[tokio::test]
 async fn a_container_that_its_operator_stopped_stays_down_and_its_trial_waits() {
     let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
-    let (old, new) = (
-        registry.push("web:v1", "old"),
-        registry.push("web:v1", "new"),
-    );
+    let (old, new) = old_and_new(&registry);
     let machine = unbooted(directory.path()).await;
     let config = config(&registry, &[container("web", "")]);
     machine.set_config(config.clone());
@@ -429,10 +426,7 @@ async fn a_container_that_is_stopped_while_its_new_image_starts_stays_down() {
 #[tokio::test]
 async fn a_trial_counts_from_the_start_of_its_image() {
     let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
-    let (old, new) = (
-        registry.push("web:v1", "old"),
-        registry.push("web:v1", "new"),
-    );
+    let (old, new) = old_and_new(&registry);
     let machine = unbooted(directory.path()).await;
     machine.set_config(config(&registry, &[container("web", "")]));
     machine.enter(MachineStage::Running);

@@ -41,8 +41,8 @@ impl PodsRegistry {
     ) -> anyhow::Result<BTreeSet<String>> {
         let images = usual(machine);
         let wanted: BTreeSet<Digest> = images.iter().map(|(_, image)| image.digest()).collect();
-        let runs = self.server.as_ref().is_some_and(|it| !it.is_finished());
-        if wanted == self.served && (runs || wanted.is_empty()) {
+        let has_ended = self.server.as_ref().is_some_and(JoinHandle::is_finished);
+        if wanted == self.served && !has_ended {
             return Ok(self.registries.clone());
         }
         self.end().await?;
