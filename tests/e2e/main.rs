@@ -96,9 +96,30 @@ use instar_tests::Test;
 /// Timeout for any action of a node, on a host that runs others too: an upgrade takes some 15 s, a boot 10.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whether all tests run: `make test-all`, as CI does. `make test` is quick, for use between two changes.
-fn is_long_run() -> bool {
-    std::env::var_os("INSTAR_ALL").is_some()
+/// Part `of` of `parts` of the long areas, counted from 1: `INSTAR_PART=2/8`. The parts of one number of parts together
+/// have each area once.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    of: usize,
+    parts: usize,
+}
+
+impl Part {
+    fn parse(text: &str) -> Option<Self> {
+        let (of, parts) = text.split_once('/')?;
+        let part = Self {
+            of: of.parse().ok()?,
+            parts: parts.parse().ok()?,
+        };
+        (1..=part.parts).contains(&part.of).then_some(part)
+    }
+
+    fn areas(self) -> impl Iterator<Item = Area> {
+        OF_LONG_RUNS
+            .into_iter()
+            .skip(self.of - 1)
+            .step_by(self.parts)
+    }
 }
 
 /// Whether the command line names tests; it may name any.
@@ -109,11 +130,20 @@ fn is_one_named() -> bool {
 }
 
 fn main() -> ExitCode {
-    let mut areas = Vec::new();
-    if is_long_run() || is_one_named() {
-        areas.extend(OF_LONG_RUNS);
-    }
-    areas.extend(OF_EVERY_RUN);
+    let of_all_areas = || OF_LONG_RUNS.into_iter().chain(OF_EVERY_RUN);
+    let areas: Vec<Area> = match std::env::var("INSTAR_PART") {
+        Ok(text) => match Part::parse(&text) {
+            Some(part) => part.areas().collect(),
+            None => {
+                eprintln!("INSTAR_PART={text} is no part: 2/8 is the second of eight");
+                return ExitCode::FAILURE;
+            }
+        },
+        Err(_) if std::env::var_os("INSTAR_ALL").is_some() || is_one_named() => {
+            of_all_areas().collect()
+        }
+        Err(_) => OF_EVERY_RUN.to_vec(),
+    };
     instar_tests::run(areas.into_iter().flat_map(|area| area()).collect())
 }
 
