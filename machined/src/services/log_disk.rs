@@ -55,10 +55,14 @@ pub struct LogDisk {
 /// A log's files while the disk is available. The lock's holder may be on a thread that waits for the disk, so the lock is awaited.
 type SharedFiles = Arc<tokio::sync::Mutex<Option<LogFiles>>>;
 
+/// Position in the ring of the first line that the disk refuses; None while it takes all lines.
+type Refused = Arc<Mutex<Option<u64>>>;
+
 /// A log that is copied to the disk.
 pub(super) struct Followed {
     name: String,
     files: SharedFiles,
+    refused: Refused,
     /// Becomes true when the copy is to end; without its sender it ends, too.
     over: watch::Sender<bool>,
     copier: JoinHandle<()>,
@@ -100,10 +104,11 @@ impl LogDisk {
     /// Copies this log from now on, whenever the disk is available, until it is forgotten. `name`: the service's.
     pub fn follow(&self, name: &str, ring: &LogRing) {
         let (over, told_over) = watch::channel(false);
-        let files = SharedFiles::default();
+        let (files, refused) = (SharedFiles::default(), Refused::default());
         let copier = Copier {
             name: name.to_owned(),
             files: files.clone(),
+            refused: refused.clone(),
             parked: None,
             reader: ring.read(Tail::All),
             directory: self.directory.subscribe(),
@@ -115,6 +120,7 @@ impl LogDisk {
         let followed = Followed {
             name: name.to_owned(),
             files,
+            refused,
             over,
             copier: crate::base::task::spawn(copier.live()),
         };
@@ -149,6 +155,11 @@ impl LogDisk {
     /// Whether logs are written to the disk.
     pub(super) fn is_there(&self) -> bool {
         self.directory.borrow().is_some()
+    }
+
+    /// Returns the position in its ring of the first line of a log that the disk refuses, as a full one does.
+    pub(super) fn refused_from(&self, name: &str) -> Option<u64> {
+        self.lock().get(name).and_then(|log| *log.refused.locked())
     }
 
     /// Returns the lines of a log on the disk that are older than those in memory; None if there are none.
@@ -194,6 +205,7 @@ struct Copier {
     name: String,
     /// Set while the disk is available.
     files: SharedFiles,
+    refused: Refused,
     /// Set while the disk is no longer available.
     parked: Option<LogFiles>,
     reader: Reader,
@@ -267,8 +279,8 @@ impl Copier {
 
     /// Writes until the disk is about to be unmounted, or the log is over; returns whether it is over.
     async fn write(&mut self, writing: &Arc<Writing>) -> bool {
-        let mut refused = false;
         loop {
+            let begins = self.reader.position();
             let first = match self.reader.next_kept() {
                 Some(line) => line,
                 None => tokio::select! {
@@ -297,8 +309,8 @@ impl Copier {
             let batch = Arc::new(batch);
             while let Err(error) = self.append(batch.clone(), writing.clone()).await {
                 // Logged once: this line has to go to the disk as well.
-                if !refused {
-                    refused = true;
+                let known = self.refused.locked().replace(begins);
+                if known.is_none() {
                     tracing::warn!(
                         "the log of {} is kept in memory alone for now: {error}",
                         self.name
@@ -312,7 +324,7 @@ impl Copier {
                 self.note_gap().await;
                 return is_over;
             }
-            if std::mem::take(&mut refused) {
+            if self.refused.locked().take().is_some() {
                 tracing::info!("the log of {} is on disk again", self.name);
             }
         }
@@ -475,8 +487,17 @@ mod tests {
         ring.write(b"one\n");
         tokio::time::sleep(3 * disk.retry).await;
         ring.write(b"two\n");
+        let refused = disk.refused_from("web").unwrap();
+        assert_eq!(ring.contents_from(refused), b"one\ntwo\n");
         std::fs::remove_dir(&file).unwrap();
         until_written(&file, "one\ntwo\n").await;
+        let taken = async {
+            while disk.refused_from("web").is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let taken = tokio::time::timeout(Duration::from_secs(10), taken).await;
+        assert_eq!(taken, Ok(()));
     }
 
     /// A disk that answers no more, and one that refuses.

@@ -131,8 +131,21 @@ impl LogRing {
 
     /// Returns all kept lines and the line that has not ended yet: another ring to which this is written continues from here.
     pub fn contents(&self) -> Vec<u8> {
+        self.contents_from(0)
+    }
+
+    /// Returns the kept lines from this position on, and the line that has not ended yet.
+    pub fn contents_from(&self, position: u64) -> Vec<u8> {
         let lines = self.lock();
-        let mut contents = lines.kept.iter().flatten().copied().collect::<Vec<u8>>();
+        let known = position.saturating_sub(lines.first);
+        let known = usize::try_from(known).unwrap_or(usize::MAX);
+        let mut contents = lines
+            .kept
+            .iter()
+            .skip(known)
+            .flatten()
+            .copied()
+            .collect::<Vec<u8>>();
         contents.extend_from_slice(&lines.partial);
         contents
     }
@@ -217,6 +230,11 @@ impl Reader {
     /// Returns the request for lines before this reader's first line that are not in memory; None if it wants none of them.
     pub fn older(&self) -> Option<Older> {
         self.older
+    }
+
+    /// Returns the position of the next line, for [`contents_from`](LogRing::contents_from).
+    pub fn position(&self) -> u64 {
+        self.next
     }
 
     /// Whether lines were dropped before they were read.

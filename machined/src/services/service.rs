@@ -502,11 +502,13 @@ impl Actor {
         }
     }
 
-    /// Leaves the part of the log that is stored nowhere else: every line, if no disk holds the log.
+    /// Leaves the part of the log that is stored nowhere else: every line, if no disk holds the log, or those that a full disk refuses.
     fn leave_log(&self) {
-        let log = match self.surroundings.logs.is_there() {
-            true => self.service.log.unfinished(),
-            false => self.service.log.contents(),
+        let (disk, log) = (&self.surroundings.logs, &self.service.log);
+        let log = match disk.refused_from(&self.service.definition.id) {
+            _ if !disk.is_there() => log.contents(),
+            Some(refused) => log.contents_from(refused),
+            None => log.unfinished(),
         };
         if let Err(error) = self.service.definition.workload.leave_log(&log) {
             tracing::warn!(
