@@ -23,6 +23,8 @@ pub(crate) const ASK: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
+    /// The client for evictions: it takes the first answer for an answer.
+    pub(crate) evictions: Client,
     pub(crate) nodes: Store<NodeObject>,
     pub(crate) pools: Store<Pool>,
     pub(crate) upgrades: Store<NodeUpgrade>,

@@ -14,6 +14,7 @@
 //! - `pool`: one pool: commands of people, rounds of the driver, what is shown
 //! - `machines`: the nodes of one rollout as the driver sees and asks them
 //! - `upgrade`: one node's upgrade: cordon, drain, and the calls of its API
+//! - `drain`: the pods of one node leave, within the time of the policy
 //! - `cluster`: the cluster as all of them see it: the client, the stores of watched objects
 //! - `record_store`: the record of a rollout in the status of its pool
 //! - `events`: what `kubectl describe` tells of nodes and pools
@@ -38,6 +39,7 @@ pub mod api;
 mod channels;
 mod cluster;
 pub mod cluster_api;
+mod drain;
 mod events;
 mod eviction;
 mod failure;

@@ -14,8 +14,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::cluster::{ASK, Cluster};
+use crate::drain::Drain;
 use crate::node::NodeView;
-use crate::upgrade::{Drain, Order};
+use crate::upgrade::Order;
 
 /// The pause before a node that was not ready is asked again; it doubles up to the last one.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);

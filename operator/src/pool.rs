@@ -21,6 +21,7 @@ use crate::api::{
     COMMAND, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
 };
 use crate::cluster::{ASK, Cluster};
+use crate::drain::Drain;
 use crate::events;
 use crate::failure::{Error, code};
 use crate::machines::PoolNodes;
@@ -30,7 +31,7 @@ use crate::record_store::{Kept, RecordStore, record};
 use crate::rollouts::{self, Next, Wishes};
 use crate::shown::{self, Invalid};
 use crate::step;
-use crate::upgrade::{Drain, uncordon};
+use crate::upgrade::uncordon;
 
 /// The pause between two rounds of a rollout that is under way, for what comes with time alone: windows, soaks, patience.
 const TICK: Duration = Duration::from_secs(5);

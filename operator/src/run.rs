@@ -133,6 +133,7 @@ async fn watch(
     shown: serve::Shown,
 ) -> Result<(), Error> {
     let watches = way::client(None).await?;
+    let evictions = way::client_without_retries().await?;
     let (nodes, node_writer) = reflector::store();
     let (pools, pool_writer) = reflector::store();
     let (upgrades, upgrade_writer) = reflector::store();
@@ -154,6 +155,7 @@ async fn watch(
     let keepers = Keepers {
         cluster: Cluster {
             client,
+            evictions,
             nodes,
             pools,
             upgrades,

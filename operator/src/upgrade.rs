@@ -6,9 +6,8 @@
 //!
 //! All steps may be taken again by the next driver. The cordon is taken back by the keeper of the pool, once the node has ended in the record.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::StreamExt;
 use instar_api::definitions::instar::ImagePinSpec;
 use instar_api::instar::PrepareUpgradeRequest;
 use instar_api::instar::UpgradePlanResponse;
@@ -17,45 +16,23 @@ use instar_api::machine::UpgradeRequest;
 use instar_client::{Failure, FailureKind, Node, Progress, Update, resources, upgrade};
 use instar_rollout::{Action, Release, Report};
 use instar_rollout_driver::{pinned, plan, report};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
-use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::api::CORDONED_BY;
 use crate::cluster::{ASK, Cluster};
-use crate::eviction;
+use crate::drain::{Drain, Draining};
 use crate::failure::{Error, code};
 use crate::node::NodeView;
 
 /// The container of a node in which all pods are.
 const KUBERNETES: &str = "kubernetes";
-/// The pause before an eviction that a disruption budget forbids is tried again.
-const EVICT_AGAIN: Duration = Duration::from_secs(5);
 /// The pause between two looks at how far images are.
 const FETCHES: Duration = Duration::from_secs(2);
 /// Changes of a node's object by others before a cordon is given up.
 const CONFLICTS: usize = 10;
-
-/// How the pods of a node leave.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Drain {
-    /// How long they have.
-    pub(crate) timeout: Duration,
-    /// Whether those that are left are deleted then.
-    pub(crate) force: bool,
-}
-
-impl Default for Drain {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(600),
-            force: false,
-        }
-    }
-}
 
 /// One action on one node.
 pub(crate) struct Order {
@@ -112,17 +89,25 @@ impl Order {
         let node = self.cluster.connect(&view).await?;
         match self.action {
             Action::Prepare(_) => prepare(&node, &image).await,
-            Action::Switch(_) | Action::Return(_) => self.change(&view, &node, image).await,
+            Action::Switch(_) | Action::Return(_) => self.change(&node, image).await,
         }
     }
 
-    async fn change(&self, view: &NodeView, node: &Node, image: String) -> Result<(), Failure> {
+    async fn change(&self, node: &Node, image: String) -> Result<(), Failure> {
         let plan = timeout(ASK, plan(node, &image)).await;
         let plan = plan.map_err(|_| unreachable("it does not answer"))??;
         self.cordon().await?;
         if let Some(why) = plan.as_ref().and_then(ends_pods) {
             self.log(&format!("its pods have to leave: {why}"));
-            self.empty(view).await?;
+            let draining = Draining {
+                client: &self.cluster.client,
+                evictions: &self.cluster.evictions,
+                namespace: &self.cluster.namespace,
+                node: &self.node,
+                drain: self.drain,
+                log: &|text| self.log(text),
+            };
+            draining.empty().await?;
         }
         if !self.cluster.lease.is_held() {
             return Err(unreachable("another process has the lease"));
@@ -171,124 +156,6 @@ impl Order {
             }
         }
         Err(unreachable("others change its object all the time"))
-    }
-
-    /// Evicts the pods, as their disruption budgets allow, and waits until they are gone.
-    async fn empty(&self, view: &NodeView) -> Result<(), Failure> {
-        let pods: Api<Pod> = Api::all(self.cluster.client.clone());
-        let until = Instant::now() + self.drain.timeout;
-        let on_this_node =
-            watcher::Config::default().fields(&format!("spec.nodeName={}", view.name));
-        let mut watch = std::pin::pin!(watcher(pods, on_this_node));
-        let mut refused = self.evict_all().await?;
-        loop {
-            let left = self.left().await?;
-            if left.is_empty() {
-                return Ok(());
-            }
-            if Instant::now() >= until {
-                return self.after_the_timeout(&left, refused).await;
-            }
-            // Until a pod changes, or those that were refused may be asked again.
-            let _ = timeout(EVICT_AGAIN, async {
-                while let Some(event) = watch.next().await {
-                    if matches!(
-                        event,
-                        Ok(watcher::Event::Delete(_) | watcher::Event::Apply(_))
-                    ) {
-                        break;
-                    }
-                }
-            })
-            .await;
-            refused = self.evict_all().await?;
-        }
-    }
-
-    async fn after_the_timeout(
-        &self,
-        left: &[Pod],
-        refused: Option<String>,
-    ) -> Result<(), Failure> {
-        let names: Vec<String> = left.iter().map(eviction::name).collect();
-        if !self.drain.force {
-            let why = refused.unwrap_or_else(|| "they do not end".to_owned());
-            let seconds = self.drain.timeout.as_secs();
-            return Err(Failure::new(
-                FailureKind::Refused,
-                format!(
-                    "pods did not leave within {seconds} s: {}: {why}",
-                    names.join(", ")
-                ),
-            ));
-        }
-        self.log(&format!(
-            "deletes pods that were left: {}",
-            names.join(", ")
-        ));
-        for pod in left {
-            let deleted = self
-                .pods_of(pod)
-                .delete(&pod.name_any(), &DeleteParams::default())
-                .await;
-            if let Err(error) = deleted
-                && code(&error) != Some(404)
-            {
-                return Err(Error::calling("a pod cannot be deleted")(error).into());
-            }
-        }
-        let until = Instant::now() + self.drain.timeout;
-        while !self.left().await?.is_empty() && Instant::now() < until {
-            sleep(FETCHES).await;
-        }
-        Ok(())
-    }
-
-    fn pods_of(&self, pod: &Pod) -> Api<Pod> {
-        let namespace = pod.namespace().unwrap_or_else(|| "default".to_owned());
-        Api::namespaced(self.cluster.client.clone(), &namespace)
-    }
-
-    /// The pods that still have to leave.
-    async fn left(&self) -> Result<Vec<Pod>, Failure> {
-        let pods: Api<Pod> = Api::all(self.cluster.client.clone());
-        let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
-        let listed = pods.list(&here).await;
-        let listed = listed.map_err(Error::calling("pods cannot be listed"))?;
-        Ok(listed
-            .items
-            .into_iter()
-            .filter(|pod| eviction::has_to_go(pod, &self.cluster.namespace))
-            .collect())
-    }
-
-    /// Asks for the eviction of all pods that have to leave. Returns why one was refused; whatever the reason, it is asked again until the timeout.
-    async fn evict_all(&self) -> Result<Option<String>, Failure> {
-        let mut refused = None;
-        for pod in self.left().await? {
-            if pod.metadata.deletion_timestamp.is_some() {
-                continue;
-            }
-            let evicted = self
-                .pods_of(&pod)
-                .evict(&pod.name_any(), &EvictParams::default())
-                .await;
-            match evicted {
-                Ok(_) => self.log(&format!("evicted {}", eviction::name(&pod))),
-                Err(error) if code(&error) == Some(404) => {}
-                // A budget forbids it.
-                Err(kube::Error::Api(status)) if status.code == 429 => {
-                    refused = Some(status.message.clone());
-                }
-                // It would begin the drain anew, with all of its time.
-                Err(error) => {
-                    let why = format!("{} cannot be evicted: {error}", eviction::name(&pod));
-                    self.log(&why);
-                    refused = Some(why);
-                }
-            }
-        }
-        Ok(refused)
     }
 
     fn log(&self, text: &str) {

@@ -22,6 +22,9 @@
 //! because there is a time in which a request is sent and nothing can be seen of it yet: a driver that starts in that time begins with one
 //! machine too many. For the same reason a failure is part of the record: the next driver must not try the version on the next machine.
 //!
+//! Drivers can write their rounds down as a trace ([`TracedRound`]). [`replay()`] puts a trace of a real run through the same functions, and checks the
+//! same promises ([`broken()`]) as the model.
+//!
 //! The crate does no I/O and asks no clock: the driver brings facts and the time, so that tests and the model (`tests/model.rs`, which
 //! explores every crash, take-over and failure within its bounds) run the same functions as the programs. The clocks of the machines play no
 //! part: their histories are compared by number.
@@ -32,22 +35,28 @@ mod action;
 mod command;
 mod decide;
 mod entry;
+mod hours;
 mod limits;
 mod machine;
 mod policy;
 mod progress;
+mod promises;
 mod reason;
 mod record;
 mod seconds;
+mod trace;
 mod watched;
 
 pub use action::Action;
 pub use command::{Command, Refused};
 pub use decide::{Decision, decide};
 pub use entry::{Entry, Member, Step};
+pub use hours::{Hours, NotHours};
 pub use machine::{Condition, Fact, Facts, MachineName, NotedFailure, Release};
 pub use policy::{Approval, OnFailure, Percent, Policy, PoolOrder, Rate, Select, Wave};
 pub use progress::Report;
+pub use promises::broken;
 pub use reason::Reason;
 pub use record::{BadRollout, Phase, Record};
 pub use seconds::{Moment, NotSeconds, Seconds};
+pub use trace::{NotReplayed, Replayed, TracedRound, replay};

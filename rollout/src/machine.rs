@@ -1,4 +1,4 @@
-//! What is seen of a machine now. Facts are asked for anew in every round, and never kept.
+//! What is seen of a machine now. Facts are asked for anew in every round, and never kept, except in a trace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,7 +60,8 @@ impl fmt::Display for Release {
 }
 
 /// The condition of a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "is", content = "why", rename_all = "camelCase")]
 pub enum Condition {
     /// It runs, and has proved itself.
     Ready,
@@ -73,7 +74,7 @@ pub enum Condition {
 }
 
 /// The newest failure in a machine's own history.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NotedFailure {
     /// Its number in the history.
     pub number: u64,
@@ -82,7 +83,7 @@ pub struct NotedFailure {
 }
 
 /// What is seen of a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fact {
     /// Its condition.
     pub condition: Condition,

@@ -5,10 +5,10 @@
 
 use std::num::NonZeroU32;
 
-use instar_values::Window;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::Entry;
+use crate::hours::Hours;
 use crate::machine::MachineName;
 use crate::seconds::Seconds;
 
@@ -27,7 +27,7 @@ pub struct Policy {
     /// Machines that go before the others. Who is left is the last wave.
     pub waves: Vec<Wave>,
     /// Hours in which a machine may begin; at any time if there are none.
-    pub windows: Vec<Window>,
+    pub windows: Vec<Hours>,
     /// Pools that begin only when others are done.
     pub order: Vec<PoolOrder>,
     /// Whether every machine must have the image before the first one begins.
@@ -224,7 +224,7 @@ mod tests {
     fn a_policy_is_read_from_its_document() {
         let text = r#"{"pools": ["kitchen"], "atOnce": 2, "share": 25, "rate": {"machines": 2, "per": "1h"},
             "waves": [{"select": {"label": "canary=yes"}, "soak": "10m"}, {"select": {"count": 3}}],
-            "windows": ["Sat,Sun 02:00-05:00 +01:00"], "order": [{"pool": "kitchen", "after": ["lab"]}],
+            "windows": ["Sat,Sun 02:00-05:00 +01:00", "02:00-03:00 Europe/Berlin"], "order": [{"pool": "kitchen", "after": ["lab"]}],
             "prepareFirst": true, "approval": "waves", "maxFailures": 2, "onFailure": "rollback", "patience": "20m"}"#;
         let policy: Policy = serde_json::from_str(text).unwrap();
         assert_eq!(policy.waves[0].soak, Seconds(600));

@@ -1,7 +1,9 @@
 //! How a record goes on: by facts, by actions that a driver takes, and by what came of them.
 
+use std::collections::BTreeSet;
+
 use crate::action::Action;
-use crate::decide::decide;
+use crate::decide::{Decision, decide};
 use crate::entry::{Entry, Step, hold, observed};
 use crate::machine::{Fact, Facts, MachineName};
 use crate::policy::OnFailure;
@@ -18,6 +20,17 @@ pub enum Report {
 }
 
 impl Record {
+    /// One round: takes the facts in, decides, and notes the actions that are about to be taken. `asked`: machines that this driver is asking
+    /// already.
+    pub fn go_on(&mut self, facts: &Facts, asked: &BTreeSet<MachineName>, now: Moment) -> Decision {
+        self.observe(facts, now);
+        let decision = decide(self, facts, now).without(asked);
+        for action in &decision.actions {
+            self.intend(action, facts, now);
+        }
+        decision
+    }
+
     /// Takes the facts in: machines that have come to an end, the end of the rollout, a halt. Returns whether anything changed.
     pub fn observe(&mut self, facts: &Facts, now: Moment) -> bool {
         let before = self.clone();
@@ -52,14 +65,8 @@ impl Record {
 
     /// Stops at too many failures.
     fn count_failures(&mut self) {
-        let most = self
-            .policies
-            .iter()
-            .map(|policy| policy.max_failures.get())
-            .min();
-        let most = most.unwrap_or(1) as usize;
         let failures = self.failures();
-        if self.phase != Phase::Rolling || failures < self.forgiven + most {
+        if self.phase != Phase::Rolling || failures < self.forgiven + self.most_failures() {
             return;
         }
         let failed = self

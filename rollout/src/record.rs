@@ -269,6 +269,14 @@ impl Record {
         self.machines.values().filter(failed).count()
     }
 
+    /// The number of failures at which the rollout stops: the smallest one of all policies.
+    pub(crate) fn most_failures(&self) -> usize {
+        let all = self.policies.iter();
+        all.map(|policy| policy.max_failures.get() as usize)
+            .min()
+            .unwrap_or(1)
+    }
+
     /// The time that a machine has for one action: the shortest one of the policies of its pool.
     pub fn patience_of(&self, name: &MachineName) -> Seconds {
         let entry = self.machines.get(name);

@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use instar_rollout::{
     Action, Command, Condition, Fact, Facts, MachineName, Member, Moment, NotedFailure, OnFailure,
-    Phase, Policy, Reason, Record, Release, Report, Seconds, Select, Step, Wave, decide,
+    Phase, Policy, Reason, Record, Release, Report, Seconds, Select, Step, Wave, broken, decide,
 };
 use stateright::{Checker, Model, Property};
 
@@ -174,11 +174,7 @@ impl State {
     fn computed(&self, driver: usize) -> Option<(Record, Vec<Action>)> {
         let facts = self.facts();
         let mut record = self.record.clone();
-        record.observe(&facts, self.now());
-        let decision = decide(&record, &facts, self.now()).without(&self.drivers[driver].asked);
-        for action in &decision.actions {
-            record.intend(action, &facts, self.now());
-        }
+        let decision = record.go_on(&facts, &self.drivers[driver].asked, self.now());
         let is_idle = record == self.record && decision.actions.is_empty();
         (!is_idle).then_some((record, decision.actions))
     }
@@ -190,29 +186,9 @@ impl State {
 
     /// Checks a round against the facts that it was computed from.
     fn check_promises(&mut self, after: &Record, actions: &[Action]) {
-        let switches = |action: &Action| matches!(action, Action::Switch(_));
-        let is_stopped = after.phase != Phase::Rolling || after.paused.is_some();
-        if is_stopped && actions.iter().any(switches) {
-            self.broken = Some("a machine is asked to upgrade after the stop");
-        }
-        for (name, entry) in &after.machines {
-            let before = &self.record.machines[name];
-            let begins = entry.step.is_under_way() && !before.step.is_under_way();
-            let is_new = matches!(entry.step, Step::Switching { .. });
-            let is_held = before.hold.is_some() || self.machines[name].cordon;
-            if begins && is_held {
-                self.broken = Some("a machine that a person holds is touched");
-            }
-            if before.hold != entry.hold {
-                self.broken = Some("a person's hold is taken back");
-            }
-            if begins && is_new && after.phase != Phase::Rolling {
-                self.broken = Some("a machine begins after the stop");
-            }
-            if begins && is_new && after.failures() > after.forgiven {
-                self.broken = Some("a version that failed is tried on the next machine");
-            }
-        }
+        self.broken = self
+            .broken
+            .or_else(|| broken(&self.record, after, &self.facts(), actions));
     }
 
     fn send(&mut self, driver: usize, action: &Action) {

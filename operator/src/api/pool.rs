@@ -81,7 +81,7 @@ pub struct Policy {
     /// Nodes that go before the others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<Wave>,
-    /// Hours and days in which a node may begin, as in `Sat,Sun 02:00-05:00 +01:00`; at any time if there are none.
+    /// Hours and days in which a node may begin, as in `Sat,Sun 02:00-05:00 +01:00` or `02:00-05:00 Europe/Berlin`; at any time if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<String>,
     /// Whether all nodes must have the image before the first one begins.

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use instar_client::Failure;
 use instar_rollout::{
-    Action, Decision, Facts, MachineName, Moment, Record, Report, Seconds, decide,
+    Action, Decision, Facts, MachineName, Moment, Record, Report, Seconds, TracedRound,
 };
 use tokio::task::JoinSet;
 
@@ -60,6 +60,8 @@ pub struct Round {
     pub record: Record,
     /// What was seen.
     pub facts: Facts,
+    /// The round as a trace has it.
+    pub traced: TracedRound,
 }
 
 /// An action that has ended, and what there is to report of it.
@@ -106,19 +108,24 @@ impl<S: Store, M: Machines> Driver<S, M> {
         let facts = self.machines.look(&record, &busy).await;
         let asked = self.asked.clone();
         let changed = self.change(|record, now| {
-            record.observe(&facts, now);
-            let decision = decide(record, &facts, now).without(&asked);
-            for action in &decision.actions {
-                record.intend(action, &facts, now);
-            }
-            decision
+            let before = record.clone();
+            let decision = record.go_on(&facts, &asked, now);
+            (decision, before, now)
         });
-        let (decision, record) = changed.await?;
+        let ((decision, before, now), record) = changed.await?;
+        let traced = TracedRound {
+            now,
+            before,
+            facts: facts.clone(),
+            asked: self.asked.clone(),
+            actions: decision.actions.clone(),
+        };
         self.act(&decision, &record);
         Ok(Round {
             decision,
             record,
             facts,
+            traced,
         })
     }
 

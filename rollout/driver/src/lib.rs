@@ -10,6 +10,7 @@
 //! - [`Driver`]: the loop, the same for every program that rolls a version out.
 //! - [`Store`]: where the record is: a file with a lock (`instarctl fleet`), an object of a cluster with a lease (the operator).
 //! - [`Machines`]: how machines are looked at and asked.
+//! - [`TraceFile`]: the rounds of a run as lines of JSON, for `instar_rollout::replay`.
 //! - [`fact()`], [`plan()`], [`target()`], [`pinned()`], [`report()`]: what both programs make of the answers of an Instar node.
 //!
 //! # The key decision: a driver is a loop over two traits
@@ -22,6 +23,8 @@
 
 mod answers;
 mod driver;
+mod trace_file;
 
 pub use answers::{busy, fact, pinned, plan, report, target};
 pub use driver::{Driver, Ended, Machines, Round, Store, Task, now};
+pub use trace_file::{TraceFile, replay_file};
