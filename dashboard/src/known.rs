@@ -1,12 +1,13 @@
 //! The state of one node as it is known, and its changes by updates.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use instar_api::common::NetIpPrefix;
 use instar_api::definitions::block::{DiskSpec, SystemDiskSpec};
-use instar_api::definitions::instar::BundleSpec;
+use instar_api::definitions::instar::{BundleSpec, ConditionSpec};
 use instar_api::definitions::network::{HostnameStatusSpec, NodeAddressSpec};
 use instar_api::definitions::runtime::{
     BootIdSpec, DiagnosticSpec, MachineStatusSpec, SecurityStateSpec, VersionSpec,
@@ -75,6 +76,8 @@ pub enum Watched {
     SystemDisk(BTreeMap<String, SystemDiskSpec>),
     /// Problems that keep it from being ready.
     Diagnostics(BTreeMap<String, DiagnosticSpec>),
+    /// Conditions: whatever may be wrong with it.
+    Conditions(BTreeMap<String, ConditionSpec>),
     /// Bundles of images, on sticks and uploaded.
     Bundles(BTreeMap<String, BundleSpec>),
 }
@@ -108,6 +111,8 @@ pub(crate) struct Node {
     pub(crate) disks: BTreeMap<String, DiskSpec>,
     pub(crate) system_disk: Option<String>,
     pub(crate) diagnostics: Vec<String>,
+    /// The conditions that are true, the newest first.
+    pub(crate) conditions: Vec<ConditionSpec>,
     /// What the node says about sticks and bundles: the sentences of each.
     pub(crate) bundles: Vec<Vec<String>>,
     pub(crate) services: Vec<wire::ServiceInfo>,
@@ -299,6 +304,11 @@ impl Node {
             }
             Watched::Diagnostics(all) => {
                 self.diagnostics = all.into_values().map(|told| told.message).collect();
+            }
+            Watched::Conditions(all) => {
+                self.conditions = all.into_values().filter(|it| it.status).collect();
+                let since = |it: &ConditionSpec| it.since.map(|since| (since.seconds, since.nanos));
+                self.conditions.sort_by_key(|it| Reverse(since(it)));
             }
             Watched::Bundles(all) => {
                 self.bundles = all.into_values().map(|bundle| bundle.sentences).collect();

@@ -36,6 +36,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, node: &Node, teller: &Teller) {
         "runtime" "Disks.block.talos.dev" => Watched::Disks;
         "runtime" "SystemDisks.block.talos.dev" => Watched::SystemDisk;
         "runtime" "Diagnostics.runtime.talos.dev" => Watched::Diagnostics;
+        "runtime" "Conditions.instar.dev" => Watched::Conditions;
         "runtime" "Bundles.instar.dev" => Watched::Bundles;
     }
 }

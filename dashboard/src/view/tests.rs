@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use instar_api::common::NetIpPrefix;
 use instar_api::definitions::block::{DiskSpec, SystemDiskSpec};
-use instar_api::definitions::instar::BundleSpec;
+use instar_api::definitions::instar::{BundleSpec, ConditionSpec};
 use instar_api::definitions::network::{HostnameStatusSpec, NodeAddressSpec};
 use instar_api::definitions::runtime::{
     BootIdSpec, MachineStage, MachineStatusSpec, MachineStatusStatus, SecurityStateSpec,
@@ -377,4 +377,20 @@ fn a_frame_like_the_last_one_costs_nothing() {
         .draw(|frame| draw(frame, &mut screen, PLAIN))
         .unwrap();
     assert!(first.diff(terminal.backend().buffer()).is_empty());
+}
+
+#[test]
+fn the_summary_says_in_words_what_is_wrong() {
+    let mut screen = screen();
+    let condition = ConditionSpec {
+        r#type: "UpgradeFailed".into(),
+        status: true,
+        message: "v0.3.0 was given up: the moon is full".into(),
+        ..ConditionSpec::default()
+    };
+    let watched = Watched::Conditions(one("UpgradeFailed", condition));
+    screen.apply(0, Duration::from_secs(41), Update::Watched(watched));
+    let drawn = drawn(&mut screen, 140, 40, PLAIN);
+    let line = "Wrong       UpgradeFailed: v0.3.0 was given up";
+    assert!(drawn.contains(line), "{drawn}");
 }
