@@ -1,5 +1,5 @@
 //! A disk that fails while it is written to: an upgrade reports the failure, the running version goes on, boots again,
-//! and can be upgraded later. The same for pulls of images (`store`).
+//! and can be upgraded later. The same for images that come and go by pulls, bundles and pins (`store`).
 
 mod failing_disk;
 mod store;
@@ -19,8 +19,11 @@ use serde_json::json;
 use crate::PATIENCE;
 use failing_disk::{Defect, FailingDisk, GIVEN_UP, failures, which_writes, writes};
 use store::{
-    a_torn_write_of_a_pull_leaves_whole_images,
+    a_torn_write_of_a_pin_and_a_collection_leaves_whole_images,
+    a_torn_write_of_a_pull_leaves_whole_images, a_torn_write_of_an_import_leaves_whole_images,
+    an_io_error_at_any_write_of_a_pin_and_a_collection_leaves_whole_images,
     an_io_error_at_any_write_of_a_pull_leaves_whole_images,
+    an_io_error_at_any_write_of_an_import_leaves_whole_images,
 };
 
 /// Room for both versions, and for an installer's image in /var.
@@ -35,6 +38,10 @@ pub(crate) fn tests() -> Vec<Test> {
         an_io_error_under_a_container_that_lives_on_leaves_a_version_that_boots,
         an_io_error_at_any_write_of_a_pull_leaves_whole_images,
         a_torn_write_of_a_pull_leaves_whole_images,
+        an_io_error_at_any_write_of_an_import_leaves_whole_images,
+        a_torn_write_of_an_import_leaves_whole_images,
+        an_io_error_at_any_write_of_a_pin_and_a_collection_leaves_whole_images,
+        a_torn_write_of_a_pin_and_a_collection_leaves_whole_images,
     ]
 }
 

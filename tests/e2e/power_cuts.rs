@@ -10,12 +10,12 @@ use instar_pki::Role;
 use instar_power_cuts::DiskState;
 use instar_qemu::{Drive, VmSpec};
 use instar_tests::power_cuts::{
-    BEFORE_CHANGE, IMAGES, JudgedScenario, Medium, Recorded, RecordedNode, Sample, Scenario, Tears,
-    boot_samples, push_images_on_one_base,
+    BEFORE_CHANGE, IMAGES, IMPORTED, JudgedScenario, Medium, PINNED, Recorded, RecordedNode,
+    Sample, Scenario, Tears, boot_samples, import, pin, push_images_on_one_base,
 };
 use instar_tests::{
     EspImage, Fat, GREETER_PORT, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
-    Registry, Scratch, Test, chapters, push_greeter, tests, uefi,
+    Registry, Scratch, Test, bundle, chapters, push_greeter, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -30,6 +30,7 @@ pub(crate) fn tests() -> Vec<Test> {
         power_cuts_in_an_upgrade_leave_a_machine_that_boots_with_its_config,
         power_cuts_under_a_container_that_lives_on_leave_a_machine_that_boots,
         power_cuts_in_pulls_and_removals_leave_whole_images,
+        power_cuts_in_imports_pins_and_collections_leave_whole_images,
     ]
 }
 
@@ -78,15 +79,76 @@ async fn power_cuts_in_pulls_and_removals_leave_whole_images(scratch: Scratch) -
     let mut recorded = start_on(&scratch, &registry, |_| Ok(()))?;
     chapters![pulls_are_recorded(&scratch, &mut recorded, &registry)].await?;
     let recorded = recorded.end()?;
-    let judge = |scenario| Scenario::judge(scenario, &scratch, Tears::FewOfLong);
+    let again = async |scratch: &Scratch, node: &Node| pull_all(scratch, node, &registry).await;
+    come_back_with_whole_images(&scratch, recorded, again).await
+}
+
+/// Imports a bundle, pins an image, and has it collected.
+async fn power_cuts_in_imports_pins_and_collections_leave_whole_images(
+    scratch: Scratch,
+) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_images_on_one_base(&registry)?;
+    let file = bundle(&registry, &scratch, "store.bundle", &[IMPORTED]).await?;
+    let recorded = imports_and_pins(&scratch, &registry, &file).await?;
+    let again = async |scratch: &Scratch, node: &Node| {
+        import_and_pin(scratch, node, &registry, &file).await
+    };
+    come_back_with_whole_images(&scratch, recorded, again).await
+}
+
+async fn imports_and_pins(scratch: &Scratch, registry: &Registry, file: &Path) -> Result<Recorded> {
+    let mut recorded = start_on(scratch, registry, |_| Ok(()))?;
+    chapters![imports_and_pins_are_recorded(
+        scratch,
+        &mut recorded,
+        registry,
+        file
+    )]
+    .await?;
+    recorded.end()
+}
+
+async fn import_and_pin(
+    scratch: &Scratch,
+    node: &Node,
+    registry: &Registry,
+    file: &Path,
+) -> Outcome {
+    let client = Instarctl::of(node, scratch)?;
+    import(&client, file).await?;
+    pin(node, &client, &registry.image_for_guest(PINNED)).await
+}
+
+/// Judges all states of these stages, and does the work again on a machine that was booted from one state of each.
+async fn come_back_with_whole_images(
+    scratch: &Scratch,
+    recorded: Recorded,
+    again: impl AsyncFn(&Scratch, &Node) -> Outcome,
+) -> Outcome {
+    let judge = |scenario| Scenario::judge(scenario, scratch, Tears::FewOfLong);
     let judged = recorded.scenarios.into_iter().map(judge);
     let judged: Vec<_> = judged.collect::<Result<_, _>>()?;
     let identity = recorded.identity;
     chapters![
         every_state_is_one_that_boots(&judged, 100),
-        the_next_pull_ends_well(&scratch, &judged, &registry, &identity),
+        the_work_ends_well_when_it_is_done_again(scratch, &judged, &identity, again),
     ]
     .await
+}
+
+async fn imports_and_pins_are_recorded(
+    scratch: &Scratch,
+    recorded: &mut RecordedNode,
+    registry: &Registry,
+    bundle: &Path,
+) -> Outcome {
+    recorded.node().wait_for_api(PATIENCE).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(recorded.node(), scratch)?;
+    let config = recorded.node().config().to_owned();
+    let recording = recorded.import_pin_and_collect(&client, registry, bundle, &config);
+    recording.await
 }
 
 async fn pulls_are_recorded(
@@ -101,12 +163,12 @@ async fn pulls_are_recorded(
     recorded.pull_and_remove(&client, registry, &config).await
 }
 
-/// Boots one state of each stage, and pulls both images there.
-async fn the_next_pull_ends_well(
+/// Boots one state of each stage, and does the work there once more.
+async fn the_work_ends_well_when_it_is_done_again(
     scratch: &Scratch,
     judged: &[JudgedScenario],
-    registry: &Registry,
     identity: &Identity,
+    again: impl AsyncFn(&Scratch, &Node) -> Outcome,
 ) -> Outcome {
     for judged in judged {
         let scenario = &judged.scenario;
@@ -114,7 +176,8 @@ async fn the_next_pull_ends_well(
         let (state, _) = verdicts.get(verdicts.len() / 2).context("no state")?;
         let own = scratch.below(&scenario.name.replace(' ', "-"))?;
         let node = boot(&own, scenario, state, identity).await?;
-        pull_all(&own, &node, registry).await?;
+        let done = again(&own, &node).await;
+        done.with_context(|| format!("after a cut in {}", scenario.name))?;
     }
     Ok(())
 }

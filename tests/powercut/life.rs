@@ -5,10 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use instar_pki::Role;
 use instar_qemu::{Bus, DiskFormat, Drive, VmSpec, create_blank_disk};
-use instar_tests::power_cuts::{Recorded, RecordedNode, Setting, push_images_on_one_base, seen};
+use instar_tests::power_cuts::{
+    IMPORTED, Recorded, RecordedNode, Setting, push_images_on_one_base, seen,
+};
 use instar_tests::{
-    GREETER_PORT, ImageUnderTest, Instarctl, MachineConfig, Node, Registry, Scratch, push_greeter,
-    uefi,
+    GREETER_PORT, ImageUnderTest, Instarctl, MachineConfig, Node, Registry, Scratch, bundle,
+    push_greeter, uefi,
 };
 
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -101,7 +103,7 @@ pub(crate) async fn live_on(
     recorded.end()
 }
 
-/// Records a machine that pulls images and removes one.
+/// Records a machine that pulls images and removes one, then imports a bundle, pins an image, and collects it.
 pub(crate) async fn fill_the_store(
     scratch: &Scratch,
     registry: &Registry,
@@ -119,6 +121,9 @@ pub(crate) async fn fill_the_store(
     let client = Instarctl::of(recorded.node(), scratch)?;
     let config = first_config(installed)?;
     recorded.pull_and_remove(&client, registry, config).await?;
+    let file = bundle(registry, scratch, "store.bundle", &[IMPORTED]).await?;
+    let more = recorded.import_pin_and_collect(&client, registry, &file, config);
+    more.await?;
     recorded.end()
 }
 

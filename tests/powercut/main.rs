@@ -1,7 +1,6 @@
 //! `make powercut`: a node is installed, gets another config, is upgraded, rolled back and reset while its disk is
-//! recorded; another one is upgraded without a reboot under a container that writes, and a third one pulls and removes images.
-//! Then every state of the disk that
-//! a power cut may have left is judged, and some dozens of them are really booted.
+//! recorded; another one is upgraded without a reboot under a container that writes, and a third one pulls, removes, imports, pins and
+//! collects images. Then every state of the disk that a power cut may have left is judged, and some dozens of them are really booted.
 //!
 //! It fails when there is a state from which the machine does not come back with its config.
 
@@ -49,7 +48,7 @@ fn run() -> Result<bool> {
     let life = runtime.block_on(life::live(&scratch, &registry, &installation.recorded))?;
     tell("recording a change of generations under a container");
     let changed = runtime.block_on(life::live_on(&scratch, &registry, &installation.recorded))?;
-    tell("recording pulls of images");
+    tell("recording the ways of images in and out");
     let filled = runtime.block_on(life::fill_the_store(
         &scratch,
         &registry,

@@ -17,7 +17,7 @@ mod swap;
 mod upgrade;
 
 pub use boot::{Medium, boot_samples};
-pub use images::{IMAGES, push_images_on_one_base};
+pub use images::{IMAGES, IMPORTED, PINNED, import, is_collected, pin, push_images_on_one_base};
 pub use instar_power_cuts::Tears;
 pub use recorded_node::{Recorded, RecordedNode};
 pub use sample::Sample;

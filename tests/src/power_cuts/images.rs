@@ -1,10 +1,15 @@
-//! The stages of a store of images: pulls, a removal, and an image that is made again from its blobs.
+//! The stages of a store of images: pulls, a removal, and an image that is made again from its blobs; an import of a bundle, a pin, and the
+//! collection of an image that nothing names any more.
+
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
 use super::recorded_node::RecordedNode;
 use super::scenario::Setting;
 use crate::instarctl::Instarctl;
+use crate::node::Node;
 use crate::oci_image::OciImage;
 use crate::registry::Registry;
 
@@ -13,10 +18,16 @@ const BASE: usize = 1 << 20;
 
 /// The images that are pulled, by their names in the registry.
 pub const IMAGES: [&str; 2] = ["first:v1", "second:v1"];
+/// The image that comes by a bundle.
+pub const IMPORTED: &str = "third:v1";
+/// The image that is pinned.
+pub const PINNED: &str = "fourth:v1";
+/// Timeout for a pin, and for a collection, which begins some seconds after a change, under emulation.
+const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Pushes two images on one base.
+/// Pushes all these images, on one base.
 pub fn push_images_on_one_base(registry: &Registry) -> Result<()> {
-    for image in IMAGES {
+    for image in IMAGES.into_iter().chain([IMPORTED, PINNED]) {
         let (name, tag) = image.split_once(':').unwrap_or((image, "v1"));
         // Files of several sizes, that are shared and that are not.
         let base: Vec<u8> = (0..BASE).map(|at| (at / 251 + at) as u8).collect();
@@ -48,16 +59,83 @@ impl RecordedNode {
             // A removal alone writes nothing at once.
             ("again", &["remove", "pull"], &first),
         ] {
-            let setting = Setting {
-                judges_store: true,
-                ..Setting::with_config(config)
-            };
-            self.enter(stage, setting)?;
+            self.enter(stage, with_store(config))?;
             for call in calls {
-                let said = client.run(&["image", call, image]).await?;
-                ensure!(said.code == Some(0), "{call} {image}: {said:?}");
+                run(client, &["image", call, image]).await?;
             }
         }
         Ok(())
     }
+
+    /// Imports a bundle, pins an image, and unpins it until it is collected and pinned again, in three stages: `import`, `pin`, `collect`.
+    /// `config` is the node's config.
+    pub async fn import_pin_and_collect(
+        &mut self,
+        client: &Instarctl,
+        registry: &Registry,
+        bundle: &Path,
+        config: &str,
+    ) -> Result<()> {
+        let image = registry.image_for_guest(PINNED);
+        self.enter("import", with_store(config))?;
+        import(client, bundle).await?;
+        self.enter("pin", with_store(config))?;
+        pin(self.node(), client, &image).await?;
+        self.enter("collect", with_store(config))?;
+        run(client, &["image", "unpin", &image]).await?;
+        is_collected(self.node(), client, &image, PATIENCE).await?;
+        // A removal alone writes nothing at once.
+        pin(self.node(), client, &image).await
+    }
+}
+
+fn with_store(config: &str) -> Setting {
+    Setting {
+        judges_store: true,
+        ..Setting::with_config(config)
+    }
+}
+
+async fn run(client: &Instarctl, words: &[&str]) -> Result<()> {
+    let said = client.run(words).await?;
+    ensure!(said.code == Some(0), "{words:?}: {said:?}");
+    Ok(())
+}
+
+/// Brings a bundle to a node, which imports its images.
+pub async fn import(client: &Instarctl, bundle: &Path) -> Result<()> {
+    let bundle = bundle.to_string_lossy();
+    run(client, &["bundle", "upload", "--unchecked", &bundle]).await
+}
+
+/// Pins an image, and waits until it is here.
+pub async fn pin(node: &Node, client: &Instarctl, image: &str) -> Result<()> {
+    run(client, &["image", "pin", image]).await?;
+    let pinned = async || {
+        let said = client.run(&["get", "pins", image, "-o", "json"]).await?;
+        let shown: serde_json::Value = serde_json::from_str(&said.output)?;
+        ensure!(shown["spec"]["state"] == "pinned", "{shown:#}");
+        Ok(())
+    };
+    let what = format!("{image} is pinned");
+    node.wait_until(&what, PATIENCE, pinned).await
+}
+
+/// Waits until an image that nothing names is gone.
+pub async fn is_collected(
+    node: &Node,
+    client: &Instarctl,
+    image: &str,
+    within: Duration,
+) -> Result<()> {
+    let gone = async || {
+        let said = client.run(&["get", "images"]).await?;
+        ensure!(
+            said.code == Some(0) && !said.output.contains(image),
+            "{said:?}"
+        );
+        Ok(())
+    };
+    let what = format!("{image} is collected");
+    node.wait_until(&what, within, gone).await
 }
