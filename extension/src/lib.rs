@@ -11,6 +11,8 @@
 //! kubernetes-v1.36.@v-%a.raw                         Pattern     which of them is the next version
 //! ```
 //!
+//! An extension of the system itself (`OsExtension`) starts nothing, and adds files to `/usr`, or to `/etc` (confext).
+//!
 //! Everything here is pure or reads one directory: a machine checks an extension before it uses it, and `image extension` checks the same
 //! before it is published.
 //!
@@ -25,6 +27,8 @@
 
 mod architecture;
 mod file_name;
+mod hierarchy;
+mod os;
 mod pattern;
 mod release;
 mod sums;
@@ -34,6 +38,8 @@ mod version;
 
 pub use architecture::Architecture;
 pub use file_name::{ExtensionName, FileName, NotAName};
+pub use hierarchy::Hierarchy;
+pub use os::{EtcText, OsExtension, is_confext};
 pub use pattern::{NotAPattern, Pattern};
 pub use release::{Host, Misfit, Release};
 pub use sums::{NotASum, Published, Sums};

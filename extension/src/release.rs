@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Architecture, ExtensionName};
+use crate::{Architecture, ExtensionName, Hierarchy};
 
 /// What an extension says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Host<'a> {
     pub id: &'a str,
     /// `VERSION_ID` of its os-release.
     pub version: &'a str,
-    /// `SYSEXT_LEVEL` of its os-release, if it has one.
+    /// `SYSEXT_LEVEL` of its os-release, if it has one. Its `CONFEXT_LEVEL` is the same.
     pub level: Option<&'a str>,
     /// Its architecture.
     pub architecture: Architecture,
@@ -26,7 +26,7 @@ pub struct Host<'a> {
 impl<'a> Host<'a> {
     /// `ID` of Instar's os-release.
     pub const ID: &'static str = "instar";
-    /// `SYSEXT_LEVEL` of Instar's os-release: the level of systemd's own examples. Another one would say that extensions of this one do
+    /// `SYSEXT_LEVEL` and `CONFEXT_LEVEL` of Instar's os-release: the level of systemd's own examples. Another one would say that extensions of this one do
     /// not fit any more.
     pub const LEVEL: &'static str = "1.0";
 
@@ -111,7 +111,12 @@ impl Release {
     ///
     /// # Errors
     /// It does not; the first field that differs.
-    pub fn fits(&self, name: &ExtensionName, host: Host<'_>) -> Result<(), Misfit> {
+    pub fn fits(
+        &self,
+        name: &ExtensionName,
+        host: Host<'_>,
+        hierarchy: Hierarchy,
+    ) -> Result<(), Misfit> {
         let differs = |field, found: &str, wanted: &str| Misfit::Differs {
             name: name.clone(),
             field,
@@ -135,10 +140,11 @@ impl Release {
             return Err(differs("ID", id, host.id));
         }
         // A level that both have decides alone.
-        if let (Some(level), Some(wanted)) = (self.field("SYSEXT_LEVEL"), host.level) {
+        let field = hierarchy.level_field();
+        if let (Some(level), Some(wanted)) = (self.field(field), host.level) {
             return match level == wanted {
                 true => Ok(()),
-                false => Err(differs("SYSEXT_LEVEL", level, wanted)),
+                false => Err(differs(field, level, wanted)),
             };
         }
         let version = self.field("VERSION_ID").ok_or_else(|| Misfit::Missing {
@@ -184,7 +190,8 @@ mod tests {
     fn judged(text: &str, version: &str) -> Result<(), String> {
         let name: ExtensionName = "kubernetes".parse().unwrap();
         let host = Host::instar(version, Architecture::X86_64);
-        let fits = Release::parse(text).and_then(|release| release.fits(&name, host));
+        let fits =
+            Release::parse(text).and_then(|release| release.fits(&name, host, Hierarchy::Usr));
         fits.map_err(|misfit| misfit.to_string())
     }
 

@@ -8,9 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::unit::NotAUnit;
-use crate::{ExtensionName, Host, Misfit, Release, ServiceUnit, Unserved};
+use crate::{ExtensionName, Hierarchy, Host, Misfit, Release, ServiceUnit, Unserved};
 
-const RELEASES: &str = "usr/lib/extension-release.d";
 /// Limit on a release file, a unit or a drop-in, in bytes.
 const LARGEST: u64 = 256 << 10;
 /// Limit on the units that an extension starts, and on the drop-ins of one unit.
@@ -32,20 +31,54 @@ pub enum Unusable {
     #[error(transparent)]
     Misfit(#[from] Misfit),
     /// It has no release file of its name.
-    #[error("{name} has no /{RELEASES}/extension-release.{name}: {found}")]
+    #[error("{name} has no /{folder}/extension-release.{name}: {found}")]
     NoRelease {
         /// The extension.
         name: ExtensionName,
+        /// The folder of such files.
+        folder: &'static str,
         /// What is there.
         found: String,
     },
-    /// It brings files outside /usr and /opt.
-    #[error("{name} has /{found}: a system extension brings files below /usr and /opt only")]
+    /// It brings files outside of the directories that it may bring files for.
+    #[error("{name} has /{found}: it may bring files below /{} only", .allowed.join(" and /"))]
     Outside {
         /// The extension.
         name: ExtensionName,
         /// The first other entry.
         found: String,
+        /// The directories that it may bring files for.
+        allowed: &'static [&'static str],
+    },
+    /// It would replace a file of the system.
+    #[error(
+        "{name} has {path}, which the system has as well: an extension adds files, and replaces none; take the file out of it"
+    )]
+    OfTheSystem {
+        /// The extension.
+        name: ExtensionName,
+        /// The file.
+        path: PathBuf,
+    },
+    /// It brings files that would have no effect, or one that nobody expects.
+    #[error("{name} has {path}, which has no place in an extension of the system itself: {advice}")]
+    WithoutEffect {
+        /// The extension.
+        name: ExtensionName,
+        /// The file or directory.
+        path: PathBuf,
+        /// Why, or what to do instead.
+        advice: &'static str,
+    },
+    /// It brings something else than a file.
+    #[error("{name} has {path}, which is neither {may_be}")]
+    NoFile {
+        /// The extension.
+        name: ExtensionName,
+        /// Its path.
+        path: PathBuf,
+        /// The kinds that it may be of, as words after "neither".
+        may_be: &'static str,
     },
     /// A file is no unit.
     #[error(transparent)]
@@ -111,8 +144,10 @@ impl Extension {
         host_name: &str,
     ) -> Result<Self, Unusable> {
         let reader = Reader { tree, name };
-        reader.only_usr_and_opt()?;
-        reader.release()?.fits(name, host)?;
+        reader.only(&["usr", "opt"])?;
+        reader
+            .release(Hierarchy::Usr)?
+            .fits(name, host, Hierarchy::Usr)?;
         let units = reader.services(host_name)?;
         Ok(Extension {
             name: name.clone(),
@@ -122,34 +157,39 @@ impl Extension {
 }
 
 /// Reads the files of one tree. Links are not followed: a tree that is not mounted yet could lead outside.
-struct Reader<'a> {
-    tree: &'a Path,
-    name: &'a ExtensionName,
+pub(crate) struct Reader<'a> {
+    pub(crate) tree: &'a Path,
+    pub(crate) name: &'a ExtensionName,
 }
 
 impl Reader<'_> {
-    fn only_usr_and_opt(&self) -> Result<(), Unusable> {
+    /// Checks that the tree has no other directories than these.
+    pub(crate) fn only(&self, allowed: &'static [&'static str]) -> Result<(), Unusable> {
         let entries = self.entries(Path::new(""), usize::MAX)?;
         let other = entries
             .into_iter()
-            .find(|entry| !["usr", "opt"].contains(&entry.as_str()));
+            .find(|entry| !allowed.contains(&entry.as_str()));
         match other {
             None => Ok(()),
             Some(found) => Err(Unusable::Outside {
                 name: self.name.clone(),
                 found,
+                allowed,
             }),
         }
     }
 
-    fn release(&self) -> Result<Release, Unusable> {
-        let path = Path::new(RELEASES).join(format!("extension-release.{}", self.name));
+    /// Reads the release file.
+    pub(crate) fn release(&self, hierarchy: Hierarchy) -> Result<Release, Unusable> {
+        let folder = hierarchy.releases();
+        let path = Path::new(folder).join(format!("extension-release.{}", self.name));
         if let Some(text) = self.text(&path)? {
             return Ok(Release::parse(&text)?);
         }
-        let there = self.entries(Path::new(RELEASES), MOST)?;
+        let there = self.entries(Path::new(folder), MOST)?;
         Err(Unusable::NoRelease {
             name: self.name.clone(),
+            folder,
             found: match there.is_empty() {
                 true => "there is no release file".to_owned(),
                 false => format!("there is {}", there.join(", ")),

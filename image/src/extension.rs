@@ -1,4 +1,5 @@
-//! System extensions as files: made from a folder, listed in SHA256SUMS, and checked as a machine would check them.
+//! Extensions as files: made from a folder, listed in SHA256SUMS, and checked as a machine would check them. A folder with `etc` is a confext,
+//! which only the machine itself takes; one with `usr` is for Kubernetes or for the machine itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use instar_extension::{
-    Architecture, Extension, ExtensionName, ExtensionVersion, FileName, Host, Sums,
+    Architecture, Extension, ExtensionName, ExtensionVersion, FileName, Host, OsExtension, Sums,
+    is_confext,
 };
 use instar_values::Digest;
 
@@ -15,10 +17,30 @@ const SUMS: &str = "SHA256SUMS";
 /// Stands for the node's name, which units may ask for.
 const NODE: &str = "node";
 
+/// The system that takes an extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Kubernetes, which runs its services.
+    Kubernetes,
+    /// The machine itself, which takes its files.
+    Os,
+}
+
+/// An extension that was checked.
+#[derive(Debug)]
+pub enum Checked {
+    /// One of Kubernetes.
+    Kubernetes(Extension),
+    /// One of the machine itself.
+    Os(OsExtension),
+}
+
 /// An extension to make.
 #[derive(Debug)]
 pub struct Options {
-    /// The folder with `usr`.
+    /// The system that it is for.
+    pub target: Target,
+    /// The folder with `usr` or `etc`.
     pub folder: PathBuf,
     /// Its name.
     pub name: ExtensionName,
@@ -38,7 +60,7 @@ pub struct Options {
 /// A machine would refuse it; mksquashfs is missing or fails; a file cannot be written.
 pub fn build(options: &Options) -> Result<PathBuf> {
     let host = host(options.architecture, options.os_version.as_deref());
-    Extension::read(&options.folder, &options.name, host, NODE)
+    read(options.target, &options.folder, &options.name, host)
         .with_context(|| format!("{} is no extension", options.folder.display()))?;
     let file = FileName {
         name: options.name.clone(),
@@ -56,13 +78,13 @@ pub fn build(options: &Options) -> Result<PathBuf> {
 ///
 /// # Errors
 /// A machine would refuse it; unsquashfs is missing or fails.
-pub fn check(path: &Path, os_version: Option<&str>) -> Result<Extension> {
+pub fn check(target: Target, path: &Path, os_version: Option<&str>) -> Result<Checked> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.with_context(|| format!("{} has no name", path.display()))?;
     if path.is_dir() {
         let name = name.parse()?;
         let host = host(Architecture::OWN, os_version);
-        return Ok(Extension::read(path, &name, host, NODE)?);
+        return read(target, path, &name, host);
     }
     let file: FileName = name.parse()?;
     let architecture = file
@@ -74,12 +96,19 @@ pub fn check(path: &Path, os_version: Option<&str>) -> Result<Extension> {
     let mut unsquashfs = Command::new("unsquashfs");
     unsquashfs.args(["-no-xattrs", "-quiet", "-no-progress", "-d"]);
     run(unsquashfs.arg(&tree).arg(path))?;
-    Ok(Extension::read(
-        &tree,
-        &file.name,
-        host(architecture, os_version),
-        NODE,
-    )?)
+    read(target, &tree, &file.name, host(architecture, os_version))
+}
+
+/// Reads a tree as the system would that takes it. The machine's own files are not here: only a machine finds that one would be replaced.
+fn read(target: Target, tree: &Path, name: &ExtensionName, host: Host<'_>) -> Result<Checked> {
+    match target {
+        Target::Kubernetes if !is_confext(tree) => Ok(Checked::Kubernetes(Extension::read(
+            tree, name, host, NODE,
+        )?)),
+        Target::Kubernetes | Target::Os => {
+            Ok(Checked::Os(OsExtension::read(tree, name, host, None)?))
+        }
+    }
 }
 
 /// The system that an extension is checked for.
@@ -164,6 +193,7 @@ mod tests {
 
     fn options(folder: &Path, version: &str, out: &Path) -> Options {
         Options {
+            target: Target::Kubernetes,
             folder: folder.to_owned(),
             name: "tool".parse().unwrap(),
             version: ExtensionVersion::new(version).unwrap(),
@@ -180,7 +210,10 @@ mod tests {
         let first = build(&options(folder.path(), "1.2", out.path())).unwrap();
         let bytes = fs::read(&first).unwrap();
         assert_eq!(first, out.path().join("tool-v1.2-x86-64.raw"));
-        assert_eq!(check(&first, None).unwrap().name.as_str(), "tool");
+        let checked = check(Target::Kubernetes, &first, None).unwrap();
+        assert!(matches!(checked, Checked::Kubernetes(it) if it.name.as_str() == "tool"));
+        let checked = check(Target::Os, &first, None).unwrap();
+        assert!(matches!(checked, Checked::Os(OsExtension::Usr)));
         build(&options(folder.path(), "1.10", out.path())).unwrap();
         build(&options(folder.path(), "1.2", out.path())).unwrap();
         assert_eq!(
@@ -215,7 +248,49 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tool-v1-x86-64.raw");
         fs::write(&path, "nonsense").unwrap();
-        assert!(check(&path, None).is_err());
-        assert!(check(&folder.path().join("tool"), None).is_err());
+        for target in [Target::Kubernetes, Target::Os] {
+            assert!(check(target, &path, None).is_err());
+            assert!(check(target, &folder.path().join("tool"), None).is_err());
+        }
+    }
+
+    #[test]
+    fn a_folder_with_etc_is_a_confext() {
+        let folder = tempfile::tempdir().unwrap();
+        let releases = folder.path().join("etc/extension-release.d");
+        fs::create_dir_all(&releases).unwrap();
+        fs::write(folder.path().join("etc/motd"), "hello\n").unwrap();
+        let release = releases.join("extension-release.tool");
+        fs::write(&release, "ID=instar\nCONFEXT_LEVEL=1.0\n").unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let made = build(&options(folder.path(), "1", out.path())).unwrap();
+        let Checked::Os(OsExtension::Etc(texts)) = check(Target::Os, &made, None).unwrap() else {
+            panic!("{} is no confext", made.display());
+        };
+        assert_eq!(texts.len(), 1);
+        assert_eq!((&*texts[0].path, &*texts[0].text), ("motd", "hello\n"));
+
+        fs::create_dir(folder.path().join("usr")).unwrap();
+        let refused = build(&options(folder.path(), "2", out.path())).unwrap_err();
+        assert!(format!("{refused:#}").contains("has /usr"), "{refused:#}");
+    }
+
+    #[test]
+    fn an_extension_of_the_machine_itself_runs_nothing() {
+        let folder = folder("ID=_any\n");
+        let unit = folder.path().join("usr/lib/systemd/system/tool.service");
+        fs::create_dir_all(unit.parent().unwrap()).unwrap();
+        fs::write(unit, "[Service]\nExecStart=/usr/bin/tool\n").unwrap();
+        let out = tempfile::tempdir().unwrap();
+        build(&options(folder.path(), "1", out.path())).unwrap();
+        let of_machine = Options {
+            target: Target::Os,
+            ..options(folder.path(), "1", out.path())
+        };
+        let refused = format!("{:#}", build(&of_machine).unwrap_err());
+        assert!(
+            refused.contains("run the program in a container"),
+            "{refused}"
+        );
     }
 }

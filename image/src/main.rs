@@ -21,7 +21,7 @@ use image::{
     sbom,
     version::Version,
 };
-use instar_extension::{ExtensionName, ExtensionVersion};
+use instar_extension::{ExtensionName, ExtensionVersion, OsExtension};
 use instar_values::VersionRanges;
 
 /// Builds and pushes Instar's images.
@@ -48,7 +48,7 @@ enum Command {
     Container(Container),
     /// Build the base image of Kubernetes: programs that kubelet and containerd call, kernel modules, and kubernetes-init.
     KubernetesBase(KubernetesBase),
-    /// Make system extensions (sysext) and check them.
+    /// Make extensions (sysext, confext) and check them.
     #[command(subcommand)]
     Extension(ExtensionCommand),
     /// Write the SBOM of a program that users run.
@@ -252,8 +252,11 @@ struct Container {
 enum ExtensionCommand {
     /// Make an extension's file, and list it in SHA256SUMS.
     Build(BuildExtension),
-    /// Check a file, or a folder named as the extension, and print the services that it starts.
+    /// Check a file, or a folder named as the extension, and print what a machine does with it.
     Check {
+        /// Check it as an extension of the machine itself, which starts no services.
+        #[arg(long)]
+        os: bool,
         /// The file NAME-vVERSION-ARCHITECTURE.raw or NAME.raw, or the folder NAME.
         path: PathBuf,
         /// The version of Instar that it is to fit, such as v0.1.0; needed if its release file names one.
@@ -264,8 +267,11 @@ enum ExtensionCommand {
 
 #[derive(Args)]
 struct BuildExtension {
-    /// The folder with usr and its release file.
+    /// The folder with usr, or with etc for a confext, and its release file.
     folder: PathBuf,
+    /// Check it as an extension of the machine itself, which starts no services.
+    #[arg(long)]
+    os: bool,
     /// The extension's name.
     #[arg(long)]
     name: ExtensionName,
@@ -423,6 +429,7 @@ fn run_extension(command: ExtensionCommand) -> Result<()> {
     match command {
         ExtensionCommand::Build(arguments) => {
             let path = extension::build(&extension::Options {
+                target: target(arguments.os),
                 folder: arguments.folder,
                 name: arguments.name,
                 version: arguments.version,
@@ -432,15 +439,40 @@ fn run_extension(command: ExtensionCommand) -> Result<()> {
             })?;
             println!("{}", path.display());
         }
-        ExtensionCommand::Check { path, os_version } => {
-            let checked = extension::check(&path, os_version.as_deref())?;
-            println!("{} can be used", checked.name);
-            for service in checked.started {
+        ExtensionCommand::Check {
+            os,
+            path,
+            os_version,
+        } => print_checked(&extension::check(target(os), &path, os_version.as_deref())?),
+    }
+    Ok(())
+}
+
+fn target(os: bool) -> extension::Target {
+    match os {
+        true => extension::Target::Os,
+        false => extension::Target::Kubernetes,
+    }
+}
+
+fn print_checked(checked: &extension::Checked) {
+    match checked {
+        extension::Checked::Kubernetes(checked) => {
+            println!("{} can be used by Kubernetes", checked.name);
+            for service in &checked.started {
                 println!("  starts {}: {}", service.name, service.description);
             }
         }
+        extension::Checked::Os(OsExtension::Usr) => {
+            println!("it can be used by the machine itself: its files go below /usr");
+        }
+        extension::Checked::Os(OsExtension::Etc(texts)) => {
+            println!("it can be used by the machine itself:");
+            for text in texts {
+                println!("  /etc/{}", text.path);
+            }
+        }
     }
-    Ok(())
 }
 
 fn write_sbom(arguments: &Sbom) -> Result<()> {

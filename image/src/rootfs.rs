@@ -144,6 +144,6 @@ pub fn add_identity(
 pub fn os_release(version: &Version) -> String {
     let (id, level) = (Host::ID, Host::LEVEL);
     format!(
-        "NAME=Instar\nID={id}\nVERSION_ID={version}\nSYSEXT_LEVEL={level}\nPRETTY_NAME=\"Instar {version}\"\n"
+        "NAME=Instar\nID={id}\nVERSION_ID={version}\nSYSEXT_LEVEL={level}\nCONFEXT_LEVEL={level}\nPRETTY_NAME=\"Instar {version}\"\n"
     )
 }

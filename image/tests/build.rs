@@ -341,7 +341,7 @@ fn the_uki_holds_all_that_boots(out: &Path, initramfs: &[u8]) {
     assert_eq!(section(".uname"), RELEASE.as_bytes());
     assert_eq!(
         String::from_utf8_lossy(section(".osrel")),
-        "NAME=Instar\nID=instar\nVERSION_ID=v0.1.0\nSYSEXT_LEVEL=1.0\nPRETTY_NAME=\"Instar v0.1.0\"\n"
+        "NAME=Instar\nID=instar\nVERSION_ID=v0.1.0\nSYSEXT_LEVEL=1.0\nCONFEXT_LEVEL=1.0\nPRETTY_NAME=\"Instar v0.1.0\"\n"
     );
     let arguments = String::from_utf8_lossy(section(".cmdline")).into_owned();
     assert!(

@@ -5,7 +5,7 @@
 //! choice; they keep the promise only as long as a reviewer looks, and apid could not have used them without machined.
 //!
 //! `confinement` is here although it has no `unsafe`: it is how a program that talks to unknown clients gives up the kernel's facilities,
-//! for apid and the dashboard alike.
+//! for apid and the dashboard alike. Nor has `overlay` any: machined and kubernetes-init lay extensions over /usr in the same way.
 
 pub mod block;
 pub mod confinement;
@@ -14,6 +14,7 @@ pub mod inherited;
 pub mod kexec;
 pub mod listen;
 pub mod oom_score;
+pub mod overlay;
 pub mod own_mounts;
 pub mod packet_socket;
 pub mod rcu;
