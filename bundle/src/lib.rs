@@ -18,7 +18,7 @@
 //! interpreting them, and one altered byte anywhere is refused with its place. Memory is bounded by the limits in `limits`, whatever a
 //! bundle says of itself.
 //!
-//! [`Index`] → [`Plan`] → [`Writer`] makes a bundle; [`Files`] → [`verify`] → [`VerifiedBundle`] reads one.
+//! [`Index`] → [`Plan`] → [`Writer`] makes a bundle; [`Files`] → [`verify`] → [`VerifiedBundle`] reads one; [`AsArchive`] sends either form.
 //!
 //! The decision: an OCI layout, whose bytes are a function of its images. An archive of a registry's own storage was the other choice: it
 //! needs that registry to be read, its order is that of a directory, and no two are the same.
@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod as_archive;
 mod channel_file;
 mod directory;
 mod document;
@@ -43,6 +44,7 @@ mod tests;
 mod verify;
 mod write;
 
+pub use as_archive::AsArchive;
 pub use channel_file::{ChannelFile, ChannelPart};
 pub use document::Description;
 pub use fault::{Fault, Place, Refused};

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod altered;
+mod as_archive;
 mod channels;
 mod forged;
 mod round_trip;

@@ -16,7 +16,7 @@
 //! - [`upgrade()`] and [`roll_back()`]: a change of versions, from the request to a version that has proved itself. Every program upgrades
 //!   by this function.
 //! - [`Standing`]: the version that a node runs, whether it is ready, and how its upgrades ended.
-//! - [`resources()`]: the resources of one type, decoded.
+//! - [`resources()`], [`resources_in()`]: the resources of one type, decoded.
 //! - [`event_history()`]: the events that a node remembers, all of them.
 //! - [`ask_again()`]: continues a stream whose node changed to another version without a reboot.
 //! - [`Failure`]: the error and advice. Programs decide by its [`FailureKind`].
@@ -56,7 +56,7 @@ pub use failure::{Failure, FailureKind};
 pub use follow::{Done, Progress, follow, remembered_failure};
 pub use lines::Lines;
 pub use node::Node;
-pub use standing::{Standing, resources};
+pub use standing::{Standing, resources, resources_in};
 pub use target::Target;
 pub use tracker::{Goal, Tracker, Update, Verdict, service_state};
 pub use upgrade::{

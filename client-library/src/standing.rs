@@ -74,8 +74,20 @@ pub async fn resources<Spec: Message + Default>(
     node: &Node,
     name: &str,
 ) -> Result<Vec<(String, Spec)>, Status> {
+    resources_in(node, NAMESPACE, name).await
+}
+
+/// The same, in another namespace.
+///
+/// # Errors
+/// The call failed.
+pub async fn resources_in<Spec: Message + Default>(
+    node: &Node,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<(String, Spec)>, Status> {
     let request = node.request(ListRequest {
-        namespace: NAMESPACE.to_owned(),
+        namespace: namespace.to_owned(),
         r#type: name.to_owned(),
         options: None,
     });

@@ -30,8 +30,8 @@ pub(crate) use commands::Command;
 pub(crate) use disks::{Wipe, WipeMethod};
 pub(crate) use files::{FileType, List, Usage};
 pub(crate) use fleet::{
-    Fleet, FleetApply, FleetLimits, FleetOver, FleetRoll, FleetRotate, FleetSign, FleetState,
-    FleetSupport,
+    Fleet, FleetApply, FleetLimits, FleetNodes, FleetOver, FleetRoll, FleetRotate, FleetSign,
+    FleetState, FleetSupport,
 };
 pub(crate) use follow::Follow;
 pub(crate) use generate::{Gen, GenConfig, GenSecrets};

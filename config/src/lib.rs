@@ -26,9 +26,11 @@ mod as_written;
 mod check_shape;
 mod conflicts;
 mod documents;
+mod manifest_containers;
 mod model;
 mod own_documents;
 mod problem;
+mod pull_warnings;
 mod resolve;
 mod section;
 pub mod settings;
@@ -43,9 +45,11 @@ mod yaml;
 
 pub use self::{
     as_written::document_as_json,
+    manifest_containers::{ManifestContainer, NotManifests, Pull, manifest_objects},
     model::*,
     own_documents::{Kept, keep_own, without_own},
     problem::{ConfigErrors, Position, Problem},
+    resolve::source_of_own_file,
     warnings::Warning,
 };
 use self::{documents::Identified, problem::Problems};
@@ -58,7 +62,7 @@ pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;
 pub struct Parsed {
     /// The config.
     pub config: MachineConfig,
-    /// Settings that are not served, in the order of the file.
+    /// Settings that are not served, or may not do what they are set for, in the order of the file.
     pub warnings: Vec<Warning>,
 }
 
@@ -77,10 +81,10 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
     }
     problems.result()?;
     let (config, _) = config.ok_or_else(ConfigErrors::no_machine_document)?;
-    Ok(Parsed {
-        config,
-        warnings: warnings::collect(&documents),
-    })
+    let mut warnings = warnings::collect(&documents);
+    warnings.extend(pull_warnings::collect(&documents));
+    warnings.sort_by_key(|warning| warning.at);
+    Ok(Parsed { config, warnings })
 }
 
 /// Identifies the documents, and checks their shapes and what contradicts itself.

@@ -43,6 +43,8 @@ pub enum Setting {
     UpgradeFollow,
     /// The cluster that the machine is a node of.
     Kubernetes,
+    /// Extensions of the machine itself.
+    OsExtensions,
     /// Links, addresses, routes, DNS.
     Network,
     /// Kernel parameters below /proc/sys.
@@ -125,7 +127,7 @@ impl Row {
 }
 
 /// Every setting, in the order of the docs.
-pub const SETTINGS: [Row; 25] = [
+pub const SETTINGS: [Row; 26] = [
     Row {
         setting: Setting::MachineType,
         name: "the machine's type",
@@ -261,6 +263,13 @@ pub const SETTINGS: [Row; 25] = [
         name: "the channel that the machine follows",
         taken_over: TakenOver::AtUse,
         served: &["UpgradeFollowConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::OsExtensions,
+        name: "extensions of the machine itself",
+        taken_over: TakenOver::AtUse,
+        served: &["ExtensionConfig"],
         except: &[],
     },
     Row {
@@ -451,6 +460,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         image_pins,
         upgrade_follow,
         kubernetes,
+        os_extensions,
         network,
         sysctls,
         sysfs,
@@ -481,6 +491,7 @@ pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> 
         Setting::ImagePins => *image_pins != new.image_pins,
         Setting::UpgradeFollow => *upgrade_follow != new.upgrade_follow,
         Setting::Kubernetes => *kubernetes != new.kubernetes,
+        Setting::OsExtensions => *os_extensions != new.os_extensions,
         Setting::Network => *network != new.network,
         Setting::Sysctls => *sysctls != new.sysctls,
         Setting::Sysfs => *sysfs != new.sysfs,

@@ -42,7 +42,7 @@ const OF_PROGRAMS: &[&str] = &[
 /// The number of name servers that the C library's resolver asks (`MAXNS` of resolv.h); further ones in resolv.conf mean nothing to it.
 const RESOLVERS: usize = 3;
 
-/// A setting that is not served.
+/// A setting that is not served, or that may not do what it is set for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// `KubeletConfig` for a whole document, `machine.kubelet.image` for a field.

@@ -22,7 +22,7 @@ use crate::network::{CleanupPolicy, Lease, Network, Options, Ours};
 use crate::oci::{ImageStore, Keeps};
 use crate::sequences::{
     BootArguments, Rollback, boot, conditions, follow, image_pins, image_updates, kubernetes,
-    note_time, watch_sticks,
+    note_time, os_extensions, watch_sticks,
 };
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
@@ -201,6 +201,7 @@ fn start_followers(machine: &Arc<Machine>) {
     crate::base::task::spawn(image_pins::keep(machine.clone()));
     crate::base::task::spawn(follow::keep(machine.clone()));
     crate::base::task::spawn(kubernetes::keep(machine.clone()));
+    crate::base::task::spawn(os_extensions::keep(machine.clone()));
     crate::base::task::spawn(intent::remember_trust(machine.clone()));
     crate::base::task::spawn(log_forwarding::keep(machine.clone()));
     crate::base::task::spawn(conditions::keep(machine.clone()));

@@ -1,15 +1,17 @@
-//! Files of the machine config below /etc.
+//! Files below /etc, from the machine config and from extensions.
 //!
-//! The image's /etc is read-only. Once a config has a file for it, a copy in memory takes its place: the image's files, and the config's
-//! over them. Both mounts end with the generation. Readers see the old or the new content of a file, never half of it.
+//! The image's /etc is read-only. Once one of them has a file for it, a copy in memory takes its place: the image's files, those of
+//! extensions over them, and the config's over all. Both mounts end with the generation. Readers see the old or the new content of a file, never half of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io;
 use std::mem::discriminant;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
+use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 use crate::mounts::filesystem::{self, MountFlags};
 use crate::values::EtcFile;
@@ -42,11 +44,62 @@ pub enum EtcFilesError {
     },
 }
 
+/// The files that /etc has beside the image's; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct EtcFiles {
+    wanted: Arc<Mutex<Wanted>>,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    of_config: Vec<EtcFile>,
+    of_extensions: Vec<EtcFile>,
+}
+
+impl Wanted {
+    /// All files, each once: the config's own take precedence.
+    fn all(&self) -> Vec<EtcFile> {
+        let named: BTreeSet<&str> = self.of_config.iter().map(|it| it.name.as_str()).collect();
+        let of_extensions = self.of_extensions.iter();
+        let others = of_extensions.filter(|it| !named.contains(it.name.as_str()));
+        others.chain(&self.of_config).cloned().collect()
+    }
+}
+
+impl EtcFiles {
+    /// Makes /etc contain these files of the config, and no others of it. Blocks.
+    ///
+    /// # Errors
+    /// The first failure; the files before it are written.
+    pub fn set_of_config(&self, files: Vec<EtcFile>) -> Result<(), EtcFilesError> {
+        let mut wanted = self.wanted.locked();
+        wanted.of_config = files;
+        apply(&wanted.all())
+    }
+
+    /// Makes /etc contain these files of extensions, and no others of them. Blocks.
+    ///
+    /// # Errors
+    /// The first failure; then those of before count again.
+    pub fn set_of_extensions(&self, files: Vec<EtcFile>) -> Result<(), EtcFilesError> {
+        let mut wanted = self.wanted.locked();
+        if wanted.of_extensions == files {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut wanted.of_extensions, files);
+        let applied = apply(&wanted.all());
+        if applied.is_err() {
+            wanted.of_extensions = before;
+            if let Err(error) = apply(&wanted.all()) {
+                tracing::error!("/etc does not match the config: {error}");
+            }
+        }
+        applied
+    }
+}
+
 /// Makes /etc contain these files and those of the image, and no others.
-///
-/// # Errors
-/// The first failure; the files before it are written.
-pub fn apply(files: &[EtcFile]) -> Result<(), EtcFilesError> {
+fn apply(files: &[EtcFile]) -> Result<(), EtcFilesError> {
     let tree = Tree::below(Path::new("/run/etc-files"));
     let etc = Path::new("/etc");
     let is_mounted = is_same_directory(etc, &tree.merged);
@@ -259,6 +312,18 @@ mod tests {
         tree.merge(&[]).unwrap();
         assert_eq!(read("issue"), "of the image");
         assert!(!tree.merged.join("app").exists());
+    }
+
+    #[test]
+    fn a_file_of_the_config_takes_precedence_over_one_of_an_extension() {
+        let wanted = Wanted {
+            of_config: vec![file("motd", "config")],
+            of_extensions: vec![file("app", "extension"), file("motd", "extension")],
+        };
+        let (_root, tree) = tree();
+        tree.merge(&wanted.all()).unwrap();
+        let read = |name: &str| fs::read_to_string(tree.merged.join(name)).unwrap();
+        assert_eq!((&*read("motd"), &*read("app")), ("config", "extension"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::base::blocking_io;
-use crate::config::ExtensionSource;
+use crate::config::{ExtensionSource, OsExtensionSource};
 use crate::machine::{Configured, Machine};
 use crate::oci::{PulledImage, Urgency};
 use crate::operation_lock::Operation;
@@ -189,8 +189,15 @@ fn needed(machine: &Machine) -> BTreeSet<Digest> {
     needed.extend(machine.bundles.kept.images());
     needed.extend(machine.pins.digests());
     needed.extend(machine.node_record.digests());
+    needed.extend(machine.os_extensions.record.digests());
     // What a config that is only tried does not name is needed when it is taken back.
     let configs = [machine.config(), machine.settled_config()];
+    let of_os = configs.iter().flatten();
+    let of_os = of_os.flat_map(|it| &it.config.os_extensions);
+    needed.extend(of_os.filter_map(|extension| match &extension.source {
+        OsExtensionSource::File(file) => Some(file.sha256),
+        OsExtensionSource::Image(_) => None,
+    }));
     let extensions = configs
         .iter()
         .flatten()

@@ -9,7 +9,8 @@
 //! intent      the config as specs in the domains' terms     intent
 //! machine     the state that the parts share                machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
-//! services    processes kept running; bundles, pinned images  services, bundles, pins, follow, temporary_registry, kubernetes
+//! services    processes kept running; bundles, pinned images  services, bundles, pins, follow, temporary_registry, kubernetes,
+//!             extensions of the machine                     os_extensions
 //! store       facts that others wait for                    store
 //! domains     one part of the machine each                  disk, network, time, containers, modules, …
 //! ```
@@ -68,6 +69,7 @@ pub mod modules;
 pub mod mounts;
 pub mod network;
 pub mod operation_lock;
+pub mod os_extensions;
 pub mod packet_capture;
 pub mod pins;
 pub mod record_file;

@@ -24,14 +24,16 @@ use crate::conditions::FirstSeen;
 use crate::config::MachineConfig;
 use crate::containers::{ImageUpdates, ImagesInForce, InForce, Updates};
 use crate::disk::OwnedDisk;
+use crate::etc_files::EtcFiles;
 use crate::follow::Follow;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
-use crate::kubernetes::{NodeLogs, NodeRecord, PlanFile, PodsSocket};
+use crate::kubernetes::{KnownNodes, NodeLogs, NodeRecord, PlanFile, PodsSocket};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::oci::{ImageStore, Puller};
 use crate::operation_lock::{Busy, Operation, OperationLock, Operations};
+use crate::os_extensions::OsExtensions;
 use crate::pins::{PinRecord, Pins};
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::store::event_log::{ActorId, EventLog};
@@ -121,6 +123,12 @@ pub struct Machine {
     pub node_plan: PlanFile,
     /// The extensions of a Kubernetes node that were proven, and those that failed.
     pub node_record: NodeRecord,
+    /// The nodes of its cluster.
+    pub known_nodes: KnownNodes,
+    /// The extensions of the machine itself.
+    pub os_extensions: OsExtensions,
+    /// The files below /etc that are not the image's.
+    pub etc_files: EtcFiles,
     /// machined's own output.
     pub own_log: LogRing,
     /// The logs on the disk, which outlast restarts.
@@ -153,6 +161,8 @@ pub struct Machine {
     trial: Mutex<ConfigTrial<Arc<Configured>, AbortHandle>>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
     settled: watch::Sender<bool>,
+    /// Whether the machine begins to be a node of Kubernetes: as the boot has ended, or as its gate waits for kubelet.
+    node_begins: watch::Sender<bool>,
 }
 
 /// Returns the kernel settings that an earlier machined made and did not undo.
@@ -239,6 +249,9 @@ impl Machine {
             pods_socket: watch::channel(None).0,
             node_plan: PlanFile::default(),
             node_record: NodeRecord::default(),
+            known_nodes: KnownNodes::default(),
+            os_extensions: OsExtensions::default(),
+            etc_files: EtcFiles::default(),
             own_log: parts.own_log,
             log_disk,
             network: parts.network,
@@ -252,6 +265,7 @@ impl Machine {
             kernel_settings: KernelSettings::new(left_undone(&mut parts.kept)),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
+            node_begins: watch::channel(false).0,
             own_certificates: watch::channel(parts.own_certificates).0,
             pinned_key: watch::channel(parts.pinned_key).0,
             granted_certificate: watch::channel(parts.granted_certificate).0,
@@ -328,6 +342,17 @@ impl Machine {
     /// Marks the boot as ended. Tasks that wait for it go on.
     pub fn settle(&self) {
         self.settled.send_replace(true);
+        self.begin_node();
+    }
+
+    /// Has the machine begin to be a node of Kubernetes, if its config makes it one.
+    pub fn begin_node(&self) {
+        self.node_begins.send_replace(true);
+    }
+
+    /// Watches whether the machine begins to be a node of Kubernetes.
+    pub fn watch_node_begins(&self) -> watch::Receiver<bool> {
+        self.node_begins.subscribe()
     }
 
     /// Watches whether the boot has ended.

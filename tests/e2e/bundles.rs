@@ -12,8 +12,8 @@ use instar_pki::Role;
 use instar_qemu::{PortLease, VmSpec};
 use instar_tests::{
     Cosign, GREETER, GREETER_PORT, Greeter, INSTALLER, ImageUnderTest, Instarctl, MachineConfig,
-    Node, Outcome, Registry, Said, Scratch, Test, bundle, chapters, greeter_image,
-    place_for_sticks, plug_in, pull_out, push_greeter_edition, stick, tests,
+    Node, Outcome, Registry, Said, Scratch, Test, bundle, bundle_directory, chapters,
+    greeter_image, place_for_sticks, plug_in, pull_out, push_greeter_edition, stick, tests,
 };
 use serde_json::Value;
 use tonic::transport::Channel;
@@ -92,6 +92,8 @@ async fn verifies(
 struct Bundles {
     /// The greeter and the next version, signed.
     site: PathBuf,
+    /// The same as a directory.
+    site_directory: PathBuf,
     /// Another greeter, signed.
     next: PathBuf,
     /// A greeter that nobody has signed.
@@ -156,6 +158,7 @@ impl Bundles {
         let images = ["greeter:v1", NEXT_VERSION];
         Ok(Self {
             site: bundle(&registry, scratch, "site.bundle", &images).await?,
+            site_directory: bundle_directory(&registry, scratch, "site", &images).await?,
             next: bundle(&registry, scratch, "next.bundle", &["greeter:v2"]).await?,
             unsigned: bundle(&registry, scratch, "unsigned.bundle", &["greeter:v3"]).await?,
             host: registry.host_for_guest(),
@@ -306,6 +309,7 @@ impl Caller {
     }
 }
 
+/// It was begun with the file, and goes on with the directory, whose archive has the same bytes.
 async fn an_upload_goes_on_where_it_was_cut_off(story: &Story) -> Outcome {
     let mut caller = Caller::of(story, &story.bundles.site).await?;
     ensure!(caller.begin().await? == 0);
@@ -314,7 +318,7 @@ async fn an_upload_goes_on_where_it_was_cut_off(story: &Story) -> Outcome {
     story
         .bundle_is(&["upload", "receiving", &caller.digest])
         .await?;
-    let said = story.upload(&story.bundles.site).await?;
+    let said = story.upload(&story.bundles.site_directory).await?;
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(said.output.contains("greeter:v1"), "{said:?}");
     let words = ["upload", "taken", "greeter:v1", INSTALLER];

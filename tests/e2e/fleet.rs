@@ -40,6 +40,8 @@ struct Fleet {
     gate: HttpServer,
     file: String,
     state: String,
+    /// The rounds of all rollouts.
+    trace: String,
 }
 
 async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
@@ -54,6 +56,7 @@ async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
         the_status_has_the_conditions_of_each_node(&fleet),
         the_page_tells_why(&fleet, &scratch),
         a_version_that_fails_later_sends_all_back(&fleet),
+        the_engine_comes_to_the_same_actions(&fleet),
     ]
     .await
 }
@@ -86,6 +89,7 @@ impl Fleet {
             client: Instarctl::of(first, scratch)?,
             file: file_of(scratch, &nodes)?.display().to_string(),
             state: scratch.join("fleet").display().to_string(),
+            trace: scratch.join("trace.jsonl").display().to_string(),
             nodes,
             registry,
             gate,
@@ -96,7 +100,8 @@ impl Fleet {
     fn arguments<'a>(&'a self, verb: &'a str, image: &'a str) -> Vec<&'a str> {
         let what = ["fleet", verb, "--image", image, "--fleet", &self.file];
         let how = ["--state", &self.state, "--canary", "1", "--at-once", "2"];
-        [&what[..], &how, &["--roll-back", "-o", "json"]].concat()
+        let told = ["--roll-back", "--trace", &self.trace, "-o", "json"];
+        [&what[..], &how, &told].concat()
     }
 
     async fn roll(&self, tag: &str) -> anyhow::Result<Said> {
@@ -361,5 +366,12 @@ async fn a_version_that_fails_later_sends_all_back(fleet: &Fleet) -> Outcome {
     ensure!(said.complaint.contains("the web"), "{said:#?}");
     let after = fleet.digests().await?;
     ensure!(after == before, "{before:?} and {after:?}");
+    Ok(())
+}
+
+async fn the_engine_comes_to_the_same_actions(fleet: &Fleet) -> Outcome {
+    let replayed = instar_rollout_driver::replay_file(fleet.trace.as_ref())?;
+    println!("{replayed:?}");
+    ensure!(replayed.actions >= NAMES.len(), "{replayed:?}");
     Ok(())
 }

@@ -20,7 +20,10 @@ const MEMORY_MIB: u32 = 512;
 const BALLAST: &str = "ballast";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![a_full_var_hinders_neither_upgrade_nor_rollback]
+    tests![
+        a_full_var_hinders_neither_upgrade_nor_rollback,
+        a_full_var_in_memory_hinders_no_upgrade,
+    ]
 }
 
 /// A machine that is installed on a small disk, and the means to fill it.
@@ -96,6 +99,31 @@ async fn a_full_var_hinders_neither_upgrade_nor_rollback(scratch: Scratch) -> Ou
         a_rollback_works_while_var_has_neither(&crammed),
     ]
     .await
+}
+
+/// The installer has memory of its own, and the full /var takes none of it.
+async fn a_full_var_in_memory_hinders_no_upgrade(scratch: Scratch) -> Outcome {
+    let registry = Registry::with_both_installers(&scratch)?;
+    let node = without_a_disk(&scratch, &registry).await?;
+    let (greeter, client) = (Greeter::of(&node)?, Instarctl::of(&node, &scratch)?);
+    let filled = greeter.get(&format!("/fill/data/{BALLAST}"))?;
+    println!("{filled} bytes");
+    ensure!(filled.parse::<u64>()? > 64 << 20, "{filled} bytes fitted");
+    let image = registry.installer_for_guest("v0.2.0");
+    let said = client.run(&["upgrade", "--image", &image]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    works(&node, &greeter, "v0.2.0").await
+}
+
+async fn without_a_disk(scratch: &Scratch, registry: &Registry) -> Result<Node> {
+    push_greeter(registry)?;
+    let host = registry.host_for_guest();
+    Node::plan(scratch, &ImageUnderTest::first()?)
+        .memory_mib(MEMORY_MIB)
+        .forward(GREETER_PORT)
+        .configure(move |config| config.registry(&host).greeter(&host))
+        .boot_until_ready(PATIENCE)
+        .await
 }
 
 async fn an_upgrade_works_while_var_has_no_bytes_left(crammed: &Crammed) -> Outcome {

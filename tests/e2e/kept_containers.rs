@@ -34,6 +34,7 @@ pub(crate) fn tests() -> Vec<Test> {
         are_shown_as_running_by_every_answer,
         have_whole_logs_without_a_disk,
         have_whole_logs_over_a_rollback,
+        live_on_beside_a_disk_that_grows,
     ]
 }
 
@@ -156,6 +157,22 @@ async fn without_a_disk_and(
         .boot_until_ready(PATIENCE)
         .await
 }
+
+async fn live_on_beside_a_disk_that_grows(scratch: Scratch) -> Outcome {
+    let registry = registry(&scratch)?;
+    let node = with_a_disk(&scratch, &registry).await?;
+    let pid = node.service_pid(COUNTER).await?;
+    node.vm().qmp().human("block_resize drive0 3G")?;
+    upgrade(&node, &registry).await?;
+    ensure!(node.service_pid(COUNTER).await? == pid, "it was not kept");
+    ensure!(!node.vm().console().contains(GROWN), "in use, and changed");
+    let node = node.power_cycle().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    node.wait_for_line(GROWN, PATIENCE).map(drop)
+}
+
+/// The kernel's line when the filesystem of the grown partition is made as large.
+const GROWN: &str = "resized filesystem to ";
 
 /// The version on trial runs for as long as its gate waits, and takes the containers over; then it hands them back.
 async fn have_whole_logs_over_a_rollback(scratch: Scratch) -> Outcome {

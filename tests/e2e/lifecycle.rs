@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use instar_api::machine::LifecycleServiceInstallRequest;
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
+use instar_api::machine::{CopyRequest, LifecycleServiceInstallRequest};
 use instar_tests::{
     Ending, Greeter, INSTALLER, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
     Outcome, Prepared, Registry, Scratch, Test, WITH_CGROUPS, chapters, plan_with_greeter,
@@ -390,17 +390,27 @@ impl<'a> Renamed<'a> {
 
     /// Writes a config that gives the machine this name; returns the file.
     fn named(&self, name: &str) -> anyhow::Result<String> {
-        let config = self.config.clone().hostname(name).to_yaml();
-        let file = self.scratch.write(&format!("{name}.yaml"), &config)?;
+        self.write(name, &self.config.clone().hostname(name))
+    }
+
+    fn write(&self, name: &str, config: &MachineConfig) -> anyhow::Result<String> {
+        let file = format!("{name}.yaml");
+        let file = self.scratch.write(&file, config.clone().to_yaml())?;
         Ok(file.display().to_string())
+    }
+
+    async fn apply(&self, name: &str, config: &MachineConfig, mode: &str) -> Outcome {
+        let file = self.write(name, config)?;
+        let apply = ["apply-config", "--mode", mode, "--file", &file];
+        let said = self.client.run(&apply).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        Ok(())
     }
 
     async fn stage(&self, name: &str) -> Outcome {
         let before = self.node.hostname().await?;
-        let file = self.named(name)?;
-        let stage = ["apply-config", "--mode", "staged", "--file", &file];
-        let said = self.client.run(&stage).await?;
-        ensure!(said.code == Some(0), "{said:?}");
+        let config = self.config.clone().hostname(name);
+        self.apply(name, &config, "staged").await?;
         ensure!(
             self.node.hostname().await? == before,
             "it is in force already"
@@ -421,6 +431,9 @@ async fn a_staged_config_comes_with_the_version_that_a_reboot_starts(scratch: Sc
         the_first_config_is_taken(&renamed),
         a_reboot_into_a_prepared_version_takes_the_staged_config(&renamed),
         an_upgrade_takes_the_staged_config(&renamed),
+        a_container_runs(&renamed),
+        an_upgrade_ends_a_container_that_the_staged_config_drops(&renamed),
+        a_reset_ends_those_who_read_the_disk(&renamed),
     ]
     .await
 }
@@ -453,6 +466,52 @@ async fn an_upgrade_takes_the_staged_config(renamed: &Renamed<'_>) -> Outcome {
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
     renamed.is_called("third").await
+}
+
+async fn a_container_runs(renamed: &Renamed<'_>) -> Outcome {
+    push_greeter(&renamed.registry)?;
+    let image = renamed.registry.image_for_guest("greeter:v1");
+    let config = renamed.config.clone().hostname("third");
+    let config = config.container(STUBBORN, &image, "args: [slow, \"1\"]\n");
+    renamed.apply("third", &config, "no-reboot").await?;
+    let node = &renamed.node;
+    node.wait_until("the container runs", PATIENCE, async || {
+        node.service_pid(STUBBORN).await.map(drop)
+    })
+    .await
+}
+
+/// It has its time to end, and its events say why.
+async fn an_upgrade_ends_a_container_that_the_staged_config_drops(
+    renamed: &Renamed<'_>,
+) -> Outcome {
+    renamed.stage("fourth").await?;
+    let image = renamed.registry.installer_for_guest("v0.2.0");
+    let why = "the machine config of the next generation does not name it";
+    let (dry, upgrade) = (["upgrade", "--dry-run", "--image"], ["upgrade", "--image"]);
+    let said = renamed.client.run(&[&dry[..], &[&image]].concat()).await?;
+    ensure!(said.output.contains(why), "{said:?}");
+    let said = renamed
+        .client
+        .run(&[&upgrade[..], &[&image]].concat())
+        .await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let line = format!("service {STUBBORN} ends with this upgrade: {why}");
+    ensure!(renamed.node.vm().console().contains(&line), "{line}");
+    renamed.is_called("fourth").await
+}
+
+/// The caller takes nothing of its stream: the node holds a file open for it.
+async fn a_reset_ends_those_who_read_the_disk(renamed: &Renamed<'_>) -> Outcome {
+    let (node, client) = (&renamed.node, &renamed.client);
+    let root_path = "/var".to_owned();
+    let mut caller = node.newcomer().await?;
+    let mut unread = caller.copy(CopyRequest { root_path }).await?.into_inner();
+    unread.message().await?.context("nothing is copied")?;
+    let said = client.run(&["reset"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
+    Ok(())
 }
 
 /// A container that takes ten minutes to end, and has as long as that.

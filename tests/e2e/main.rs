@@ -56,6 +56,7 @@ mod no_call_fails;
 mod observing;
 mod odd_images;
 mod one_at_a_time;
+mod os_extensions;
 mod other_clients;
 mod over_the_network;
 mod packet_capture;
@@ -152,7 +153,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 50] = [
+const OF_LONG_RUNS: [Area; 51] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -196,6 +197,7 @@ const OF_LONG_RUNS: [Area; 50] = [
     dashboard::tests,
     console::tests,
     volumes::tests,
+    os_extensions::tests,
     secure_boot::tests,
     ways_in::tests,
     upgrade_trust::tests,

@@ -66,6 +66,23 @@ async fn it_appears_in_the_cluster(node: &Node, cluster: &Cluster) -> Outcome {
     Ok(())
 }
 
+/// Under the name that talosctl has for it. The machine asks its cluster once a minute, when all is well.
+async fn its_object_is_a_resource(node: &Node, operator: &Operator<'_>) -> Outcome {
+    let is_ready = async || {
+        let said = operator.run(&["get", "nodestatus", "-o", "yaml"]).await?;
+        for words in [
+            "nodeReady: true",
+            "unschedulable: false",
+            "instar.dev/version",
+        ] {
+            ensure!(said.output.contains(words), "{said:?}");
+        }
+        Ok(())
+    };
+    let doing = "the node's object is a resource";
+    node.wait_until(doing, PATIENCE, is_ready).await
+}
+
 async fn its_certificate_was_approved(cluster: &Cluster) -> Outcome {
     let listed = cluster.plane.kubectl().get(&["csr"])?;
     let all = listed["items"].as_array().context("no list")?;
@@ -176,6 +193,7 @@ async fn pods_run_and_answer(node: &Node, cluster: &Cluster) -> Outcome {
 
 async fn pods_and_kubelet_are_told_of(node: &Node, scratch: &Scratch) -> Outcome {
     let operator = Operator::of(node, scratch)?;
+    its_object_is_a_resource(node, &operator).await?;
     its_pods_are_listed(&operator).await?;
     a_pods_sockets_are_found(&operator).await?;
     kubernetes_has_a_first_process(&operator).await?;

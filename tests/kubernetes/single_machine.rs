@@ -29,13 +29,33 @@ async fn a_machine_is_a_cluster(scratch: Scratch) -> Outcome {
         its_kubeconfig_opens_its_api(&own, &node),
         it_is_ready_once_pods_have_a_network(&own, &node, &host),
         a_deployment_answers(&own, &node, &host),
-        etcd_is_looked_after(&own, &scratch),
+        its_programs_are_looked_after(&own, &node, &scratch),
         the_os_is_upgraded_under_the_cluster(&own, &node, &host),
         kubernetes_is_upgraded(&own, &node, &host),
         a_broken_kubelet_is_gone_back_from(&own, &node, &host),
         it_is_the_same_cluster_after_a_power_cut(node, &own, &scratch),
     ]
     .await
+}
+
+async fn its_programs_are_looked_after(own: &Own, node: &Node, scratch: &Scratch) -> Outcome {
+    its_static_pods_are_resources(own, node).await?;
+    etcd_is_looked_after(own, scratch).await
+}
+
+/// Under the names that talosctl has for them.
+async fn its_static_pods_are_resources(own: &Own, node: &Node) -> Outcome {
+    let pods = own.run(&["get", "staticpods", "-o", "yaml"]).await?;
+    ensure!(pods.contains("name: kube-apiserver"), "{pods}");
+    let are_ready = async || {
+        let statuses = own.run(&["get", "podstatus", "-o", "yaml"]).await?;
+        let api_server = format!("kube-system/kube-apiserver-{NAME}");
+        let is_running = statuses.contains("phase: Running");
+        ensure!(is_running && statuses.contains(&api_server), "{statuses}");
+        Ok(())
+    };
+    let doing = "the statuses of static pods are resources";
+    node.wait_until(doing, PATIENCE, are_ready).await
 }
 
 async fn it_begins_by_a_call(own: &Own, node: &Node) -> Outcome {

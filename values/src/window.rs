@@ -78,7 +78,9 @@ pub struct UtcOffset(i64);
 
 /// The text is not a distance from UTC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a distance from UTC: expected something like +02:00")]
+#[error(
+    "{0:?} is not a distance from UTC: expected something like +02:00; a machine knows no names of time zones"
+)]
 pub struct NotAnOffset(String);
 
 impl FromStr for UtcOffset {
@@ -128,7 +130,7 @@ pub struct BadLength;
     "{0:?} is not a window: expected something like 02:00-05:00, with days in front and the distance from UTC behind if you like, as in \
      \"Sat,Sun 02:00-05:00 +01:00\""
 )]
-pub struct NotAWindow(String);
+pub struct NotAWindow(pub String);
 
 /// Whether a window is open, and when that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +163,11 @@ impl Window {
             days,
             offset,
         })
+    }
+
+    /// Whether its hours are those of another place than UTC.
+    pub fn has_offset(&self) -> bool {
+        self.offset != UtcOffset::default()
     }
 
     /// How long it is open.

@@ -32,7 +32,7 @@ pub(crate) enum Bundle {
     ///
     /// An upload that was cut off goes on where it was when the same bundle is uploaded again.
     Upload {
-        /// The bundle, a file
+        /// The bundle, a file or a directory
         bundle: PathBuf,
         /// Leave the verification of every byte to the nodes
         #[arg(long)]
@@ -63,6 +63,12 @@ pub(crate) struct CreateBundle {
     /// Folder of a channel whose list goes with the images, for nodes that follow it and reach no server of it
     #[arg(long, value_name = "DIR")]
     pub(crate) channel: Vec<PathBuf>,
+    /// Kubernetes manifests that the images are for: warn of their containers that do not start from this bundle alone
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manifests: Vec<PathBuf>,
+    /// Machine config whose manifests the images are for: warn as for --manifests
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine_config: Vec<PathBuf>,
     /// Platform of the images
     #[arg(long, value_name = "OS/ARCH", default_value = "linux/amd64")]
     pub(crate) platform: Vec<String>,

@@ -5,8 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use instar_rollout::{Percent, Rate, Seconds};
-use instar_values::Window;
+use instar_rollout::{Hours, Percent, Rate, Seconds};
 
 /// Rollouts over many nodes, without a server.
 #[derive(Debug, Subcommand)]
@@ -15,7 +14,7 @@ pub(crate) enum Fleet {
     Plan(FleetRoll),
     /// Upgrade all nodes in waves, or go on where a rollout was interrupted
     ///
-    /// The nodes are those of --fleet, else those of -n, else those behind the endpoints. The state of the rollout is written before each
+    /// The nodes are those of --fleet or --members, else those of -n, else those behind the endpoints. The state of the rollout is written before each
     /// step, so the command may be killed at any moment: the same command goes on where it was.
     Roll(FleetRoll),
     /// Change the machine configs of all nodes in waves, or go on where that was interrupted
@@ -48,12 +47,11 @@ pub(crate) enum Fleet {
     /// The address that is printed ends in a key: whoever has it may pause, approve, abort and roll back. With --followers the page also
     /// shows nodes that follow a channel by themselves, as they go.
     Serve {
-        /// Show the nodes that follow a channel, too: those of --fleet, or else of --nodes
+        /// Show the nodes that follow a channel, too: those of --fleet or --members, or else of --nodes
         #[arg(long)]
         followers: bool,
-        /// File with the nodes of the fleet
-        #[arg(long, value_name = "FILE", requires = "followers")]
-        fleet: Option<PathBuf>,
+        #[command(flatten)]
+        nodes: FleetNodes,
         /// Address to listen on
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8095")]
         listen: SocketAddr,
@@ -103,12 +101,22 @@ pub(crate) enum Fleet {
     },
 }
 
+/// The nodes of a fleet, unless -n or the endpoints name them.
+#[derive(Args, Debug)]
+pub(crate) struct FleetNodes {
+    /// File with the nodes and policies of the fleet
+    #[arg(long, value_name = "FILE", conflicts_with = "members")]
+    pub(crate) fleet: Option<PathBuf>,
+    /// The nodes that the node at the endpoint lists as members of its Kubernetes cluster, as `get members` shows them
+    #[arg(long)]
+    pub(crate) members: bool,
+}
+
 /// Arguments of `fleet support`.
 #[derive(Args, Debug)]
 pub(crate) struct FleetSupport {
-    /// File with the nodes of the fleet, instead of -n
-    #[arg(long, value_name = "FILE")]
-    pub(crate) fleet: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) nodes: FleetNodes,
     /// Take only the nodes of this pool
     #[arg(long)]
     pub(crate) pool: Option<String>,
@@ -194,9 +202,11 @@ pub(crate) struct FleetRoll {
 /// The nodes that a rollout is over, how carefully it goes, and where its state is kept.
 #[derive(Args, Debug)]
 pub(crate) struct FleetOver {
-    /// File with the nodes and policies of the fleet
+    #[command(flatten)]
+    pub(crate) nodes: FleetNodes,
+    /// Append each round of the rollout to this file, as a line of JSON: what was seen, and what was decided
     #[arg(long, value_name = "FILE")]
-    pub(crate) fleet: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) limits: FleetLimits,
     #[command(flatten)]
@@ -247,9 +257,9 @@ pub(crate) struct FleetLimits {
     /// Number of nodes that may begin in a time, such as 2/1h
     #[arg(long, value_name = "COUNT/TIME", value_parser = rate)]
     pub(crate) rate: Option<Rate>,
-    /// Begin only in these hours, such as "02:00-05:00" or "Sat,Sun 02:00-05:00 +01:00"; may be given several times
+    /// Begin only in these hours, such as "02:00-05:00 Europe/Berlin" or "Sat,Sun 02:00-05:00 +01:00"; may be given several times
     #[arg(long, value_name = "HOURS")]
-    pub(crate) window: Vec<Window>,
+    pub(crate) window: Vec<Hours>,
     /// Have all nodes fetch the image before the first one begins
     #[arg(long)]
     pub(crate) prepare_first: bool,

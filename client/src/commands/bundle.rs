@@ -3,11 +3,13 @@
 mod create;
 mod credentials;
 mod fetch;
+mod manifests;
 mod registries;
 mod show;
 mod tags;
 mod upload;
 
+use std::io;
 use std::path::Path;
 
 use instar_bundle::{Files, Refused, VerifiedBundle, verify};
@@ -27,7 +29,11 @@ pub(super) async fn run(global: &Global, bundle: &Bundle) -> Result<(), Failure>
 }
 
 fn open(path: &Path) -> Result<Files, Failure> {
-    Files::open(path).map_err(|error| Failure::io(format!("cannot read {}", path.display()), error))
+    Files::open(path).map_err(|error| cannot_read(path, error))
+}
+
+fn cannot_read(path: &Path, error: io::Error) -> Failure {
+    Failure::io(format!("cannot read {}", path.display()), error)
 }
 
 fn refused(path: &Path, refused: Refused) -> Failure {

@@ -39,7 +39,7 @@ use instar_client::{Failure, FailureKind};
 use instar_rollout::{Command, MachineName};
 
 use self::store::{Folder, Rollout, Subject};
-use crate::cli::{Fleet, FleetRoll, FleetState, Global};
+use crate::cli::{Fleet, FleetOver, FleetRoll, FleetState, Global};
 
 pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
     match fleet {
@@ -52,12 +52,17 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
         Fleet::Status(state) => status(global, state).await,
         Fleet::Serve {
             followers,
-            fleet,
+            nodes,
             listen,
             state,
         } => {
             let ways = match followers {
-                true => members::ways(global, fleet.as_deref())?,
+                true => members::ways(global, nodes).await?,
+                false if nodes.fleet.is_some() || nodes.members => {
+                    let why =
+                        "--fleet and --members of `fleet serve` name the nodes of --followers";
+                    return Err(Failure::new(FailureKind::Usage, why).advise("add --followers"));
+                }
                 false => BTreeMap::new(),
             };
             serve::run(global, *listen, state, ways).await
@@ -94,17 +99,17 @@ async fn roll(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
         image: arguments.image.clone(),
     };
     let begin = async || plan::rollout(global, arguments).await;
-    begin_or_go_on(global, &arguments.over.state, &subject, begin).await
+    begin_or_go_on(global, &arguments.over, &subject, begin).await
 }
 
 /// Drives a new rollout of this subject, or the one in the folder if that is of this subject and has not ended.
 async fn begin_or_go_on(
     global: &Global,
-    state: &FleetState,
+    over: &FleetOver,
     subject: &Subject,
     begin: impl AsyncFnOnce() -> Result<Rollout, Failure>,
 ) -> Result<(), Failure> {
-    let folder = Folder::of(global, state)?;
+    let folder = Folder::of(global, &over.state)?;
     let lock = folder.lock_driver()?.ok_or_else(|| folder.is_driven())?;
     match folder.read()? {
         Some(rollout) if !rollout.record.has_ended() => {
@@ -123,7 +128,7 @@ async fn begin_or_go_on(
             folder.begin(&rollout)?;
         }
     }
-    drive::run(global, &folder, lock).await
+    drive::run(global, &folder, lock, over.trace.as_deref()).await
 }
 
 async fn status(global: &Global, state: &FleetState) -> Result<(), Failure> {
@@ -150,7 +155,7 @@ async fn tell_and_drive(
     tell(global, state, command)?;
     let folder = Folder::of(global, state)?;
     match folder.lock_driver()? {
-        Some(lock) => drive::run(global, &folder, lock).await,
+        Some(lock) => drive::run(global, &folder, lock, None).await,
         None => Ok(()),
     }
 }

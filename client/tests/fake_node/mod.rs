@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use instar_api::common::{Data, Error};
+use instar_api::cosi::resource::state_server::StateServer;
 use instar_api::events::{EventPayload, hello};
 use instar_api::instar as own;
 use instar_api::instar::node_certificate_service_server::{
@@ -26,6 +27,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
 mod lifecycle;
+mod members;
 mod tls;
 
 /// The actor id that the actions return and the events of a script carry.
@@ -58,6 +60,8 @@ pub struct State {
     pub read_refusal: Option<Status>,
     /// Values of the metadata key `node`, in the order of calls.
     pub asked_for: Vec<Option<String>>,
+    /// Names and addresses of the members of the node's cluster.
+    pub members: Vec<(String, [u8; 4])>,
     /// The last upgrade request.
     pub upgrade: Option<wire::UpgradeRequest>,
     /// Pause before the first event of a history.
@@ -93,6 +97,7 @@ impl FakeNode {
                 refusal: None,
                 read_refusal: None,
                 asked_for: Vec::new(),
+                members: Vec::new(),
                 upgrade: None,
                 history_pause: Duration::ZERO,
                 config: None,
@@ -110,6 +115,10 @@ impl FakeNode {
         node.status(MachineStage::Running, true);
         node.begin_generation();
         node
+    }
+
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.listener.local_addr().unwrap()
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -144,6 +153,7 @@ impl FakeNode {
                     .add_service(ImageServiceServer::new(api.clone()))
                     .add_service(LifecycleServiceServer::new(api.clone()))
                     .add_service(NodeCertificateServiceServer::new(api.clone()))
+                    .add_service(StateServer::new(api.clone()))
                     .add_service(MachineServiceServer::new(api))
                     .serve_with_incoming(tls::accept(listener, tls))
                     .await

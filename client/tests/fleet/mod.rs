@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use instar_api::machine::machine_status_event::MachineStage;
 use instar_api::machine::sequence_event::Action;
+use instar_rollout::Replayed;
+use instar_rollout_driver::replay_file;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -184,4 +186,94 @@ fn a_node_that_is_away_keeps_no_other_from_its_certificate() {
         let line = format!("{name}: has its authority's key and signs for itself");
         assert!(run.out().contains(&line), "{}", run.out());
     }
+}
+
+#[test]
+fn a_node_that_knows_its_cluster_names_the_fleet() {
+    let fleet = Fleet::new(|_, node| upgrade(node));
+    let node = &fleet.nodes[0];
+    node.state().members = [1, 2]
+        .map(|number| (format!("worker-{number}"), [10, 0, 0, number]))
+        .into();
+    let endpoint = node.address().to_string();
+    let roll = |verb| {
+        let image = ["-e", &endpoint, "fleet", verb, "--image", "r/i:v0.2.0"];
+        fleet.run(&[&image[..], &["--members", "-o", "json"]].concat())
+    };
+    let plan = roll("plan");
+    plan.exits(0).tells("worker-1, worker-2");
+    let names: Vec<_> = plan.json()["nodes"].as_array().unwrap().clone();
+    let names: Vec<&str> = names
+        .iter()
+        .map(|it| it["node"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["worker-1", "worker-2"]);
+    roll("roll").exits(0);
+    assert_eq!(fleet.steps(), ["updated"; 2]);
+    // Each call went through the endpoint, to the address of its member.
+    let asked = node.state().asked_for.clone();
+    for address in ["10.0.0.1", "10.0.0.2"] {
+        assert!(asked.contains(&Some(address.to_owned())), "{asked:?}");
+    }
+    assert!(node.state().upgrade.is_some());
+}
+
+#[test]
+fn a_node_that_knows_no_member_is_no_fleet() {
+    let fleet = Fleet::new(|_, _| {});
+    let endpoint = fleet.nodes[0].address().to_string();
+    let plan = [
+        "fleet",
+        "plan",
+        "--image",
+        "r/i:v0.2.0",
+        "--members",
+        "-e",
+        &endpoint,
+    ];
+    fleet.run(&plan).exits(2).tells("lists no members");
+}
+
+/// Replays a trace that a run has written, and keeps it for the tests of the engine if they are to be written anew.
+fn replay(fleet: &Fleet, name: &str) -> Replayed {
+    let file = fleet.directory.path().join("trace.jsonl");
+    let replayed = replay_file(&file).unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    if std::env::var_os("INSTAR_BLESS").is_some() {
+        let kept = format!(
+            "{}/../rollout/tests/data/{name}",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        std::fs::copy(&file, kept).unwrap();
+    }
+    replayed
+}
+
+#[test]
+fn trace_of_a_run_in_waves_is_what_the_engine_decides() {
+    let fleet = Fleet::new(|_, node| upgrade(node));
+    let roll = Fleet::roll(&["--at-once", "2", "--trace", "trace.jsonl"]);
+    fleet.run(&roll).exits(0);
+    let replayed = replay(&fleet, "waves.jsonl");
+    assert_eq!(replayed.actions, 3);
+    assert!(replayed.rounds < 12, "{replayed:?}");
+}
+
+#[test]
+fn trace_of_a_run_that_goes_back_is_what_the_engine_decides() {
+    let fleet = Fleet::new(|number, node| match number {
+        1 => {
+            leave(node);
+            node.sequence("upgrade", Action::Noop, Some("the moon is full"));
+        }
+        _ => {
+            let runs = node.state().tag.clone();
+            leave(node);
+            pause(300);
+            become_version(node, if runs == "v0.1.0" { "v0.2.0" } else { "v0.1.0" });
+            node.status(MachineStage::Running, true);
+        }
+    });
+    let roll = Fleet::roll(&["--roll-back", "--trace", "trace.jsonl"]);
+    fleet.run(&roll).exits(6);
+    assert_eq!(replay(&fleet, "way-back.jsonl").actions, 3);
 }

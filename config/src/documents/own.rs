@@ -73,6 +73,7 @@ pub(super) const KINDS: &[Kind] = &[
         "ExtensionConfig",
         &[
             req("name", Text),
+            opt("target", OneOf(&["kubernetes", "os"])),
             opt("image", Text),
             opt("url", Url(&["http", "https"])),
             opt("sha256", Text),

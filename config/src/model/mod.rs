@@ -26,11 +26,13 @@ mod container;
 mod kubernetes;
 mod manifest;
 mod network;
+mod os_extension;
 mod subnet_rule;
 mod upgrade_follow;
 
 pub use self::{
-    container::*, kubernetes::*, manifest::*, network::*, subnet_rule::*, upgrade_follow::*,
+    container::*, kubernetes::*, manifest::*, network::*, os_extension::*, subnet_rule::*,
+    upgrade_follow::*,
 };
 
 /// A whole machine config.
@@ -70,6 +72,8 @@ pub struct MachineConfig {
     pub upgrade_follow: Option<UpgradeFollow>,
     /// The cluster that the machine is a node of, and the images that it is one by; `None`: it runs no Kubernetes.
     pub kubernetes: Option<Kubernetes>,
+    /// Extensions of the machine itself, in the order of their names.
+    pub os_extensions: Vec<OsExtension>,
     /// Links, addresses, names.
     pub network: Network,
     /// Kernel parameters below /proc/sys, and their values.

@@ -9,8 +9,8 @@ use std::{
 use super::{
     super::{
         model::{
-            Cidr, Cluster, ControlPlane, EndpointUrl, Extension, ExtensionFile, ExtensionSource,
-            ImageReference, Kubernetes, NodeSettings, PublishedExtension, Taint, TaintEffect,
+            Cidr, Cluster, ControlPlane, EndpointUrl, Extension, ImageReference, Kubernetes,
+            NodeSettings, Taint, TaintEffect,
         },
         section::{Scalar, Section},
     },
@@ -19,7 +19,7 @@ use super::{
     cluster::{Subnets, arguments, network},
     containers::within,
     control_plane::{control_plane, is_control_plane},
-    trust, window,
+    extensions, trust,
 };
 
 /// The domain of a cluster's services, unless the config says otherwise.
@@ -29,22 +29,19 @@ const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
 /// The time for becoming ready with other extensions: by default, and the limits. containerd and kubelet start within some seconds.
 const READY_WITHIN: Duration = Duration::from_secs(300);
 const READY_LIMITS: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(3600);
-/// The interval between two looks at a publisher's list: by default, and the limits.
-const LIST_INTERVAL: Duration = Duration::from_secs(6 * 3600);
-const LIST_INTERVALS: RangeInclusive<Duration> =
-    Duration::from_secs(10)..=Duration::from_secs(7 * 24 * 3600);
 /// The label and the taint of nodes with a control plane.
 const ROLE: &str = "node-role.kubernetes.io/control-plane";
-/// Limit on extensions: each is a layer of one overlay, and a service or two.
-const MAX_EXTENSIONS: usize = 16;
 
 /// Reads the settings; `None` if there is no `KubernetesConfig`.
-pub(super) fn kubernetes(documents: &Documents<'_>) -> Option<Kubernetes> {
-    let extensions = extensions(documents);
+pub(super) fn kubernetes(
+    documents: &Documents<'_>,
+    extensions: Vec<Extension>,
+) -> Option<Kubernetes> {
     let Some(document) = documents.one("KubernetesConfig") else {
-        if let Some(document) = documents.of("ExtensionConfig").next() {
+        let of_kubernetes = |document: &Section<'_>| !extensions::is_of_os(document);
+        if let Some(document) = documents.of("ExtensionConfig").find(of_kubernetes) {
             document.wrong(
-                "an extension is a part of Kubernetes, and there is no `KubernetesConfig`; add one, or remove this document",
+                "an extension is a part of Kubernetes, and there is no `KubernetesConfig`; add one, remove this document, or give the extension to the machine itself with `target: os`",
             );
         }
         return None;
@@ -104,88 +101,6 @@ fn note_role(documents: &Documents<'_>, node: &mut NodeSettings) {
         };
         node.taints.insert(ROLE.to_owned(), taint);
     }
-}
-
-fn extensions(documents: &Documents<'_>) -> Vec<Extension> {
-    let mut extensions: Vec<Extension> = Vec::new();
-    for (number, document) in documents.of("ExtensionConfig").enumerate() {
-        if number == MAX_EXTENSIONS {
-            document.wrong(format_args!(
-                "a machine takes at most {MAX_EXTENSIONS} extensions"
-            ));
-        }
-        let (name, source) = (name(&document), source(&document));
-        if let (Some(name), Some(source)) = (name, source) {
-            extensions.push(Extension { name, source });
-        }
-    }
-    extensions.sort_by(|a, b| a.name.cmp(&b.name));
-    extensions
-}
-
-/// Reads where an extension comes from: an image, a file with its digest, or the newest of a publisher's files.
-fn source(document: &Section<'_>) -> Option<ExtensionSource> {
-    let has = |field| document.text(field).is_some();
-    let follows = has("match");
-    if !follows && (has("publicKey") || has("interval") || document.section("window").is_some()) {
-        document.wrong("`publicKey`, `interval` and `window` are for an extension with `match`");
-    }
-    match (has("image"), has("url"), has("sha256"), follows) {
-        (true, false, false, false) => Some(ExtensionSource::Image(document.parsed("image")?)),
-        (false, true, true, false) => file(document).map(ExtensionSource::File),
-        (false, true, false, true) => published(document).map(ExtensionSource::Published),
-        _ => {
-            document.wrong(
-                "an extension comes from an `image`, from a file by `url` and `sha256`, or from a publisher by `url`, `match` and `publicKey`",
-            );
-            None
-        }
-    }
-}
-
-fn file(document: &Section<'_>) -> Option<ExtensionFile> {
-    let digest = document.required::<String>("sha256")?;
-    let digest = digest.strip_prefix("sha256:").unwrap_or(&digest);
-    let Ok(sha256) = format!("sha256:{digest}").parse() else {
-        document.wrong_field(
-            "sha256",
-            "this must be the SHA-256 of the file, 64 hexadecimal digits in lower case",
-        );
-        return None;
-    };
-    Some(ExtensionFile {
-        url: document.required("url")?,
-        sha256,
-    })
-}
-
-fn published(document: &Section<'_>) -> Option<PublishedExtension> {
-    let (folder, key) = (document.required("url"), document.required("publicKey"));
-    let interval = within(document, "interval", LIST_INTERVALS, LIST_INTERVAL);
-    Some(PublishedExtension {
-        pattern: document.parsed("match")?,
-        window: window::of(document)?,
-        folder: folder?,
-        key: key?,
-        interval: interval?,
-    })
-}
-
-/// Reads the name of an extension, which is a part of file names.
-fn name(document: &Section<'_>) -> Option<String> {
-    let name: String = document.required("name")?;
-    let is_right = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if name.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && name.len() <= 64
-        && name.bytes().all(is_right)
-    {
-        return Some(name);
-    }
-    document.wrong_field(
-        "name",
-        "the name of an extension begins with a letter or digit, and has letters, digits, `-`, `_` and `.`, 64 at most",
-    );
-    None
 }
 
 fn cluster(

@@ -60,7 +60,7 @@ fn manifest(section: &Section<'_>, field: &str) -> Option<Manifest> {
 }
 
 /// Reads the objects of a manifest; the error says what is wrong, and in which of its documents.
-fn objects(text: &str) -> Result<Vec<ManifestObject>, String> {
+pub(in super::super) fn objects(text: &str) -> Result<Vec<ManifestObject>, String> {
     let documents = yaml::documents(text.as_bytes(), MAX_CONFIG_BYTES);
     let mut objects = Vec::new();
     for document in documents.map_err(|errors| fault_of_text(&errors))? {

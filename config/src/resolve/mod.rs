@@ -7,6 +7,7 @@ mod both_shapes;
 mod cluster;
 mod containers;
 mod control_plane;
+mod extensions;
 mod image_pins;
 mod image_rules;
 mod install;
@@ -19,6 +20,9 @@ mod system;
 mod trust;
 mod upgrade_follow;
 mod window;
+
+pub(super) use manifests::objects as manifest_objects;
+pub use system::source_of_own_file;
 
 use std::collections::HashMap;
 
@@ -94,7 +98,8 @@ pub(super) fn config<'a>(
     let mut origins = Origins::default();
     let trust = trust::trust(&documents);
     let mut containers = containers::containers(&documents, &mut origins);
-    let kubernetes = kubernetes::kubernetes(&documents);
+    let extensions = extensions::extensions(&documents);
+    let kubernetes = kubernetes::kubernetes(&documents, extensions.of_kubernetes);
     if let Some(container) = kubernetes.as_ref().and_then(Kubernetes::container) {
         if let Some(taken) = origins.containers.get(&container.name) {
             taken.wrong_field("name", "Kubernetes runs in a container of this name");
@@ -125,6 +130,7 @@ pub(super) fn config<'a>(
         image_pins: image_pins::pins(&documents),
         upgrade_follow: upgrade_follow::upgrade_follow(&documents),
         kubernetes,
+        os_extensions: extensions.of_os,
         network: network::network(&documents),
         sysctls,
         sysfs: system::sysfs(&documents),

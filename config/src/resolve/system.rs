@@ -197,6 +197,13 @@ const OWN_ETC_FILES: [(&str, &str); 7] = [
     ("ssl/certs/ca-certificates.crt", "TrustedRootsConfig"),
 ];
 
+/// Returns the source of a file below /etc that the machine writes or needs itself; `None` for any other file.
+#[must_use]
+pub fn source_of_own_file(name: &str) -> Option<&'static str> {
+    let mut own = OWN_ETC_FILES.iter();
+    own.find_map(|(own, source)| (*own == name).then_some(*source))
+}
+
 pub(super) fn etc_files(documents: &Documents<'_>) -> Vec<EtcFile> {
     let mut files: Vec<EtcFile> = Vec::new();
     for section in documents.of("EtcFileConfig") {
@@ -233,7 +240,7 @@ fn etc_file(section: &Section<'_>) -> Option<EtcFile> {
         );
         return None;
     }
-    if let Some((_, source)) = OWN_ETC_FILES.iter().find(|(own, _)| *own == name) {
+    if let Some(source) = source_of_own_file(&name) {
         section.wrong_field("name", format_args!("this file comes from {source}"));
         return None;
     }

@@ -198,3 +198,54 @@ fn core_dns_runs_where_its_image_is_named() {
     let errors = of_cluster("image: 'R.io/a b'").unwrap_err().to_string();
     assert!(errors.contains("cluster.coreDNS.image"), "{errors}");
 }
+
+/// The warnings of a control plane with a manifest and another document.
+fn warnings_beside(document: &str) -> Vec<String> {
+    let core_dns = "apiVersion: v1alpha1\nkind: KubeCoreDNSConfig\nenabled: true";
+    let talos = std::fs::read_to_string(data("1.14/controlplane.yaml")).unwrap();
+    let manifest = "\
+apiVersion: v1alpha1
+kind: KubeInlineManifestConfig
+name: network
+manifest: |
+  apiVersion: apps/v1
+  kind: DaemonSet
+  metadata: {name: net, namespace: kube-system}
+  spec:
+    template:
+      spec:
+        containers:
+          - {name: one, image: 'r.io/one:v1', imagePullPolicy: Always}
+          - {name: two, image: r.io/two}
+          - {name: three, image: 'r.io/three:v1'}
+";
+    let talos = talos.replacen(core_dns, manifest, 1);
+    let parsed = parse(format!("{talos}{OURS}{document}").as_bytes()).unwrap();
+    let warnings = parsed.warnings.iter().map(ToString::to_string);
+    warnings.filter(|it| it.contains("DaemonSet")).collect()
+}
+
+#[test]
+fn a_machine_with_images_of_its_own_warns_of_containers_that_need_a_registry() {
+    let pins =
+        "---\napiVersion: instar.dev/v1alpha1\nkind: ImagePinConfig\nimages:\n  - r.io/other:v1\n";
+    let found = warnings_beside(pins);
+    assert_eq!(found.len(), 2, "{found:?}");
+    for (warning, container) in found.iter().zip(["one", "two"]) {
+        let begin = format!(
+            "KubeInlineManifestConfig.manifest: DaemonSet kube-system/net, container {container}: each start asks"
+        );
+        assert!(warning.starts_with(&begin), "{warning}");
+    }
+    assert!(
+        found[1].contains("the default for the tag `latest`"),
+        "{}",
+        found[1]
+    );
+    // Whoever pins the images is right, and whoever has a registry at hand anyway.
+    let all = format!("{pins}  - r.io/one:v1\n  - r.io/two:latest\n");
+    assert_eq!(warnings_beside(&all), Vec::<String>::new());
+    assert_eq!(warnings_beside(""), Vec::<String>::new());
+    let bundles = "---\napiVersion: instar.dev/v1alpha1\nkind: BundleConfig\nsticks: ignore\n";
+    assert_eq!(warnings_beside(bundles).len(), 2);
+}

@@ -6,6 +6,7 @@
 
 mod bad;
 mod both_shapes;
+mod extensions;
 mod golden;
 mod hostile;
 mod kubernetes;

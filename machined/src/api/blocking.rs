@@ -9,6 +9,7 @@ use tonic::Status;
 use super::caller::Holder;
 use super::shares::Shares;
 use crate::base::blocking_io;
+use crate::disk::Reading;
 
 /// Limits on the calls that wait for disks at a time, each with a thread. Further calls wait for a place. A slow reader of a
 /// stream holds none.
@@ -33,38 +34,59 @@ pub(super) async fn once<T: Send + 'static>(
 }
 
 /// Streams the items of an iterator, reading `batch` items ahead. An item of `None` means "still looking": it is not sent, but a
-/// reader that has disconnected is noticed.
+/// reader that has disconnected is noticed. The stream ends with an error when the disk is to be unmounted.
 pub(super) fn stream<T: Send + 'static>(
     holder: Holder,
+    reading: Reading,
     source: impl Iterator<Item = Option<Result<T, Status>>> + Send + 'static,
     batch: usize,
 ) -> ReceiverStream<Result<T, Status>> {
     let (sender, receiver) = mpsc::channel(1);
     crate::base::task::spawn(async move {
-        let mut source = source;
-        while !sender.is_closed() {
-            let place = PLACES.wait(&holder).await;
-            let read = blocking_io::to_its_end(move || {
-                let items: Vec<_> = source.by_ref().take(batch).collect();
-                (source, items)
-            });
-            let Ok((back, items)) = read.await else {
-                return;
-            };
-            drop(place);
-            if items.is_empty() {
-                return;
+        let mut told = reading.clone();
+        tokio::select! {
+            () = send(&holder, &reading, source, batch, &sender) => {}
+            () = told.told_to_end() => {
+                // A reader who is slow learns it from the end of the stream.
+                let _ = sender.try_send(Err(Status::unavailable(
+                    "the machine unmounts its disk, and the rest of the files with it",
+                )));
             }
-            for item in items.into_iter().flatten() {
-                let failed = item.is_err();
-                if sender.send(item).await.is_err() || failed {
-                    return;
-                }
-            }
-            source = back;
         }
     });
     ReceiverStream::new(receiver)
+}
+
+async fn send<T: Send + 'static>(
+    holder: &Holder,
+    reading: &Reading,
+    mut source: impl Iterator<Item = Option<Result<T, Status>>> + Send + 'static,
+    batch: usize,
+    sender: &mpsc::Sender<Result<T, Status>>,
+) {
+    while !sender.is_closed() {
+        let place = PLACES.wait(holder).await;
+        // The thread goes on if nobody waits for it any more: until then it counts as a reader.
+        let reading = reading.clone();
+        let read = blocking_io::to_its_end(move || {
+            let items: Vec<_> = source.by_ref().take(batch).collect();
+            (source, items, reading)
+        });
+        let Ok((back, items, _)) = read.await else {
+            return;
+        };
+        drop(place);
+        if items.is_empty() {
+            return;
+        }
+        for item in items.into_iter().flatten() {
+            let failed = item.is_err();
+            if sender.send(item).await.is_err() || failed {
+                return;
+            }
+        }
+        source = back;
+    }
 }
 
 #[cfg(test)]
@@ -73,12 +95,45 @@ mod tests {
 
     use super::*;
     use crate::base::quota::Rank;
+    use crate::disk::Readers;
 
     fn holder() -> Holder {
         Holder {
             connection: "test".into(),
             rank: Rank::Other,
         }
+    }
+
+    fn reading() -> Reading {
+        static READERS: LazyLock<Readers> = LazyLock::new(Readers::default);
+        READERS.enter()
+    }
+
+    /// Tells whether it still is there.
+    struct OpenFile(std::sync::mpsc::Sender<()>);
+
+    impl Drop for OpenFile {
+        fn drop(&mut self) {
+            // The test may have ended.
+            let _ = self.0.send(());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_is_ended_with_the_disk() {
+        let readers = Readers::default();
+        let (closed, is_closed) = std::sync::mpsc::channel();
+        let file = OpenFile(closed);
+        let endless = std::iter::repeat_with(move || {
+            let _open = &file;
+            Some(Ok(1))
+        });
+        let mut slow = stream(holder(), readers.enter(), endless, 2);
+        assert!(matches!(slow.next().await, Some(Ok(1))));
+        readers.end().await;
+        assert_eq!(is_closed.try_recv(), Ok(()));
+        while matches!(slow.next().await, Some(Ok(_))) {}
+        assert!(slow.next().await.is_none());
     }
 
     #[tokio::test]
@@ -88,7 +143,7 @@ mod tests {
             7 => Some(Err(Status::internal("seven"))),
             number => Some(Ok(number)),
         });
-        let told: Vec<_> = stream(holder(), source, 3)
+        let told: Vec<_> = stream(holder(), reading(), source, 3)
             .map(|item| item.map_err(|status| status.message().to_owned()))
             .collect()
             .await;
@@ -100,7 +155,7 @@ mod tests {
     async fn nobody_reads_on_for_a_reader_that_has_gone() {
         // This test ends only if the disconnected reader is noticed.
         let endless = std::iter::repeat_with(|| None::<Result<(), Status>>);
-        drop(stream(holder(), endless, 4));
+        drop(stream(holder(), reading(), endless, 4));
         once(&holder(), || Ok(())).await.ok();
     }
 }

@@ -13,6 +13,7 @@ use tonic::Status;
 use super::blocking;
 use super::caller::Holder;
 use super::shares::{Share, Shares};
+use crate::disk::Reading;
 use crate::files::{
     Archive, Content, Depth, DiskUsage, Entry, FileError, Found, Kind, Step, Usage, View, Walk,
 };
@@ -75,17 +76,19 @@ async fn find<T: Send + 'static>(
 pub(super) async fn read(
     path: String,
     holder: Holder,
+    reading: Reading,
     metadata: Option<Metadata>,
 ) -> Result<Stream<Data>, Status> {
     let content = find(&holder, path, |found, _| Content::of(&found)).await?;
     let pieces = pieces(content, metadata);
-    Ok(blocking::stream(holder, pieces, PIECES_AHEAD))
+    Ok(blocking::stream(holder, reading, pieces, PIECES_AHEAD))
 }
 
 /// Streams a directory or a file as a packed archive.
 pub(super) async fn copy(
     root: String,
     holder: Holder,
+    reading: Reading,
     metadata: Option<Metadata>,
 ) -> Result<Stream<Data>, Status> {
     let place = place_for_walk(&holder)?;
@@ -95,7 +98,7 @@ pub(super) async fn copy(
     .await?;
     let pieces = pieces(archive, metadata);
     let pieces = with(place, pieces);
-    Ok(blocking::stream(holder, pieces, PIECES_AHEAD))
+    Ok(blocking::stream(holder, reading, pieces, PIECES_AHEAD))
 }
 
 /// Returns the same items, and holds the place until the iterator is dropped.
@@ -121,6 +124,7 @@ fn pieces(
 pub(super) async fn list(
     request: wire::ListRequest,
     holder: Holder,
+    reading: Reading,
     metadata: Option<Metadata>,
 ) -> Result<Stream<wire::FileInfo>, Status> {
     let depth = match (request.recurse, usize::try_from(request.recursion_depth)) {
@@ -161,7 +165,7 @@ pub(super) async fn list(
             ..info
         }))
     });
-    Ok(blocking::stream(holder, entries, ENTRIES_AHEAD))
+    Ok(blocking::stream(holder, reading, entries, ENTRIES_AHEAD))
 }
 
 fn kind_of(kind: Type) -> Kind {
@@ -224,6 +228,7 @@ fn go_mode(kind: Kind, mode: u32) -> u32 {
 pub(super) async fn disk_usage(
     request: wire::DiskUsageRequest,
     holder: Holder,
+    reading: Reading,
     metadata: Option<Metadata>,
 ) -> Result<Stream<wire::DiskUsageInfo>, Status> {
     // The depth is one more than the requested levels, because 0 means all levels.
@@ -269,7 +274,7 @@ pub(super) async fn disk_usage(
             })
         })
     });
-    Ok(blocking::stream(holder, infos, ENTRIES_AHEAD))
+    Ok(blocking::stream(holder, reading, infos, ENTRIES_AHEAD))
 }
 
 fn usage_info(usage: Usage) -> wire::DiskUsageInfo {
@@ -330,8 +335,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::base::quota::Rank;
+    use crate::disk::Readers;
     use tokio_stream::StreamExt as _;
     use tonic::Code;
+
+    fn reading() -> Reading {
+        static READERS: LazyLock<Readers> = LazyLock::new(Readers::default);
+        READERS.enter()
+    }
 
     fn holder(connection: &str) -> Holder {
         Holder {
@@ -351,7 +362,7 @@ mod tests {
                 paths: vec!["/proc/sys".to_owned(); paths],
                 ..wire::DiskUsageRequest::default()
             };
-            disk_usage(request, holder, None)
+            disk_usage(request, holder, reading(), None)
         };
         let before = open_descriptors();
         let _unread = usage(MOST_PATHS, holder("many paths")).await.unwrap();
@@ -370,7 +381,7 @@ mod tests {
                 recurse: true,
                 ..wire::ListRequest::default()
             };
-            list(request, holder(connection), None)
+            list(request, holder(connection), reading(), None)
         };
         let mut unread = Vec::new();
         for _ in 0..8 {
@@ -393,7 +404,7 @@ mod tests {
     #[tokio::test]
     async fn files_of_proc_are_read_to_their_end() {
         let path = "/proc/sys/kernel/random/boot_id".to_owned();
-        let mut stream = read(path, holder("read"), None).await.unwrap();
+        let mut stream = read(path, holder("read"), reading(), None).await.unwrap();
         let mut content = Vec::new();
         while let Some(message) = stream.next().await {
             content.extend(message.unwrap().bytes);
@@ -411,14 +422,14 @@ mod tests {
             ("/proc/self/environ", Code::PermissionDenied),
             ("/proc/self/root/etc/passwd", Code::PermissionDenied),
         ] {
-            let refused = read(path.into(), holder("refusals"), None)
+            let refused = read(path.into(), holder("refusals"), reading(), None)
                 .await
                 .err()
                 .unwrap();
             assert_eq!(refused.code(), code, "{path}: {refused}");
         }
         for refused in [
-            copy("/proc/self/fd".into(), holder("refusals"), None)
+            copy("/proc/self/fd".into(), holder("refusals"), reading(), None)
                 .await
                 .err(),
             statfs("/proc/self/cwd".into(), &holder("refusals"))
@@ -433,7 +444,9 @@ mod tests {
     }
 
     async fn listed(request: wire::ListRequest) -> Vec<wire::FileInfo> {
-        let stream = list(request, holder("list"), None).await.unwrap();
+        let stream = list(request, holder("list"), reading(), None)
+            .await
+            .unwrap();
         stream.map(Result::unwrap).collect().await
     }
 

@@ -13,8 +13,10 @@ use super::blocking;
 use super::caller::Holder;
 use super::kernel_log::KernelLog;
 use crate::config_source::Secrets;
+use crate::disk::Reading;
 use crate::kubernetes::{NotAName, PodContainerName, PodLog, pod_log_names};
-use crate::services::{LogDisk, LogRing, OldLines, Tail};
+use crate::machine::Machine;
+use crate::services::{LogRing, OldLines, Tail};
 
 /// Limit on the chunks that wait for one reader. A slow reader makes only its own task wait.
 const AHEAD: usize = 16;
@@ -100,18 +102,20 @@ fn tail(request: &LogsRequest) -> Tail {
 /// Streams a service's output: first from disk, then from memory, then new lines.
 pub(super) fn service(
     log: &LogRing,
-    disk: LogDisk,
+    machine: &Machine,
     request: &LogsRequest,
     holder: Holder,
     metadata: Option<Metadata>,
 ) -> Chunks {
     let mut reader = log.read(tail(request));
+    let (disk, readers) = (machine.log_disk.clone(), machine.disk.readers().clone());
     let (follow, name) = (request.follow, request.id.clone());
     let (sender, receiver) = mpsc::channel(AHEAD);
     crate::base::task::spawn(async move {
         if let Some(older) = reader.older() {
+            let reading = readers.enter();
             let sent = match disk.older(&name, older).await {
-                Ok(Some(lines)) => send_old(lines, holder, &sender, &metadata).await,
+                Ok(Some(lines)) => send_old(lines, holder, reading, &sender, &metadata).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -147,12 +151,13 @@ pub(super) fn service(
 async fn send_old(
     mut lines: OldLines,
     holder: Holder,
+    reading: Reading,
     sender: &mpsc::Sender<Result<Data, Status>>,
     metadata: &Option<Metadata>,
 ) -> std::io::Result<()> {
     let chunks = std::iter::from_fn(move || lines.next_chunk().transpose())
         .map(|read| Some(read.map_err(|error| Status::internal(error.to_string()))));
-    let mut chunks = blocking::stream(holder, chunks, 1);
+    let mut chunks = blocking::stream(holder, reading, chunks, 1);
     while let Some(read) = chunks.next().await {
         let bytes = read.map_err(|status| std::io::Error::other(status.message().to_owned()))?;
         if sender.send(Ok(chunk(metadata, bytes))).await.is_err() {

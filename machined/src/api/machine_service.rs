@@ -92,7 +92,7 @@ impl MachineService for MachineApi {
     }
 
     async fn read(&self, request: Request<wire::ReadRequest>) -> Reply<BoxStream<Data>> {
-        files::read(request).await
+        files::read(self, request).await
     }
 
     async fn memory(&self, request: Request<()>) -> Reply<wire::MemoryResponse> {
@@ -200,18 +200,18 @@ impl MachineService for MachineApi {
     }
 
     async fn list(&self, request: Request<wire::ListRequest>) -> Reply<BoxStream<wire::FileInfo>> {
-        files::list(request).await
+        files::list(self, request).await
     }
 
     async fn copy(&self, request: Request<wire::CopyRequest>) -> Reply<BoxStream<Data>> {
-        files::copy(request).await
+        files::copy(self, request).await
     }
 
     async fn disk_usage(
         &self,
         request: Request<wire::DiskUsageRequest>,
     ) -> Reply<BoxStream<wire::DiskUsageInfo>> {
-        files::disk_usage(request).await
+        files::disk_usage(self, request).await
     }
 
     async fn image_list(

@@ -20,6 +20,7 @@ use crate::api::resources::{
 use crate::base::quota::Rank;
 use crate::config_source::Secrets;
 use crate::machine::Machine;
+use crate::sequences::kubernetes::{look_at_members, look_at_static_pods};
 use crate::services::timestamp;
 
 /// Limits on simultaneous watches, each of which keeps the resources that it has sent: of all callers together, of all callers
@@ -83,6 +84,12 @@ impl Looker {
         machine: &Arc<Machine>,
         kind: &'static Kind,
     ) -> Result<Vec<Listed>, Status> {
+        if kind.is_of_cluster() {
+            look_at_members(machine).await;
+        }
+        if kind.is_of_static_pods() {
+            look_at_static_pods(machine).await;
+        }
         let (secrets, viewer) = (self.secrets, self.viewer);
         let listed = match kind.may_wait() {
             false => list(machine, kind, secrets, viewer)

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod label;
+mod ntfs;
 mod root_directory;
 mod uevents;
 

@@ -256,6 +256,7 @@ fn reason_of(subject: &str) -> &'static str {
         "install" => "NotInstalled",
         "Kubernetes" => "KubernetesNotPrepared",
         volume if volume.starts_with("user volume") => "UserVolumeMissing",
+        extensions if extensions.starts_with("extension") => "ExtensionNotInForce",
         _ => "SettingNotApplied",
     }
 }

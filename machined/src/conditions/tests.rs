@@ -72,7 +72,7 @@ fn held(version: &str) -> HeldRelease {
 type Row = (fn(&mut Facts), Option<(Type, &'static str, &'static str)>);
 
 #[rustfmt::skip]
-const TABLE: [Row; 53] = [
+const TABLE: [Row; 54] = [
     // Nothing wrong.
     (|_| {},                                                      None),
     (|it| *it = Facts { has_config: true, ..Facts::default() },   None),
@@ -159,6 +159,7 @@ const TABLE: [Row; 53] = [
     (|it| it.problems = vec![problem("install")],            Some((Type::Degraded, "NotInstalled", ""))),
     (|it| it.problems = vec![problem("Kubernetes")],         Some((Type::Degraded, "KubernetesNotPrepared", ""))),
     (|it| it.problems = vec![problem("user volume data")],   Some((Type::Degraded, "UserVolumeMissing", ""))),
+    (|it| it.problems = vec![problem("extension data")],     Some((Type::Degraded, "ExtensionNotInForce", ""))),
     (|it| it.problems = vec![problem("network settings")],   Some((Type::Degraded, "SettingNotApplied", "network settings: it broke; repair"))),
     (|it| it.has_config = false,                             Some((Type::Degraded, "NoConfig", "apply-config"))),
     (|it| it.stale_config = Some("the server is away".into()),

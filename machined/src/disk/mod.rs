@@ -25,6 +25,7 @@ mod memory;
 mod owned;
 mod plan;
 mod probe;
+mod readers;
 mod selector;
 mod table;
 mod tools;
@@ -45,6 +46,7 @@ pub use owned::{
 };
 pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};
+pub use readers::{Readers, Reading};
 pub use selector::{SelectError, check as check_selector};
 pub use table::{Partition, Table};
 pub use tools::ToolError;

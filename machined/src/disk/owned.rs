@@ -21,6 +21,7 @@ use super::{
     memory::{forget_memory, mount_memory},
     plan::{Action, DiskPlan, Takeover, plan},
     probe::{Content, probe, probe_device},
+    readers::Readers,
     selector::select,
     table::Partition,
     tools,
@@ -120,6 +121,7 @@ pub struct EfiPartition {
 pub struct OwnedDisk {
     paths: Paths,
     status: watch::Sender<OwnedDiskStatus>,
+    readers: Readers,
 }
 
 impl OwnedDisk {
@@ -128,12 +130,18 @@ impl OwnedDisk {
         Self {
             paths,
             status: watch::Sender::new(OwnedDiskStatus::default()),
+            readers: Readers::default(),
         }
     }
 
     /// Returns a receiver of the state.
     pub fn status(&self) -> watch::Receiver<OwnedDiskStatus> {
         self.status.subscribe()
+    }
+
+    /// Returns the callers who read files of the disk.
+    pub fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     /// Returns the mount point of STATE; none while it is not mounted.
@@ -447,6 +455,9 @@ impl OwnedDisk {
 
     /// Unmounts /var and STATE. If the users of /var must be gone and some are not, the error names them.
     pub async fn unmount(&self, users: Users) -> Result<(), OwnedDiskError> {
+        if users == Users::MustBeGone {
+            self.readers.end().await;
+        }
         let (procfs, var) = (self.paths.procfs.clone(), self.paths.var.clone());
         let unmounted = run_blocking(move || unmount(&procfs, &var, users)).await?;
         // The mount may be gone although a user of it is not.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::next_config;
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{ContainerSpec, ResourceLimits, RunAs, Runtime, keepable};
 use crate::machine::{Configured, Machine};
@@ -37,7 +38,7 @@ pub fn service(
         image: container.image.clone(),
         puller: puller_in_force(machine),
         images: machine.images.clone(),
-        may_be_kept: strategy_in_force(machine, &container.name),
+        may_be_kept: may_be_kept(machine, &container.name),
         stop_timeout: stop_timeout_in_force(machine, container),
         in_force: machine.images_in_force.clone(),
         runtime: Runtime::default(),
@@ -133,18 +134,25 @@ fn keeps(container: &config::Container) -> bool {
     container.upgrade_strategy == config::UpgradeStrategy::Keep
 }
 
-/// Returns a function that reads the strategy from the config in force at the upgrade: it may change while the container runs.
-fn strategy_in_force(
+/// Returns a function that asks the config for the next generation at the upgrade: it may change while the container runs.
+fn may_be_kept(
     machine: &Arc<Machine>,
     name: &ContainerName,
-) -> Box<dyn Fn() -> bool + Send + Sync> {
+) -> Box<dyn Fn() -> anyhow::Result<()> + Send + Sync> {
     let (machine, name) = (machine.clone(), name.clone());
-    Box::new(move || {
-        machine.config().is_none_or(|configured| {
-            let mut containers = configured.config.containers.iter();
-            containers.all(|container| container.name != name || keeps(container))
-        })
+    Box::new(move || match next_config::planned(&machine) {
+        Some(next) => is_to_be_kept(&next.config, &name),
+        None => Ok(()),
     })
+}
+
+fn is_to_be_kept(next: &MachineConfig, name: &ContainerName) -> anyhow::Result<()> {
+    let mut containers = next.containers.iter();
+    match containers.find(|container| container.name == *name) {
+        Some(container) if keeps(container) => Ok(()),
+        Some(_) => anyhow::bail!("its ContainerUpgradeConfig says restart"),
+        None => anyhow::bail!("the machine config of the next generation does not name it"),
+    }
 }
 
 /// Returns a function that takes the registries from the config in force: they may change while the container stays the same.
@@ -308,5 +316,42 @@ fn network(machine: &Arc<Machine>, condition: NetworkCondition) -> Dependency {
                     .await
             })
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTAINERS: &str = "
+apiVersion: v1alpha1
+kind: ContainerConfig
+name: stays
+image: registry.local/a@sha256:0000000000000000000000000000000000000000000000000000000000000000
+---
+apiVersion: v1alpha1
+kind: ContainerConfig
+name: again
+image: registry.local/a@sha256:0000000000000000000000000000000000000000000000000000000000000000
+---
+apiVersion: instar.dev/v1alpha1
+kind: ContainerUpgradeConfig
+name: again
+strategy: restart
+";
+
+    #[test]
+    fn the_next_config_says_who_lives_through() -> anyhow::Result<()> {
+        let next = config::parse(CONTAINERS.as_bytes())?.config;
+        let said = |name: &str| {
+            let name: ContainerName = name.parse()?;
+            anyhow::Ok(is_to_be_kept(&next, &name).err().map(|why| why.to_string()))
+        };
+        assert_eq!(said("stays")?, None);
+        let restart = "its ContainerUpgradeConfig says restart";
+        assert_eq!(said("again")?.as_deref(), Some(restart));
+        let gone = "the machine config of the next generation does not name it";
+        assert_eq!(said("gone")?.as_deref(), Some(gone));
+        Ok(())
     }
 }

@@ -11,6 +11,7 @@ mod granted_certificate;
 mod kernel;
 mod known_identity;
 mod network;
+pub mod next_config;
 mod node_certificate;
 mod registries;
 mod remember_trust;

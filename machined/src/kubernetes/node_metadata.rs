@@ -18,7 +18,7 @@ const OWNED_LABELS: &str = "instar.dev/owned-labels";
 const OWNED_ANNOTATIONS: &str = "instar.dev/owned-annotations";
 /// What a node says about itself.
 const MODE: &str = "instar.dev/mode";
-const VERSION: &str = "instar.dev/version";
+pub(super) const VERSION: &str = "instar.dev/version";
 const CHANNEL: &str = "instar.dev/channel";
 /// Limit on the value of a label, of Kubernetes.
 const LONGEST_VALUE: usize = 63;

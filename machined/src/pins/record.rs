@@ -5,6 +5,7 @@
 //! ```text
 //! by the config    for as long as the config names it
 //! by a call        until it is unpinned, or an upgrade to another version than the one that ran then has been committed
+//! by an upgrade    the same, or the upgrade that was prepared has been committed
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -320,22 +321,26 @@ impl Pins {
         was_there
     }
 
-    /// Releases what callers pinned while another version ran than the one that has been committed; returns their number.
-    pub async fn release(&self, committed: &str) -> usize {
-        let released = {
+    /// Releases what an upgrade's commit ends the pins of, and returns the number of images: what callers pinned while another version ran
+    /// than the committed one, and the images of the preparation that brought it. `image` is the digest of the committed installer.
+    pub async fn release(&self, committed: &str, image: Option<Digest>) -> usize {
+        let (released, has_changed) = {
             let record = &mut self.lock().record;
-            let preparation = &mut record.preparation;
-            if preparation
-                .as_ref()
-                .is_some_and(|it| it.during != committed)
-            {
-                *preparation = None;
+            let prepared = record.preparation.as_ref();
+            // The same version may be built anew, and prepared under itself.
+            let is_prepared_one = prepared.is_some_and(|it| image == Some(it.digest));
+            let is_over = prepared.is_some_and(|it| is_prepared_one || it.during != committed);
+            if is_over {
+                record.preparation = None;
             }
             let before = record.calls.len();
-            record.calls.retain(|_, call| call.during == committed);
-            before - record.calls.len()
+            let stays =
+                |call: &ByCall| call.during == committed && !(is_prepared_one && call.for_upgrade);
+            record.calls.retain(|_, call| stays(call));
+            let released = before - record.calls.len();
+            (released, is_over || released > 0)
         };
-        if released > 0 {
+        if has_changed {
             self.wishes_changed().await;
         }
         released
@@ -464,9 +469,9 @@ mod tests {
         assert_eq!(again.meaning(&web), Some(meaning));
         assert_eq!(again.name_of(Digest::of(b"web")), Some(web.clone()));
         // The same version again, or a return to it, releases nothing.
-        assert_eq!(again.release("v0.1.0").await, 0);
+        assert_eq!(again.release("v0.1.0", None).await, 0);
         assert!(again.unpin(&os).await && !again.unpin(&os).await);
-        assert_eq!(again.release("v0.2.0").await, 1);
+        assert_eq!(again.release("v0.2.0", None).await, 1);
         again.retain(&BTreeSet::from(config)).await;
         assert!(again.digests().is_empty() && again.wanted([]).is_empty());
     }
@@ -503,15 +508,79 @@ mod tests {
         assert_eq!(pins.preparation(), Some(second.clone()));
         pins.note_written(&second).await;
         assert!(pins.preparation().unwrap().is_written);
-        assert_eq!(pins.release("v0.1.0").await, 0);
+        assert_eq!(pins.release("v0.1.0", None).await, 0);
         assert!(pins.preparation().is_some());
-        assert_eq!(pins.release("v0.3.0").await, 2);
+        assert_eq!(pins.release("v0.3.0", None).await, 2);
         assert_eq!(pins.preparation(), None);
 
         // Without one of its images there is no upgrade to prepare.
         pins.prepare(second, Vec::new()).await.unwrap();
         assert!(pins.unpin(&name(&web)).await);
         assert_eq!(pins.preparation(), None);
+    }
+
+    fn of_upgrade(version: &str, during: &str, image: &str) -> Preparation {
+        let name = name(image);
+        Preparation {
+            digest: Digest::of(image.as_bytes()),
+            images: vec![name.clone(), "r.io/web:v2".parse().unwrap()],
+            image: name,
+            version: version.to_owned(),
+            terms: Terms::default(),
+            force: false,
+            during: during.to_owned(),
+            is_written: true,
+        }
+    }
+
+    /// A machine restarts on its way to the commit: between two steps another machined goes on with the record on the disk.
+    #[tokio::test]
+    async fn images_of_an_upgrade_are_pinned_until_it_is_committed_whatever_comes_in_between() {
+        let directory = tempfile::tempdir().unwrap();
+        let booted = || {
+            let pins = Pins::default();
+            pins.open(directory.path()).unwrap();
+            pins
+        };
+        let none: [ImageReference; 0] = [];
+        let expected = [
+            ("r.io/os:v2".to_owned(), vec!["upgrade"]),
+            ("r.io/web:v2".to_owned(), vec!["upgrade"]),
+        ];
+        let next = of_upgrade("v0.2.0", "v0.1.0", "r.io/os:v2");
+        let pins = booted();
+        pins.prepare(next.clone(), Vec::new()).await.unwrap();
+        // v0.2.0 runs and is on trial; then it has failed, and v0.1.0 runs again.
+        assert_eq!(names(&booted(), &none), expected);
+        booted().forget_preparation().await;
+        assert_eq!(names(&booted(), &none), expected);
+        // A rollback commits nothing; the version before it is kept by an upgrade to itself.
+        assert_eq!(booted().release("v0.1.0", None).await, 0);
+        assert_eq!(names(&booted(), &none), expected);
+        let committed = Some(next.digest);
+        assert_eq!(booted().release("v0.2.0", committed).await, 2);
+        assert!(names(&booted(), &none).is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_same_version_built_anew_releases_its_images_too() {
+        let pins = Pins::default();
+        let rebuilt = of_upgrade("v0.1.0", "v0.1.0", "r.io/os:v1");
+        let by_call = ByCall {
+            terms: Terms::default(),
+            during: "v0.1.0".to_owned(),
+            for_upgrade: false,
+        };
+        pins.pin(vec![name("r.io/db:v2")], &by_call).await.unwrap();
+        pins.prepare(rebuilt.clone(), Vec::new()).await.unwrap();
+        // Another build of it.
+        let other = Some(Digest::of(b"other"));
+        assert_eq!(pins.release("v0.1.0", other).await, 0);
+        assert_eq!(pins.release("v0.1.0", Some(rebuilt.digest)).await, 2);
+        assert_eq!(pins.preparation(), None);
+        let none: [ImageReference; 0] = [];
+        let stays = ("r.io/db:v2".to_owned(), vec!["caller"]);
+        assert_eq!(names(&pins, &none), [stays]);
     }
 
     #[tokio::test]

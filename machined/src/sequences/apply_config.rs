@@ -10,14 +10,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use similar::TextDiff;
 
+use super::steps::disk;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
-use super::steps::{disk, find_config};
 use super::{ConfigChange, image_rules, settings, shutdown};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors};
 use crate::config_source::persisted;
-use crate::intent;
+use crate::intent::{self, next_config};
+use crate::kubernetes::changed_images;
 use crate::machine::{Configured, Machine, TrialNumber};
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::services::Definition;
@@ -123,6 +124,7 @@ pub async fn apply_config(
         Some(current) => {
             let mut change = Change::plan(machine, &current, configured, mode)?;
             change.warn_of_images(machine).await;
+            change.warn_of_pods(&current);
             match lock {
                 None => change.told(&current),
                 Some(lock) => change.carry_out(machine, lock).await?,
@@ -215,7 +217,7 @@ impl Change {
             return Err(ApplyError::NowhereToKeep(change.to_string()));
         }
         let mut warnings = Vec::new();
-        if let Some(source) = find_config::source_before_state() {
+        if let Some(source) = next_config::source_before_state() {
             warnings.push(format!(
                 "at its next boot this node takes its config from {source} again, and not this one"
             ));
@@ -239,6 +241,15 @@ impl Change {
             let refused = image_rules::not_allowed(machine, &self.configured).await;
             let warnings = refused.iter().map(image_rules::NotAllowed::warning);
             self.warnings.extend(warnings);
+        }
+    }
+
+    /// Warns of pods on all nodes of the machine's own cluster that start again.
+    fn warn_of_pods(&mut self, current: &Configured) {
+        let before = current.config.kubernetes.as_ref();
+        let after = self.configured.config.kubernetes.as_ref();
+        if let Some((before, after)) = before.zip(after) {
+            self.warnings.extend(changed_images(before, after));
         }
     }
 

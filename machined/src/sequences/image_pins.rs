@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::preparation;
 use crate::base::error_chain::chain;
-use crate::config::{ExtensionSource, MachineConfig};
+use crate::config::{ExtensionSource, MachineConfig, OsExtensionSource};
 use crate::containers::{Held, ImageDigests, check_tag};
 use crate::image_collection::is_between_configs;
 use crate::intent;
@@ -54,6 +54,7 @@ pub async fn keep(machine: Arc<Machine>) {
     // What has come of unfinished images stays until the next window opens, however long that takes.
     let mut held = None;
     loop {
+        preparation::end_if_gone(&machine).await;
         let wanted = wanted(&machine);
         held = hold(&machine, held);
         let is_idle = wanted.is_empty()
@@ -115,9 +116,17 @@ fn named_by(
     let extensions = config.kubernetes.iter().flat_map(|it| &it.extensions);
     let extensions = extensions.filter_map(|it| match &it.source {
         ExtensionSource::Image(image) => Some((image.clone(), "extension", Terms::default())),
-        // Its file is fetched otherwise (`sequences/kubernetes/extension_files.rs`).
+        // Its file is fetched otherwise (`sequences/extension_files.rs`).
         ExtensionSource::File(_) | ExtensionSource::Published(_) => None,
     });
+    let of_os = config
+        .os_extensions
+        .iter()
+        .filter_map(|it| match &it.source {
+            OsExtensionSource::Image(image) => Some((image.clone(), "extension", Terms::default())),
+            OsExtensionSource::File(_) => None,
+        });
+    let extensions = extensions.chain(of_os);
     let terms = config.upgrade_follow.as_ref().map(|follow| Terms {
         window: follow.download_window.clone(),
         bandwidth: follow.bandwidth,

@@ -30,8 +30,8 @@ use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::status;
 use crate::store::MachineStage;
 use crate::upgrade::{
-    Candidate, EspForInstaller, ProgressSink, ReleaseOrigin, Resources, Unpacked, check,
-    contradiction, created, installer,
+    Candidate, EspForInstaller, ProgressSink, ReleaseOrigin, Resources, Unpacked, WrongTag, check,
+    created, installer,
 };
 use crate::values::ImageReference;
 
@@ -243,7 +243,9 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
     let offer = offer(machine, &puller, reference).await?;
     let (digest, config) = (offer.digest(), offer.config());
     let candidate = Candidate::from_labels(&config.labels)?;
-    check_tag(&candidate, reference)?;
+    if let Some(wrong) = WrongTag::of(&candidate.version, reference.tag()) {
+        return Err(wrong.into());
+    }
     admit::check_offer(machine, &candidate).await?;
     let origin = ReleaseOrigin {
         version: candidate.version.to_string(),
@@ -274,19 +276,6 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
         candidate,
         origin,
     })
-}
-
-/// Checks that the tag by which the image is named is one of its version.
-fn check_tag(candidate: &Candidate, reference: &ImageReference) -> anyhow::Result<()> {
-    match reference
-        .tag()
-        .and_then(|tag| contradiction(candidate, tag))
-    {
-        None => Ok(()),
-        Some(contradiction) => anyhow::bail!(
-            "{contradiction}; one of both is wrong: name the image by a tag of its version or by its digest"
-        ),
-    }
 }
 
 async fn write(

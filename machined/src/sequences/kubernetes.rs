@@ -16,14 +16,18 @@ pub mod beginning;
 mod chosen;
 mod control_plane;
 mod etcdutl;
-mod extension_files;
 mod in_cluster;
+mod members;
 mod node_modules;
 mod node_name;
 mod pods_registry;
 mod pods_socket;
 mod published;
 mod reboot_required;
+mod static_pods;
+
+pub use members::look_at_members;
+pub use static_pods::look_at_static_pods;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -49,8 +53,8 @@ use crate::containers::Runtime;
 use crate::kubernetes::control_plane::has_begun;
 use crate::kubernetes::trial::{Chosen, Images, Readiness, Trial, choose};
 use crate::kubernetes::{
-    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, OfMachine,
-    ServiceState, node_addresses,
+    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, NodeStatus,
+    OfMachine, ServiceState, node_addresses,
 };
 use crate::machine::{Configured, Machine};
 use crate::operation_lock::Operation;
@@ -67,8 +71,8 @@ const IDLE: Duration = Duration::from_secs(300);
 
 /// Keeps the machine a node for as long as it runs.
 pub async fn keep(machine: Arc<Machine>) {
-    let mut settled = machine.watch_settled();
-    if settled.wait_for(|settled| *settled).await.is_err() {
+    let mut begins = machine.watch_node_begins();
+    if begins.wait_for(|begins| *begins).await.is_err() {
         return;
     }
     let mut config = machine.watch_config();
@@ -99,6 +103,7 @@ pub async fn keep(machine: Arc<Machine>) {
 
 fn show_nothing(machine: &Machine) {
     machine.store.retain::<KubernetesFact>(|_| false);
+    machine.store.retain::<NodeStatus>(|_| false);
     machine.store.retain::<ExtensionFact>(|_| false);
 }
 
@@ -567,6 +572,7 @@ async fn have_it_read() -> anyhow::Result<()> {
 /// Shows no node and no extension but these.
 fn show_nothing_but(machine: &Machine, kubernetes: &Kubernetes, node: &str) {
     machine.store.retain::<KubernetesFact>(|id| id == node);
+    machine.store.retain::<NodeStatus>(|id| id == node);
     machine.store.retain::<ExtensionFact>(|id| {
         let mut named = kubernetes.extensions.iter();
         named.any(|extension| extension.name == id)

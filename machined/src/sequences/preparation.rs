@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::stage::stage_prepared;
+use super::upgrade::trial_record;
 use crate::base::error_chain::chain;
 use crate::machine::Machine;
 use crate::pins::{Preparation, PreparationFact, Progress};
@@ -28,6 +29,27 @@ pub(super) fn show(machine: &Machine) -> Option<Duration> {
     };
     store.put(id, fact);
     pause
+}
+
+/// Ends a preparation whose version was written and waits for no start any more, as after a trial that failed. Its images stay pinned.
+pub(super) async fn end_if_gone(machine: &Machine) {
+    let Some(preparation) = machine.pins.preparation().filter(|it| it.is_written) else {
+        return;
+    };
+    match trial_record::record(machine) {
+        Ok(None) if machine.upgrades.prepared_version().is_none() => {}
+        Ok(_) => return,
+        Err(error) => {
+            let version = &preparation.version;
+            tracing::warn!("nobody knows whether {version} still waits for its start: {error:#}");
+            return;
+        }
+    }
+    tracing::info!(
+        "{} was prepared and waits for no start any more; its images stay pinned until an upgrade has been committed",
+        preparation.version
+    );
+    machine.pins.forget_preparation().await;
 }
 
 /// Puts the version beside the running one; returns the time until the next try, if there has to be one.

@@ -12,7 +12,7 @@ use crate::config::settings::{Row, Step, TakenOver};
 use crate::kernel_settings::KernelSpec;
 use crate::machine::Machine;
 use crate::store::Problem;
-use crate::{etc_files, intent, status};
+use crate::{intent, status};
 
 /// The point of a boot at which a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +57,8 @@ async fn apply(step: Step, machine: &Machine, config: &MachineConfig) -> anyhow:
         Step::Network => machine.network.set_spec(intent::network(config)),
         Step::Kernel => return kernel::apply(machine, &intent::kernel(config)).await,
         Step::EtcFiles => {
-            let files = config.etc_files.clone();
-            blocking_io::within(ANSWER, move || etc_files::apply(&files)).await??;
+            let (etc, files) = (machine.etc_files.clone(), config.etc_files.clone());
+            blocking_io::within(ANSWER, move || etc.set_of_config(files)).await??;
         }
         Step::Clock => {
             let leased = machine.network.status().borrow().time_servers.clone();

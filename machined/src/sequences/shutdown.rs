@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::steps::leave::{ANSWER_FIRST, leave};
+use super::steps::up::up;
 use super::steps::{boot_assets, stop};
 use super::upgrade::trial_record;
 use super::{Sequence, run};
@@ -71,7 +72,7 @@ pub(super) fn start(
     crate::base::task::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
-        let up = machine.services.up();
+        let up = up(&machine).await;
         match trial_record::mark_started(&machine, up, &as_actor).await {
             Ok(true) if end != End::Kexec => offer_staged_loader(&machine).await,
             Ok(_) => {}

@@ -7,10 +7,12 @@ use anyhow::Context as _;
 
 use super::shutdown;
 use super::steps::leave::ANSWER_FIRST;
-use super::steps::{admit, next_config, resume, stop};
+use super::steps::up::up;
+use super::steps::{admit, resume, stop};
 use super::upgrade::next_generation;
 use super::upgrade::trial_record;
 use super::{Phase, Sequence, run};
+use crate::intent::next_config;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::store::MachineStage;
@@ -44,7 +46,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     } = prepared;
     tracing::info!("{} starts, without a reboot of the kernel", upgrade.to);
     machine.enter(MachineStage::Upgrading);
-    let services_up = machine.services.up();
+    let services_up = up(&machine).await;
     // If the power fails, a boot finds the record on the disk.
     if let Err(error) = trial_record::mark_started(&machine, services_up.clone(), &actor).await {
         tracing::warn!("a staged version is measured by what was up earlier: {error:#}");

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::steps::boot_assets;
+use super::steps::up::up;
 use super::upgrade::trial_record;
 use super::upgrade::{Checked, check_first, run_installer};
 use super::{Phase, Sequence, run};
@@ -171,7 +172,7 @@ async fn write(
     trial_record::unstage(&machine).await?;
     let mut record = UpgradeRecord {
         upgrade: checked.pending,
-        services_up: machine.services.up(),
+        services_up: up(&machine).await,
         failures: Vec::new(),
     };
     let (image, candidate) = (&checked.image, &checked.candidate);

@@ -22,12 +22,13 @@ use anyhow::Context as _;
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::offer::{Offer, offer};
 use super::steps::overlay::load_overlay;
-use super::steps::{admit, boot_assets, next_config, resume, stop};
+use super::steps::up::up;
+use super::steps::{admit, boot_assets, resume, stop};
 use super::{Phase, Sequence, Urgency, kexec, run, system_services};
 
 use crate::image_collection;
 use crate::init_link::{End, Next, Scope, Workloads};
-use crate::intent;
+use crate::intent::{self, next_config};
 use crate::machine::{Configured, Machine};
 use crate::oci::{Limits, Puller};
 use crate::operation_lock::{Operation, OperationLock};
@@ -242,7 +243,9 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     let image = checked.image.clone();
     let (path, mode) = (checked.path, checked.mode);
     let pending = checked.pending.clone();
-    let outcome = run(phases(&machine, checked), &actor, &machine.events).await;
+    let services_up = up(&machine).await;
+    let phases = phases(&machine, checked, services_up);
+    let outcome = run(phases, &actor, &machine.events).await;
     if outcome.is_ok() && path != Route::Soft {
         let end = match mode {
             UpgradeMode::Kexec => kexec::or_reboot(&machine).await,
@@ -265,7 +268,7 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     drop(lock);
 }
 
-fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
+fn phases(machine: &Arc<Machine>, checked: Checked, services_up: Vec<String>) -> Sequence {
     let Checked {
         image,
         candidate,
@@ -274,7 +277,6 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         pending,
     } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
-    let services_up = machine.services.up();
     let configured = next_config::of(machine);
     let install = {
         let machine = machine.clone();

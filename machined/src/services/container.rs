@@ -32,7 +32,7 @@ pub struct ContainerWorkload {
     /// The store of images.
     pub images: ImageStore,
     /// Whether its operator lets it live through upgrades; called at each upgrade.
-    pub may_be_kept: Box<dyn Fn() -> bool + Send + Sync>,
+    pub may_be_kept: Box<dyn Fn() -> anyhow::Result<()> + Send + Sync>,
     /// The time that it has to end after SIGTERM; called at each stop.
     pub stop_timeout: Box<dyn Fn() -> Duration + Send + Sync>,
     /// The images that containers run.
@@ -405,10 +405,7 @@ impl Workload for ContainerWorkload {
     }
 
     fn outlives_generation(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            (self.may_be_kept)(),
-            "its ContainerUpgradeConfig says restart"
-        );
+        (self.may_be_kept)()?;
         // Its mounts may be of another filesystem by now.
         keepable(&self.spec)?;
         anyhow::ensure!(

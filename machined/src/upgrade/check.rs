@@ -8,9 +8,10 @@ use anyhow::Context as _;
 use instar_pki::rootfs_signature;
 
 use crate::statistics;
-use crate::values::{Contradiction, Version, VersionRanges};
+use crate::values::{Version, VersionRanges};
 
 use super::running::RunningSystem;
+use super::wrong_tag::WrongTag;
 
 /// Version of the protocol between init and machined that this machine's init speaks.
 const PROTOCOL: u32 = instar_init_protocol::VERSION;
@@ -192,10 +193,8 @@ pub enum Refusal {
         kernels: String,
     },
     /// The image is behind a tag of another release.
-    #[error(
-        "{0}; one of both is wrong: name the image by a tag of its version or by its digest, or use force"
-    )]
-    WrongTag(Box<Contradiction>),
+    #[error("{0}, or use force")]
+    WrongTag(WrongTag),
 }
 
 /// f_type of a tmpfs (statfs(2)).

@@ -5,7 +5,8 @@
 
 use super::check::{Candidate, Refusal};
 use super::floor::Floor;
-use crate::values::{Contradiction, ReleaseTag, Version};
+use super::wrong_tag::WrongTag;
+use crate::values::Version;
 
 /// Returns all objections to the candidate. `tag`: the tag by which the image was named; a tag that is not a release tag says nothing.
 pub fn objections(
@@ -17,8 +18,7 @@ pub fn objections(
     [
         below_floor(&candidate.version, floor),
         not_after(candidate, running),
-        tag.and_then(|tag| contradiction(candidate, tag))
-            .map(Refusal::WrongTag),
+        WrongTag::of(&candidate.version, tag).map(Refusal::WrongTag),
     ]
     .into_iter()
     .flatten()
@@ -47,12 +47,6 @@ fn not_after(candidate: &Candidate, running: &str) -> Option<Refusal> {
         ranges: ranges.to_string(),
         running: running.to_owned(),
     })
-}
-
-/// Returns how an image's label contradicts the tag by which it was named. A tag that is not a release tag says nothing.
-pub fn contradiction(candidate: &Candidate, tag: &str) -> Option<Box<Contradiction>> {
-    let tag: ReleaseTag = tag.parse().ok()?;
-    tag.check_label(&candidate.version).err()
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
             "bundles",
             "follow",
             "kubernetes",
+            "os_extensions",
             "pins",
             "temporary_registry",
         ],

@@ -14,7 +14,7 @@ use instar_values::ImageReference;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use super::{registries, tags};
+use super::{manifests, registries, tags};
 use crate::byte_bar::byte_bar;
 use crate::channel_folder::{self, ChannelFolder};
 use crate::cli::{CreateBundle, Global};
@@ -31,6 +31,7 @@ pub(super) async fn run(global: &Global, arguments: &CreateBundle) -> Result<(),
     let channels = arguments.channel.iter();
     let channels = channels.map(|folder| channel_folder::read(folder));
     let channels: Vec<ChannelFolder> = channels.collect::<Result<_, _>>()?;
+    let objects = manifests::read(arguments)?;
     let output = Output::begin(arguments)?;
     let settings = Arc::new(registries::settings(arguments)?);
     let client = RegistryClient::new(settings, Retries::default());
@@ -43,6 +44,10 @@ pub(super) async fn run(global: &Global, arguments: &CreateBundle) -> Result<(),
     check_installers(&gathered, &installers)?;
     let mut warnings = warnings(&gathered);
     warnings.extend(channels.iter().filter_map(|it| of_no_use(it, &gathered)));
+    warnings.extend(manifests::warnings(
+        &objects,
+        gathered.iter().map(|it| &it.image),
+    ));
     let channels = channels.into_iter();
     let channels: Vec<_> = channels.map(|it| (it.list.channel, it.files)).collect();
     let bar = byte_bar(global.output, output.name());

@@ -1,20 +1,20 @@
-//! `bundle upload`: brings a bundle's file to nodes, and has them import its images.
+//! `bundle upload`: brings a bundle to nodes, and has them import its images. Of a directory, its archive is sent, which is nowhere.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use instar_api::instar::bundle_service_client::BundleServiceClient;
 use instar_api::instar::{BundleBeginRequest, BundleImportRequest, BundleWriteRequest};
-use instar_client::{Failure, FailureKind, Node};
+use instar_bundle::AsArchive;
+use instar_client::{Failure, Node};
 use instar_values::Digest;
 use serde_json::json;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::{open, refused, verified};
+use super::{cannot_read, refused, verified};
 use crate::byte_bar::byte_bar;
 use crate::cli::Global;
 use crate::target;
@@ -27,24 +27,13 @@ const MOST_FAILURES: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(global: &Global, path: &Path, unchecked: bool) -> Result<(), Failure> {
-    let cannot = |error| Failure::io(format!("cannot read {}", path.display()), error);
-    let file = File::open(path).map_err(cannot)?;
-    let about = file.metadata().map_err(cannot)?;
-    if about.is_dir() {
-        let message = format!("{} is a directory; a file is uploaded", path.display());
-        return Err(Failure::new(FailureKind::Usage, message)
-            .advise("make the bundle as a file, or bring the directory on a stick"));
-    }
+    let archive = archive(path)?;
     let digest = match unchecked {
-        true => {
-            let (_, summary) = open(path)?.metadata().map_err(|it| refused(path, it))?;
-            summary.digest
-        }
+        true => archive.summary().digest,
         false => verified(global, path)?.digest(),
     };
     let upload = Upload {
-        file,
-        size: about.len(),
+        archive,
         digest,
         doing: format!("cannot upload {}", path.display()),
     };
@@ -69,22 +58,33 @@ pub(super) async fn run(global: &Global, path: &Path, unchecked: bool) -> Result
     Ok(())
 }
 
+/// The archive of the bundle in a file or a directory.
+fn archive(path: &Path) -> Result<AsArchive, Failure> {
+    let file = File::open(path).map_err(|error| cannot_read(path, error))?;
+    let about = file.metadata().map_err(|error| cannot_read(path, error))?;
+    let archive = match about.is_dir() {
+        true => AsArchive::of_directory(file),
+        false => AsArchive::of_file(file),
+    };
+    archive.map_err(|error| refused(path, error))
+}
+
 /// A bundle to upload.
 struct Upload {
-    file: File,
-    size: u64,
+    archive: AsArchive,
     digest: Digest,
     doing: String,
 }
 
 impl Upload {
-    /// Uploads the rest of the file and has the node import it.
+    /// Uploads the rest of the archive and has the node import it.
     async fn to(&self, node: &Node, bar: &ProgressBar) -> Result<Imported, Failure> {
         let mut client = BundleServiceClient::new(node.channel());
-        bar.set_length(self.size);
+        let size = self.archive.bytes();
+        bar.set_length(size);
         let mut failures = 0;
         let mut offset = self.begin(node, &mut client).await?;
-        while offset < self.size {
+        while offset < size {
             bar.set_position(offset);
             match self.write(node, &mut client, offset).await? {
                 Ok(next) => (offset, failures) = (next, 0),
@@ -107,7 +107,7 @@ impl Upload {
     ) -> Result<u64, Failure> {
         let request = BundleBeginRequest {
             digest: self.digest.to_string(),
-            size: self.size,
+            size: self.archive.bytes(),
         };
         let begun = client.begin(node.request(request)).await;
         let begun = begun.map_err(|status| node.explain(&self.doing, status))?;
@@ -120,9 +120,10 @@ impl Upload {
         client: &mut BundleServiceClient<Channel>,
         offset: u64,
     ) -> Result<Result<u64, Status>, Failure> {
-        let length = (self.size - offset).min(PIECE as u64) as usize;
+        let left = self.archive.bytes().saturating_sub(offset);
+        let length = left.min(PIECE as u64) as usize;
         let mut content = vec![0; length];
-        let read = self.file.read_exact_at(&mut content, offset);
+        let read = self.archive.read_exact_at(&mut content, offset);
         read.map_err(|error| Failure::io(self.doing.clone(), error))?;
         let request = BundleWriteRequest {
             digest: self.digest.to_string(),

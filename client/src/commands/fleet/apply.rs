@@ -16,7 +16,7 @@ use super::{begin_or_go_on, configure, members};
 use crate::cli::{FleetApply, Global};
 
 pub(super) async fn run(global: &Global, arguments: &FleetApply) -> Result<(), Failure> {
-    let fleet = members::fleet(global, &arguments.over)?;
+    let fleet = members::fleet(global, &arguments.over).await?;
     let change = match &arguments.configs {
         Some(folder) => ConfigChange::files(folder, fleet.ways.keys())?,
         None => ConfigChange::patches(&arguments.patches)?,
@@ -41,7 +41,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetApply) -> Result<(), F
             ways: fleet.ways.clone(),
         })
     };
-    begin_or_go_on(global, &arguments.over.state, &subject, begin).await
+    begin_or_go_on(global, &arguments.over, &subject, begin).await
 }
 
 fn trial(arguments: &FleetApply) -> Result<Trial, Failure> {

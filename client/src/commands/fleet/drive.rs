@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::MultiProgress;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Action, Facts, MachineName, Phase, Record};
-use instar_rollout_driver::{Driver, Machines, Task};
+use instar_rollout_driver::{Driver, Machines, Task, TraceFile};
 use instar_rollout_page::Seen;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
@@ -22,8 +23,14 @@ use crate::progress::ProgressDisplay;
 /// The pause between two rounds.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Drives the rollout in the folder to its end. The lock is held meanwhile.
-pub(super) async fn run(global: &Global, folder: &Folder, lock: File) -> Result<(), Failure> {
+/// Drives the rollout in the folder to its end. The lock is held meanwhile. `trace`: a file that gets each round.
+pub(super) async fn run(
+    global: &Global,
+    folder: &Folder,
+    lock: File,
+    trace: Option<&Path>,
+) -> Result<(), Failure> {
+    let trace = trace.map(TraceFile::open).transpose()?;
     let rollout = folder.existing()?;
     let brings = match &rollout.subject {
         Subject::Image { .. } => Brings::Version,
@@ -38,7 +45,7 @@ pub(super) async fn run(global: &Global, folder: &Folder, lock: File) -> Result<
     let driver = Driver::new(folder.clone(), machines);
     let changes = Changes::new(global.output);
     let ended = LocalSet::new()
-        .run_until(drive(driver, folder, changes))
+        .run_until(drive(driver, folder, changes, trace))
         .await;
     drop(lock);
     ended
@@ -48,10 +55,14 @@ async fn drive(
     mut driver: Driver<Folder, Asked<'_>>,
     folder: &Folder,
     mut changes: Changes,
+    mut trace: Option<TraceFile>,
 ) -> Result<(), Failure> {
     let mut shown = Seen::default();
     loop {
         let round = driver.round().await?;
+        if let Some(trace) = &mut trace {
+            trace.note(&round)?;
+        }
         let seen = Seen::of(&round.decision, &round.facts);
         if seen != shown {
             folder.keep_seen(&seen)?;

@@ -1,13 +1,26 @@
-//! The nodes of a fleet: from a file, or from the command line.
+//! The nodes of a fleet: from a file, from a node that knows its cluster, or from the command line.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
-use instar_client::{Failure, FailureKind};
+use instar_api::definitions::cluster::MemberSpec;
+use instar_client::{Failure, FailureKind, resources_in};
 use instar_rollout::{MachineName, Member, Policy, Select, Wave};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
-use crate::cli::{FleetLimits, FleetOver, Global};
+use crate::cli::{FleetLimits, FleetNodes, FleetOver, Global};
+use crate::target;
+
+/// The type of the resources that are the members of a cluster.
+const MEMBERS: &str = "Members.cluster.talos.dev";
+/// The types of machines, as numbers of the contract.
+const CONTROL_PLANE: i32 = 2;
+const WORKER: i32 = 3;
+/// Timeout of the list of members; the node asks its cluster for it.
+const LISTING: Duration = Duration::from_secs(10);
 
 /// How a node is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,23 +58,33 @@ struct FileNode {
     labels: BTreeSet<String>,
 }
 
-/// How the nodes of a file, or else of the command line, are reached.
-pub(super) fn ways(
+/// How the nodes of a fleet are reached.
+pub(super) async fn ways(
     global: &Global,
-    file: Option<&Path>,
+    nodes: &FleetNodes,
 ) -> Result<BTreeMap<MachineName, Way>, Failure> {
-    Ok(members(global, file)?.ways)
+    Ok(members(global, nodes).await?.ways)
+}
+
+/// How the nodes of the command line are reached.
+pub(super) fn ways_of_arguments(global: &Global) -> Result<BTreeMap<MachineName, Way>, Failure> {
+    Ok(by_arguments(global)?.ways)
+}
+
+/// How the nodes of a file are reached.
+pub(super) fn ways_of_file(file: &Path) -> Result<BTreeMap<MachineName, Way>, Failure> {
+    Ok(by_file(file)?.ways)
 }
 
 /// The same, of the nodes in one pool.
-pub(super) fn ways_of_pool(
+pub(super) async fn ways_of_pool(
     global: &Global,
-    file: Option<&Path>,
+    nodes: &FleetNodes,
     pool: &str,
 ) -> Result<BTreeMap<MachineName, Way>, Failure> {
     let Fleet {
         mut ways, members, ..
-    } = members(global, file)?;
+    } = members(global, nodes).await?;
     ways.retain(|name, _| members.get(name).is_some_and(|member| member.pool == pool));
     match ways.is_empty() {
         true => Err(Failure::new(
@@ -72,16 +95,17 @@ pub(super) fn ways_of_pool(
     }
 }
 
-fn members(global: &Global, file: Option<&Path>) -> Result<Fleet, Failure> {
-    match file {
+async fn members(global: &Global, nodes: &FleetNodes) -> Result<Fleet, Failure> {
+    match &nodes.fleet {
         Some(file) => by_file(file),
+        None if nodes.members => by_members(global).await,
         None => by_arguments(global),
     }
 }
 
 /// The fleet of a file or of the command line, with the limits of the command line as one more policy.
-pub(super) fn fleet(global: &Global, over: &FleetOver) -> Result<Fleet, Failure> {
-    let mut fleet = members(global, over.fleet.as_deref())?;
+pub(super) async fn fleet(global: &Global, over: &FleetOver) -> Result<Fleet, Failure> {
+    let mut fleet = members(global, &over.nodes).await?;
     fleet.policies.push(policy(&over.limits));
     Ok(fleet)
 }
@@ -111,10 +135,86 @@ fn by_file(file: &Path) -> Result<Fleet, Failure> {
     Ok(fleet)
 }
 
+/// The members that a node lists. They are reached through the same endpoints, as those of `-n`.
+async fn by_members(global: &Global) -> Result<Fleet, Failure> {
+    let node = target::one(global).await?;
+    let listed = timeout(
+        LISTING,
+        resources_in::<MemberSpec>(&node, "cluster", MEMBERS),
+    )
+    .await;
+    let listed = listed.map_err(|_| {
+        let late = format!("{}: no members within {} s", node.name(), LISTING.as_secs());
+        Failure::new(FailureKind::Unreachable, late)
+    })?;
+    let listed = listed.map_err(|status| node.explain("cannot list its members", status))?;
+    if listed.is_empty() {
+        let none = format!("{} lists no members", node.name());
+        let failure = Failure::new(FailureKind::Usage, none);
+        return Err(failure.advise("name the nodes in a file, with --fleet"));
+    }
+    let fleet = of_members(listed, &endpoints(global)?)?;
+    let names: Vec<&str> = fleet.ways.keys().map(MachineName::as_str).collect();
+    eprintln!("members of {}: {}", node.name(), names.join(", "));
+    Ok(fleet)
+}
+
+fn of_members(listed: Vec<(String, MemberSpec)>, endpoints: &[String]) -> Result<Fleet, Failure> {
+    let mut fleet = Fleet::default();
+    for (name, member) in listed {
+        let way = Way {
+            endpoints: endpoints.to_vec(),
+            node: Some(address(&name, &member)?),
+        };
+        let pool = match member.machine_type {
+            CONTROL_PLANE => "controlplane",
+            WORKER => "worker",
+            _ => "",
+        };
+        let member = Member {
+            pool: pool.to_owned(),
+            labels: BTreeSet::new(),
+        };
+        fleet.add(name, way, member)?;
+    }
+    Ok(fleet)
+}
+
+/// The first address of a member that another machine may know.
+fn address(name: &str, member: &MemberSpec) -> Result<String, Failure> {
+    let addresses = member.addresses.iter().filter_map(|address| {
+        let ip = &address.ip;
+        let v4 = <[u8; 4]>::try_from(ip.as_slice()).map(IpAddr::from);
+        v4.or_else(|_| <[u8; 16]>::try_from(ip.as_slice()).map(IpAddr::from))
+            .ok()
+    });
+    let is_local = |address: &IpAddr| match address {
+        IpAddr::V4(address) => address.is_loopback() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_loopback() || address.is_unicast_link_local(),
+    };
+    let mut addresses = addresses.filter(|address| !is_local(address));
+    let address = addresses.next().ok_or_else(|| {
+        Failure::new(
+            FailureKind::Failed,
+            format!("the member {name} has no address"),
+        )
+        .advise("name the nodes in a file, with --fleet")
+    })?;
+    Ok(address.to_string())
+}
+
+/// The endpoints of the command line, or else those of the context.
+fn endpoints(global: &Global) -> Result<Vec<String>, Failure> {
+    match global.endpoints.as_slice() {
+        [] => Ok(target::context(global)?.1),
+        endpoints => Ok(endpoints.to_vec()),
+    }
+}
+
 /// The nodes of `-n` behind the endpoints; without `-n`, the nodes that answer at the endpoints.
 fn by_arguments(global: &Global) -> Result<Fleet, Failure> {
     let mut fleet = Fleet::default();
-    let context = crate::target::context(global);
+    let context = target::context(global);
     let (nodes, endpoints) = match (global.nodes.as_slice(), global.endpoints.as_slice()) {
         ([], []) => context?,
         (nodes, endpoints) => (nodes.to_vec(), endpoints.to_vec()),
@@ -182,6 +282,8 @@ fn policy(limits: &FleetLimits) -> Policy {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use instar_api::common::NetIp;
+
     use super::*;
 
     fn read(text: &str) -> Result<Fleet, Failure> {
@@ -202,6 +304,41 @@ mod tests {
         assert_eq!(fleet.members[&first].pool, "kitchen");
         assert_eq!(fleet.ways[&first].endpoints, ["10.0.0.1"]);
         assert_eq!((fleet.members.len(), fleet.policies.len()), (2, 1));
+    }
+
+    #[test]
+    fn members_are_nodes_behind_the_endpoints() {
+        let ip = |ip: &[u8]| NetIp { ip: ip.to_vec() };
+        let member = |addresses: Vec<NetIp>, machine_type| MemberSpec {
+            addresses,
+            machine_type,
+            ..MemberSpec::default()
+        };
+        let local = ip(&[127, 0, 0, 1]);
+        let plane = member(vec![local.clone(), ip(&[10, 0, 0, 1])], CONTROL_PLANE);
+        let worker = member(vec![ip(&[0xfd; 16])], WORKER);
+        let listed = vec![("n1".to_owned(), plane.clone()), ("n2".to_owned(), worker)];
+        let fleet = of_members(listed, &["10.0.0.9".to_owned()]).unwrap();
+        let (first, second) = (MachineName::from("n1"), MachineName::from("n2"));
+        assert_eq!(fleet.ways[&first].node.as_deref(), Some("10.0.0.1"));
+        assert_eq!(fleet.ways[&first].endpoints, ["10.0.0.9"]);
+        assert!(
+            fleet.ways[&second]
+                .node
+                .as_deref()
+                .unwrap()
+                .starts_with("fdfd:")
+        );
+        let pools: Vec<&str> = fleet.members.values().map(|it| it.pool.as_str()).collect();
+        assert_eq!(pools, ["controlplane", "worker"]);
+
+        let nowhere = member(vec![local], WORKER);
+        let failure = of_members(vec![("n3".to_owned(), nowhere)], &[]).unwrap_err();
+        assert!(
+            failure.chain().contains("n3 has no address"),
+            "{}",
+            failure.chain()
+        );
     }
 
     #[test]

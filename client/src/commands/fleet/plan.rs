@@ -28,7 +28,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetRoll) -> Result<(), Fa
 }
 
 async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure> {
-    let fleet = members::fleet(global, &arguments.over)?;
+    let fleet = members::fleet(global, &arguments.over).await?;
     let survey = survey(global, arguments, &fleet).await;
     let target = survey.target(&arguments.image)?;
     let preview = Preview::of(&target, &fleet, &survey.facts)?;
@@ -119,7 +119,7 @@ pub(super) async fn rollout(global: &Global, arguments: &FleetRoll) -> Result<Ro
 }
 
 async fn planned(global: &Global, arguments: &FleetRoll) -> Result<Rollout, Failure> {
-    let fleet = members::fleet(global, &arguments.over)?;
+    let fleet = members::fleet(global, &arguments.over).await?;
     let survey = survey(global, arguments, &fleet).await;
     let target = survey.target(&arguments.image)?;
     let mut refusals = survey

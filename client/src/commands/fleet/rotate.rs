@@ -99,7 +99,10 @@ fn new_rotation(
     arguments: &FleetRotate,
     client: &ClientFile,
 ) -> Result<Rotation, Failure> {
-    let ways = members::ways(global, arguments.fleet.as_deref())?;
+    let ways = match &arguments.fleet {
+        Some(file) => members::ways_of_file(file)?,
+        None => members::ways_of_arguments(global)?,
+    };
     if let Some((name, _)) = ways.iter().find(|(_, way)| way.node.is_some()) {
         return Err(Failure::new(
             FailureKind::Usage,

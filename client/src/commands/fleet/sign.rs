@@ -46,7 +46,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetSign) -> Result<(), Fa
         authority,
         lifetime,
         config,
-        others: Others::of(global, arguments)?,
+        others: Others::of(arguments)?,
     };
     let nodes = nodes(global, arguments).await?;
     let (count, mut unsigned) = (nodes.len(), Vec::new());
@@ -134,7 +134,7 @@ async fn nodes(
             .map(|node| (node.name().to_owned(), Ok(node)))
             .collect());
     };
-    let connecting = look::connect_all(global, members::ways(global, Some(file))?);
+    let connecting = look::connect_all(global, members::ways_of_file(file)?);
     let nodes = LocalSet::new().run_until(connecting).await.into_iter();
     let called = nodes.map(|(name, node)| {
         let node = node.map(|node| node.called(name.as_str()));
@@ -226,9 +226,9 @@ fn text(name: &SubjectName) -> String {
 struct Others(BTreeMap<MachineName, Way>);
 
 impl Others {
-    fn of(global: &Global, arguments: &FleetSign) -> Result<Self, Failure> {
+    fn of(arguments: &FleetSign) -> Result<Self, Failure> {
         Ok(Self(match &arguments.fleet {
-            Some(file) => members::ways(global, Some(file))?,
+            Some(file) => members::ways_of_file(file)?,
             None => BTreeMap::new(),
         }))
     }

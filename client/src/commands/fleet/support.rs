@@ -8,10 +8,9 @@ use crate::cli::{FleetSupport, Global};
 use crate::commands::support::{self, Source};
 
 pub(super) async fn run(global: &Global, arguments: &FleetSupport) -> Result<(), Failure> {
-    let file = arguments.fleet.as_deref();
     let ways = match &arguments.pool {
-        Some(pool) => members::ways_of_pool(global, file, pool)?,
-        None => members::ways(global, file)?,
+        Some(pool) => members::ways_of_pool(global, &arguments.nodes, pool).await?,
+        None => members::ways(global, &arguments.nodes).await?,
     };
     let connecting = look::connect_all(global, ways);
     let nodes = LocalSet::new().run_until(connecting).await.into_iter();

@@ -27,9 +27,12 @@ pub(super) async fn logs(
             request.id
         ))
     })?;
-    let disk = api.machine.log_disk.clone();
     Ok(streamed(logs::service(
-        &log, disk, request, holder, metadata,
+        &log,
+        &api.machine,
+        request,
+        holder,
+        metadata,
     )))
 }
 

@@ -19,6 +19,8 @@ use crate::store::Change;
 
 /// Interval for reading state whose changes are not announced.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
+/// Interval for reading the nodes of the cluster, and the statuses of static pods.
+const ASK_CLUSTER: Duration = Duration::from_secs(30);
 
 /// The channels that announce changes of a kind's resources.
 pub struct Changes {
@@ -27,7 +29,8 @@ pub struct Changes {
     network: Option<watch::Receiver<NetworkStatus>>,
     disk: Option<watch::Receiver<OwnedDiskStatus>>,
     config: Option<watch::Receiver<Option<Arc<Configured>>>>,
-    unannounced: bool,
+    /// The interval for reading, if some changes are not announced.
+    look_again: Option<Duration>,
 }
 
 impl Changes {
@@ -47,7 +50,14 @@ impl Changes {
             network: has(Source::Network).then(|| machine.network.status()),
             disk: has(Source::Disk).then(|| machine.disk.status()),
             config: has(Source::Config).then(|| machine.watch_config()),
-            unannounced: has(Source::Unannounced),
+            look_again: match (
+                has(Source::Unannounced),
+                has(Source::Cluster) || has(Source::StaticPods),
+            ) {
+                (true, _) => Some(LOOK_AGAIN),
+                (false, true) => Some(ASK_CLUSTER),
+                (false, false) => None,
+            },
         };
         // A clone's "last seen" is the original's, which may be older than the state that is read now.
         if let Some(network) = &mut changes.network {
@@ -60,12 +70,13 @@ impl Changes {
     pub async fn next(&mut self) {
         let (types, network) = (&self.types, &mut self.network);
         let (store, disk, config) = (&mut self.store, &mut self.disk, &mut self.config);
+        let look_again = self.look_again.unwrap_or_default();
         tokio::select! {
             () = changed_in_store(store, types) => {}
             () = changed(network) => {}
             () = changed(disk) => {}
             () = changed(config) => {}
-            () = tokio::time::sleep(LOOK_AGAIN), if self.unannounced => {}
+            () = tokio::time::sleep(look_again), if self.look_again.is_some() => {}
         }
     }
 }

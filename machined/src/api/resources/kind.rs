@@ -84,6 +84,10 @@ pub enum Source {
     Disk,
     /// Another machine config came into force.
     Config,
+    /// The nodes of the cluster: they are asked for while there is a reader, and not more often than every 15 seconds.
+    Cluster,
+    /// The statuses of static pods: the machine's own API server is asked for them while there is a reader.
+    StaticPods,
     /// Changes are not announced: the resources are read every few seconds while there is a watcher.
     Unannounced,
 }
@@ -160,6 +164,16 @@ impl Kind {
     /// Returns whether reading may wait for a disk, as with kinds whose changes are not announced: their state is not in memory.
     pub fn may_wait(&self) -> bool {
         self.sources.contains(&Source::Unannounced)
+    }
+
+    /// Returns whether the cluster has to be asked before the resources are read.
+    pub fn is_of_cluster(&self) -> bool {
+        self.sources.contains(&Source::Cluster)
+    }
+
+    /// Returns whether the API server has to be asked for static pods before the resources are read.
+    pub fn is_of_static_pods(&self) -> bool {
+        self.sources.contains(&Source::StaticPods)
     }
 
     /// Returns `Plural` of `Plural.group.domain`.

@@ -7,12 +7,16 @@
 //! in YAML. So each field would need an attribute in `api/build.rs`, most of them with a function, for as many lines in another place. The
 //! field numbers cannot drift: the tests of each kind that has a message there decode its bytes with prost's types.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint};
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct};
 use serde::ser::{SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 
@@ -61,6 +65,10 @@ pub enum Value {
     List(Vec<Value>),
     /// A nested message.
     Record(Record),
+    /// Texts by their names.
+    Texts(BTreeMap<String, String>),
+    /// Any content: a map is `google.protobuf.Struct` in protobuf, anything else an empty one.
+    Json(serde_json::Value),
 }
 
 impl Record {
@@ -124,6 +132,7 @@ impl Value {
     fn encode_field(&self, number: u32, bytes: &mut Vec<u8>) {
         match self {
             Value::List(values) => encode_list(values, number, bytes),
+            Value::Texts(texts) => encode_texts(texts, number, bytes),
             value if value.is_default() => {}
             value => value.encode_element(number, bytes),
         }
@@ -145,11 +154,13 @@ impl Value {
                 .encode(),
             Value::Time(time) => Record::default().with("", 1, seconds(*time)).encode(),
             Value::Record(record) => record.encode(),
-            // Numbers are encoded above, lists by their elements, and remarks are only in YAML.
+            Value::Json(content) => structure(content).encode_to_vec(),
+            // Numbers are encoded above, lists and texts by their elements, and remarks are only in YAML.
             Value::Bool(_)
             | Value::Number(_)
             | Value::Word(..)
             | Value::List(_)
+            | Value::Texts(_)
             | Value::Remark(_) => return,
         };
         encode_key(number, WireType::LengthDelimited, bytes);
@@ -172,7 +183,11 @@ impl Value {
             Value::Hardware(bytes) | Value::Encoded(bytes) => bytes.is_empty(),
             Value::Address(address) => address.is_none(),
             Value::Prefix(prefix) => prefix.is_none(),
-            Value::Record(_) | Value::List(_) | Value::Time(_) => false,
+            Value::Record(_)
+            | Value::List(_)
+            | Value::Texts(_)
+            | Value::Json(_)
+            | Value::Time(_) => false,
             number => number.as_varint() == Some(0),
         }
     }
@@ -201,6 +216,41 @@ fn encode_list(values: &[Value], number: u32, bytes: &mut Vec<u8>) {
     encode_key(number, WireType::LengthDelimited, bytes);
     encode_varint(packed.len() as u64, bytes);
     bytes.extend(packed);
+}
+
+/// Encodes a map of texts, as protobuf does: a message with key and value for each.
+fn encode_texts(texts: &BTreeMap<String, String>, number: u32, bytes: &mut Vec<u8>) {
+    for (key, text) in texts {
+        let entry = Record::default()
+            .with("key", 1, key.as_str())
+            .with("value", 2, text.as_str());
+        Value::Record(entry).encode_element(number, bytes);
+    }
+}
+
+/// Builds `google.protobuf.Struct`.
+fn structure(content: &serde_json::Value) -> Struct {
+    let fields = content.as_object().into_iter().flatten();
+    let fields = fields.map(|(key, value)| (key.clone(), any(value)));
+    Struct {
+        fields: fields.collect(),
+    }
+}
+
+/// Builds `google.protobuf.Value`.
+fn any(value: &serde_json::Value) -> prost_types::Value {
+    use serde_json::Value as Json;
+    let kind = match value {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(value) => Kind::BoolValue(*value),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Kind::StringValue(text.clone()),
+        Json::Array(values) => Kind::ListValue(ListValue {
+            values: values.iter().map(any).collect(),
+        }),
+        Json::Object(_) => Kind::StructValue(structure(value)),
+    };
+    prost_types::Value { kind: Some(kind) }
 }
 
 /// Builds `common.NetIP`, which is also the beginning of `common.NetIPPrefix`.
@@ -256,6 +306,8 @@ impl Serialize for Value {
                 sequence.end()
             }
             Value::Record(record) => record.serialize(serializer),
+            Value::Texts(texts) => texts.serialize(serializer),
+            Value::Json(content) => content.serialize(serializer),
         }
     }
 }

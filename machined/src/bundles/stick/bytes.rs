@@ -7,3 +7,13 @@ pub(super) type Bytes<'a> = dyn Fn(u64, usize) -> Option<Vec<u8>> + 'a;
 pub(super) fn field<const LENGTH: usize>(bytes: &[u8], at: usize) -> Option<&[u8; LENGTH]> {
     bytes.get(at..)?.first_chunk()
 }
+
+/// The number of two bytes at this place, the lowest byte first.
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    field(bytes, at).map(|it| u16::from_le_bytes(*it))
+}
+
+/// The same of four bytes.
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    field(bytes, at).map(|it| u32::from_le_bytes(*it))
+}

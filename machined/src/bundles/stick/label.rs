@@ -96,7 +96,10 @@ fn labels(bytes: &Bytes<'_>) -> Option<(FileSystem, Vec<String>)> {
             let label = super::root_directory::label_of_exfat(bytes, &head);
             Some((FileSystem::Exfat, label.into_iter().collect()))
         }
-        (b"NTFS    ", _, _) => Some((FileSystem::Ntfs, Vec::new())),
+        (b"NTFS    ", _, _) => {
+            let label = super::ntfs::label_of_ntfs(bytes, &head);
+            Some((FileSystem::Ntfs, label.into_iter().collect()))
+        }
         (_, b"FAT32", _) => Some((FileSystem::Vfat, of_fat(bytes, &head, 71))),
         (_, _, b"FAT") => Some((FileSystem::Vfat, of_fat(bytes, &head, 43))),
         _ => None,
@@ -118,6 +121,7 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::ntfs::tests::ntfs;
     use super::*;
 
     pub(in crate::bundles::stick) fn ext4(label: &str) -> Vec<u8> {
@@ -252,7 +256,11 @@ pub(super) mod tests {
     #[test]
     fn what_cannot_be_read_is_told_only_with_the_label() {
         let (label, named) = (Some("INSTAR-BNDL"), Some("INSTAR-BUNDLE"));
-        let ntfs = boot_sector("NTFS    ");
+        let bundle = Some("INSTAR-BUNDLE");
+        assert_eq!(
+            of(&ntfs("INSTAR-BUNDLE"), None),
+            Some((FileSystem::Ntfs, bundle))
+        );
         assert_eq!(
             of(&exfat("INSTAR-BNDL"), None),
             Some((FileSystem::Exfat, label))
@@ -261,8 +269,8 @@ pub(super) mod tests {
             of(&exfat("HOLIDAY"), named),
             Some((FileSystem::Exfat, named))
         );
-        assert_eq!(of(&ntfs, named), Some((FileSystem::Ntfs, named)));
-        for other in [exfat("HOLIDAY"), ntfs] {
+        assert_eq!(of(&ntfs("HOLIDAY"), named), Some((FileSystem::Ntfs, named)));
+        for other in [exfat("HOLIDAY"), ntfs("HOLIDAY"), boot_sector("NTFS    ")] {
             assert_eq!(of(&other, None), None);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Only the first cluster is read, where the label is, as it is written when a filesystem is made. All numbers are a stranger's.
 
-use super::bytes::{Bytes, field};
+use super::bytes::{Bytes, field, u16_at, u32_at};
 
 /// Size of an entry of a directory.
 const ENTRY: usize = 32;
@@ -55,12 +55,4 @@ pub(super) fn label_of_exfat(bytes: &Bytes<'_>, head: &[u8]) -> Option<String> {
     let characters = entry.get(2..2 + 2 * length)?.chunks_exact(2);
     let characters: Vec<u16> = characters.filter_map(|pair| u16_at(pair, 0)).collect();
     Some(String::from_utf16_lossy(&characters))
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    field(bytes, at).map(|it| u16::from_le_bytes(*it))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    field(bytes, at).map(|it| u32::from_le_bytes(*it))
 }

@@ -44,5 +44,6 @@ mod write;
 pub use kubeconfigs::administrator;
 pub use manifests::etcd_image;
 pub use objects::{Applied, apply};
+pub(super) use own_api::own_identity;
 pub use place::Place;
 pub use write::{begin, has_begun, version_of, write};

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::super::api_server::client;
 use super::certificates::{ADMINISTRATORS, issue};
-use crate::config::{Cluster, ControlPlane};
+use crate::config::{ClientIdentity, Cluster, ControlPlane};
 
 /// Time limit for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -33,13 +33,20 @@ pub(super) struct Refusal {
     message: String,
 }
 
+/// Signs a certificate by which machined is an administrator of its own cluster, for one hour.
+///
+/// # Errors
+/// The cluster's key cannot sign it.
+pub(in crate::kubernetes) fn own_identity(plane: &ControlPlane) -> anyhow::Result<ClientIdentity> {
+    let (authority, groups) = (&plane.keys.cluster, &[ADMINISTRATORS]);
+    issue(authority, "machined", groups, &[], LIFETIME)
+}
+
 impl<'a> OwnApi<'a> {
     /// # Errors
     /// The cluster's key cannot sign a certificate.
     pub(super) fn of(cluster: &'a Cluster, plane: &ControlPlane) -> anyhow::Result<Self> {
-        let (authority, groups) = (&plane.keys.cluster, &[ADMINISTRATORS]);
-        let identity = issue(authority, "machined", groups, &[], LIFETIME)?;
-        let client = client(cluster, identity);
+        let client = client(cluster, own_identity(plane)?);
         Ok(OwnApi { client, cluster })
     }
 

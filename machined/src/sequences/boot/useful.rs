@@ -14,6 +14,7 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
 use crate::sequences::install::install_if_missing;
+use crate::sequences::os_extensions;
 use crate::sequences::settings::{self, When};
 use crate::sequences::steps::overlay::load_overlay;
 use crate::sequences::steps::{count_start, disk, last_known_time, release_memory};
@@ -86,6 +87,11 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     if let Err(error) = machine.follow.open(&records(&machine)) {
         tracing::error!("what is known of the channel begins anew: {error:#}");
     }
+    if let Err(error) = machine.os_extensions.record.open() {
+        tracing::warn!(
+            "extensions of the machine: the record of those in force begins anew: {error:#}"
+        );
+    }
     // Before the first image is removed: it names those that a node may go back to.
     if let Err(error) = machine.node_record.open(Path::new(Kubernetes::HOME)) {
         tracing::warn!("Kubernetes: the record of extensions begins anew: {error:#}");
@@ -157,6 +163,8 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
     if !configured.config.containers.is_empty() {
         load_overlay(&machine).await?;
     }
+    // Containers may mount their files.
+    os_extensions::settle(&machine).await;
     if machine.generation.keeps_workloads {
         intent::end_unnamed_containers(&machine, &configured).await;
     }

@@ -10,6 +10,7 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::disk::Users;
 use crate::init_link::{End, StartReason};
 use crate::intent;
+use crate::kubernetes::KUBELET_UP;
 use crate::machine::Machine;
 use crate::sequences::steps::leave::leave;
 use crate::sequences::steps::{boot_assets, disk};
@@ -45,16 +46,20 @@ fn no_config(machine: &Machine) -> String {
     )
 }
 
-/// Waits until the services that were up before an upgrade are up again, and the config's probes get an answer.
+/// Waits until the services that were up before an upgrade are up again, kubelet among them, and the config's probes get an answer.
 pub(super) async fn wait_at_gate(
     machine: &Arc<Machine>,
     services: Vec<String>,
     deadline: Instant,
 ) -> Result<(), String> {
     let probes = match machine.config() {
-        Some(configured) => intent::gate_probes(&configured.config),
+        Some(configured) => intent::gate_probes(&configured.config, &services),
         None => Vec::new(),
     };
+    if services.iter().any(|name| name == KUBELET_UP) {
+        // After a reboot kubelet does not run before the machine is a node, which otherwise begins with the end of the boot.
+        machine.begin_node();
+    }
     let gate = Gate { services, probes };
     tokio::time::timeout_at(
         before(deadline, BEFORE_DEADLINE),

@@ -17,7 +17,9 @@ use super::support::{self, CollectSupport};
 use super::{Report, rules, take_bundle, tell_end, upgrade};
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
-use crate::bundles::{Event, FileSystem, Origin, Phase, Place, Stick, Uevents, Word, plugged_in};
+use crate::bundles::{
+    Event, FileSystem, LABELS, Origin, Phase, Place, Stick, Uevents, Word, plugged_in,
+};
 use crate::config::Sticks;
 use crate::machine::Machine;
 use crate::modules::Class;
@@ -191,7 +193,7 @@ async fn handle(machine: Arc<Machine>, collect: CollectSupport, stick: Stick, la
     if !stick.filesystem.is_readable() {
         // It is a stick for this machine only by its label: the report has begun.
         if let Some(report) = late.begin(&machine, &stick) {
-            report.tell(unreadable(&needs_another(&stick)));
+            report.tell(needs_another(stick.filesystem));
         }
         return;
     }
@@ -218,13 +220,20 @@ async fn handle(machine: Arc<Machine>, collect: CollectSupport, stick: Stick, la
     }
 }
 
-fn needs_another(stick: &Stick) -> anyhow::Error {
-    let found = match stick.filesystem {
+/// A stick whose filesystem is not read here: the person who brought it has to format it.
+fn needs_another(filesystem: FileSystem) -> Event {
+    let found = match filesystem {
         FileSystem::Exfat => "exFAT",
         FileSystem::Ntfs => "NTFS",
         readable => readable.kind(),
     };
-    anyhow::anyhow!("the stick has the filesystem {found}, and needs FAT or ext4")
+    let [of_ext4, of_fat] = LABELS;
+    Event::Failed {
+        reason: format!("the stick has the filesystem {found}, which cannot be read here"),
+        advice: format!(
+            "Format the stick as FAT32 with the label {of_fat}, or as ext4 with the label {of_ext4}, and copy the bundle onto it again."
+        ),
+    }
 }
 
 fn unreadable(error: &anyhow::Error) -> Event {
@@ -291,4 +300,22 @@ async fn open(stick: &Stick) -> anyhow::Result<Option<(TransientMount, Files)>> 
         }
     });
     opening.await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_is_told_how_to_format_a_stick_that_cannot_be_read() {
+        for (filesystem, name) in [(FileSystem::Ntfs, "NTFS"), (FileSystem::Exfat, "exFAT")] {
+            let Event::Failed { reason, advice } = needs_another(filesystem) else {
+                panic!("{name} is refused");
+            };
+            assert!(reason.contains(name), "{reason}");
+            let labels =
+                "FAT32 with the label INSTAR-BNDL, or as ext4 with the label INSTAR-BUNDLE";
+            assert!(advice.contains(labels), "{advice}");
+        }
+    }
 }

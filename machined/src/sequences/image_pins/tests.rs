@@ -8,6 +8,7 @@ use crate::containers::registry_for_tests::SignedRegistry;
 use crate::image_collection::{collect, is_needed};
 use crate::machine::Configured;
 use crate::operation_lock::Operation;
+use crate::pins::{Preparation, PreparationFact};
 use crate::values::Digest;
 
 const WORKER: &str = include_str!("../../../../config/tests/data/1.14/worker.yaml");
@@ -166,4 +167,36 @@ async fn an_image_that_contradicts_its_tag_is_not_pinned() {
         digest: web.manifest,
     });
     assert_eq!(state(&machine, &by_digest), pinned);
+}
+
+/// As after a trial that failed: the version was written, and no record of an upgrade is left.
+#[tokio::test]
+async fn a_version_that_waits_for_no_start_is_not_shown_as_prepared_and_its_images_stay_pinned() {
+    let directory = tempfile::tempdir().unwrap();
+    let machine = unbooted(directory.path()).await;
+    let image: ImageReference = "r.io/os:v2".parse().unwrap();
+    let mut preparation = Preparation {
+        image: image.clone(),
+        digest: Digest::of(b"os"),
+        version: "v0.2.0".to_owned(),
+        images: vec![image.clone()],
+        terms: Terms::default(),
+        force: false,
+        during: "v0.1.0".to_owned(),
+        is_written: false,
+    };
+    let pins = &machine.pins;
+    pins.prepare(preparation.clone(), Vec::new()).await.unwrap();
+    // It has yet to be written.
+    preparation::end_if_gone(&machine).await;
+    preparation::show(&machine);
+    assert!(machine.store.get::<PreparationFact>("next").is_some());
+    pins.note_written(&preparation).await;
+    preparation.is_written = true;
+    assert_eq!(pins.preparation(), Some(preparation));
+    preparation::end_if_gone(&machine).await;
+    preparation::show(&machine);
+    assert!(machine.store.get::<PreparationFact>("next").is_none());
+    let pinned: Vec<_> = pins.wanted([]).into_iter().map(|it| it.reference).collect();
+    assert_eq!(pinned, [image]);
 }

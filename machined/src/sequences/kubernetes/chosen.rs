@@ -5,7 +5,6 @@ use std::sync::Arc;
 use instar_kubernetes_plan::PlannedExtension;
 
 use super::admitted::Admitted;
-use super::extension_files::Fetches;
 use super::published::Lists;
 use crate::config::{Extension, ExtensionFile, ExtensionSource, Kubernetes, PublishedExtension};
 use crate::kubernetes::trial::Chosen;
@@ -13,6 +12,7 @@ use crate::kubernetes::{Followed, Offer};
 use crate::machine::{Configured, Machine};
 use crate::oci::name_of_file;
 use crate::pins::{PinFact, State, Terms};
+use crate::sequences::extension_files::Fetches;
 use crate::sequences::image_pins::permit_now;
 use crate::values::{EndpointUrl, ImageReference};
 

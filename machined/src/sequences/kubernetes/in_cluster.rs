@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::control_plane;
 use crate::config::Kubernetes;
 use crate::kubernetes::trial::Readiness;
-use crate::kubernetes::{Mode, NodeMetadata, NodeObject, NodeService, readiness};
+use crate::kubernetes::{Mode, NodeMetadata, NodeObject, NodeService, NodeStatus, readiness};
 use crate::machine::{Configured, Machine};
 use crate::sequences::is_installed;
 
@@ -68,6 +68,7 @@ impl InCluster {
     async fn ask(&mut self, machine: &Machine, kubernetes: &Kubernetes, seen: Seen<'_>) {
         self.problem = None;
         let object = self.object(machine, kubernetes, seen.node).await;
+        show(machine, seen.node, &object);
         let object = object.as_ref().map(Option::as_ref);
         let readiness = readiness(seen.errors, seen.services, object);
         self.readiness = control_plane::judged(kubernetes, readiness);
@@ -89,6 +90,15 @@ impl InCluster {
             .err()
             .map(|error| format!("the node's labels and annotations: {error:#}"));
         Ok(Some(object))
+    }
+}
+
+/// Shows the node's object. One that cannot be read leaves the object of before.
+fn show(machine: &Machine, node: &str, object: &anyhow::Result<Option<Value>>) {
+    match object {
+        Ok(Some(object)) => machine.store.put(node, NodeStatus::of(object)),
+        Ok(None) => machine.store.remove::<NodeStatus>(node),
+        Err(_) => {}
     }
 }
 

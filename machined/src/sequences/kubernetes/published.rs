@@ -16,6 +16,9 @@ use crate::sequences::owners_servers::{client, get};
 /// The list, and its signature by `cosign sign-blob` or `openssl dgst -sign`: in base64 or as it is.
 const LIST: &str = "SHA256SUMS";
 const SIGNATURE: &str = "SHA256SUMS.sig";
+/// What publishers have to offer.
+const SERVED: &str = "a list is believed by SHA256SUMS.sig, which `cosign sign-blob` or `openssl dgst -sign` makes; signatures of OpenPGP \
+                      (SHA256SUMS.asc, SHA256SUMS.gpg) are not read";
 /// Limits on their sizes, in bytes: a line has some 100.
 const LONGEST_LIST: usize = 1 << 20;
 const LONGEST_SIGNATURE: usize = 16 << 10;
@@ -101,7 +104,8 @@ impl Drop for List {
 /// Reads a publisher's list and its signature.
 async fn ask(client: Client, of: PublishedExtension) -> anyhow::Result<Offer> {
     let list = document(&client, &of, LIST, LONGEST_LIST).await?;
-    let signature = document(&client, &of, SIGNATURE, LONGEST_SIGNATURE).await?;
+    let signature = document(&client, &of, SIGNATURE, LONGEST_SIGNATURE).await;
+    let signature = signature.with_context(|| format!("the signature of the list; {SERVED}"))?;
     newest(&of, &list, &signature)
 }
 
@@ -120,8 +124,14 @@ async fn document(
 fn newest(of: &PublishedExtension, list: &[u8], signature: &[u8]) -> anyhow::Result<Offer> {
     let decoded = BASE64_STANDARD.decode(signature.trim_ascii());
     let signature = decoded.as_deref().unwrap_or(signature);
+    let is_right = instar_pki::is_signature(&of.key, list, signature);
     ensure!(
-        instar_pki::is_signature(&of.key, list, signature),
+        is_right || !is_open_pgp(signature),
+        "{}/{SIGNATURE} is a signature of OpenPGP; {SERVED}",
+        of.folder
+    );
+    ensure!(
+        is_right,
         "{}/{LIST} is not signed by the key {}, or its signature in {SIGNATURE} is of another list",
         of.folder,
         of.key.fingerprint()
@@ -131,6 +141,12 @@ fn newest(of: &PublishedExtension, list: &[u8], signature: &[u8]) -> anyhow::Res
         let (folder, pattern) = (&of.folder, &of.pattern);
         format!("{folder}/{LIST} names no file {pattern} of this machine's architecture")
     })
+}
+
+/// Whether a signature that no key of ours has made is one of OpenPGP: in its armour, or as a packet of a signature (RFC 9580, 4.2).
+fn is_open_pgp(signature: &[u8]) -> bool {
+    signature.starts_with(b"-----BEGIN PGP ")
+        || matches!(signature.first(), Some(0x88 | 0x89 | 0x8a | 0xc2))
 }
 
 #[cfg(test)]
@@ -173,6 +189,16 @@ mod tests {
         for (list, signature) in [(&changed, &right), (&list, &sign(&other, &list))] {
             let error = found(list, signature).unwrap_err().to_string();
             assert!(error.contains("is not signed by the key"), "{error}");
+        }
+        let armoured = b"-----BEGIN PGP SIGNATURE-----\n";
+        for signature in [
+            armoured.as_slice(),
+            &[0x88, 0x75, 4, 0],
+            &[0xc2, 0x75, 4, 0],
+        ] {
+            let error = found(&list, signature).unwrap_err().to_string();
+            assert!(error.contains("is a signature of OpenPGP"), "{error}");
+            assert!(error.contains("cosign sign-blob"), "{error}");
         }
         let error = found("", &sign(&key, "")).unwrap_err().to_string();
         assert!(error.contains("names no file k-@v-%a.raw"), "{error}");

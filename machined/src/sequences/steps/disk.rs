@@ -32,6 +32,7 @@ pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()>
     // An earlier machined of this generation may have mounted them, or have died before.
     let is_mounted = machine.disk.status().borrow().var_mounted;
     if is_mounted {
+        machine.os_extensions.layers.open();
         // The config is kept as well, perhaps one that waits for the next reboot.
         return Ok(());
     }
@@ -45,6 +46,7 @@ pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()>
         replaced::at_start(machine).await?;
     }
     mount_as(machine, spec(&configured.config)?).await?;
+    machine.os_extensions.layers.open();
     keep_config(machine, configured).await
 }
 
@@ -127,6 +129,12 @@ pub(in crate::sequences) async fn unmount(
     users: Users,
 ) -> Result<(), OwnedDiskError> {
     machine.log_disk.close().await;
+    // They hold the file system of /var.
+    let layers = machine.os_extensions.layers.clone();
+    let closed = blocking_io::within(ANSWER, move || layers.close()).await;
+    if let Err(error) = closed.map_err(anyhow::Error::from).flatten() {
+        tracing::warn!("extensions stay over /usr until the generation ends: {error:#}");
+    }
     machine.disk.unmount(users).await
 }
 

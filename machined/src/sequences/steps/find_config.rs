@@ -67,12 +67,6 @@ pub(in crate::sequences) async fn find_config(
     }
 }
 
-/// Returns the source that takes precedence over the config on STATE, if this machine has one.
-pub(in crate::sequences) fn source_before_state() -> Option<&'static str> {
-    let cmdline = command_line::read().ok()?;
-    source::before_state(&cmdline, Path::new(FW_CFG_PATH).exists())
-}
-
 /// Whether the command line names a server for the config.
 pub(in crate::sequences) fn has_server() -> bool {
     command_line::read().is_ok_and(|cmdline| source::names_a_server(&cmdline))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::disk;
 use crate::machine::Machine;
+use crate::sequences::os_extensions;
 use crate::sequences::settings::{self, When};
 use crate::store::MachineStage;
 
@@ -14,6 +15,7 @@ pub(in crate::sequences) async fn go_on(machine: &Arc<Machine>) {
         tracing::error!("the disk stays away: {error:#}");
     }
     settings::apply_at(machine, When::BesideDisk).await;
+    os_extensions::settle(machine).await;
     machine.services.start_workloads();
     machine.enter(MachineStage::Running);
 }

@@ -3,9 +3,13 @@
 //! It needs its installer's image, and the image of each container of the config: the containers start anew if the upgrade reboots.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::{Found, Offer, Var, look_up, plan};
 use crate::base::blocking_io::{self, ANSWER};
+use crate::base::error_chain::chain;
 use crate::containers::ImageDigests;
 use crate::machine::Machine;
 use crate::oci::{Layer, Puller, ResolvedImage, RoomForAll, room_for_all};
@@ -180,8 +184,11 @@ async fn needed(
     Ok(images)
 }
 
-/// Finds the image of a container: in the store if its name has a digest, at its registry, or in the store by its name if that is away.
-/// `in_force`: the one that the container runs, if it has run.
+/// Timeout for a registry that could only say of an image what the store says as well.
+const LOOK_UP: Duration = Duration::from_secs(10);
+
+/// Finds the image of a container: in the store if its name has a digest or means one, else at its registry, or in the store by its name if
+/// that is away. `in_force`: the one that the container runs, if it has run.
 async fn find(
     machine: &Machine,
     puller: &Puller,
@@ -191,14 +198,13 @@ async fn find(
     let meant = machine.pins.meaning(&name).map(|meaning| meaning.image());
     let in_force = in_force.map(|image| image.or_index_of(meant));
     let known = in_force.or(meant);
+    // What a pinned name means is no question for its registry either.
+    let meant = known.and_then(|known| machine.images.get(known.digest));
     let here = machine.images.find(&name);
-    if let Some(image) = &here
-        && name.digest().is_some()
-    {
-        return Ok(NeededImage::here(
-            name,
-            ImageDigests::of_pulled(image, known),
-        ));
+    let fixed = here.clone().filter(|_| name.digest().is_some());
+    if let Some(image) = meant.or(fixed) {
+        let digests = ImageDigests::of_pulled(&image, known);
+        return Ok(NeededImage::here(name, digests));
     }
     let asked_for = async {
         match known {
@@ -206,14 +212,22 @@ async fn find(
             None => puller.look_up(&name).await,
         }
     };
-    match (asked_for.await, here) {
-        (Ok(image), _) => Ok(NeededImage::of(machine, name, &image)),
-        (Err(error), Some(image)) if error.is_unreachable() => Ok(NeededImage::here(
-            name,
-            ImageDigests::of_pulled(&image, known),
-        )),
-        (Err(error), _) => Err(error.into()),
-    }
+    let Some(here) = here else {
+        let image = asked_for.await?;
+        return Ok(NeededImage::of(machine, name, &image));
+    };
+    let why = match timeout(LOOK_UP, asked_for).await {
+        Ok(Ok(image)) => return Ok(NeededImage::of(machine, name, &image)),
+        Ok(Err(error)) if error.is_unreachable() => chain(&error),
+        Ok(Err(error)) => return Err(error.into()),
+        Err(_) => format!("no answer within {} s", LOOK_UP.as_secs()),
+    };
+    let digests = ImageDigests::of_pulled(&here, known);
+    tracing::warn!(
+        "{name}: its registry is away, {} is planned with, which is here: {why}",
+        digests.digest
+    );
+    Ok(NeededImage::here(name, digests))
 }
 
 /// Computes the room. To prepare, everything is removed first that nothing needs, if there is too little.
@@ -300,5 +314,54 @@ mod tests {
         pulled.unwrap();
         // It is here: the store knows it by its manifest.
         assert_eq!(asked_for(), format!("{}@{}", web.name, web.manifest));
+    }
+
+    async fn found(
+        machine: &Machine,
+        puller: &Puller,
+        name: &ImageReference,
+    ) -> Result<Digest, UpgradeError> {
+        let needed = find(machine, puller, name.clone(), None).await?;
+        Ok(needed.digest)
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_here_is_planned_with_while_its_registry_is_silent() {
+        let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+        let (puller, machine) = (registry.puller(), unbooted(directory.path()).await);
+        let (web, db) = (registry.push("web:v1", "web"), registry.push("db:v1", "db"));
+        let limits = Default::default();
+        for image in [&web, &db] {
+            let resolved = puller.look_up(&image.name).await.unwrap();
+            let pulled = puller.pull(&resolved, &machine.images, &limits).await;
+            pulled.unwrap();
+        }
+        // The tags move on; a pin says which image one of them means.
+        registry.push("web:v1", "newer web");
+        let newer = registry.push("db:v1", "newer db");
+        let known = ImageDigests {
+            digest: web.manifest,
+            index: Some(web.index),
+        };
+        let meaning = Meaning::of(known, Vec::new());
+        machine.pins.note(vec![(web.name.clone(), meaning)]).await;
+        assert_eq!(
+            found(&machine, &puller, &db.name).await.unwrap(),
+            newer.manifest
+        );
+
+        registry.fall_silent();
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        assert_eq!(
+            found(&machine, &puller, &web.name).await.unwrap(),
+            web.manifest
+        );
+        assert!(began.elapsed() < LOOK_UP, "its registry was asked");
+        assert_eq!(
+            found(&machine, &puller, &db.name).await.unwrap(),
+            db.manifest
+        );
+        assert!(began.elapsed() < 2 * LOOK_UP, "it waited too long");
     }
 }

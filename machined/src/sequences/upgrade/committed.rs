@@ -26,7 +26,8 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
     let Some(upgrade) = upgrade else {
         return;
     };
-    let released = machine.pins.release(&running.version).await;
+    let image = upgrade.digest.parse().ok();
+    let released = machine.pins.release(&running.version, image).await;
     if released > 0 {
         tracing::info!("{released} images that were pinned for this upgrade are released");
     }

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Spec, Value, hardware, network};
 use crate::config::{self, MachineType};
+use crate::intent::next_config;
+use crate::kubernetes::ClusterNode;
 use crate::machine::Machine;
 use crate::network::NetworkStatus;
-use crate::sequences;
 
-/// Members of the cluster. The machine knows only itself.
+/// Members of the cluster: this machine, and the other nodes of its Kubernetes cluster that run Instar, as far as it may read them.
 pub(super) const MEMBERS: Kind = Kind {
     name: "Members.cluster.talos.dev",
     singular: "Member",
@@ -21,13 +22,14 @@ pub(super) const MEMBERS: Kind = Kind {
         ("Addresses", "{.addresses}"),
     ],
     sensitivity: Sensitivity::Open,
-    sources: &[Source::Network, Source::Config],
+    sources: &[Source::Network, Source::Config, Source::Cluster],
     read: |machine| {
         let id = hardware::uuid(Path::new("/sys"));
         let (kind, version) = (machine_type(machine), &machine.running.version);
         let network = machine.network.status();
         let network = network.borrow();
-        Ok(member(&network, id, kind, version).into_iter().collect())
+        let own = own_member(&network, id, kind, version);
+        Ok(with_others(own, machine.known_nodes.get()))
     },
 };
 
@@ -57,7 +59,7 @@ pub(super) const MACHINE_CONFIGS: Kind = Kind {
     sources: &[Source::Config, Source::Unannounced],
     read: |machine| {
         let in_force = machine.config().map(|it| document("v1alpha1", &it.text));
-        let kept = sequences::kept_config(machine).map(|it| document("persistent", &it.text));
+        let kept = next_config::kept(machine).map(|it| document("persistent", &it.text));
         Ok(kept.into_iter().chain(in_force).collect())
     },
     ..MEMBERS
@@ -75,23 +77,70 @@ fn type_word(machine_type: Option<MachineType>) -> Value {
     }
 }
 
+/// This machine among the members.
+struct Member {
+    firmware_id: String,
+    item: Item,
+}
+
+/// Adds the other nodes of the cluster. This machine's own facts are newer than what the cluster knows of it.
+fn with_others(own: Option<Member>, nodes: Vec<ClusterNode>) -> Vec<Item> {
+    let is_own = |node: &ClusterNode| {
+        own.as_ref().is_some_and(|own| {
+            let is_same_firmware = !node.firmware_id.is_empty()
+                && own.firmware_id.eq_ignore_ascii_case(&node.firmware_id);
+            is_same_firmware || own.item.id.eq_ignore_ascii_case(&node.name)
+        })
+    };
+    let others = nodes.into_iter().filter(|node| !is_own(node));
+    let mut items: Vec<Item> = others.map(other_member).collect();
+    items.extend(own.map(|own| own.item));
+    items
+}
+
+fn operating_system(version: &str) -> String {
+    format!("Instar ({version})")
+}
+
+/// Builds the item of another node.
+fn other_member(node: ClusterNode) -> Item {
+    let kind = match node.is_control_plane {
+        true => MachineType::ControlPlane,
+        false => MachineType::Worker,
+    };
+    let spec = Record::default()
+        .with("nodeId", 1, node.firmware_id)
+        .with(
+            "addresses",
+            2,
+            node.addresses.into_iter().collect::<Value>(),
+        )
+        .with("hostname", 3, node.name.as_str())
+        .with("machineType", 4, type_word(Some(kind)))
+        .with("operatingSystem", 5, operating_system(&node.version));
+    Item::new(node.name, spec)
+}
+
 /// Builds the item of this machine; none until there is a hostname.
-fn member(
+fn own_member(
     network: &NetworkStatus,
     node_id: String,
     kind: Option<MachineType>,
     version: &str,
-) -> Option<Item> {
+) -> Option<Member> {
     if network.hostname.is_empty() {
         return None;
     }
     let spec = Record::default()
-        .with("nodeId", 1, node_id)
+        .with("nodeId", 1, node_id.as_str())
         .with("addresses", 2, network::own_addresses(network))
         .with("hostname", 3, network.hostname.as_str())
         .with("machineType", 4, type_word(kind))
-        .with("operatingSystem", 5, format!("Instar ({version})"));
-    Some(Item::new(network.hostname.as_str(), spec))
+        .with("operatingSystem", 5, operating_system(version));
+    Some(Member {
+        firmware_id: node_id,
+        item: Item::new(network.hostname.as_str(), spec),
+    })
 }
 
 /// Builds the item with the content as one text and an annotation: clients that edit the config look for it.
@@ -118,13 +167,14 @@ mod tests {
             hostname: "node-1".to_owned(),
             ..NetworkStatus::default()
         };
-        let item = member(
+        let item = own_member(
             &network,
             "id".into(),
             Some(MachineType::ControlPlane),
             "v0.1.0",
         )
-        .unwrap();
+        .unwrap()
+        .item;
         let spec = cluster::MemberSpec::decode(item.spec.protobuf().as_slice()).unwrap();
         assert_eq!(
             (item.id.as_str(), spec.hostname.as_str()),
@@ -146,6 +196,35 @@ mod tests {
         assert_eq!(decoded.yaml_marshalled, b"version: v1alpha1\n");
         let yaml: String = serde_saphyr::from_str(&item.spec.yaml()).unwrap();
         assert_eq!(yaml, "version: v1alpha1\n");
+    }
+
+    #[test]
+    fn other_nodes_of_the_cluster_are_members_and_this_machine_is_one_only_once() {
+        let network = NetworkStatus {
+            hostname: "node-1".to_owned(),
+            ..NetworkStatus::default()
+        };
+        let node = |name: &str, id: &str, is_control_plane| ClusterNode {
+            name: name.to_owned(),
+            firmware_id: id.to_owned(),
+            addresses: vec!["10.0.0.5".parse().unwrap()],
+            is_control_plane,
+            version: "v0.2.0".to_owned(),
+        };
+        // By its name, and by the identity of its firmware after it was named anew.
+        for own in [node("Node-1", "", false), node("before", "ID", false)] {
+            let member = own_member(&network, "id".into(), None, "v0.1.0");
+            let other = node("node-2", "other", true);
+            let items = with_others(member, vec![own, other]);
+            let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
+            assert_eq!(ids, ["node-2", "node-1"]);
+            let spec = cluster::MemberSpec::decode(items[0].spec.protobuf().as_slice()).unwrap();
+            assert_eq!((spec.hostname.as_str(), spec.machine_type), ("node-2", 2));
+            assert_eq!(spec.addresses[0].ip, [10, 0, 0, 5]);
+            assert_eq!(spec.operating_system, "Instar (v0.2.0)");
+        }
+        let alone = with_others(None, vec![node("node-2", "", false)]);
+        assert_eq!(alone.len(), 1);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The kinds of a machine that is a Kubernetes node: the node, its extensions, and their services.
+//! The kinds of a machine that is a Kubernetes node: the node, and the services of its extensions.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::kubernetes::trial::Readiness;
-use crate::kubernetes::{ExtensionFact, ExtensionState, KubernetesFact, NodeService};
+use crate::kubernetes::{KubernetesFact, NodeService};
 use crate::machine::Machine;
 use crate::store::{Metadata, Resource as _};
 
@@ -79,38 +79,4 @@ fn service(service: NodeService) -> Item {
         .with("extension", 3, service.extension)
         .with("last", 4, service.last.unwrap_or_default());
     Item::new(service.name, spec)
-}
-
-/// The extensions.
-pub(super) const EXTENSIONS: Kind = Kind {
-    name: "Extensions.instar.dev",
-    singular: "Extension",
-    namespace: Namespace::Runtime,
-    aliases: &[],
-    columns: &[
-        ("State", "{.state}"),
-        ("Image", "{.image}"),
-        ("Digest", "{.digest}"),
-        ("Reason", "{.reason}"),
-    ],
-    sensitivity: Sensitivity::Open,
-    sources: &[Source::Store(ExtensionFact::TYPE)],
-    read: |machine| {
-        let extensions = machine.store.list::<ExtensionFact>().into_iter();
-        Ok(extensions.map(extension).collect())
-    },
-};
-
-fn extension((metadata, fact): (Metadata, ExtensionFact)) -> Item {
-    let (state, reason) = match fact.state {
-        ExtensionState::Fetching => ("fetching", String::new()),
-        ExtensionState::Refused(reason) => ("refused", reason),
-        ExtensionState::Planned => ("planned", String::new()),
-    };
-    let spec = Record::default()
-        .with("state", 1, state.to_owned())
-        .with("image", 2, fact.image)
-        .with("digest", 3, fact.digest.unwrap_or_default())
-        .with("reason", 4, reason);
-    Item::stored(metadata, spec)
 }

@@ -5,10 +5,12 @@
 mod block;
 mod conditions;
 mod config;
+mod extensions;
 mod hardware;
 mod images;
 mod kernel;
 mod kubernetes;
+mod kubernetes_pods;
 mod meta;
 mod network;
 mod runtime;
@@ -20,7 +22,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 43] = [
+pub static KINDS: [&Kind; 46] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -46,7 +48,10 @@ pub static KINDS: [&Kind; 43] = [
     &kubernetes::NODE_NAMES,
     &kubernetes::NODES,
     &kubernetes::SERVICES,
-    &kubernetes::EXTENSIONS,
+    &kubernetes_pods::NODE_STATUSES,
+    &kubernetes_pods::STATIC_PODS,
+    &kubernetes_pods::STATIC_POD_STATUSES,
+    &extensions::EXTENSIONS,
     &network::HOSTNAMES,
     &network::NODE_ADDRESSES,
     &network::ADDRESSES,

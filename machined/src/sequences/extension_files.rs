@@ -15,11 +15,12 @@ use tokio::task::JoinHandle;
 
 use crate::base::blocking_io;
 use crate::base::lock::Lock as _;
-use crate::config::{ExtensionFile, Kubernetes, MachineConfig};
+use crate::config::{ExtensionFile, MachineConfig};
 
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 use crate::oci::{ImageStore, take_file};
+use crate::os_extensions::HOME;
 use crate::sequences::owners_servers::{client, get};
 use crate::values::ImageReference;
 use crate::values::digest::{Digest, Hasher};
@@ -76,7 +77,7 @@ impl Fetches {
             anyhow::bail!("{why}");
         }
         self.failed.remove(&digest);
-        tracing::info!("Kubernetes: {} is fetched", file.url);
+        tracing::info!("the extension {} is fetched", file.url);
         let fetch = fetch(client(config), store.clone(), name.clone(), file.clone());
         self.running.insert(digest, crate::base::task::spawn(fetch));
         Ok(())
@@ -109,7 +110,7 @@ async fn fetch(
     name: ImageReference,
     file: ExtensionFile,
 ) -> anyhow::Result<()> {
-    let path = Path::new(Kubernetes::HOME).join(format!("{}.raw", file.sha256.hex()));
+    let path = Path::new(HOME).join(format!("{}.raw", file.sha256.hex()));
     let temporary = Temporary(path.clone());
     let download = download(&client, &file, &path);
     let bytes = tokio::time::timeout(FETCH, download)
@@ -126,6 +127,8 @@ async fn fetch(
 async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow::Result<u64> {
     let url = file.url.to_string();
     let mut answer = get(client, &url).await?;
+    let directory = path.parent().unwrap_or(path);
+    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     let length = answer.headers.get(http::header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     demand_room(path, length.unwrap_or_default().saturating_mul(GROWTH))?;

@@ -5,22 +5,23 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use super::find_config;
+use crate::command_line;
 use crate::config;
+use crate::config_source::source::FW_CFG_PATH;
 use crate::config_source::{persisted, source};
 use crate::machine::{Configured, Machine};
 
+/// Returns the source that takes precedence over the config on STATE, if this machine has one.
+pub fn source_before_state() -> Option<&'static str> {
+    let cmdline = command_line::read().ok()?;
+    source::before_state(&cmdline, Path::new(FW_CFG_PATH).exists())
+}
+
 /// Returns the config on STATE, if a boot would use it: it may have been staged. Otherwise the one in force, unless that one is on trial.
 /// To be called while STATE is mounted.
-pub(in crate::sequences) fn of(machine: &Machine) -> Option<Arc<Configured>> {
+pub fn of(machine: &Machine) -> Option<Arc<Configured>> {
     let settled = machine.settled_config();
-    let Some(state) = machine.disk.state() else {
-        return settled;
-    };
-    if find_config::source_before_state().is_some() {
-        return settled;
-    }
-    match kept_besides(state, settled.as_deref()) {
+    match staged(machine, settled.as_deref()) {
         Ok(None) => settled,
         Ok(Some(staged)) => {
             tracing::info!("the next generation begins with the machine config that was staged");
@@ -32,6 +33,21 @@ pub(in crate::sequences) fn of(machine: &Machine) -> Option<Arc<Configured>> {
             );
             settled
         }
+    }
+}
+
+/// Returns the same as [`of`] without a word in the log, for what is only planned.
+pub fn planned(machine: &Machine) -> Option<Arc<Configured>> {
+    let settled = machine.settled_config();
+    let staged = staged(machine, settled.as_deref());
+    staged.ok().flatten().map(Arc::new).or(settled)
+}
+
+/// Returns the config on STATE, if a boot would use it and it differs from the settled one.
+fn staged(machine: &Machine, settled: Option<&Configured>) -> anyhow::Result<Option<Configured>> {
+    match machine.disk.state() {
+        Some(state) if source_before_state().is_none() => kept_besides(state, settled),
+        _ => Ok(None),
     }
 }
 
@@ -70,7 +86,7 @@ fn kept_besides(state: &Path, settled: Option<&Configured>) -> anyhow::Result<Op
 mod tests {
     use super::*;
 
-    const HERE: &str = include_str!("../../../../config/tests/data/served-1.14.yaml");
+    const HERE: &str = include_str!("../../../config/tests/data/served-1.14.yaml");
 
     #[test]
     fn only_another_config_that_can_be_used_is_taken() -> anyhow::Result<()> {
