@@ -7,6 +7,7 @@ pub use config_trial::TrialNumber;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Instant;
 
 use instar_api::events::EventPayload;
 use instar_api::machine::{
@@ -125,6 +126,8 @@ pub struct Machine {
     pub node_record: NodeRecord,
     /// The nodes of its cluster.
     pub known_nodes: KnownNodes,
+    /// When the statuses of static pods were asked for last. Held while they are.
+    pub static_pods_asked: tokio::sync::Mutex<Option<Instant>>,
     /// The extensions of the machine itself.
     pub os_extensions: OsExtensions,
     /// The files below /etc that are not the image's.
@@ -163,6 +166,17 @@ pub struct Machine {
     settled: watch::Sender<bool>,
     /// Whether the machine begins to be a node of Kubernetes: as the boot has ended, or as its gate waits for kubelet.
     node_begins: watch::Sender<bool>,
+    /// How this generation has given the node its plan for the first time.
+    first_plan: watch::Sender<Option<FirstPlan>>,
+}
+
+/// The first plan that a generation gives its node of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstPlan {
+    /// It is the one of before: no service starts again for it.
+    AsBefore,
+    /// It is another one: services may start again.
+    New,
 }
 
 /// Returns the kernel settings that an earlier machined made and did not undo.
@@ -250,6 +264,7 @@ impl Machine {
             node_plan: PlanFile::default(),
             node_record: NodeRecord::default(),
             known_nodes: KnownNodes::default(),
+            static_pods_asked: tokio::sync::Mutex::default(),
             os_extensions: OsExtensions::default(),
             etc_files: EtcFiles::default(),
             own_log: parts.own_log,
@@ -266,6 +281,7 @@ impl Machine {
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
             node_begins: watch::channel(false).0,
+            first_plan: watch::channel(None).0,
             own_certificates: watch::channel(parts.own_certificates).0,
             pinned_key: watch::channel(parts.pinned_key).0,
             granted_certificate: watch::channel(parts.granted_certificate).0,
@@ -353,6 +369,20 @@ impl Machine {
     /// Watches whether the machine begins to be a node of Kubernetes.
     pub fn watch_node_begins(&self) -> watch::Receiver<bool> {
         self.node_begins.subscribe()
+    }
+
+    /// Notes that the node has a plan of this generation; only the first one counts.
+    pub fn note_plan(&self, plan: FirstPlan) {
+        self.first_plan.send_if_modified(|first| {
+            let is_first = first.is_none();
+            first.get_or_insert(plan);
+            is_first
+        });
+    }
+
+    /// Watches for the first plan of this generation's node.
+    pub fn watch_first_plan(&self) -> watch::Receiver<Option<FirstPlan>> {
+        self.first_plan.subscribe()
     }
 
     /// Watches whether the boot has ended.

@@ -41,15 +41,16 @@ pub(super) fn stream<T: Send + 'static>(
     source: impl Iterator<Item = Option<Result<T, Status>>> + Send + 'static,
     batch: usize,
 ) -> ReceiverStream<Result<T, Status>> {
-    let (sender, receiver) = mpsc::channel(1);
+    let (sender, receiver) = mpsc::channel(2);
+    // A place for the last word: without it a slow reader would take the part for the whole.
+    let last = sender.clone().try_reserve_owned();
     crate::base::task::spawn(async move {
         let mut told = reading.clone();
         tokio::select! {
             () = send(&holder, &reading, source, batch, &sender) => {}
-            () = told.told_to_end() => {
-                // A reader who is slow learns it from the end of the stream.
-                let _ = sender.try_send(Err(Status::unavailable(
-                    "the machine unmounts its disk, and the rest of the files with it",
+            () = told.told_to_end() => if let Ok(last) = last {
+                last.send(Err(Status::unavailable(
+                    "the machine unmounts its disk: the rest cannot be read",
                 )));
             }
         }
@@ -132,7 +133,13 @@ mod tests {
         assert!(matches!(slow.next().await, Some(Ok(1))));
         readers.end().await;
         assert_eq!(is_closed.try_recv(), Ok(()));
-        while matches!(slow.next().await, Some(Ok(_))) {}
+        let last = loop {
+            match slow.next().await {
+                Some(Ok(_)) => {}
+                last => break last,
+            }
+        };
+        assert!(matches!(last, Some(Err(status)) if status.code() == tonic::Code::Unavailable));
         assert!(slow.next().await.is_none());
     }
 

@@ -85,7 +85,8 @@ impl Looker {
         kind: &'static Kind,
     ) -> Result<Vec<Listed>, Status> {
         if kind.is_of_cluster() {
-            look_at_members(machine).await;
+            let looked = look_at_members(machine).await;
+            looked.map_err(|error| Status::unavailable(format!("{error:#}")))?;
         }
         if kind.is_of_static_pods() {
             look_at_static_pods(machine).await;

@@ -1,17 +1,22 @@
 //! The static pods of this machine: kubelet runs them by files, and shows the API server a copy of each.
 
-use std::fs::{self, File};
+use std::ffi::CStr;
+use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use http::{HeaderMap, Uri};
 use instar_http_client::{Client, Request};
+use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use super::api_server::client;
+use super::container_root::open_directory;
 use super::control_plane::own_identity;
 use super::etc;
 use crate::config::Kubernetes;
@@ -21,6 +26,8 @@ use crate::store::Resource;
 const MOST: usize = 64;
 const LARGEST_FILE: u64 = 1 << 20;
 const LARGEST_ANSWER: usize = 4 << 20;
+/// No link is followed: a pod may have put it there.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 /// Time limit for the answer about them, so that a reader does not wait long for an API server that is away.
 const ANSWER: Duration = Duration::from_secs(3);
 /// kubelet's own pods, which the API server shows a copy of.
@@ -52,28 +59,36 @@ pub fn static_pods() -> io::Result<Vec<StaticPod>> {
     read(&etc().join("manifests"))
 }
 
-fn read(folder: &std::path::Path) -> io::Result<Vec<StaticPod>> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
+fn read(folder: &Path) -> io::Result<Vec<StaticPod>> {
+    let parent = folder.parent().unwrap_or(folder).display().to_string();
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let opened = open_directory(CWD, &parent, OFlags::PATH, ResolveFlags::empty())
+        .and_then(|parent| open_directory(parent, &name, OFlags::RDONLY, WITHIN));
+    let folder = match opened {
+        Ok(folder) => folder,
         // The machine is no node, or has not been one yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut pods = Vec::new();
-    for entry in entries.take(MOST) {
-        let path = entry?.path();
+    for entry in Dir::read_from(&folder)?.take(MOST) {
         let mut text = Vec::new();
         // A file may go away meanwhile.
-        let file = File::open(&path).map(|file| file.take(LARGEST_FILE));
-        if file
-            .and_then(|mut file| file.read_to_end(&mut text))
-            .is_ok()
+        if let Ok(Some(file)) = open(&folder, entry?.file_name())
+            && file.take(LARGEST_FILE).read_to_end(&mut text).is_ok()
         {
             pods.extend(pod(&text));
         }
     }
     pods.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(pods)
+}
+
+/// Opens a file of the folder; none if it is no regular one. A pod that mounts the folder may have put a link or a pipe there.
+fn open(folder: &OwnedFd, name: &CStr) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat2(folder, name, flags, Mode::empty(), WITHIN)?);
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 fn pod(text: &[u8]) -> Option<StaticPod> {
@@ -142,6 +157,8 @@ fn status(mut pod: Value) -> Option<(String, StaticPodStatus)> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;
@@ -154,6 +171,12 @@ mod tests {
         write("b.json", &pod("scheduler").to_string());
         write("a.json", &pod("api-server").to_string());
         write("half.json", "{");
+        let elsewhere = tempfile::NamedTempFile::new().unwrap();
+        fs::write(elsewhere.path(), pod("elsewhere").to_string()).unwrap();
+        let link = folder.path().join("link.json");
+        std::os::unix::fs::symlink(elsewhere.path(), link).unwrap();
+        let pipe = folder.path().join("pipe.json");
+        rustix::fs::mkfifoat(CWD, pipe, Mode::RWXU).unwrap();
         let pods = read(folder.path()).unwrap();
         let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
         assert_eq!(names, ["api-server", "scheduler"]);

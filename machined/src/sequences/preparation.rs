@@ -36,6 +36,10 @@ pub(super) async fn end_if_gone(machine: &Machine) {
     let Some(preparation) = machine.pins.preparation().filter(|it| it.is_written) else {
         return;
     };
+    // A machine with a disk has the record on it.
+    if machine.disk.status().borrow().disk.is_some() && machine.disk.state().is_none() {
+        return;
+    }
     match trial_record::record(machine) {
         Ok(None) if machine.upgrades.prepared_version().is_none() => {}
         Ok(_) => return,

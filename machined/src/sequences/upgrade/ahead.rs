@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Found, Offer, Var, look_up, plan};
 use crate::base::blocking_io::{self, ANSWER};
@@ -165,6 +165,7 @@ async fn needed(
         Offer::AtRegistry(image) => NeededImage::of(machine, installer.clone(), image),
     };
     let mut images = vec![first];
+    let until = Instant::now() + LOOK_UP;
     let Some(configured) = machine.config() else {
         return Ok(images);
     };
@@ -179,12 +180,12 @@ async fn needed(
         if images.iter().any(|image| image.reference == name) {
             continue;
         }
-        images.push(find(machine, &found.puller, name, in_force).await?);
+        images.push(find(machine, &found.puller, name, in_force, until).await?);
     }
     Ok(images)
 }
 
-/// Timeout for a registry that could only say of an image what the store says as well.
+/// Time limit for registries that could only say of images what the store says as well, for all images together.
 const LOOK_UP: Duration = Duration::from_secs(10);
 
 /// Finds the image of a container: in the store if its name has a digest or means one, else at its registry, or in the store by its name if
@@ -194,6 +195,7 @@ async fn find(
     puller: &Puller,
     name: ImageReference,
     in_force: Option<ImageDigests>,
+    until: Instant,
 ) -> Result<NeededImage, UpgradeError> {
     let meant = machine.pins.meaning(&name).map(|meaning| meaning.image());
     let in_force = in_force.map(|image| image.or_index_of(meant));
@@ -216,7 +218,7 @@ async fn find(
         let image = asked_for.await?;
         return Ok(NeededImage::of(machine, name, &image));
     };
-    let why = match timeout(LOOK_UP, asked_for).await {
+    let why = match timeout_at(until, asked_for).await {
         Ok(Ok(image)) => return Ok(NeededImage::of(machine, name, &image)),
         Ok(Err(error)) if error.is_unreachable() => chain(&error),
         Ok(Err(error)) => return Err(error.into()),
@@ -287,7 +289,13 @@ mod tests {
             digest: web.manifest,
             index: Some(web.index),
         };
-        let needed = find(&machine, &puller, name.clone(), Some(known));
+        let needed = find(
+            &machine,
+            &puller,
+            name.clone(),
+            Some(known),
+            Instant::now() + LOOK_UP,
+        );
         let needed = needed.await.unwrap();
         let digests = ImageDigests {
             digest: needed.digest,
@@ -299,7 +307,14 @@ mod tests {
         // What a pin knows is enough as well.
         let meaning = Meaning::of(known, needed.blobs);
         machine.pins.note(vec![(web.name.clone(), meaning)]).await;
-        let needed = find(&machine, &puller, web.name.clone(), None).await;
+        let needed = find(
+            &machine,
+            &puller,
+            web.name.clone(),
+            None,
+            Instant::now() + LOOK_UP,
+        )
+        .await;
         assert_eq!(needed.unwrap().digest, web.manifest);
         let request = UpgradeRequest {
             image: web.name.to_string(),
@@ -321,7 +336,14 @@ mod tests {
         puller: &Puller,
         name: &ImageReference,
     ) -> Result<Digest, UpgradeError> {
-        let needed = find(machine, puller, name.clone(), None).await?;
+        let needed = find(
+            machine,
+            puller,
+            name.clone(),
+            None,
+            Instant::now() + LOOK_UP,
+        )
+        .await?;
         Ok(needed.digest)
     }
 
@@ -352,7 +374,7 @@ mod tests {
 
         registry.fall_silent();
         tokio::time::pause();
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         assert_eq!(
             found(&machine, &puller, &web.name).await.unwrap(),
             web.manifest

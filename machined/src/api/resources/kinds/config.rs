@@ -85,17 +85,30 @@ struct Member {
 
 /// Adds the other nodes of the cluster. This machine's own facts are newer than what the cluster knows of it.
 fn with_others(own: Option<Member>, nodes: Vec<ClusterNode>) -> Vec<Item> {
-    let is_own = |node: &ClusterNode| {
-        own.as_ref().is_some_and(|own| {
-            let is_same_firmware = !node.firmware_id.is_empty()
-                && own.firmware_id.eq_ignore_ascii_case(&node.firmware_id);
-            is_same_firmware || own.item.id.eq_ignore_ascii_case(&node.name)
-        })
-    };
-    let others = nodes.into_iter().filter(|node| !is_own(node));
+    let found = own.as_ref().and_then(|own| position(own, &nodes));
+    let others = nodes.into_iter().enumerate();
+    let others = others.filter(|(at, _)| Some(*at) != found);
+    let others = others.map(|(_, node)| node);
     let mut items: Vec<Item> = others.map(other_member).collect();
     items.extend(own.map(|own| own.item));
     items
+}
+
+/// Returns the position of this machine among the nodes of the cluster: by its name, or else by its firmware, which says the same on machines
+/// whose maker has not numbered them.
+fn position(own: &Member, nodes: &[ClusterNode]) -> Option<usize> {
+    let is_named = |node: &ClusterNode| own.item.id.eq_ignore_ascii_case(&node.name);
+    if let Some(named) = nodes.iter().position(is_named) {
+        return Some(named);
+    }
+    let is_same_firmware = |node: &ClusterNode| {
+        !node.firmware_id.is_empty() && own.firmware_id.eq_ignore_ascii_case(&node.firmware_id)
+    };
+    let mut same = (0..nodes.len()).filter(|at| is_same_firmware(&nodes[*at]));
+    match (same.next(), same.next()) {
+        (Some(only), None) => Some(only),
+        _ => None,
+    }
 }
 
 fn operating_system(version: &str) -> String {
