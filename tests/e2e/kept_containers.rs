@@ -162,7 +162,7 @@ async fn live_on_beside_a_disk_that_grows(scratch: Scratch) -> Outcome {
     let registry = registry(&scratch)?;
     let node = with_a_disk(&scratch, &registry).await?;
     let pid = node.service_pid(COUNTER).await?;
-    node.vm().qmp().human("block_resize drive0 3G")?;
+    node.vm().qmp().human("block_resize drive0 6G")?;
     upgrade(&node, &registry).await?;
     ensure!(node.service_pid(COUNTER).await? == pid, "it was not kept");
     ensure!(!node.vm().console().contains(GROWN), "in use, and changed");
