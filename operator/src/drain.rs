@@ -8,7 +8,8 @@
 //!                                             └─► forced: deleted, and waited for once more
 //! ```
 //!
-//! The time holds whatever the API server does: refuse, fail, or not answer at all.
+//! The time holds whatever the API server does: refuse, fail, or not answer at all. So a drain whose time is over ends with a definite failure:
+//! one that may pass would have the drain begun anew, with all of its time.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use futures_util::StreamExt as _;
 use instar_client::{Failure, FailureKind};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, EvictParams, ListParams};
-use kube::runtime::watcher;
+use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -68,21 +69,30 @@ impl Draining<'_> {
         let refused = RefCell::new(None);
         let left = timeout(self.drain.timeout, self.leave(&refused)).await;
         match left {
-            Ok(left) => left,
+            Ok(()) => Ok(()),
             Err(_) => self.after_the_timeout(refused.into_inner()).await,
         }
     }
 
-    /// Evicts until all pods have left. Keeps why an eviction was refused in the last round.
-    async fn leave(&self, refused: &RefCell<Option<String>>) -> Result<(), Failure> {
+    /// Evicts until all pods have left. Keeps why they have not, as far as the last round says it.
+    async fn leave(&self, refused: &RefCell<Option<String>>) {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let on_this_node =
             watcher::Config::default().fields(&format!("spec.nodeName={}", self.node));
-        let mut watch = std::pin::pin!(watcher(pods, on_this_node));
+        // Without a pause an API server that refuses the watch would be asked as fast as it answers.
+        let mut watch = std::pin::pin!(watcher(pods, on_this_node).default_backoff());
         loop {
-            self.evict_all(refused).await?;
-            if self.left().await?.is_empty() {
-                return Ok(());
+            match self.evict_all(refused).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                // It would begin the drain anew, with all of its time.
+                Err(failure) => {
+                    let why = failure.chain();
+                    (self.log)(&why);
+                    refused.replace(Some(why));
+                    sleep(EVICT_AGAIN).await;
+                    continue;
+                }
             }
             // Until a pod changes, or those that were refused may be asked again.
             let _ = timeout(EVICT_AGAIN, async {
@@ -101,11 +111,15 @@ impl Draining<'_> {
 
     async fn after_the_timeout(&self, refused: Option<String>) -> Result<(), Failure> {
         let until = Instant::now() + LAST_LOOK;
-        let late = |_| {
-            let why = "the API server does not answer at the end of a drain";
-            Failure::new(FailureKind::Unreachable, why)
+        let seconds = self.drain.timeout.as_secs();
+        let definite = |why: String| {
+            let why = format!("pods did not leave within {seconds} s: {why}");
+            Failure::new(FailureKind::Refused, why)
         };
-        let left = timeout_at(until, self.left()).await.map_err(late)??;
+        let late =
+            |_| definite("the API server does not answer at the end of the drain".to_owned());
+        let left = timeout_at(until, self.left()).await.map_err(late)?;
+        let left = left.map_err(|failure| definite(failure.chain()))?;
         if left.is_empty() {
             return Ok(());
         }
@@ -113,27 +127,24 @@ impl Draining<'_> {
         let names = names.join(", ");
         if !self.drain.force {
             let why = refused.unwrap_or_else(|| "they do not end".to_owned());
-            let seconds = self.drain.timeout.as_secs();
-            return Err(Failure::new(
-                FailureKind::Refused,
-                format!("pods did not leave within {seconds} s: {names}: {why}"),
-            ));
+            return Err(definite(format!("{names}: {why}")));
         }
         (self.log)(&format!("deletes pods that were left: {names}"));
-        timeout_at(until, self.delete(&left))
-            .await
-            .map_err(late)??;
-        // Pods that still do not end keep the node from nothing.
+        let deleted = timeout_at(until, self.delete(&left)).await;
+        deleted.map_err(late)?.map_err(definite)?;
+        // Pods that still do not end keep the node from nothing, nor does an API server that fails.
         let gone = async {
-            while !self.left().await?.is_empty() {
+            while !self.left().await.is_ok_and(|left| left.is_empty()) {
                 sleep(GONE).await;
             }
-            Ok(())
         };
-        timeout(self.drain.timeout, gone).await.unwrap_or(Ok(()))
+        let _ = timeout(self.drain.timeout, gone).await;
+        Ok(())
     }
 
-    async fn delete(&self, pods: &[Pod]) -> Result<(), Failure> {
+    /// Deletes all pods that can be deleted. Returns why the others cannot be.
+    async fn delete(&self, pods: &[Pod]) -> Result<(), String> {
+        let mut why_not = Vec::new();
         for pod in pods {
             let deleted = pods_of(self.client, pod)
                 .delete(&pod.name_any(), &DeleteParams::default())
@@ -141,10 +152,16 @@ impl Draining<'_> {
             if let Err(error) = deleted
                 && code(&error) != Some(404)
             {
-                return Err(Error::calling("a pod cannot be deleted")(error).into());
+                why_not.push(format!(
+                    "{} cannot be deleted: {error}",
+                    eviction::name(pod)
+                ));
             }
         }
-        Ok(())
+        match why_not.is_empty() {
+            true => Ok(()),
+            false => Err(why_not.join("; ")),
+        }
     }
 
     /// The pods that still have to leave.
@@ -159,8 +176,9 @@ impl Draining<'_> {
             .collect())
     }
 
-    /// Asks for the eviction of all pods that have to leave. Whatever the reason of a refusal, it is asked again until the timeout.
-    async fn evict_all(&self, refused: &RefCell<Option<String>>) -> Result<(), Failure> {
+    /// Asks for the eviction of all pods that have to leave, and returns whether all have left. Whatever the reason of a refusal, it is asked
+    /// again until the timeout.
+    async fn evict_all(&self, refused: &RefCell<Option<String>>) -> Result<bool, Failure> {
         let mut why_not = None;
         for pod in self.left().await? {
             if pod.metadata.deletion_timestamp.is_some() {
@@ -185,7 +203,7 @@ impl Draining<'_> {
             }
         }
         refused.replace(why_not);
-        Ok(())
+        Ok(self.left().await?.is_empty())
     }
 }
 

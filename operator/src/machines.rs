@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use instar_client::{Failure, Standing};
-use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Record};
-use instar_rollout_driver::{Machines, Task, busy, fact};
+use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Moment, Record};
+use instar_rollout_driver::{Machines, Task, busy, fact, now};
 use kube::core::{Selector, SelectorExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -141,6 +141,17 @@ fn seen(view: &NodeView, answered: Fact) -> Fact {
     fact
 }
 
+/// What is left of the time of a machine's action. The record counts from when it was asked first, however often it is asked: an order that goes
+/// on after that would change a node whose rollout has counted it as failed.
+fn time_left(record: &Record, name: &MachineName, now: Moment) -> Duration {
+    let patience = record.patience_of(name);
+    let entry = record.machines.get(name);
+    let since = entry.and_then(|entry| entry.step.since());
+    let left = since.map_or(patience, |since| since.after(patience).since(now));
+    // A clock that was set back meanwhile gives no more time.
+    Duration::from_secs(left.min(patience).0)
+}
+
 /// Asks a node for its standing.
 async fn ask(cluster: &Cluster, view: &NodeView) -> Fact {
     let ask = async {
@@ -197,7 +208,7 @@ impl Machines for PoolNodes {
             node: name.as_str().to_owned(),
             action: action.clone(),
             to,
-            limit: Duration::from_secs(record.patience_of(name).0),
+            limit: time_left(record, name, now()),
             drain: self.drain,
         };
         self.answers.remove(name);
@@ -208,7 +219,7 @@ impl Machines for PoolNodes {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use instar_rollout::Release;
+    use instar_rollout::{Member, Policy, Release};
     use serde_json::json;
 
     use super::*;
@@ -254,5 +265,33 @@ mod tests {
         }
         let held = seen(&view("v2", "True", true), ready());
         assert!(held.hold.is_some());
+    }
+
+    #[test]
+    fn an_order_that_is_given_again_has_what_is_left_of_the_first_ones_time() {
+        let target = Release {
+            version: "v2".to_owned(),
+            digest: None,
+            image: None,
+        };
+        let name = MachineName::from("n1");
+        let members = [(name.clone(), Member::default())];
+        let mut record = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
+        let patience = record.patience_of(&name).0;
+        let (began, action) = (Moment(1_000_000), Action::Switch(name.clone()));
+        record.intend(&action, &Facts::new(), began);
+        for (after, left) in [
+            (0, patience),
+            (600, patience - 600),
+            (patience, 0),
+            (patience + 1, 0),
+        ] {
+            let now = Moment(began.0 + after);
+            // The driver notes each order that it gives.
+            record.intend(&action, &Facts::new(), now);
+            assert_eq!(time_left(&record, &name, now).as_secs(), left, "{after}");
+        }
+        let earlier = Moment(began.0 - 60);
+        assert_eq!(time_left(&record, &name, earlier).as_secs(), patience);
     }
 }

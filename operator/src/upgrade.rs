@@ -14,18 +14,19 @@ use instar_api::instar::UpgradePlanResponse;
 use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
 use instar_api::machine::UpgradeRequest;
 use instar_client::{Failure, FailureKind, Node, Progress, Update, resources, upgrade};
-use instar_rollout::{Action, Release, Report};
+use instar_rollout::{Action, Phase, Record, Release, Report, Step};
 use instar_rollout_driver::{pinned, plan, report};
-use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use crate::api::CORDONED_BY;
+use crate::api::{CORDONED_BY, Pool};
 use crate::cluster::{ASK, Cluster};
 use crate::drain::{Drain, Draining};
 use crate::failure::{Error, code};
 use crate::node::NodeView;
+use crate::record_store::record;
 
 /// The container of a node in which all pods are.
 const KUBERNETES: &str = "kubernetes";
@@ -112,6 +113,9 @@ impl Order {
         if !self.cluster.lease.is_held() {
             return Err(unreachable("another process has the lease"));
         }
+        if !self.is_wanted_still().await? {
+            return Err(unreachable("the rollout does not want it any more"));
+        }
         let request = UpgradeRequest {
             image,
             preserve: true,
@@ -120,6 +124,18 @@ impl Order {
         let mut progress = Log { order: self };
         upgrade(node, request, self.limit, &mut progress).await?;
         Ok(())
+    }
+
+    /// Whether the rollout wants this now. It may have stopped while the pods left.
+    async fn is_wanted_still(&self) -> Result<bool, Failure> {
+        let api: Api<Pool> = Api::all(self.cluster.client.clone());
+        // The watch may be behind: the object itself is read.
+        let read = timeout(ASK, api.get(&self.pool)).await;
+        let read = read.map_err(|_| unreachable("the API server does not answer"))?;
+        let failed = Error::calling(format!("pool {} cannot be read", self.pool));
+        let status = read.map_err(failed)?.status.unwrap_or_default();
+        let record = record(&status)?;
+        Ok(record.is_some_and(|record| is_wanted(&record, &self.action, self.to.as_ref())))
     }
 
     /// Cordons the node, marked as ours, unless a person has done so meanwhile.
@@ -165,6 +181,22 @@ impl Order {
 
 fn unreachable(why: &str) -> Failure {
     Failure::new(FailureKind::Unreachable, why)
+}
+
+/// Whether a record wants a node to change as it was asked to. After a stop, or while it is paused, no upgrade begins, and the way back does: as the
+/// engine decides for a node that was asked and shows no sign.
+fn is_wanted(record: &Record, action: &Action, to: Option<&Release>) -> bool {
+    let Some(entry) = record.machines.get(action.machine()) else {
+        return false;
+    };
+    match (action, &entry.step) {
+        (Action::Switch(_), Step::Switching { .. }) => {
+            let goes_on = record.phase == Phase::Rolling && record.paused.is_none();
+            goes_on && to == Some(&record.target)
+        }
+        (Action::Return(_), Step::Returning { .. }) => to == entry.before.as_ref(),
+        _ => false,
+    }
 }
 
 /// Why the node's pods would not live through the upgrade, by its own plan.
@@ -248,7 +280,9 @@ impl Progress for Log<'_> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use instar_api::instar::ContainerPlan;
+    use instar_rollout::{Facts, MachineName, Member, Moment, Policy};
 
     use super::*;
 
@@ -274,5 +308,56 @@ mod tests {
         ] {
             assert_eq!(ends_pods(&plan).as_deref(), expected, "{plan:?}");
         }
+    }
+
+    #[test]
+    fn a_node_is_upgraded_only_while_its_rollout_goes_on() {
+        let release = |version: &str| Release {
+            version: version.to_owned(),
+            digest: None,
+            image: None,
+        };
+        let (target, before) = (release("v2"), release("v1"));
+        let name = MachineName::from("n1");
+        let members = [(name.clone(), Member::default())];
+        let begun = Record::begin(target.clone(), vec![Policy::default()], members.into());
+        let mut begun = begun.unwrap();
+        let switch = Action::Switch(name.clone());
+        assert!(!is_wanted(&begun, &switch, Some(&target)));
+        begun.intend(&switch, &Facts::new(), Moment(7));
+        assert!(is_wanted(&begun, &switch, Some(&target)));
+        assert!(!is_wanted(&begun, &switch, Some(&before)));
+
+        let mut paused = begun.clone();
+        paused.paused = Some("lunch".to_owned());
+        let why = || "n2 failed".to_owned();
+        let in_phase = |phase| Record {
+            phase,
+            ..begun.clone()
+        };
+        let mut failed = begun.clone();
+        let (at, entry) = (Moment(8), failed.machines.get_mut(&name).unwrap());
+        entry.step = Step::Failed { at, why: why() };
+        for record in [
+            paused,
+            failed,
+            in_phase(Phase::Halted { why: why() }),
+            in_phase(Phase::GoingBack { why: why() }),
+            in_phase(Phase::Aborted),
+        ] {
+            assert!(!is_wanted(&record, &switch, Some(&target)), "{record:?}");
+        }
+
+        // The way back goes on after a stop.
+        let mut returning = in_phase(Phase::GoingBack { why: why() });
+        let entry = returning.machines.get_mut(&name).unwrap();
+        entry.before = Some(before.clone());
+        entry.step = Step::Returning {
+            since: Moment(9),
+            mark: 0,
+        };
+        let back = Action::Return(name);
+        assert!(is_wanted(&returning, &back, Some(&before)));
+        assert!(!is_wanted(&returning, &switch, Some(&target)));
     }
 }

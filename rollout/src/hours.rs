@@ -85,23 +85,39 @@ impl Hours {
 
     fn in_zone(&self, zone: &TimeZone, time: SystemTime) -> Option<Openness> {
         let now = Timestamp::try_from(time).ok()?;
-        let shown = TimeZone::UTC.to_timestamp(zone.to_datetime(now)).ok()?;
-        let shown = u64::try_from(shown.as_second()).ok()?;
-        let openness = self.window.at(UNIX_EPOCH + Duration::from_secs(shown));
-        let (Openness::Open(left) | Openness::Opens(left)) = openness;
-        // The same moment by the clock on the wall, which may be set meanwhile.
-        let change = i64::try_from(shown + left.as_secs()).ok()?;
-        let change = TimeZone::UTC.to_datetime(Timestamp::from_second(change).ok()?);
-        let change = zone.to_ambiguous_timestamp(change);
-        let change = [change.compatible().ok()?, change.later().ok()?]
-            .into_iter()
-            .find(|change| *change > now)?;
-        let left = Duration::try_from(change.duration_since(now)).ok()?;
-        Some(match openness {
-            Openness::Open(_) => Openness::Open(left),
-            Openness::Opens(_) => Openness::Opens(left),
+        let at = |moment: Timestamp| {
+            let shown = moment.as_second() + i64::from(zone.to_offset(moment).seconds());
+            let shown = Duration::from_secs(u64::try_from(shown).ok()?);
+            Some(self.window.at(UNIX_EPOCH + shown))
+        };
+        let openness = at(now)?;
+        let is_open = matches!(openness, Openness::Open(_));
+        // The distance from UTC of a moment counts until the clocks are set next. What comes after that is asked for anew: the clock may show
+        // hours again, or leave hours out.
+        let mut change = now.as_second() + seconds(openness)?;
+        for set in zone.following(now).map(|set| set.timestamp()) {
+            if change < set.as_second() {
+                break;
+            }
+            let after = at(set)?;
+            if matches!(after, Openness::Open(_)) != is_open {
+                change = set.as_second();
+                break;
+            }
+            change = set.as_second() + seconds(after)?;
+        }
+        let left = Duration::from_secs(u64::try_from(change - now.as_second()).ok()?);
+        Some(match is_open {
+            true => Openness::Open(left),
+            false => Openness::Opens(left),
         })
     }
+}
+
+/// The time until it changes.
+fn seconds(openness: Openness) -> Option<i64> {
+    let (Openness::Open(left) | Openness::Opens(left)) = openness;
+    i64::try_from(left.as_secs()).ok()
 }
 
 #[cfg(test)]
@@ -156,6 +172,32 @@ mod tests {
             let found = within.at(at(time));
             let as_expected = matches!(found, Openness::Open(_)) == is_open;
             assert!(as_expected, "{time}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_next_change_is_right_in_the_nights_in_which_clocks_are_set() {
+        use Openness::{Open, Opens};
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        for (hours, time, expected) in [
+            // It is shown again after the clock was set back.
+            ("02:30-02:45", "2026-10-25T00:50:00Z", Opens(minutes(40))),
+            // The clock goes back to an hour before the window, and shows the window again.
+            ("02:50-03:30", "2026-10-25T00:55:00Z", Open(minutes(5))),
+            ("02:50-03:30", "2026-10-25T01:00:00Z", Opens(minutes(50))),
+            // The hour in which it would open is left out: it opens on the next day.
+            (
+                "02:30-02:45",
+                "2026-03-29T00:50:00Z",
+                Opens(minutes(10 + 23 * 60 + 30)),
+            ),
+            // It would end in the hour that is left out.
+            ("01:30-02:30", "2026-03-29T00:40:00Z", Open(minutes(20))),
+            // It would begin there, and ends later.
+            ("02:30-03:30", "2026-03-29T00:50:00Z", Opens(minutes(10))),
+        ] {
+            let read: Hours = format!("{hours} Europe/Berlin").parse().unwrap();
+            assert_eq!(read.at(at(time)), expected, "{hours} at {time}");
         }
     }
 

@@ -25,12 +25,19 @@ enum Evictions {
     Granted,
 }
 
-/// One pod on a node, until it is evicted or deleted.
+/// Pods on a node, until they are evicted or deleted.
 struct ApiServer {
     evictions: Evictions,
-    has_pod: bool,
+    pods: Vec<&'static str>,
+    /// A pod whose deletion is denied.
+    kept: Option<&'static str>,
+    /// Lists fail until then.
+    lists_from: Option<Instant>,
+    /// Watches are denied, and else have no answer.
+    denies_watches: bool,
     evicted: usize,
     deleted: usize,
+    watched: usize,
 }
 
 type Shared = Arc<Mutex<ApiServer>>;
@@ -38,9 +45,13 @@ type Shared = Arc<Mutex<ApiServer>>;
 async fn serve(evictions: Evictions) -> (Client, Shared) {
     let server = Arc::new(Mutex::new(ApiServer {
         evictions,
-        has_pod: true,
+        pods: vec!["web"],
+        kept: None,
+        lists_from: None,
+        denies_watches: false,
         evicted: 0,
         deleted: 0,
+        watched: 0,
     }));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}", listener.local_addr().unwrap());
@@ -92,7 +103,7 @@ fn reply(head: &str, server: &Shared) -> Option<(u16, Value)> {
             Evictions::Refused(code, message) => Some((code, failure(code, message))),
             Evictions::Silent => None,
             Evictions::Granted => {
-                server.has_pod = false;
+                server.pods.clear();
                 Some((
                     201,
                     json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
@@ -101,21 +112,29 @@ fn reply(head: &str, server: &Shared) -> Option<(u16, Value)> {
         };
     }
     if head.starts_with("delete") {
-        (server.has_pod, server.deleted) = (false, server.deleted + 1);
+        if let Some(kept) = server.kept
+            && head.contains(&format!("/pods/{kept}"))
+        {
+            return Some((500, failure(500, "a webhook says no")));
+        }
+        server
+            .pods
+            .retain(|pod| !head.contains(&format!("/pods/{pod}")));
+        server.deleted += 1;
         return Some((
             200,
             json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
         ));
     }
     if head.contains("watch=") {
-        return None;
+        server.watched += 1;
+        return server.denies_watches.then(|| (403, failure(403, "no")));
     }
-    let pod = json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "1"}, "spec": {"containers": []}});
-    let items = if server.has_pod {
-        vec![pod]
-    } else {
-        Vec::new()
-    };
+    if server.lists_from.is_some_and(|from| Instant::now() < from) {
+        return Some((500, failure(500, "etcd is gone")));
+    }
+    let pods = server.pods.iter();
+    let items: Vec<Value> = pods.map(|name| json!({"metadata": {"name": name, "namespace": "shop", "resourceVersion": "1"}, "spec": {"containers": []}})).collect();
     Some((
         200,
         json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}),
@@ -187,4 +206,59 @@ async fn a_refused_eviction_is_tried_again_until_it_is_granted() {
     );
     let server = server.lock().unwrap();
     assert_eq!((server.evicted, server.deleted), (2, 0));
+}
+
+#[tokio::test]
+async fn a_drain_goes_on_after_lists_that_failed() {
+    let (client, server) = serve(Evictions::Granted).await;
+    server.lock().unwrap().lists_from = Some(Instant::now() + Duration::from_secs(1));
+    let (drained, took) = drain(&client, Duration::from_secs(60), false).await;
+    drained.unwrap();
+    assert!(
+        took >= EVICT_AGAIN && took < EVICT_AGAIN + SLACK,
+        "{took:?}"
+    );
+    assert_eq!(server.lock().unwrap().evicted, 1);
+}
+
+#[tokio::test]
+async fn lists_that_fail_to_the_end_are_a_definite_failure() {
+    let (client, server) = serve(Evictions::Granted).await;
+    server.lock().unwrap().lists_from = Some(Instant::now() + Duration::from_secs(600));
+    for force in [false, true] {
+        let (drained, took) = drain(&client, TIMEOUT, force).await;
+        let failure = drained.unwrap_err();
+        assert_eq!(failure.kind(), FailureKind::Refused);
+        let told = failure.chain();
+        assert!(told.contains("etcd is gone"), "{told}");
+        assert!(took >= TIMEOUT && took < TIMEOUT + SLACK, "{took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_that_is_denied_keeps_no_other_pod_and_is_a_definite_failure() {
+    let (client, server) = serve(Evictions::Refused(429, "no")).await;
+    {
+        let mut server = server.lock().unwrap();
+        (server.pods, server.kept) = (vec!["db", "web"], Some("db"));
+    }
+    let (drained, _) = drain(&client, TIMEOUT, true).await;
+    let failure = drained.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Refused);
+    let told = failure.chain();
+    assert!(
+        told.contains("shop/db cannot be deleted") && told.contains("a webhook says no"),
+        "{told}"
+    );
+    assert_eq!(server.lock().unwrap().pods, ["db"]);
+}
+
+#[tokio::test]
+async fn a_watch_that_is_denied_is_not_asked_for_all_the_time() {
+    let (client, server) = serve(Evictions::Refused(429, "no")).await;
+    server.lock().unwrap().denies_watches = true;
+    let (drained, _) = drain(&client, TIMEOUT, false).await;
+    drained.unwrap_err();
+    let watched = server.lock().unwrap().watched;
+    assert!((1..=10).contains(&watched), "{watched}");
 }
