@@ -57,12 +57,45 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// All files, each once: the config's own take precedence.
+    /// All files, each once: the config's own take precedence, also over a file where one of them needs a directory, or below one of them.
     fn all(&self) -> Vec<EtcFile> {
-        let named: BTreeSet<&str> = self.of_config.iter().map(|it| it.name.as_str()).collect();
+        let of_config = self.of_config.iter().map(|it| Path::new(&it.name));
+        let named: BTreeSet<&Path> = of_config.clone().collect();
+        let needed: BTreeSet<&Path> = of_config.flat_map(Path::ancestors).collect();
         let of_extensions = self.of_extensions.iter();
-        let others = of_extensions.filter(|it| !named.contains(it.name.as_str()));
+        let others = of_extensions.filter(|it| {
+            let path = Path::new(&it.name);
+            !needed.contains(path) && !path.ancestors().any(|above| named.contains(above))
+        });
         others.chain(&self.of_config).cloned().collect()
+    }
+
+    /// Keeps the files of those extensions that have a place beside those of the image, the config and earlier extensions; the later one
+    /// takes precedence. Returns why the others have none, by their names.
+    fn take(
+        &mut self,
+        extensions: Vec<(String, Vec<EtcFile>)>,
+        image: &Path,
+    ) -> Result<BTreeMap<String, String>, EtcFilesError> {
+        let (mut taken, mut refused) = (BTreeMap::new(), BTreeMap::new());
+        for (name, files) in extensions {
+            let mut tried: BTreeMap<String, EtcFile> = taken.clone();
+            tried.extend(files.into_iter().map(|file| (file.name.clone(), file)));
+            let wanted = Wanted {
+                // Whether the config's own have a place is another question.
+                of_config: Vec::new(),
+                of_extensions: tried.values().cloned().collect(),
+            };
+            match entries(image, &wanted.all()) {
+                Ok(_) => taken = tried,
+                Err(error @ EtcFilesError::InTheWay(_)) => {
+                    refused.insert(name, error.to_string());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.of_extensions = taken.into_values().collect();
+        Ok(refused)
     }
 }
 
@@ -77,16 +110,26 @@ impl EtcFiles {
         apply(&wanted.all())
     }
 
-    /// Makes /etc contain these files of extensions, and no others of them. Blocks.
+    /// Makes /etc contain these files of extensions, and no others of them. Returns the extensions that have no place there, with the
+    /// reasons: none of their files is there. Blocks.
     ///
     /// # Errors
     /// The first failure; then those of before count again.
-    pub fn set_of_extensions(&self, files: Vec<EtcFile>) -> Result<(), EtcFilesError> {
+    pub fn set_of_extensions(
+        &self,
+        extensions: Vec<(String, Vec<EtcFile>)>,
+    ) -> Result<BTreeMap<String, String>, EtcFilesError> {
         let mut wanted = self.wanted.locked();
-        if wanted.of_extensions == files {
-            return Ok(());
+        let before = wanted.of_extensions.clone();
+        let (tree, etc) = (Tree::below(Path::new("/run/etc-files")), Path::new("/etc"));
+        let image = match is_same_directory(etc, &tree.merged) {
+            true => &tree.image,
+            false => etc,
+        };
+        let refused = wanted.take(extensions, image)?;
+        if wanted.of_extensions == before {
+            return Ok(refused);
         }
-        let before = std::mem::replace(&mut wanted.of_extensions, files);
         let applied = apply(&wanted.all());
         if applied.is_err() {
             wanted.of_extensions = before;
@@ -94,7 +137,7 @@ impl EtcFiles {
                 tracing::error!("/etc does not match the config: {error}");
             }
         }
-        applied
+        applied.map(|()| refused)
     }
 }
 
@@ -162,27 +205,7 @@ impl Tree {
 
     /// Fills the directory: replaces files that differ, each as a whole, and removes others.
     fn merge(&self, files: &[EtcFile]) -> Result<(), EtcFilesError> {
-        let mut wanted = BTreeMap::new();
-        list(&self.image, Path::new(""), &mut wanted)
-            .map_err(failed("read the image's /etc", &self.image))?;
-        for file in files {
-            let path = PathBuf::from(&file.name);
-            let is_free = !matches!(wanted.get(&path), Some(Entry::Directory | Entry::Link(_)));
-            let mut above = path.ancestors().skip(1);
-            if !is_free || above.any(|it| !matches!(wanted.get(it), None | Some(Entry::Directory)))
-            {
-                return Err(EtcFilesError::InTheWay(file.name.clone()));
-            }
-            for directory in path
-                .ancestors()
-                .skip(1)
-                .filter(|it| !it.as_os_str().is_empty())
-            {
-                wanted.insert(directory.to_owned(), Entry::Directory);
-            }
-            let entry = Entry::File(file.mode, file.contents.clone().into_bytes());
-            wanted.insert(path, entry);
-        }
+        let wanted = entries(&self.image, files)?;
         let mut there = BTreeMap::new();
         list(&self.merged, Path::new(""), &mut there)
             .map_err(failed("read the files of before", &self.merged))?;
@@ -212,6 +235,27 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+/// Returns what /etc is to contain: the image's entries, and these files.
+fn entries(image: &Path, files: &[EtcFile]) -> Result<BTreeMap<PathBuf, Entry>, EtcFilesError> {
+    let mut wanted = BTreeMap::new();
+    list(image, Path::new(""), &mut wanted).map_err(failed("read the image's /etc", image))?;
+    for file in files {
+        let path = PathBuf::from(&file.name);
+        let is_free = !matches!(wanted.get(&path), Some(Entry::Directory | Entry::Link(_)));
+        let mut above = path.ancestors().skip(1);
+        if !is_free || above.any(|it| !matches!(wanted.get(it), None | Some(Entry::Directory))) {
+            return Err(EtcFilesError::InTheWay(file.name.clone()));
+        }
+        let above = path.ancestors().skip(1);
+        for directory in above.filter(|it| !it.as_os_str().is_empty()) {
+            wanted.insert(directory.to_owned(), Entry::Directory);
+        }
+        let entry = Entry::File(file.mode, file.contents.clone().into_bytes());
+        wanted.insert(path, entry);
+    }
+    Ok(wanted)
 }
 
 fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> EtcFilesError {
@@ -336,5 +380,39 @@ mod tests {
                 "{name}: {error}"
             );
         }
+    }
+
+    #[test]
+    fn one_confext_without_a_place_keeps_no_others_out() {
+        let image = tempfile::tempdir().unwrap();
+        fs::create_dir(image.path().join("ssl")).unwrap();
+        let files = |names: &[&str]| -> Vec<EtcFile> {
+            let file = |name: &&str| EtcFile {
+                name: (*name).to_owned(),
+                mode: 0o644,
+                contents: String::new(),
+            };
+            names.iter().map(file).collect()
+        };
+        let mut wanted = Wanted {
+            of_config: files(&["a/b", "c"]),
+            ..Wanted::default()
+        };
+        let extensions = [
+            ("good", files(&["a", "c/d", "e/f"])),
+            ("over-image", files(&["g", "ssl"])),
+            ("over-other", files(&["e"])),
+            ("last", files(&["h"])),
+        ];
+        let extensions = extensions.map(|(name, files)| (name.to_owned(), files));
+        let refused = wanted.take(extensions.into(), image.path()).unwrap();
+        assert!(
+            refused.keys().eq(["over-image", "over-other"]),
+            "{refused:?}"
+        );
+        let all = wanted.all();
+        let all: BTreeSet<&str> = all.iter().map(|it| it.name.as_str()).collect();
+        // The config's own take the place of what is above or below them.
+        assert_eq!(all, BTreeSet::from(["a/b", "c", "e/f", "h"]));
     }
 }

@@ -8,6 +8,7 @@
 //! - it is in use by a pull, a start or an upgrade;
 //! - one of the last bundles brought it;
 //! - it is pinned;
+//! - its files were laid over /usr in this generation (`os_extensions/layers.rs`);
 //! - a caller of the API asked for it within a day, and it is among the last few of these.
 //!
 //! With the images go the blobs and the shared files that no other image needs (`oci/src/store/collection.rs`).
@@ -190,6 +191,7 @@ fn needed(machine: &Machine) -> BTreeSet<Digest> {
     needed.extend(machine.pins.digests());
     needed.extend(machine.node_record.digests());
     needed.extend(machine.os_extensions.record.digests());
+    needed.extend(machine.os_extensions.layers.laid());
     // What a config that is only tried does not name is needed when it is taken back.
     let configs = [machine.config(), machine.settled_config()];
     let of_os = configs.iter().flatten();

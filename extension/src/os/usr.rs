@@ -142,14 +142,29 @@ fn may_be_there(
 /// Checks a link. A container that mounts its path would get any directory of the machine that it leads to.
 fn stays_below_usr(link: &Path, path: &Path, name: &ExtensionName) -> Result<(), Unusable> {
     let target = fs::read_link(link).map_err(failed(path))?;
+    let refused = |advice| {
+        Err(Unusable::WithoutEffect {
+            name: name.clone(),
+            path: Path::new("/").join(path),
+            advice,
+        })
+    };
     let mut at: Vec<&std::ffi::OsStr> = match path.parent() {
         Some(parent) if !target.is_absolute() => parent.iter().collect(),
         _ => Vec::new(),
     };
-    let mut stays = true;
+    let (mut stays, mut has_gone_down) = (true, false);
     for component in target.components() {
         match component {
-            Component::Normal(part) => at.push(part),
+            Component::Normal(part) => {
+                has_gone_down = true;
+                at.push(part);
+            }
+            // The part before may be a link, and for the kernel `..` goes up from where that leads. The directories above this link are
+            // none: they are directories of this tree, and of every other one that is beside it.
+            Component::ParentDir if has_gone_down => {
+                return refused("it is a link with `..` after a name: write its target without");
+            }
             Component::ParentDir => {
                 at.pop();
                 stays &= !at.is_empty();
@@ -160,11 +175,7 @@ fn stays_below_usr(link: &Path, path: &Path, name: &ExtensionName) -> Result<(),
     if stays && at.first().is_some_and(|first| *first == "usr") {
         return Ok(());
     }
-    Err(Unusable::WithoutEffect {
-        name: name.clone(),
-        path: Path::new("/").join(path),
-        advice: "it is a link that leads out of /usr",
-    })
+    refused("it is a link that leads out of /usr")
 }
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> Unusable {
@@ -299,9 +310,14 @@ mod tests {
         for target in ["data", "./data/a", "../bin/tool", "/usr/bin/tool"] {
             assert_eq!(with(target), Ok(OsExtension::Usr), "{target}");
         }
-        for target in ["/var/lib", "/", "../../etc", "../../../usr", "/usr/../etc"] {
+        for target in ["/var/lib", "/", "../../etc", "../../../usr"] {
             let refused = with(target).unwrap_err();
             assert!(refused.contains("leads out of /usr"), "{target}: {refused}");
+        }
+        // With a link `d` to `..`, the second one would lead to /system/state.
+        for target in ["/usr/../etc", "/usr/share/d/../system/state", "d/../x"] {
+            let refused = with(target).unwrap_err();
+            assert!(refused.contains("after a name"), "{target}: {refused}");
         }
         let tree = tempfile::tempdir().unwrap();
         symlink("/usr", tree.path().join("usr")).unwrap();

@@ -4,6 +4,7 @@
 //! how a machined that starts again in the same generation sees that /usr is covered. An overlay holds the file system of /var, so that it
 //! has to go before /var is unmounted: [`close`](Layers::close), which refuses others until [`open`](Layers::open).
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -15,6 +16,7 @@ use rustix::mount::MountAttrFlags;
 use crate::base::lock::Lock as _;
 use crate::mounts::filesystem;
 use crate::sys::overlay;
+use crate::values::Digest;
 
 const USR: &str = "/usr";
 /// Where the machine's own /usr stays visible.
@@ -26,12 +28,23 @@ pub struct Layers {
     state: Arc<Mutex<State>>,
 }
 
+/// The files of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// The image.
+    pub image: Digest,
+    /// Its root.
+    pub path: PathBuf,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// Whether the disk that the trees are on is there.
     is_open: bool,
     /// The trees in force; `None` until this machined has laid some.
-    trees: Option<Vec<PathBuf>>,
+    trees: Option<Vec<Tree>>,
+    /// The images of all trees that this machined has laid: containers may still have an overlay of before, with their files.
+    laid: BTreeSet<Digest>,
 }
 
 impl Layers {
@@ -55,7 +68,7 @@ impl Layers {
     ///
     /// # Errors
     /// The disk is not there; the kernel refuses it, and what was there stays.
-    pub fn put(&self, trees: &[PathBuf]) -> anyhow::Result<()> {
+    pub fn put(&self, trees: &[Tree]) -> anyhow::Result<()> {
         let mut state = self.state.locked();
         ensure!(
             state.is_open || trees.is_empty(),
@@ -64,9 +77,17 @@ impl Layers {
         if state.trees.as_deref() == Some(trees) {
             return Ok(());
         }
+        // Before: an overlay may be there although what follows fails.
+        state.laid.extend(trees.iter().map(|tree| tree.image));
         lay(trees).context("cannot lay the extensions over /usr")?;
         state.trees = Some(trees.to_vec());
         Ok(())
+    }
+
+    /// Returns the images that must not be removed in this generation: a container keeps the overlay that it has mounted, and nobody sees
+    /// from outside that it does.
+    pub fn laid(&self) -> BTreeSet<Digest> {
+        self.state.locked().laid.clone()
     }
 
     /// Returns the path of the machine's own /usr, without extensions.
@@ -79,7 +100,7 @@ impl Layers {
     }
 }
 
-fn lay(trees: &[PathBuf]) -> anyhow::Result<()> {
+fn lay(trees: &[Tree]) -> anyhow::Result<()> {
     let (usr, own) = (Path::new(USR), Path::new(OWN));
     let is_covered = is_mounted(own) && !is_same(usr, own);
     if trees.is_empty() {
@@ -90,7 +111,7 @@ fn lay(trees: &[PathBuf]) -> anyhow::Result<()> {
     }
     let mut layers = Vec::new();
     for tree in trees.iter().rev() {
-        let tree = tree.join("usr");
+        let tree = tree.path.join("usr");
         let layer = overlay::layer(&tree);
         layers.push(layer.with_context(|| format!("open {}", tree.display()))?);
     }
@@ -126,9 +147,13 @@ mod tests {
     #[test]
     fn nothing_is_laid_while_the_disk_is_away() {
         let layers = Layers::default();
-        let tree = [PathBuf::from("/var/tree")];
+        let tree = [Tree {
+            image: Digest::of(b"tree"),
+            path: PathBuf::from("/var/tree"),
+        }];
         let refused = layers.put(&tree).unwrap_err().to_string();
         assert!(refused.contains("is not mounted"), "{refused}");
+        assert!(layers.laid().is_empty());
         // No trees need no disk, and a machine without extensions mounts nothing.
         layers.put(&[]).unwrap();
         layers.close().unwrap();

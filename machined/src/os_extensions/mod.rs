@@ -18,8 +18,20 @@ mod record;
 
 pub use check::checked;
 pub use fact::{OsExtensionFact, OsExtensionState};
-pub use layers::Layers;
+pub use layers::{Layers, Tree};
 pub use record::{HOME, OsRecord};
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use instar_extension::OsExtension;
+use tokio::sync::watch;
+
+use crate::values::Digest;
+
+/// The trees that were checked in this generation and may be used, by the names of extensions and the digests of images.
+pub type CheckedTrees = BTreeMap<(String, Digest), (PathBuf, OsExtension)>;
 
 /// The extensions of the machine: what lies over /usr, and the record of the images in force.
 #[derive(Debug, Clone, Default)]
@@ -28,4 +40,19 @@ pub struct OsExtensions {
     pub layers: Layers,
     /// The images in force.
     pub record: OsRecord,
+    /// What was checked: an image is not walked through again at each look.
+    pub checked: Arc<Mutex<CheckedTrees>>,
+    begins: Arc<watch::Sender<bool>>,
+}
+
+impl OsExtensions {
+    /// Has extensions be fetched from now on, also before the boot's end: containers that its verdict waits for may mount their files.
+    pub fn begin(&self) {
+        self.begins.send_replace(true);
+    }
+
+    /// Returns a receiver that tells when extensions are fetched although the boot has not ended.
+    pub fn watch_begins(&self) -> watch::Receiver<bool> {
+        self.begins.subscribe()
+    }
 }

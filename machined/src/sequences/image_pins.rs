@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use tokio::time::timeout;
 
-use super::preparation;
+use super::{os_extensions, preparation};
 use crate::base::error_chain::chain;
 use crate::config::{ExtensionSource, MachineConfig, OsExtensionSource};
 use crate::containers::{Held, ImageDigests, check_tag};
@@ -45,8 +45,16 @@ const STEP: u64 = 1 << 20;
 
 /// Sees to all pinned images, for as long as the machine runs.
 pub async fn keep(machine: Arc<Machine>) {
+    if !os_extensions::may_begin(&machine).await {
+        return;
+    }
     let mut settled = machine.watch_settled();
-    if settled.wait_for(|settled| *settled).await.is_err() {
+    let has_settled = tokio::select! {
+        biased;
+        settled = settled.wait_for(|settled| *settled) => settled.is_ok(),
+        () = Box::pin(fetch_before_verdict(&machine)) => false,
+    };
+    if !has_settled {
         return;
     }
     let (mut config, mut wishes) = (machine.watch_config(), machine.pins.watch());
@@ -79,6 +87,37 @@ pub async fn keep(machine: Arc<Machine>) {
             _ = wishes.changed() => {}
         }
     }
+}
+
+/// Fetches the images of the machine's own extensions while the boot goes on: containers that its verdict waits for may mount their files.
+/// Other images have time, and a version on trial neither lets go of any nor prepares an upgrade.
+async fn fetch_before_verdict(machine: &Arc<Machine>) {
+    let pace = Arc::new(Pace::default());
+    loop {
+        let of_os = match machine.config() {
+            Some(configured) => of_os(&configured.config).collect(),
+            None => BTreeSet::new(),
+        };
+        let mut wanted = wanted(machine);
+        wanted.retain(|it| of_os.contains(&it.reference));
+        show_wanted(machine, &wanted);
+        let keeper = Keeper {
+            machine,
+            pace: &pace,
+            puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
+        };
+        keeper.see_to(&wanted).await;
+        tokio::time::sleep(SHORT_SLEEP).await;
+    }
+}
+
+/// Returns the images of a config's extensions of the machine itself.
+fn of_os(config: &MachineConfig) -> impl Iterator<Item = ImageReference> {
+    let extensions = config.os_extensions.iter();
+    extensions.filter_map(|it| match &it.source {
+        OsExtensionSource::Image(image) => Some(image.clone()),
+        OsExtensionSource::File(_) => None,
+    })
 }
 
 /// Holds what has come of unfinished images; what was held before is let go after that.
@@ -119,13 +158,7 @@ fn named_by(
         // Its file is fetched otherwise (`sequences/extension_files.rs`).
         ExtensionSource::File(_) | ExtensionSource::Published(_) => None,
     });
-    let of_os = config
-        .os_extensions
-        .iter()
-        .filter_map(|it| match &it.source {
-            OsExtensionSource::Image(image) => Some((image.clone(), "extension", Terms::default())),
-            OsExtensionSource::File(_) => None,
-        });
+    let of_os = of_os(config).map(|image| (image, "extension", Terms::default()));
     let extensions = extensions.chain(of_os);
     let terms = config.upgrade_follow.as_ref().map(|follow| Terms {
         window: follow.download_window.clone(),

@@ -56,7 +56,7 @@ use crate::kubernetes::{
     self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, NodeStatus,
     OfMachine, ServiceState, node_addresses,
 };
-use crate::machine::{Configured, Machine};
+use crate::machine::{Configured, FirstPlan, Machine};
 use crate::operation_lock::Operation;
 use crate::sequences::reboot_holding;
 use crate::values::{ContainerName, Digest};
@@ -465,10 +465,15 @@ impl Keeper {
             ..Plan::default()
         };
         let is_new = self.machine.node_plan.set(plan).await;
-        if is_new.context("write the node's plan")? {
+        let is_new = is_new.context("write the node's plan")?;
+        if is_new {
             tracing::info!("Kubernetes: the node {} has a new plan", next.node);
             have_it_read().await?;
         }
+        self.machine.note_plan(match is_new {
+            true => FirstPlan::New,
+            false => FirstPlan::AsBefore,
+        });
         Ok(true)
     }
 

@@ -10,7 +10,7 @@
 //!                     over /usr, or below /etc ──► the record of those in force
 //! ```
 //!
-//! A start puts those of the record in place before it starts containers, without asking anybody; the rest follows once it has settled.
+//! A start puts those of the record in place before it starts containers, without asking anybody; the rest follows while they start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,15 +23,17 @@ use super::extension_files::Fetches;
 use super::extension_image::admitted;
 use super::steps::overlay::load_overlay;
 use crate::base::blocking_io::{self, ANSWER};
+use crate::base::lock::Lock as _;
 use crate::config::{OsExtension, OsExtensionSource};
 use crate::kubernetes::trial::Chosen;
 use crate::machine::{Configured, Machine};
-use crate::oci::{VerifiedImage, name_of_file};
-use crate::os_extensions::{OsExtensionFact, OsExtensionState, checked};
+use crate::oci::verification::VerificationError;
+use crate::oci::{PullError, VerifiedImage, name_of_file};
+use crate::os_extensions::{OsExtensionFact, OsExtensionState, Tree, checked};
 use crate::pins::{PinFact, State};
 use crate::status;
 use crate::store::Problem;
-use crate::values::EtcFile;
+use crate::values::{Digest, EtcFile};
 
 /// The interval between two looks while an image is missing, so that the fetch goes on.
 const LOOK: Duration = Duration::from_secs(2);
@@ -46,8 +48,7 @@ const ALL: &str = "extensions";
 
 /// Keeps the extensions as the config wants them, for as long as the machine runs.
 pub async fn keep(machine: Arc<Machine>) {
-    let mut settled = machine.watch_settled();
-    if settled.wait_for(|settled| *settled).await.is_err() {
+    if !may_begin(&machine).await {
         return;
     }
     let mut config = machine.watch_config();
@@ -74,6 +75,17 @@ pub async fn keep(machine: Arc<Machine>) {
     }
 }
 
+/// Waits until extensions may be fetched: as soon as services start if the config has some, and else at the boot's end. False if it does not
+/// come any more.
+pub(super) async fn may_begin(machine: &Machine) -> bool {
+    let mut settled = machine.watch_settled();
+    let mut begins = machine.os_extensions.watch_begins();
+    tokio::select! {
+        settled = settled.wait_for(|settled| *settled) => settled.is_ok(),
+        begins = begins.wait_for(|begins| *begins) => begins.is_ok(),
+    }
+}
+
 /// Puts the extensions in place whose images are here; fetches none.
 pub(super) async fn settle(machine: &Machine) {
     let Some(configured) = machine.config() else {
@@ -91,10 +103,12 @@ fn is_idle(machine: &Machine, configured: &Configured) -> bool {
         && machine.os_extensions.record.get().is_empty()
 }
 
-/// An extension that may be used. While it is here, the store keeps its image.
+/// An extension that may be used.
 struct Usable {
     chosen: Chosen,
-    image: VerifiedImage,
+    tree: PathBuf,
+    /// While it is here, the store keeps the image. None if it could not be asked for: then the record keeps it.
+    _image: Option<VerifiedImage>,
     files: Files,
 }
 
@@ -105,6 +119,8 @@ struct Settled {
     /// The image that the config wants, as far as it is known which one it is.
     wanted: Option<Chosen>,
     state: OsExtensionState,
+    /// Whether the last try to fetch it has failed: the next one is minutes away.
+    has_failed: bool,
     used: Option<Usable>,
 }
 
@@ -119,14 +135,17 @@ async fn turn(
         all.push(settled(machine, configured, extension, fetches.as_deref_mut()).await);
     }
     let placed = place(machine, &all).await;
+    note_placed(&mut all, &placed);
+    forget_others(machine, &all);
     show(machine, &all, placed.as_ref().err());
     if placed.is_ok() {
         remember(machine, &all).await;
     }
     let is = |state: fn(&OsExtensionState) -> bool| all.iter().any(|it| state(&it.state));
-    if is(|state| *state == OsExtensionState::Fetching) {
+    let is_coming = |it: &Settled| it.state == OsExtensionState::Fetching && !it.has_failed;
+    if all.iter().any(is_coming) {
         LOOK
-    } else if placed.is_err() || is(|state| matches!(state, OsExtensionState::Refused(_))) {
+    } else if placed.is_err() || is(|state| *state != OsExtensionState::InForce) {
         AGAIN
     } else {
         IDLE
@@ -177,8 +196,17 @@ async fn settled(
         source: extension.source.to_string(),
         wanted,
         state,
+        has_failed: has_failed(machine, extension),
         used,
     }
+}
+
+fn has_failed(machine: &Machine, extension: &OsExtension) -> bool {
+    let OsExtensionSource::Image(image) = &extension.source else {
+        return false;
+    };
+    let fact = machine.store.get::<PinFact>(&image.to_string());
+    fact.is_some_and(|fact| matches!(fact.state, State::Failed { .. }))
 }
 
 /// Returns the image that the config wants; `None` while nobody knows what its name means.
@@ -201,53 +229,109 @@ fn wanted(machine: &Machine, extension: &OsExtension) -> anyhow::Result<Option<C
     }
 }
 
-/// Checks an image; `None` if it is not here.
+/// Checks an image; `None` if it is not here. What has been checked in this generation stays usable until the rules refuse it: a registry
+/// that is silent takes no files away.
 async fn usable(
     machine: &Machine,
     configured: &Configured,
     name: &str,
     chosen: &Chosen,
 ) -> anyhow::Result<Option<Usable>> {
-    let Some(image) = admitted(machine, configured, chosen).await? else {
-        return Ok(None);
+    let key = (name.to_owned(), chosen.digest);
+    let known = machine.os_extensions.checked.locked().get(&key).cloned();
+    let image = match (admitted(machine, configured, chosen).await, &known) {
+        (Ok(Some(image)), _) => Some(image),
+        (Ok(None), _) => return Ok(None),
+        (Err(error), Some(_)) if !is_refusal(&error) => {
+            tracing::warn!(
+                "extension {name}: it stays as it is, nobody can say whether it may: {error:#}"
+            );
+            None
+        }
+        (Err(error), _) => return Err(error),
     };
-    let (name, tree) = (name.to_owned(), image.rootfs());
-    let version = machine.running.version.clone();
-    let layers = machine.os_extensions.layers.clone();
-    let check = move || checked(&name, &tree, &version, layers.own_usr());
-    let files = blocking_io::within(ANSWER, check).await??;
+    let (tree, files) = match (known, &image) {
+        (Some(known), _) => known,
+        (None, Some(image)) => {
+            let tree = image.rootfs();
+            let files = check(machine, name, tree.clone()).await?;
+            let known = (tree, files);
+            let mut checked = machine.os_extensions.checked.locked();
+            checked.insert(key, known.clone());
+            known
+        }
+        (None, None) => return Ok(None),
+    };
     Ok(Some(Usable {
         chosen: chosen.clone(),
-        image,
+        tree,
+        _image: image,
         files,
     }))
 }
 
-/// Puts the files of all extensions in place.
-async fn place(machine: &Machine, all: &[Settled]) -> anyhow::Result<()> {
-    let (mut trees, mut texts) = (Vec::new(), BTreeMap::new());
-    for used in all.iter().filter_map(|it| it.used.as_ref()) {
+async fn check(machine: &Machine, name: &str, tree: PathBuf) -> anyhow::Result<Files> {
+    let (name, version) = (name.to_owned(), machine.running.version.clone());
+    let layers = machine.os_extensions.layers.clone();
+    let check = move || checked(&name, &tree, &version, layers.own_usr());
+    blocking_io::within(ANSWER, check).await?
+}
+
+/// Whether the rules say that an image may not be used, and not just that nobody can tell.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<PullError>();
+    refused.is_some_and(|error| {
+        matches!(error, PullError::NotVerified(why) if matches!(**why, VerificationError::Refused(_)))
+    })
+}
+
+/// Forgets what was checked of images that are not used any more.
+fn forget_others(machine: &Machine, all: &[Settled]) {
+    let used = |(name, digest): &(String, Digest)| {
+        let mut all = all.iter().filter(|it| it.name == *name);
+        all.any(|it| {
+            let used = it.used.as_ref().map(|used| &used.chosen);
+            let chosen = used.into_iter().chain(&it.wanted);
+            chosen.into_iter().any(|chosen| chosen.digest == *digest)
+        })
+    };
+    let mut checked = machine.os_extensions.checked.locked();
+    checked.retain(|key, _| used(key));
+}
+
+/// Puts the files of all extensions in place. Returns the extensions whose files in /etc have no place there, with the reasons.
+async fn place(machine: &Machine, all: &[Settled]) -> anyhow::Result<BTreeMap<String, String>> {
+    let (mut trees, mut texts) = (Vec::new(), Vec::new());
+    for (name, used) in all
+        .iter()
+        .filter_map(|it| Some((&it.name, it.used.as_ref()?)))
+    {
         match &used.files {
-            Files::Usr => trees.push(used.image.rootfs()),
-            // The later name takes precedence, as over /usr.
-            Files::Etc(files) => texts.extend(files.iter().map(|it| (it.path.clone(), it.clone()))),
+            Files::Usr => trees.push(Tree {
+                image: used.chosen.digest,
+                path: used.tree.clone(),
+            }),
+            Files::Etc(files) => {
+                let files = files.iter().map(|text| EtcFile {
+                    name: text.path.clone(),
+                    mode: text.mode,
+                    contents: text.text.clone(),
+                });
+                texts.push((name.clone(), files.collect()));
+            }
         }
     }
-    let texts: Vec<EtcFile> = texts
-        .into_values()
-        .map(|text| EtcFile {
-            name: text.path,
-            mode: text.mode,
-            contents: text.text,
-        })
-        .collect();
     if !trees.is_empty() {
         load_overlay(machine).await?;
     }
     put(machine, trees, texts).await
 }
 
-async fn put(machine: &Machine, trees: Vec<PathBuf>, texts: Vec<EtcFile>) -> anyhow::Result<()> {
+async fn put(
+    machine: &Machine,
+    trees: Vec<Tree>,
+    texts: Vec<(String, Vec<EtcFile>)>,
+) -> anyhow::Result<BTreeMap<String, String>> {
     let (layers, etc) = (
         machine.os_extensions.layers.clone(),
         machine.etc_files.clone(),
@@ -257,6 +341,26 @@ async fn put(machine: &Machine, trees: Vec<PathBuf>, texts: Vec<EtcFile>) -> any
         Ok(etc.set_of_extensions(texts)?)
     };
     blocking_io::within(ANSWER, put).await?
+}
+
+/// Takes back that an extension is in force if its files could not be put in place.
+fn note_placed(all: &mut [Settled], placed: &anyhow::Result<BTreeMap<String, String>>) {
+    for extension in all.iter_mut().filter(|it| it.used.is_some()) {
+        let why = match placed {
+            Ok(refused) => refused.get(&extension.name).cloned(),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        let Some(why) = why else {
+            continue;
+        };
+        if placed.is_ok() {
+            // The record keeps the one before.
+            extension.used = None;
+        }
+        if extension.state == OsExtensionState::InForce {
+            extension.state = OsExtensionState::Refused(why);
+        }
+    }
 }
 
 /// Shows how far each extension is, and what is wrong.

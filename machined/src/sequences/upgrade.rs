@@ -22,8 +22,7 @@ use anyhow::Context as _;
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::offer::{Offer, offer};
 use super::steps::overlay::load_overlay;
-use super::steps::up::up;
-use super::steps::{admit, boot_assets, resume, stop};
+use super::steps::{admit, boot_assets, resume, stop, up};
 use super::{Phase, Sequence, Urgency, kexec, run, system_services};
 
 use crate::image_collection;
@@ -243,7 +242,7 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     let image = checked.image.clone();
     let (path, mode) = (checked.path, checked.mode);
     let pending = checked.pending.clone();
-    let services_up = up(&machine).await;
+    let services_up = up::after(mode, up::up(&machine).await);
     let phases = phases(&machine, checked, services_up);
     let outcome = run(phases, &actor, &machine.events).await;
     if outcome.is_ok() && path != Route::Soft {

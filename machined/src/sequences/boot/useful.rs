@@ -165,6 +165,10 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
     }
     // Containers may mount their files.
     os_extensions::settle(&machine).await;
+    if !configured.config.os_extensions.is_empty() {
+        // The gate of an upgrade may wait for such a container, whose extension is not here yet.
+        machine.os_extensions.begin();
+    }
     if machine.generation.keeps_workloads {
         intent::end_unnamed_containers(&machine, &configured).await;
     }

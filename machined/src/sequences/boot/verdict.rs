@@ -13,7 +13,7 @@ use crate::intent;
 use crate::kubernetes::KUBELET_UP;
 use crate::machine::Machine;
 use crate::sequences::steps::leave::leave;
-use crate::sequences::steps::{boot_assets, disk};
+use crate::sequences::steps::{boot_assets, disk, up};
 use crate::sequences::system_services;
 use crate::sequences::upgrade::{bless_retry, committed, current_handover, trial_record};
 use crate::status;
@@ -49,24 +49,41 @@ fn no_config(machine: &Machine) -> String {
 /// Waits until the services that were up before an upgrade are up again, kubelet among them, and the config's probes get an answer.
 pub(super) async fn wait_at_gate(
     machine: &Arc<Machine>,
-    services: Vec<String>,
+    mut services: Vec<String>,
     deadline: Instant,
 ) -> Result<(), String> {
-    let probes = match machine.config() {
-        Some(configured) => intent::gate_probes(&configured.config, &services),
-        None => Vec::new(),
-    };
-    if services.iter().any(|name| name == KUBELET_UP) {
+    let until = before(deadline, BEFORE_DEADLINE);
+    if let Some(member) = up::member_at_gate(machine, &services).await {
         // After a reboot kubelet does not run before the machine is a node, which otherwise begins with the end of the boot.
         machine.begin_node();
+        up::node_has_plan(machine, until).await;
+        tokio::select! {
+            passed = pass(machine, gate(machine, &services), until) => return passed,
+            () = up::membership_ends(&member) => {
+                tracing::info!("the node joins anew: this version is kept without kubelet's answer");
+            }
+        }
     }
-    let gate = Gate { services, probes };
-    tokio::time::timeout_at(
-        before(deadline, BEFORE_DEADLINE),
-        gate.pass(&machine.services),
-    )
-    .await
-    .map_err(|_| {
+    services.retain(|name| name != KUBELET_UP);
+    pass(machine, gate(machine, &services), until).await
+}
+
+/// Returns the gate of a generation before which these services were up.
+fn gate(machine: &Machine, services: &[String]) -> Gate {
+    let probes = match machine.config() {
+        Some(configured) => intent::gate_probes(&configured.config, services),
+        None => Vec::new(),
+    };
+    Gate {
+        services: services.to_vec(),
+        probes,
+    }
+}
+
+/// Waits until the gate is passed.
+async fn pass(machine: &Machine, gate: Gate, until: Instant) -> Result<(), String> {
+    let passed = tokio::time::timeout_at(until, gate.pass(&machine.services)).await;
+    passed.map_err(|_| {
         format!(
             "not healthy in time: {}",
             gate.missing(&machine.services).join("; ")
