@@ -132,12 +132,12 @@ impl Draining<'_> {
         (self.log)(&format!("deletes pods that were left: {names}"));
         let deleted = timeout_at(until, self.delete(&left)).await;
         deleted.map_err(late)?.map_err(definite)?;
-        // Pods that still do not end keep the node from nothing, nor does an API server that fails.
         let gone = async {
             while !self.left().await.is_ok_and(|left| left.is_empty()) {
                 sleep(GONE).await;
             }
         };
+        // Pods that still do not end keep the node from nothing, nor does an API server that fails.
         let _ = timeout(self.drain.timeout, gone).await;
         Ok(())
     }

@@ -323,7 +323,9 @@ fn network(machine: &Arc<Machine>, condition: NetworkCondition) -> Dependency {
 mod tests {
     use super::*;
 
+    const MACHINE: &str = include_str!("../../../config/tests/data/served-1.14.yaml");
     const CONTAINERS: &str = "
+---
 apiVersion: v1alpha1
 kind: ContainerConfig
 name: stays
@@ -342,7 +344,7 @@ strategy: restart
 
     #[test]
     fn the_next_config_says_who_lives_through() -> anyhow::Result<()> {
-        let next = config::parse(CONTAINERS.as_bytes())?.config;
+        let next = config::parse([MACHINE, CONTAINERS].concat().as_bytes())?.config;
         let said = |name: &str| {
             let name: ContainerName = name.parse()?;
             anyhow::Ok(is_to_be_kept(&next, &name).err().map(|why| why.to_string()))
