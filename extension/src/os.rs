@@ -12,6 +12,7 @@
 mod etc;
 mod usr;
 
+use std::io;
 use std::path::Path;
 
 pub use etc::EtcText;
@@ -64,4 +65,10 @@ impl OsExtension {
 /// Whether the tree at this path is a confext.
 pub fn is_confext(tree: &Path) -> bool {
     std::fs::symlink_metadata(tree.join("etc")).is_ok_and(|it| it.is_dir())
+}
+
+/// Returns the error of a file of an extension that cannot be read.
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> Unusable {
+    let path = path.to_owned();
+    move |source| Unusable::Io { path, source }
 }

@@ -1,10 +1,11 @@
 //! The files of an extension below `/etc`.
 
 use std::fs;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use super::failed;
 use crate::{ExtensionName, Hierarchy, Unusable};
 
 /// Limits: files and directories of an extension, and the bytes of all its files. They are copied to memory.
@@ -77,11 +78,6 @@ fn too_much(name: &ExtensionName, limit: String) -> Unusable {
         path: PathBuf::from("/etc"),
         limit,
     }
-}
-
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> Unusable {
-    let path = path.to_owned();
-    move |source| Unusable::Io { path, source }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use super::failed;
 use crate::{ExtensionName, Unusable};
 
 /// Limit on the files and directories of an extension.
@@ -176,11 +177,6 @@ fn stays_below_usr(link: &Path, path: &Path, name: &ExtensionName) -> Result<(),
         return Ok(());
     }
     refused("it is a link that leads out of /usr")
-}
-
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> Unusable {
-    let path = path.to_owned();
-    move |source| Unusable::Io { path, source }
 }
 
 #[cfg(test)]

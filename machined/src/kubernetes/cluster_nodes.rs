@@ -6,12 +6,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use anyhow::{Context as _, ensure};
-use http::{HeaderMap, Uri};
-use instar_http_client::{Client, Request};
+use anyhow::Context as _;
+use instar_http_client::Client;
 use serde::Deserialize;
 
-use super::api_server::client;
+use super::api_server::{client, get};
 use super::node_metadata::VERSION;
 use super::{control_plane, kubelet_certificate};
 use crate::config::{ClientIdentity, Kubernetes, Secret};
@@ -88,18 +87,7 @@ async fn page(client: &Client, server: &str, after: &str) -> anyhow::Result<Page
             percent_encoding::NON_ALPHANUMERIC,
         ));
     }
-    let uri: Uri = uri
-        .parse()
-        .with_context(|| format!("{uri} is no address"))?;
-    let headers = HeaderMap::new();
-    let mut answer = client.send(Request::get(&uri, &headers)).await?;
-    let document = answer.document(LARGEST).await?;
-    ensure!(
-        answer.status.is_success(),
-        "{server}/api/v1/nodes answered {}",
-        answer.status
-    );
-    serde_json::from_slice(&document).with_context(|| format!("the answer of {server} is no list"))
+    get(client, &uri, LARGEST).await
 }
 
 /// A list of nodes, as far as it is needed.

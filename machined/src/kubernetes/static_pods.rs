@@ -7,15 +7,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use http::{HeaderMap, Uri};
-use instar_http_client::{Client, Request};
+use anyhow::Context as _;
+use instar_http_client::Client;
 use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::api_server::client;
+use super::api_server::{client, get};
 use super::container_root::open_directory;
 use super::control_plane::own_identity;
 use super::etc;
@@ -123,19 +122,7 @@ async fn ask(
 ) -> anyhow::Result<Vec<(String, StaticPodStatus)>> {
     let uri =
         format!("{server}/api/v1/namespaces/kube-system/pods?fieldSelector=spec.nodeName%3D{node}");
-    let uri: Uri = uri
-        .parse()
-        .with_context(|| format!("{uri} is no address"))?;
-    let headers = HeaderMap::new();
-    let mut answer = client.send(Request::get(&uri, &headers)).await?;
-    let document = answer.document(LARGEST_ANSWER).await?;
-    ensure!(
-        answer.status.is_success(),
-        "{uri} answered {}",
-        answer.status
-    );
-    let list: PodList = serde_json::from_slice(&document)
-        .with_context(|| format!("the answer of {uri} is no list of pods"))?;
+    let list: PodList = get(client, &uri, LARGEST_ANSWER).await?;
     Ok(list.items.into_iter().filter_map(status).collect())
 }
 
