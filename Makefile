@@ -210,13 +210,24 @@ e2e: image build ## Run the tests in virtual machines
 	@build/install-packages chromium chromium-driver
 	cargo test --locked $(TOOLS) --test e2e
 
+.PHONY: postgresql-image
+postgresql-image: tools ## Build an image of PostgreSQL for tests: target/kubernetes/postgresql
+	@build/install-packages postgresql-client
+	@target/debug/image postgresql --out target/kubernetes/postgresql $(if $(MIRROR),--mirror $(MIRROR))
+
 # One test at a time: each has a control plane and a machine of its own, whose pods have to be ready in time.
 .PHONY: test-kubernetes
-test-kubernetes: image kubernetes-base upgrade-image operator-image ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
+test-kubernetes: image kubernetes-base upgrade-image operator-image postgresql-image ## Run machines as nodes of a real Kubernetes cluster; builds the cluster's programs from source first
 	@build/kubernetes-peers
 	@build/kubernetes-extensions
 	cargo build --locked $(TOOLS) -p instar-operator --bins
 	cargo test --locked $(TOOLS) -p instar-operator --test kubernetes -- --test-threads=1
+
+.PHONY: test-kubernetes-node
+test-kubernetes-node: image kubernetes-base ## Run one machine as a node of a real Kubernetes cluster, and replace its OS and its Kubernetes: a part of test-kubernetes
+	@build/kubernetes-peers runc etcd containerd cni kubernetes
+	@build/kubernetes-extensions
+	cargo test --locked $(TOOLS) --test kubernetes -- node::joins
 
 .PHONY: test
 test: deps ## Run lints, unit tests, and a quarter of the end-to-end tests, in 25 minutes; one summary at the end

@@ -10,6 +10,7 @@ use instar_channel::ChannelName;
 use instar_values::{Digest, ImageReference};
 use serde::{Deserialize, Serialize};
 
+use crate::bundled_file::{BundledFile, NotAFile};
 use crate::channel_file::{ChannelFile, ChannelPart};
 use crate::limits::{LARGEST_DOCUMENT, MOST_DOCUMENTS, quote};
 use crate::root::Document;
@@ -25,6 +26,10 @@ const SIGNS: &str = "dev.instar.bundle.signs";
 const CHANNEL: &str = "dev.instar.bundle.channel";
 /// The annotation of a signature that approves a release of a channel: the digest of the release's image.
 const APPROVES: &str = "dev.instar.bundle.approves";
+
+/// The annotations of a file of an extension: the digest and the size of its content. Its reference is the file's name.
+const FILE: &str = "dev.instar.bundle.file";
+const FILE_SIZE: &str = "dev.instar.bundle.file.size";
 
 const MEDIA_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 
@@ -76,13 +81,14 @@ pub struct Signature {
 }
 
 /// The content of index.json: images by reference and platform, indexes by digest, signatures by the digest of their subject, files of
-/// channels by the channel.
+/// channels by the channel, files of extensions by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     images: Vec<Image>,
     indexes: Vec<Document>,
     signatures: Vec<Signature>,
     channel_files: Vec<ChannelFile>,
+    files: Vec<BundledFile>,
 }
 
 /// Why index.json is not one of a bundle.
@@ -94,14 +100,17 @@ pub enum NotAnIndex {
     /// It has another form than the one that is written.
     #[error("it is not in the form that instarctl writes")]
     Form,
-    /// An entry has annotations that are not together those of an image, an index, a signature or a file of a channel.
-    #[error("the entry {0} is neither an image, an index, a signature nor a file of a channel")]
+    /// An entry has annotations that are not together those of an image, an index, a signature or a file.
+    #[error("the entry {0} is neither an image, an index, a signature nor a file")]
     Entry(Digest),
+    /// A file of an extension is none that a bundle holds.
+    #[error("it names a file that is not taken")]
+    File(#[from] NotAFile),
     /// A reference cannot be read.
     #[error("{0:?} is no reference of an image")]
     Reference(String),
-    /// There is no image.
-    #[error("it names no image")]
+    /// There is no image and no file of an extension.
+    #[error("it names no image, and no file of an extension")]
     Empty,
     /// A reference occurs twice for one platform.
     #[error("{} occurs twice for {}", .0.reference, .0.platform)]
@@ -162,6 +171,7 @@ impl Index {
         mut images: Vec<Image>,
         mut indexes: Vec<Document>,
         mut signatures: Vec<Signature>,
+        mut files: Vec<BundledFile>,
     ) -> Result<Self, NotAnIndex> {
         images.sort();
         images.dedup();
@@ -171,11 +181,14 @@ impl Index {
         signatures.sort();
         signatures
             .dedup_by(|a, b| (a.subject, a.manifest.digest) == (b.subject, b.manifest.digest));
+        files.sort();
+        files.dedup();
         let index = Index {
             images,
             indexes,
             signatures,
             channel_files: Vec::new(),
+            files,
         };
         index.check()?;
         Ok(index)
@@ -214,13 +227,18 @@ impl Index {
         &self.channel_files
     }
 
+    /// The files of extensions, by name.
+    pub fn files(&self) -> &[BundledFile] {
+        &self.files
+    }
+
     /// The digest of the file, which names the bundle.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.to_bytes())
     }
 
     fn check(&self) -> Result<(), NotAnIndex> {
-        if self.images.is_empty() {
+        if self.images.is_empty() && self.files.is_empty() {
             return Err(NotAnIndex::Empty);
         }
         let count = self.documents().count();
@@ -297,7 +315,8 @@ impl Index {
         let signatures = self.signatures.iter().map(|it| &it.manifest);
         let of_channels = self.channel_files.iter().map(|it| &it.document);
         let of_images = images.chain(&self.indexes).chain(signatures);
-        of_images.chain(of_channels)
+        let of_extensions = self.files.iter().map(BundledFile::manifest);
+        of_images.chain(of_channels).chain(of_extensions)
     }
 
     /// The bytes of the file.
@@ -306,6 +325,7 @@ impl Index {
         let indexes = self.indexes.iter().map(RawEntry::of_document);
         let signatures = self.signatures.iter().map(RawEntry::of_signature);
         let of_channels = self.channel_files.iter().map(RawEntry::of_channel_file);
+        let of_extensions = self.files.iter().map(RawEntry::of_file);
         let raw = RawIndex {
             schema_version: 2,
             media_type: MEDIA_TYPE.to_owned(),
@@ -313,6 +333,7 @@ impl Index {
                 .chain(indexes)
                 .chain(signatures)
                 .chain(of_channels)
+                .chain(of_extensions)
                 .collect(),
         };
         // Maps with texts as keys cannot fail to be written.
@@ -326,16 +347,18 @@ impl Index {
             return Err(NotAnIndex::TooMany(raw.manifests.len()));
         }
         let (mut images, mut indexes, mut signatures) = (Vec::new(), Vec::new(), Vec::new());
-        let mut of_channels = Vec::new();
+        let (mut of_channels, mut files) = (Vec::new(), Vec::new());
         for entry in raw.manifests {
             match entry.typed()? {
                 Entry::ChannelFile(file) => of_channels.push(file),
+                Entry::File(file) => files.push(file),
                 Entry::Image(image) => images.push(image),
                 Entry::Index(index) => indexes.push(index),
                 Entry::Signature(signature) => signatures.push(signature),
             }
         }
-        let index = Index::new(images, indexes, signatures)?.with_channels(of_channels)?;
+        let index = Index::new(images, indexes, signatures, files)?;
+        let index = index.with_channels(of_channels)?;
         match index.to_bytes() == bytes {
             true => Ok(index),
             false => Err(NotAnIndex::Form),
@@ -348,6 +371,7 @@ enum Entry {
     Index(Document),
     Signature(Signature),
     ChannelFile(ChannelFile),
+    File(BundledFile),
 }
 
 impl RawEntry {
@@ -387,6 +411,14 @@ impl RawEntry {
         entry
     }
 
+    fn of_file(file: &BundledFile) -> Self {
+        let mut entry = Self::of_document(file.manifest());
+        entry.annotate(REFERENCE, &file.name());
+        entry.annotate(FILE, &file.digest());
+        entry.annotate(FILE_SIZE, &file.size());
+        entry
+    }
+
     fn annotate(&mut self, name: &str, value: &impl fmt::Display) {
         self.annotations.insert(name.to_owned(), value.to_string());
     }
@@ -403,6 +435,12 @@ impl RawEntry {
             let digest = text.map(|text: &String| text.parse().map_err(|_| other()));
             digest.transpose()
         };
+        if let Some(content) = digest(FILE)? {
+            let size = self.annotations.get(FILE_SIZE);
+            let size = size.and_then(|text| text.parse().ok()).ok_or_else(other)?;
+            let name = self.annotations.get(REFERENCE).ok_or_else(other)?;
+            return Ok(Entry::File(BundledFile::new(name, content, size)?));
+        }
         let reference = self.annotations.get(REFERENCE).map(|text| {
             let reference = text.parse::<ImageReference>();
             reference.map_err(|_| NotAnIndex::Reference(quote(text.as_bytes())))

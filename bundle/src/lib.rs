@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! oci-layout                 always the same bytes
-//! index.json                 the images by reference, the indexes that they were taken from, the manifests of signatures, and files
-//!                            of channels: lists of releases with their signatures
+//! index.json                 the images by reference, the indexes that they were taken from, the manifests of signatures, files of
+//!                            channels (lists of releases with their signatures), and files of extensions
 //! instar-bundle.json         follows from index.json and the sizes: digest of index.json, number and bytes of blobs, architectures
 //! blobs/sha256/<64 digits>   1. all documents that index.json names
 //!                            2. what the manifests of signatures name: payloads, sigstore bundles
 //!                            3. the images' configs
-//!                            4. their layers; each group by digest, each blob once
+//!                            4. their layers, and the files of extensions; each group by digest, each blob once
 //! ```
 //!
 //! A file is an uncompressed tar archive of these members in this order, a directory has them as files; both are OCI layouts, which other
@@ -27,6 +27,7 @@
 
 mod archive;
 mod as_archive;
+mod bundled_file;
 mod channel_file;
 mod directory;
 mod document;
@@ -45,13 +46,14 @@ mod verify;
 mod write;
 
 pub use as_archive::AsArchive;
+pub use bundled_file::{BundledFile, EMPTY_CONFIG, NotAFile};
 pub use channel_file::{ChannelFile, ChannelPart};
 pub use document::Description;
 pub use fault::{Fault, Place, Refused};
 pub use files::Files;
 pub use find::{FOLDER, OnMedium, find, folder};
 pub use index::{Image, Index, NotAnIndex, Platform, Signature};
-pub use limits::{LARGEST_BLOB, LARGEST_DOCUMENT};
+pub use limits::{LARGEST_BLOB, LARGEST_DOCUMENT, LARGEST_FILE};
 pub use plan::{Group, Plan, Planned};
 pub use root::Document;
 pub use summary::Summary;

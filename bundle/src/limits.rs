@@ -4,6 +4,8 @@
 pub const LARGEST_DOCUMENT: u64 = 1 << 20;
 /// Largest blob, in bytes: the largest size that a tar header can hold.
 pub const LARGEST_BLOB: u64 = (8 << 30) - 1;
+/// Largest file of an extension, in bytes: the largest that is published, with Kubernetes, has some 100 MB.
+pub const LARGEST_FILE: u64 = 2 << 30;
 /// Limit on the blobs of a bundle.
 pub(crate) const MOST_BLOBS: usize = 16 << 10;
 /// Limit on the documents that index.json names.

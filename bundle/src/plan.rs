@@ -13,13 +13,13 @@ use crate::summary::Summary;
 /// The groups of blobs, in the order in which they lie in a bundle. A blob that belongs to two is in the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// Documents that index.json names: manifests of images and of signatures, and indexes.
+    /// Documents that index.json names: manifests of images, of signatures and of files, and indexes.
     Documents,
     /// What manifests of signatures name.
     Signatures,
-    /// Configs of images.
+    /// Configs of images, and the empty one of files.
     Configs,
-    /// Layers of images.
+    /// Layers of images, and files of extensions.
     Layers,
 }
 
@@ -58,6 +58,12 @@ impl<'a> Planner<'a> {
         };
         for document in index.documents() {
             planner.name(Group::Documents, document.digest, document.size)?;
+        }
+        for file in index.files() {
+            // Its manifest follows from index.json, so nothing is learned from it.
+            let [_, (config, bytes), (content, size)] = file.blobs();
+            planner.name(Group::Configs, config, bytes)?;
+            planner.name(Group::Layers, content, size)?;
         }
         Ok(planner)
     }

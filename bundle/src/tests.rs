@@ -5,6 +5,7 @@
 mod altered;
 mod as_archive;
 mod channels;
+mod files_of_extensions;
 mod forged;
 mod round_trip;
 
@@ -114,6 +115,7 @@ impl Contents {
             self.images.clone(),
             self.indexes.clone(),
             self.signatures.clone(),
+            Vec::new(),
         )
         .unwrap()
     }

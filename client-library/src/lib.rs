@@ -17,6 +17,7 @@
 //!   by this function.
 //! - [`Standing`]: the version that a node runs, whether it is ready, and how its upgrades ended.
 //! - [`resources()`], [`resources_in()`]: the resources of one type, decoded.
+//! - [`read_config()`]: a node's machine config, as it was written.
 //! - [`event_history()`]: the events that a node remembers, all of them.
 //! - [`ask_again()`]: continues a stream whose node changed to another version without a reboot.
 //! - [`Failure`]: the error and advice. Programs decide by its [`FailureKind`].
@@ -41,6 +42,7 @@ mod event_history;
 mod failure;
 mod follow;
 mod lines;
+mod machine_config;
 mod node;
 mod socket;
 mod standing;
@@ -55,6 +57,7 @@ pub use event_history::event_history;
 pub use failure::{Failure, FailureKind};
 pub use follow::{Done, Progress, follow, remembered_failure};
 pub use lines::Lines;
+pub use machine_config::{CONFIG_IN_FORCE, CONFIG_KEPT, read_config};
 pub use node::Node;
 pub use standing::{Standing, resources, resources_in};
 pub use target::Target;

@@ -1,76 +1,10 @@
-//! Patches of machine configs: incomplete configs that are merged into a whole one (strategic merge patches), and lists of operations (JSON
-//! patches).
-//!
-//! A config is one or more YAML documents. A patch is too, and each of its documents is merged with the one of the same kind and name, or
-//! added when there is none ([`merge`]). A patch that is a list changes a single document ([`operations`]). Parts that a patch does not
-//! touch stay as they were written, with comments, order and all ([`keep`]): people keep these files.
-
-mod documents;
-mod keep;
-mod merge;
-mod operations;
+//! Patches of machine configs as they stand on the command line: `@FILE`, or the patch itself.
 
 use std::path::Path;
 
-use instar_client::{Failure, FailureKind};
-use instar_config::ConfigErrors;
-use serde_json::Value;
+use instar_client::Failure;
 
-use documents::{Documents, Identity};
-use operations::Operations;
-
-/// A patch from the command line: `@FILE`, or the patch itself.
-pub(crate) struct Patch {
-    /// The name of the patch for messages.
-    name: String,
-    pieces: Vec<Piece>,
-}
-
-/// A document of a patch.
-enum Piece {
-    /// A piece of config to merge.
-    Config(Value),
-    /// Operations to carry out.
-    Operations(Operations),
-}
-
-impl Patch {
-    /// Reads one argument.
-    pub(crate) fn read(argument: &str) -> Result<Self, Failure> {
-        let text = text(argument)?;
-        let name = match argument.strip_prefix('@') {
-            Some(path) => format!("the patch {path}"),
-            None => "the patch".to_owned(),
-        };
-        let parsed = Documents::parse(&text).map_err(|error| {
-            Failure::new(FailureKind::Usage, format!("cannot read {name}")).because(error)
-        })?;
-        let documents = parsed.into_values().filter(|value| !value.is_null());
-        let pieces: Result<Vec<_>, _> = documents
-            .map(|document| {
-                Piece::read(document).map_err(|reason| {
-                    Failure::new(FailureKind::Usage, format!("{name} is no patch: {reason}")).advise(
-                        "a patch is a piece of machine config, or a list of operations (RFC 6902); a file is named with @ before it",
-                    )
-                })
-            })
-            .collect();
-        Ok(Self {
-            pieces: pieces?,
-            name,
-        })
-    }
-}
-
-impl Piece {
-    fn read(document: Value) -> Result<Self, String> {
-        match document {
-            Value::Object(_) => Ok(Piece::Config(document)),
-            Value::Array(list) => Operations::read(list).map(Piece::Operations),
-            other => Err(format!("it says only {}", documents::bare(other))),
-        }
-    }
-}
+pub(crate) use instar_config_patch::{Patch, apply, documents};
 
 /// The text of a patch from the command line.
 pub(crate) fn text(argument: &str) -> Result<String, Failure> {
@@ -83,71 +17,15 @@ pub(crate) fn text(argument: &str) -> Result<String, Failure> {
 
 /// Reads all arguments.
 pub(crate) fn read_all(arguments: &[String]) -> Result<Vec<Patch>, Failure> {
-    arguments
-        .iter()
-        .map(|argument| Patch::read(argument))
-        .collect()
+    arguments.iter().map(|argument| read(argument)).collect()
 }
 
-/// The documents of a config, without empty ones.
-pub(crate) fn documents(config: &str) -> Result<Vec<Value>, ConfigErrors> {
-    let values = Documents::parse(config)?.into_values();
-    let values = values.filter(|value| !value.is_null());
-    Ok(values.map(documents::bare).collect())
-}
-
-/// The config after all patches, one after the other.
-pub(crate) fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> {
-    let mut documents = Documents::parse(config).map_err(|error| {
-        Failure::new(FailureKind::Usage, "cannot read the machine config").because(error)
-    })?;
-    for patch in patches {
-        for piece in &patch.pieces {
-            let changed = match piece {
-                Piece::Config(config) => lay_over(&mut documents, config),
-                Piece::Operations(operations) => carry_out(&mut documents, operations),
-            };
-            changed.map_err(|reason| {
-                Failure::new(FailureKind::Usage, format!("{}: {reason}", patch.name))
-            })?;
-        }
-    }
-    Ok(documents.to_string())
-}
-
-fn lay_over(documents: &mut Documents, piece: &Value) -> Result<(), String> {
-    let identity = Identity::of(piece);
-    let found = documents.find(&identity);
-    if merge::is_deletion(piece) {
-        let place = found.ok_or_else(|| format!("there is no {identity} to delete"))?;
-        documents.remove(place);
-        return Ok(());
-    }
-    match found {
-        Some(place) => {
-            let document = documents.get(place);
-            let merged = merge::merged(document.value(), piece, &identity);
-            let text = keep::rewritten(document.text(), document.value(), &merged);
-            documents.replace(place, text, merged);
-        }
-        None => {
-            let merged = merge::merged(&Value::Object(serde_json::Map::new()), piece, &identity);
-            let text = keep::written(&merged);
-            documents.push(text, merged);
-        }
-    }
-    Ok(())
-}
-
-fn carry_out(documents: &mut Documents, operations: &Operations) -> Result<(), String> {
-    let place = documents.nameless().ok_or(
-        "a JSON patch cannot say which document it is for, and the config has none without a kind; write it as a piece of machine config",
-    )?;
-    let document = documents.get(place);
-    let changed = operations.applied(document.value())?;
-    let text = keep::rewritten(document.text(), document.value(), &changed);
-    documents.replace(place, text, changed);
-    Ok(())
+fn read(argument: &str) -> Result<Patch, Failure> {
+    let name = match argument.strip_prefix('@') {
+        Some(path) => format!("the patch {path}"),
+        None => "the patch".to_owned(),
+    };
+    Patch::read(&name, &text(argument)?)
 }
 
 #[cfg(test)]
@@ -156,228 +34,25 @@ mod tests {
 
     use super::*;
 
-    const CONFIG: &str = "\
-# of the machine in the cellar
-version: v1alpha1 # the old shape
-machine:
-  type: controlplane
-  certSANs:
-    - 127.0.0.1 # itself
-  unknown: {kept: as it is}
-  install:
-    disk: /dev/vda
-cluster:
-  network:
-    podSubnets: [10.1.0.0/16]
----
-# its name
-apiVersion: v1alpha1
-kind: HostnameConfig
-auto: off # a word, not a truth value
-hostname: old # for now
----
-apiVersion: v1alpha1
-kind: ContainerConfig
-name: web
-image: example/web:1
-";
-
-    fn patched(patches: &[&str]) -> String {
-        let patches: Result<Vec<_>, _> = patches.iter().map(|patch| Patch::read(patch)).collect();
-        apply(CONFIG, &patches.unwrap()).unwrap()
-    }
-
     #[test]
-    fn no_patch_changes_no_byte() {
-        assert_eq!(patched(&[]), CONFIG);
-        assert_eq!(patched(&["{}", "machine: {type: controlplane}"]), CONFIG);
-    }
-
-    #[test]
-    fn only_what_is_touched_changes() {
-        let changed = patched(&["machine: {certSANs: [node.example], install: {disk: /dev/vdb}}"]);
-        let expected = CONFIG
-            .replace(
-                "    - 127.0.0.1 # itself\n",
-                "    - 127.0.0.1 # itself\n    - node.example\n",
-            )
-            .replace("/dev/vda", "/dev/vdb");
-        assert_eq!(changed, expected);
-    }
-
-    /// What is a number for people, or for other readers of YAML, comes to the node as it was written: `0644` is not 644 there.
-    #[test]
-    fn numbers_stay_as_they_are_written() {
-        const FORMS: [&str; 16] = [
-            "0644",
-            "0123456",
-            "1.10",
-            "1e3",
-            "0x1f",
-            "0b101",
-            "+7",
-            "1_000",
-            "~",
-            "yes",
-            "true",
-            "True",
-            "-0",
-            ".5",
-            "1.5",
-            "18446744073709551615",
-        ];
-        let list: String = FORMS.map(|form| format!("    - {form}\n")).concat();
-        let quoted: String = FORMS.map(|form| format!("    - \"{form}\"\n")).concat();
-        let told = |config: &str| {
-            let document = config.split("---\n").find(|it| it.contains("0644"));
-            instar_config::document_as_json(document.unwrap(), &|text, is_typed| {
-                serde_json::json!([text, is_typed])
-            })
-            .unwrap()
-        };
-        // Beside a change, by a merge, and in a new document.
-        let piece = format!("machine:\n  kept:\n{list}  quoted:\n{quoted}");
-        let value = format!(
-            "{{kept: [{}], quoted: [\"{}\"]}}",
-            FORMS.join(", "),
-            FORMS.join("\", \"")
-        );
-        let operations = format!("[{{op: add, path: /machine/new, value: {value}}}]");
-        let document = format!("apiVersion: v1alpha1\nkind: X\n{piece}");
-        let changed = patched(&[&piece, "machine: {type: worker}"]);
-        for form in FORMS
-            .iter()
-            .filter(|form| !["~", "1_000", "yes"].contains(form))
-        {
-            assert!(
-                changed.contains(&format!("- {form}\n")),
-                "{form}: {changed}"
-            );
-        }
-        let machine = told(&piece)["machine"].clone();
-        for (config, path) in [
-            (changed, "/machine"),
-            (patched(&[&operations]), "/machine/new"),
-            (patched(&[&document]), "/machine"),
-            (
-                patched(&[&document, "kind: X\napiVersion: v1alpha1\nmore: {}\n"]),
-                "/machine",
-            ),
-        ] {
-            let found = told(&config);
-            let found = found.pointer(path).unwrap();
-            assert_eq!(found["kept"], machine["kept"], "{config}");
-            assert_eq!(found["quoted"], machine["quoted"], "{config}");
-        }
-    }
-
-    #[test]
-    fn documents_go_by_kind_and_name() {
-        let changed = patched(&[
-            "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: new\n---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: example/web:2\n",
-        ]);
-        let expected = CONFIG
-            .replace("hostname: old # for now", "hostname: new # for now")
-            .replace("web:1", "web:2");
-        assert_eq!(changed, expected);
-        // Another name makes another document.
-        let added =
-            patched(&["apiVersion: v1alpha1\nkind: ContainerConfig\nname: db\nimage: d:1\n"]);
-        let rest = added.strip_prefix(CONFIG).unwrap();
-        let rest: Value = serde_saphyr::from_str(rest.strip_prefix("---\n").unwrap()).unwrap();
-        assert_eq!(rest["name"], "db");
-    }
-
-    #[test]
-    fn documents_can_be_deleted() {
-        let delete = "apiVersion: v1alpha1\nkind: ContainerConfig\nname: web\n$patch: delete\n";
-        let changed = patched(&[delete]);
-        assert_eq!(
-            changed,
-            CONFIG
-                .split("---\napiVersion: v1alpha1\nkind: ContainerConfig")
-                .next()
-                .unwrap()
-        );
-        let unknown = Patch::read(&delete.replace("web", "nobody")).unwrap();
-        let refused = apply(CONFIG, &[unknown]).unwrap_err();
-        assert!(refused.to_string().contains("nobody"), "{refused}");
-    }
-
-    #[test]
-    fn patches_follow_each_other() {
-        let changed = patched(&[
-            "machine: {install: {disk: /dev/vdb}}",
-            "machine: {install: {$patch: delete}}",
-            "cluster: {network: {podSubnets: [10.2.0.0/16]}}",
-        ]);
-        let main: Value = serde_saphyr::from_str(changed.split("---\n").next().unwrap()).unwrap();
-        assert_eq!(main["machine"]["install"], Value::Null);
-        assert_eq!(
-            main["cluster"]["network"]["podSubnets"],
-            serde_json::json!(["10.2.0.0/16"])
-        );
-        assert!(changed.contains("unknown: {kept: as it is}"), "{changed}");
-        assert!(changed.contains("# itself"), "{changed}");
-    }
-
-    #[test]
-    fn what_is_no_patch_is_refused() {
-        for (text, word) in [
-            ("[{op: grow, path: /a}]", "operation 1"),
-            ("just-words", "says only \"just-words\""),
-            ("a: [", "cannot read"),
-            ("@/nowhere/to/be/found", "cannot read the patch /nowhere"),
-        ] {
-            let refused = Patch::read(text).map(|_| ()).unwrap_err();
-            assert!(refused.to_string().contains(word), "{text}: {refused}");
-        }
-    }
-
-    #[test]
-    fn operations_change_the_document_without_a_kind() {
-        let changed = patched(&["- {op: test, path: /machine/type, value: controlplane}
-- {op: replace, path: /machine/install/disk, value: /dev/vdb}
-- {op: add, path: /machine/certSANs/0, value: node.example}
-- {op: remove, path: /cluster}
-"]);
-        let expected = CONFIG
-            .replace(
-                "    - 127.0.0.1 # itself\n",
-                "    - node.example\n    - 127.0.0.1 # itself\n",
-            )
-            .replace("/dev/vda", "/dev/vdb")
-            .replace("cluster:\n  network:\n    podSubnets: [10.1.0.0/16]\n", "");
-        assert_eq!(changed, expected);
-        // The patch as JSON, and together with a piece of config.
-        let changed = patched(&[
-            r#"[{"op": "add", "path": "/machine/install/wipe", "value": true}]"#,
-            "machine: {install: {disk: /dev/vdb}}",
-        ]);
-        let expected = CONFIG.replace("disk: /dev/vda\n", "disk: /dev/vdb\n    wipe: true\n");
-        assert_eq!(changed, expected);
-        assert_eq!(patched(&["[]"]), CONFIG);
-    }
-
-    #[test]
-    fn operations_that_fail_change_nothing() {
-        let failing = "[{op: remove, path: /cluster}, {op: remove, path: /machine/nodeLabels}]";
-        let refused = apply(CONFIG, &[Patch::read(failing).unwrap()]).unwrap_err();
-        let said = refused.to_string();
+    fn a_patch_of_a_file_is_named_by_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("patch.yaml");
+        let argument = format!("@{}", file.display());
+        let refused = || read(&argument).map(|_| ()).unwrap_err().to_string();
+        assert!(refused().contains(&format!("cannot read the patch {}", file.display())));
+        std::fs::write(&file, "just-words").unwrap();
+        let why = refused();
         assert!(
-            said.contains("operation 2 (remove \"/machine/nodeLabels\")"),
-            "{said}"
+            why.contains("patch.yaml is no patch: it says only"),
+            "{why}"
         );
-    }
-
-    #[test]
-    fn operations_are_for_the_only_document() {
-        let operations = [Patch::read("[{op: replace, path: /hostname, value: new}]").unwrap()];
-        let one = "# of it\napiVersion: v1alpha1\nkind: HostnameConfig\nhostname: old\n";
-        let changed = apply(one, &operations).unwrap();
-        assert_eq!(changed, one.replace("old", "new"));
-        let two = format!("{one}---\napiVersion: v1alpha1\nkind: TimeSyncConfig\n");
-        let refused = apply(&two, &operations).unwrap_err().to_string();
-        assert!(refused.contains("which document"), "{refused}");
+        std::fs::write(&file, "machine: {type: worker}").unwrap();
+        let patches = read_all(&[argument]).unwrap();
+        assert!(
+            apply("version: v1alpha1\n", &patches)
+                .unwrap()
+                .contains("worker")
+        );
     }
 }

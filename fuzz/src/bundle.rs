@@ -55,7 +55,7 @@ fn smallest() -> Option<Vec<u8>> {
         },
         index: None,
     };
-    let index = Index::new(vec![image], Vec::new(), Vec::new()).ok()?;
+    let index = Index::new(vec![image], Vec::new(), Vec::new(), Vec::new()).ok()?;
     let blobs = BTreeMap::from([manifest, config].map(|it| (Digest::of(&it), it)));
     let plan = Plan::new(&index, &blobs).ok()?;
     let mut file = tempfile::tempfile().ok()?;

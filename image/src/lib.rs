@@ -24,6 +24,7 @@ pub mod kernel;
 pub mod kubernetes_base;
 pub mod media;
 pub mod oci;
+pub mod postgresql;
 pub mod programs;
 pub mod rootfs;
 pub mod sbom;

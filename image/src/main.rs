@@ -18,7 +18,7 @@ use image::{
     installer_image::ReleaseRules,
     kubernetes_base, media,
     oci::{self, push::Transport},
-    sbom,
+    postgresql, sbom,
     version::Version,
 };
 use instar_extension::{ExtensionName, ExtensionVersion, OsExtension};
@@ -48,6 +48,8 @@ enum Command {
     Container(Container),
     /// Build the base image of Kubernetes: programs that kubelet and containerd call, kernel modules, and kubernetes-init.
     KubernetesBase(KubernetesBase),
+    /// Build an image of PostgreSQL, for tests of databases on machines.
+    Postgresql(Postgresql),
     /// Make extensions (sysext, confext) and check them.
     #[command(subcommand)]
     Extension(ExtensionCommand),
@@ -195,6 +197,15 @@ impl From<Source> for debian::Source {
 
 #[derive(Args)]
 struct Firmware {
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(Args)]
+struct Postgresql {
     /// The folder to write.
     #[arg(long)]
     out: PathBuf,
@@ -384,6 +395,10 @@ fn main() -> Result<()> {
             println!("{}", oci::layout::write(&image, &arguments.out)?.digest);
         }
         Command::KubernetesBase(arguments) => build_kubernetes_base(arguments)?,
+        Command::Postgresql(arguments) => postgresql::build(&postgresql::Options {
+            out: arguments.out,
+            packages: arguments.source.into(),
+        })?,
         Command::Extension(command) => run_extension(command)?,
         Command::Sbom(arguments) => write_sbom(&arguments)?,
         Command::Push(arguments) => {
@@ -504,6 +519,7 @@ fn renew(source: &debian::Source) -> Result<()> {
         media::packages(),
         firmware::packages(),
         kubernetes_base::packages(),
+        postgresql::packages(),
     ];
     for request in requests {
         let changed = debian::renew(source, &request)?;

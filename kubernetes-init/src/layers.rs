@@ -101,7 +101,11 @@ impl Hierarchy {
             return Ok(None);
         }
         layers.push(self.base.try_clone()?);
-        Ok(Some(overlay::make(&layers, MountAttrFlags::empty())?))
+        Ok(Some(overlay::make(
+            "extensions",
+            &layers,
+            MountAttrFlags::empty(),
+        )?))
     }
 
     /// Mounts the overlay instead of the one that is there.

@@ -6,7 +6,7 @@
 //! - a container that has not been removed completely was made from it (its overlay is mounted);
 //! - it waits for its start behind a name that a container follows, or may be gone back to;
 //! - it is in use by a pull, a start or an upgrade;
-//! - one of the last bundles brought it;
+//! - one of the last bundles brought it, or it keeps a file that one of them brought;
 //! - it is pinned;
 //! - its files were laid over /usr in this generation (`os_extensions/layers.rs`);
 //! - a caller of the API asked for it within a day, and it is among the last few of these.
@@ -188,6 +188,7 @@ fn needed(machine: &Machine) -> BTreeSet<Digest> {
     let mut needed = machine.images_in_force.digests();
     needed.extend(machine.image_updates.needed());
     needed.extend(machine.bundles.kept.images());
+    needed.extend(machine.bundles.kept.files());
     needed.extend(machine.pins.digests());
     needed.extend(machine.node_record.digests());
     needed.extend(machine.os_extensions.record.digests());

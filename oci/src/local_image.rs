@@ -5,6 +5,7 @@ use crate::manifest::{self, Manifest, ManifestError};
 use crate::registry::{LARGEST_DOCUMENT, ResolvedImage};
 use crate::store_error::StoreError;
 use instar_values::{Digest, ImageReference};
+use serde::Deserialize;
 
 /// Why the store's blobs make no image.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +63,18 @@ pub fn resolve(
     })
 }
 
+/// The blobs that a manifest names, whatever it is the manifest of: the store also keeps files that are no images.
+#[derive(Deserialize)]
+struct Named {
+    config: NamedBlob,
+    layers: Vec<NamedBlob>,
+}
+
+#[derive(Deserialize)]
+struct NamedBlob {
+    digest: Digest,
+}
+
 /// The blobs that the image of this digest needs, as far as its documents are here.
 pub(crate) fn blobs_of(
     blobs: &Blobs,
@@ -70,8 +83,8 @@ pub(crate) fn blobs_of(
 ) -> Result<Vec<Digest>, StoreError> {
     let mut needed = vec![digest, named_digest];
     let manifest = blobs.document(digest, LARGEST_DOCUMENT)?;
-    let parsed = manifest.and_then(|manifest| Manifest::parse(&manifest, None).ok());
-    if let Some(Manifest::Image { config, layers }) = parsed {
+    let parsed = manifest.and_then(|manifest| serde_json::from_slice(&manifest).ok());
+    if let Some(Named { config, layers }) = parsed {
         needed.push(config.digest);
         needed.extend(layers.iter().map(|layer| layer.digest));
     }

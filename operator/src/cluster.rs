@@ -33,6 +33,8 @@ pub(crate) struct Cluster {
     pub(crate) recorder: Recorder,
     /// The client configuration for the nodes' APIs.
     pub(crate) talosconfig: Option<PathBuf>,
+    /// The client configuration by which configs are changed, if the administrator gives one.
+    pub(crate) config_talosconfig: Option<PathBuf>,
     /// The namespace of the operator.
     pub(crate) namespace: String,
     /// The node on which this process runs.
@@ -74,23 +76,42 @@ impl Cluster {
         Api::all(self.client.clone())
     }
 
+    /// Whether the administrator lets this operator change configs. The Secret may come and go while it runs.
+    pub(crate) fn may_change_configs(&self) -> bool {
+        let file = self.config_talosconfig.as_ref();
+        file.is_some_and(|file| file.exists())
+    }
+
     /// Connects to the API of a node.
     pub(crate) async fn connect(&self, node: &NodeView) -> Result<Node, Failure> {
-        let unreachable = |why: String| Failure::new(FailureKind::Unreachable, why);
-        let Some(address) = node.address.clone() else {
-            return Err(unreachable(format!("{} has no InternalIP", node.name)));
+        connect(node, self.talosconfig.clone()).await
+    }
+
+    /// Connects to the API of a node, with the right to read and change its config.
+    pub(crate) async fn connect_for_configs(&self, node: &NodeView) -> Result<Node, Failure> {
+        let Some(file) = self.config_talosconfig.clone() else {
+            let why = "there is no client configuration by which configs are changed";
+            return Err(Failure::new(FailureKind::Unreachable, why));
         };
-        let target = Target {
-            config_file: self.talosconfig.clone(),
-            endpoints: vec![address.clone()],
-            ..Target::default()
-        };
-        match timeout(ASK, target.behind_endpoint()).await {
-            Ok(connected) => connected.map(|connected| connected.called(&node.name)),
-            Err(_) => Err(unreachable(format!(
-                "{address} does not answer within {} s",
-                ASK.as_secs()
-            ))),
-        }
+        connect(node, Some(file)).await
+    }
+}
+
+async fn connect(node: &NodeView, config_file: Option<PathBuf>) -> Result<Node, Failure> {
+    let unreachable = |why: String| Failure::new(FailureKind::Unreachable, why);
+    let Some(address) = node.address.clone() else {
+        return Err(unreachable(format!("{} has no InternalIP", node.name)));
+    };
+    let target = Target {
+        config_file,
+        endpoints: vec![address.clone()],
+        ..Target::default()
+    };
+    match timeout(ASK, target.behind_endpoint()).await {
+        Ok(connected) => connected.map(|connected| connected.called(&node.name)),
+        Err(_) => Err(unreachable(format!(
+            "{address} does not answer within {} s",
+            ASK.as_secs()
+        ))),
     }
 }

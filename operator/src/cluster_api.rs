@@ -1,4 +1,5 @@
-//! The extension server of Cluster API: machines get another OS image in place, instead of being replaced.
+//! The extension server of Cluster API: machines get another OS image, another version of Kubernetes and patches of their config in place, instead
+//! of being replaced.
 //!
 //! ```text
 //!  Cluster API's managers ── TLS: CanUpdateMachineSet, CanUpdateMachine ─► difference: a patch, or no
@@ -12,9 +13,11 @@
 //! - `hooks`: which hook a path means, and the answer of each
 //! - `driver`: one call of UpdateMachine: looks, decides, carries out
 //! - `workload`: the cluster of the machine: its node, and its pool
-//! - `machine`: the Machine and its infrastructure object in the management cluster
-//! - pure parts: `update` (what to do next), `difference` (what can change in place), `settings`, `wire` (requests and answers), `field_path`,
-//!   `trouble` (why a step was not taken)
+//! - `machine`: the Machine and its objects in the management cluster
+//! - `registration`: whether settings are an administrator's
+//! - pure parts: `update` (what to do next), `difference` (what can change in place), `wanted` (what a machine is to become), `settings`,
+//!   `kubernetes` (versions, and the patch with one), `config_patches`, `wire` (requests and answers), `field_path`, `trouble` (why a step was
+//!   not taken)
 //! - `manifest`: rights, the deployment and the registration as YAML
 //!
 //! # The key decision: an update is a Pool of one node
@@ -25,16 +28,20 @@
 //! second state machine, with its own record and its own lease, and two of them could drive the same node. Now a node that belongs to another pool
 //! too is a conflict that both pools tell.
 
+mod config_patches;
 mod difference;
 mod driver;
 mod field_path;
 mod hooks;
+mod kubernetes;
 mod machine;
 pub mod manifest;
+mod registration;
 mod server;
 mod settings;
 mod trouble;
 mod update;
+mod wanted;
 mod wire;
 mod workload;
 

@@ -7,6 +7,8 @@ use kube::api::PostParams;
 use kube::core::ObjectMeta;
 use kube::{Api, Client};
 
+use crate::api::Kind;
+
 /// Events of objects without a namespace are in this one, by the rules of the API server.
 const NAMESPACE: &str = "default";
 const CONTROLLER: &str = "instar.dev/operator";
@@ -21,15 +23,23 @@ pub(crate) struct Told {
     note: String,
 }
 
-/// What there is to tell of a node whose part in a rollout of this version has got into another phase.
-pub(crate) fn of_node(phase: &str, to: &str, why: &str) -> Option<Told> {
-    let (is_warning, reason, note) = match phase {
-        "Upgrading" => (false, "UpgradeBegun", format!("upgrades to {to}")),
-        "Updated" => (false, "Upgraded", format!("runs {to}")),
-        "Failed" => (true, "UpgradeFailed", format!("{to}: {why}")),
-        "GoingBack" => (true, "UpgradeTakenBack", format!("goes back from {to}")),
-        "WentBack" => (false, "WentBack", "runs the version of before".to_owned()),
-        "Stuck" => (true, "UpgradeStuck", format!("{to}: {why}")),
+/// What there is to tell of a node whose part in a rollout of this kind has got into another phase. `to`: the version, or the fingerprint of the
+/// config.
+pub(crate) fn of_node(kind: Kind, phase: &str, to: &str, why: &str) -> Option<Told> {
+    let is_warning = matches!(phase, "Failed" | "GoingBack" | "Stuck");
+    let (reason, note) = match (kind, phase) {
+        (Kind::Version, "Upgrading") => ("UpgradeBegun", format!("upgrades to {to}")),
+        (Kind::Version, "Updated") => ("Upgraded", format!("runs {to}")),
+        (Kind::Version, "Failed") => ("UpgradeFailed", format!("{to}: {why}")),
+        (Kind::Version, "GoingBack") => ("UpgradeTakenBack", format!("goes back from {to}")),
+        (Kind::Version, "WentBack") => ("WentBack", "runs the version of before".to_owned()),
+        (Kind::Version, "Stuck") => ("UpgradeStuck", format!("{to}: {why}")),
+        (Kind::Config, "Upgrading") => ("ConfigBegun", format!("tries {to}")),
+        (Kind::Config, "Updated") => ("Configured", format!("has {to}")),
+        (Kind::Config, "Failed") => ("ConfigFailed", format!("{to}: {why}")),
+        (Kind::Config, "GoingBack") => ("ConfigTakenBack", format!("goes back from {to}")),
+        (Kind::Config, "WentBack") => ("WentBack", "has the config of before".to_owned()),
+        (Kind::Config, "Stuck") => ("ConfigStuck", format!("{to}: {why}")),
         _ => return None,
     };
     let reason = reason.to_owned();
@@ -109,10 +119,22 @@ mod tests {
 
     #[test]
     fn what_people_look_for_is_an_event() {
-        let failed = of_node("Failed", "v2", "its gate did not open").unwrap();
+        let of = |kind, phase| of_node(kind, phase, "v2", "its gate did not open");
+        let failed = of(Kind::Version, "Failed").unwrap();
         assert!(failed.is_warning && failed.note == "v2: its gate did not open");
-        assert!(!of_node("Upgrading", "v2", "").unwrap().is_warning);
-        assert_eq!(of_node("Waiting", "v2", ""), None);
+        for (phase, version, config) in [
+            ("Upgrading", "UpgradeBegun", "ConfigBegun"),
+            ("Updated", "Upgraded", "Configured"),
+            ("Failed", "UpgradeFailed", "ConfigFailed"),
+            ("Stuck", "UpgradeStuck", "ConfigStuck"),
+        ] {
+            let reasons = [Kind::Version, Kind::Config].map(|kind| of(kind, phase).unwrap());
+            let [one, other] = &reasons;
+            assert_eq!([one.reason.as_str(), &other.reason], [version, config]);
+            assert_eq!(one.is_warning, other.is_warning);
+        }
+        assert!(!of(Kind::Config, "Upgrading").unwrap().is_warning);
+        assert_eq!(of(Kind::Config, "Waiting"), None);
         assert!(of_pool("Halted", "n1: it burns").unwrap().is_warning);
         assert_eq!(of_pool("Waiting", ""), None);
     }
@@ -124,7 +146,7 @@ mod tests {
             name: Some("n1".to_owned()),
             ..ObjectReference::default()
         };
-        let told = of_node("Failed", "v2", &"ü".repeat(2000)).unwrap();
+        let told = of_node(Kind::Version, "Failed", "v2", &"ü".repeat(2000)).unwrap();
         let event = event("operator-1", node, told);
         assert!(event.note.unwrap().len() <= NOTE);
         assert_eq!(event.metadata.namespace.as_deref(), Some("default"));

@@ -1,10 +1,11 @@
-//! The operator: rolls versions out over the nodes of a Kubernetes cluster.
+//! The operator: rolls versions and configs out over the nodes of a Kubernetes cluster.
 //!
 //! ```text
 //!  people ── Pool ─► watches ─► pool::Keeper, one for each pool ─► instar-rollout-driver ─► instar-rollout
 //!                      ▲              │ record saved in Pool.status, lease looked at      (rules)
 //!  kubelet ── Node ────┘              ▼
 //!                          upgrade: cordon, plan, drain, upgrade ─► the node's API, as os:upgrader
+//!                          configure: cordon, drain, try, keep   ─► the same, as os:admin, if the administrator allows it
 //! ```
 //!
 //! The floor plan, imports run down this list:
@@ -12,16 +13,20 @@
 //! - `page`: the pools in a browser, with the rights of each visitor
 //! - `channels`: reads the lists of channels, and shows the newest release of each
 //! - `pool`: one pool: commands of people, rounds of the driver, what is shown
+//! - `named`: what a pool names: a version, by an image or a channel, and patches of configs
+//! - `ahead`: what nodes say of it before a rollout begins
 //! - `machines`: the nodes of one rollout as the driver sees and asks them
-//! - `upgrade`: one node's upgrade: cordon, drain, and the calls of its API
+//! - `upgrade`, `configure`: one node's upgrade or change of config, by the calls of its API
+//! - `making_way`: what comes before either: cordon, drain, and whether it is still wanted
+//! - `config_secrets`: the configs of before, for the way back
 //! - `drain`: the pods of one node leave, within the time of the policy
 //! - `cluster`: the cluster as all of them see it: the client, the stores of watched objects
-//! - `record_store`: the record of a rollout in the status of its pool
+//! - `record_store`: the records of rollouts in the status of their pool
 //! - `events`: what `kubectl describe` tells of nodes and pools
 //! - `lease`: who drives
 //! - `way`: the ways to clusters
 //! - `cluster_api`: another program of this package, which makes pools for Cluster API
-//! - pure parts: `rollouts` (when a new rollout begins), `step` (which release of a channel comes next), `shown` (record → status, conditions,
+//! - pure parts: `turns` (whether a rollout begins, of a version or of configs), `rollouts` (how), `step` (which release of a channel comes next), `shown` (record → status, conditions,
 //!   NodeUpgrades), `policy` (Pool → the engine's policy), `node` (Node → what a rollout needs of it), `eviction` (which pods have to go)
 //! - `manifest`: definitions, rights and the deployment as YAML
 //! - `api`: the custom resources
@@ -35,17 +40,22 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod api;
 mod channels;
 mod cluster;
 pub mod cluster_api;
+mod config_secrets;
+mod configure;
 mod drain;
 mod events;
 mod eviction;
 mod failure;
 mod lease;
 mod machines;
+mod making_way;
 pub mod manifest;
+mod named;
 mod node;
 mod page;
 mod policy;
@@ -56,6 +66,7 @@ mod run;
 mod serve;
 mod shown;
 mod step;
+mod turns;
 mod upgrade;
 mod way;
 

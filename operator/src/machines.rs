@@ -7,22 +7,34 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use instar_client::{Failure, Standing};
-use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Moment, Record};
-use instar_rollout_driver::{Machines, Task, busy, fact, now};
+use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Moment, Record, Step};
+use instar_rollout_driver::{ConfigChange, Machines, Task, busy, config_fact, fact, now};
 use kube::core::{Selector, SelectorExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::cluster::{ASK, Cluster};
+use crate::config_secrets::ConfigSecrets;
 use crate::drain::Drain;
+use crate::making_way::MakingWay;
 use crate::node::NodeView;
-use crate::upgrade::Order;
+use crate::{configure, upgrade};
 
 /// The pause before a node that was not ready is asked again; it doubles up to the last one.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// Nodes that are asked at once.
 const AT_ONCE: usize = 16;
+
+/// What a rollout brings to its nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Brings {
+    /// A version.
+    #[default]
+    Version,
+    /// A change of configs.
+    Config(ConfigChange),
+}
 
 /// The nodes of a pool.
 pub(crate) struct PoolNodes {
@@ -32,6 +44,9 @@ pub(crate) struct PoolNodes {
     pub(crate) selector: Selector,
     /// How their pods leave.
     pub(crate) drain: Drain,
+    /// Where their configs of before are.
+    pub(crate) configs: ConfigSecrets,
+    brings: Brings,
     answers: BTreeMap<MachineName, Answer>,
 }
 
@@ -45,13 +60,23 @@ struct Answer {
 }
 
 impl PoolNodes {
-    pub(crate) fn new(cluster: Cluster, pool: &str) -> Self {
+    pub(crate) fn new(cluster: Cluster, pool: &str, configs: ConfigSecrets) -> Self {
         Self {
             cluster,
+            configs,
+            brings: Brings::default(),
             pool: pool.to_owned(),
             selector: Selector::default(),
             drain: Drain::default(),
             answers: BTreeMap::new(),
+        }
+    }
+
+    /// Takes up another rollout. What nodes have answered for one of another version or change is no answer for it.
+    pub(crate) fn take_up(&mut self, brings: Brings) {
+        if self.brings != brings {
+            self.brings = brings;
+            self.answers.clear();
         }
     }
 
@@ -64,16 +89,22 @@ impl PoolNodes {
         answer.state != view.state() || !is_ready && answer.at.elapsed() >= answer.pause
     }
 
-    async fn ask_all(&mut self, due: Vec<(MachineName, NodeView)>) {
+    async fn ask_all(&mut self, record: &Record, due: Vec<(MachineName, NodeView)>) {
         let mut due = due.into_iter();
         let mut asks = JoinSet::new();
         loop {
             while asks.len() < AT_ONCE
                 && let Some((name, view)) = due.next()
             {
-                let cluster = self.cluster.clone();
+                let entry = record.machines.get(&name);
+                let question = Question {
+                    cluster: self.cluster.clone(),
+                    brings: self.brings.clone(),
+                    configs: self.configs.clone(),
+                    goes_back: entry.is_some_and(|it| matches!(it.step, Step::Returning { .. })),
+                };
                 asks.spawn_local(async move {
-                    let fact = ask(&cluster, &view).await;
+                    let fact = question.ask(&name, &view).await;
                     (name, view.state(), fact)
                 });
             }
@@ -109,10 +140,8 @@ impl PoolNodes {
             return gone("it is not in the cluster any more");
         };
         let answered = self.answers.get(name).map(|answer| answer.fact.clone());
-        let mut fact = seen(
-            view,
-            answered.unwrap_or_else(|| Fact::away("it was not asked")),
-        );
+        let answered = answered.unwrap_or_else(|| Fact::away("it was not asked"));
+        let mut fact = seen(&self.brings, view, answered);
         if !self.selector.matches(&view.labels) {
             let why = "it does not belong to the pool any more";
             fact.hold.get_or_insert_with(|| why.to_owned());
@@ -121,8 +150,9 @@ impl PoolNodes {
     }
 }
 
-/// What the node says, and what the cluster says of it: it is ready when both say so, and its object shows the version that it runs.
-fn seen(view: &NodeView, answered: Fact) -> Fact {
+/// What the node says, and what the cluster says of it: it is ready when both say so, and its object shows the version that it runs. Of its config the
+/// object shows nothing.
+fn seen(brings: &Brings, view: &NodeView, answered: Fact) -> Fact {
     let mut fact = Fact {
         hold: view.hold.clone(),
         ..answered
@@ -133,7 +163,7 @@ fn seen(view: &NodeView, answered: Fact) -> Fact {
     let running = fact.running.as_ref().map(|running| running.version.clone());
     if let Some(why) = &view.unready {
         fact.condition = Condition::NotReady(why.clone());
-    } else if view.version != running {
+    } else if *brings == Brings::Version && view.version != running {
         let shown = view.version.as_deref().unwrap_or("none");
         let why = format!("its object shows another version yet: {shown}");
         fact.condition = Condition::NotReady(why);
@@ -152,16 +182,35 @@ fn time_left(record: &Record, name: &MachineName, now: Moment) -> Duration {
     Duration::from_secs(left.min(patience).0)
 }
 
-/// Asks a node for its standing.
-async fn ask(cluster: &Cluster, view: &NodeView) -> Fact {
-    let ask = async {
-        let node = cluster.connect(view).await?;
-        Ok::<_, Failure>(fact(&Standing::of(&node).await?))
-    };
-    match timeout(ASK, ask).await {
-        Ok(Ok(fact)) => fact,
-        Ok(Err(failure)) => Fact::away(failure.chain()),
-        Err(_) => Fact::away(format!("no answer within {} s", ASK.as_secs())),
+/// A question to one node.
+struct Question {
+    cluster: Cluster,
+    brings: Brings,
+    configs: ConfigSecrets,
+    /// Whether it was asked to go back.
+    goes_back: bool,
+}
+
+impl Question {
+    /// Asks for its standing, and for what the rollout brings.
+    async fn ask(&self, name: &MachineName, view: &NodeView) -> Fact {
+        let ask = async {
+            match &self.brings {
+                Brings::Version => {
+                    let node = self.cluster.connect(view).await?;
+                    Ok::<_, Failure>(fact(&Standing::of(&node).await?))
+                }
+                Brings::Config(change) => {
+                    let node = self.cluster.connect_for_configs(view).await?;
+                    config_fact(&node, name, self.goes_back, change, &self.configs).await
+                }
+            }
+        };
+        match timeout(ASK, ask).await {
+            Ok(Ok(fact)) => fact,
+            Ok(Err(failure)) => Fact::away(failure.chain()),
+            Err(_) => Fact::away(format!("no answer within {} s", ASK.as_secs())),
+        }
     }
 }
 
@@ -180,7 +229,7 @@ impl Machines for PoolNodes {
             is_due.then(|| (name.clone(), view.clone()))
         });
         let due = due.collect();
-        self.ask_all(due).await;
+        self.ask_all(record, due).await;
         for name in asked {
             // It changes: what it said before is no answer any more.
             self.answers.remove(name);
@@ -202,17 +251,28 @@ impl Machines for PoolNodes {
             Action::Return(_) => entry.before.clone(),
             Action::Prepare(_) | Action::Switch(_) => Some(record.target.clone()),
         };
-        let order = Order {
+        let limit = time_left(record, name, now());
+        let way = MakingWay {
             cluster: self.cluster.clone(),
             pool: self.pool.clone(),
             node: name.as_str().to_owned(),
             action: action.clone(),
             to,
-            limit: time_left(record, name, now()),
             drain: self.drain,
         };
         self.answers.remove(name);
-        Some(Box::pin(order.carry_out()))
+        Some(match &self.brings {
+            Brings::Version => Box::pin(upgrade::Order { way, limit }.carry_out()),
+            Brings::Config(change) => {
+                let order = configure::Order {
+                    way,
+                    change: change.clone(),
+                    configs: self.configs.clone(),
+                    limit,
+                };
+                Box::pin(order.carry_out())
+            }
+        })
     }
 }
 
@@ -260,11 +320,19 @@ mod tests {
                 "Away(\"dead\")",
             ),
         ] {
-            let condition = format!("{:?}", seen(&view, answered).condition);
+            let fact = seen(&Brings::Version, &view, answered);
+            let condition = format!("{:?}", fact.condition);
             assert!(condition.contains(expected), "{condition}, not {expected}");
         }
-        let held = seen(&view("v2", "True", true), ready());
+        let held = seen(&Brings::Version, &view("v2", "True", true), ready());
         assert!(held.hold.is_some());
+        // In a rollout of configs it runs a config, and its object tells its version.
+        let config = Brings::Config(ConfigChange::Patches(vec!["{}".to_owned()]));
+        for (ready_by, expected) in [("True", "Ready"), ("False", "kubelet sleeps")] {
+            let fact = seen(&config, &view("v1", ready_by, false), ready());
+            let condition = format!("{:?}", fact.condition);
+            assert!(condition.contains(expected), "{condition}");
+        }
     }
 
     #[test]

@@ -15,6 +15,9 @@ const PAGE: &str = "instar-operator-page";
 /// The ConfigMap with more variables of the environment, if there is one.
 const ENVIRONMENT: &str = "instar-operator-environment";
 
+/// The Secret with the client configuration by which configs are changed. It is the administrator's consent: without it, none is changed.
+pub(crate) const CONFIG_SECRET: &str = "instar-operator-config-talosconfig";
+
 /// What differs from one installation to another.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -22,6 +25,8 @@ struct Place {
     image: &'static str,
     /// The Secret with the client configuration for the APIs of the nodes, under the key `config`.
     secret: &'static str,
+    /// The same for changes of configs, if there is one.
+    config_secret: &'static str,
 }
 
 /// An installation without a tool; the image is that of one's own registry.
@@ -32,12 +37,14 @@ const PLAIN: Place = Place {
         env!("CARGO_PKG_VERSION")
     ),
     secret: "instar-operator-talosconfig",
+    config_secret: CONFIG_SECRET,
 };
 /// The template of the Helm chart.
 const TEMPLATE: Place = Place {
     namespace: "{{ .Release.Namespace }}",
     image: "{{ .Values.image }}",
     secret: "{{ .Values.talosconfigSecret }}",
+    config_secret: "{{ .Values.configTalosconfigSecret }}",
 };
 
 /// The definitions of the custom resources, as YAML.
@@ -129,12 +136,20 @@ impl Place {
         self.granted("ClusterRole", &json!({"name": NAME}), NAME, &rules)
     }
 
-    /// The lease alone.
+    /// The lease, and the configs of nodes before they were changed.
     fn rights_in_the_namespace(self) -> [Value; 2] {
         let lease = json!({
             "apiGroups": [LEASES], "resources": ["leases"], "resourceNames": [NAME], "verbs": ["get", "update"],
         });
-        let rules = json!([lease, rule(LEASES, "leases", &["create"])]);
+        let rules = json!([
+            lease,
+            rule(LEASES, "leases", &["create"]),
+            rule(
+                "",
+                "secrets",
+                &["get", "create", "update", "deletecollection"]
+            ),
+        ]);
         self.granted("Role", &self.named(NAME), NAME, &rules)
     }
 
@@ -163,7 +178,10 @@ impl Place {
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [self.container()],
-            "volumes": [{"name": "talosconfig", "secret": {"secretName": self.secret}}],
+            "volumes": [
+                {"name": "talosconfig", "secret": {"secretName": self.secret}},
+                {"name": "config-talosconfig", "secret": {"secretName": self.config_secret, "optional": true}},
+            ],
         });
         json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": self.named(NAME),
@@ -187,6 +205,7 @@ impl Place {
                 field("POD_NAMESPACE", "metadata.namespace"),
                 field("NODE_NAME", "spec.nodeName"),
                 {"name": "TALOSCONFIG", "value": "/var/run/secrets/talos.dev/config"},
+                {"name": "INSTAR_CONFIG_TALOSCONFIG", "value": "/var/run/secrets/instar.dev/config"},
                 {"name": "INSTAR_LISTEN", "value": "0.0.0.0:8080"},
                 // No network reaches it: people come by `kubectl port-forward`, which is encrypted up to the pod.
                 {"name": "INSTAR_PAGE", "value": "127.0.0.1:8095"},
@@ -199,7 +218,10 @@ impl Place {
             "securityContext": {
                 "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
             },
-            "volumeMounts": [{"name": "talosconfig", "mountPath": "/var/run/secrets/talos.dev", "readOnly": true}],
+            "volumeMounts": [
+                {"name": "talosconfig", "mountPath": "/var/run/secrets/talos.dev", "readOnly": true},
+                {"name": "config-talosconfig", "mountPath": "/var/run/secrets/instar.dev", "readOnly": true},
+            ],
         })
     }
 }

@@ -1,14 +1,18 @@
-//! From a pool to the engine's policy.
+//! From a pool to the engine's policy, and to what its nodes are to have.
 
 use std::time::Duration;
 
 use instar_rollout::{Policy, Seconds};
+use instar_rollout_driver::ConfigChange;
 use serde_json::json;
 
 use crate::api::{OnDrainTimeout, PoolSpec};
 
 /// How long pods of one node have to go.
 const DRAIN: Duration = Duration::from_secs(600);
+/// Limits of a pool's patches, as its definition has them: their number, and the length of each.
+const MOST_PATCHES: usize = 16;
+const LONGEST_PATCH: usize = 16384;
 
 /// The engine's policy of a pool.
 ///
@@ -46,19 +50,27 @@ pub(crate) enum Wanted {
     Image(String),
     /// The newest release of this Channel.
     Channel(String),
+    /// The version that they run: the pool is about their configs alone.
+    AnyVersion,
 }
 
 /// What the nodes of a pool are to run.
 ///
 /// # Errors
-/// It names both or none, or an image without exactly one of tag, digest and version.
+/// It names both, or none and no patches, or an image without exactly one of tag, digest and version.
 pub(crate) fn wanted(spec: &PoolSpec) -> Result<Wanted, String> {
     let image = match (&spec.image, &spec.channel) {
         (None, Some(channel)) if spec.version.is_none() => {
             return Ok(Wanted::Channel(channel.clone()));
         }
+        (None, None) if spec.version.is_none() && !spec.config_patches.is_empty() => {
+            return Ok(Wanted::AnyVersion);
+        }
         (Some(image), None) => image,
-        _ => return Err("set either image (and version) or channel".to_owned()),
+        _ => {
+            let why = "set either image (and version) or channel, or configPatches alone";
+            return Err(why.to_owned());
+        }
     };
     let last = image.rsplit('/').next().unwrap_or_default();
     let is_exact = last.contains(':') || image.contains('@');
@@ -68,6 +80,33 @@ pub(crate) fn wanted(spec: &PoolSpec) -> Result<Wanted, String> {
         (None, false) => Err("image: it has neither a tag nor a digest: set version".to_owned()),
         (Some(_), true) => Err("version: the image has a tag or a digest already".to_owned()),
     }
+}
+
+/// What the configs of a pool's nodes are to get; none if it has no patches.
+///
+/// # Errors
+/// A patch cannot be read, or there are too many, or one is too long; says which.
+pub(crate) fn config(spec: &PoolSpec) -> Result<Option<ConfigChange>, String> {
+    let patches = &spec.config_patches;
+    if patches.len() > MOST_PATCHES {
+        let number = patches.len();
+        return Err(format!(
+            "configPatches: {number} are more than {MOST_PATCHES}"
+        ));
+    }
+    let too_long = |patch: &String| patch.chars().count() > LONGEST_PATCH;
+    if let Some(place) = patches.iter().position(too_long) {
+        let number = place + 1;
+        return Err(format!(
+            "configPatches: patch {number} has more than {LONGEST_PATCH} characters"
+        ));
+    }
+    if patches.is_empty() {
+        return Ok(None);
+    }
+    let change = ConfigChange::of_patches(patches.clone());
+    let change = change.map_err(|failure| format!("configPatches: {}", failure.chain()))?;
+    Ok(Some(change))
 }
 
 /// How long pods have to go. The patience is for all of a node's upgrade: a drain that takes it up ends as a node that did not prove itself.
@@ -102,6 +141,7 @@ pub(crate) fn is_forced(spec: &PoolSpec) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use instar_rollout::{Approval, OnFailure, Select};
+    use kube::CustomResourceExt as _;
     use serde_json::Value;
 
     use super::*;
@@ -209,8 +249,53 @@ mod tests {
                 None,
             ),
             (json!({"image": null}), None),
+            (
+                json!({"image": null, "configPatches": ["{}"]}),
+                Some(Wanted::AnyVersion),
+            ),
+            (
+                json!({"image": null, "version": "v1", "configPatches": ["{}"]}),
+                None,
+            ),
+            (
+                json!({"image": "r:5000/i:v1", "configPatches": ["{}"]}),
+                image("r:5000/i:v1"),
+            ),
         ] {
             assert_eq!(wanted(&spec(fields.clone())).ok(), expected, "{fields}");
         }
+    }
+
+    #[test]
+    fn patches_are_read_and_bounded() {
+        let patches = |texts: Vec<String>| config(&spec(json!({ "configPatches": texts })));
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        assert_eq!(patches(Vec::new()), Ok(None));
+        let two: Vec<String> = texts(&["machine: {type: worker}", "[{op: remove, path: /a}]"]);
+        let change = patches(two.clone()).unwrap();
+        assert_eq!(change, Some(ConfigChange::Patches(two)));
+        let long = "#".repeat(LONGEST_PATCH + 1);
+        for (wrong, why) in [
+            (texts(&["{}", "just words"]), "patch 2 is no patch"),
+            (texts(&["@/etc/hostname"]), "cannot read the patch"),
+            (texts(&["{}", &long]), "patch 2 has more than"),
+            (vec!["{}".to_owned(); MOST_PATCHES + 1], "17 are more than"),
+        ] {
+            let error = patches(wrong).unwrap_err();
+            assert!(
+                error.starts_with("configPatches: ") && error.contains(why),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_definition_of_a_pool_has_the_same_limits() {
+        let definition = serde_json::to_value(crate::api::Pool::crd()).unwrap();
+        let spec =
+            "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/configPatches";
+        let patches = definition.pointer(spec).unwrap();
+        assert_eq!(patches["maxItems"], MOST_PATCHES);
+        assert_eq!(patches["items"]["maxLength"], LONGEST_PATCH);
     }
 }

@@ -5,33 +5,35 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use instar_client::Failure;
-use instar_rollout::{MachineName, Phase, Policy, Record, Release, Step};
-use instar_rollout_driver::{Driver, Round, plan, target};
-use instar_values::Version;
+use instar_rollout::{MachineName, Phase, Policy, Record, Release};
+use instar_rollout_driver::{ConfigChange, Driver, Round};
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::{ObjectMeta, Selector, SelectorExt as _};
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use crate::ahead::{self, Wait};
 use crate::api::{
-    COMMAND, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
+    COMMAND, Kind, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
 };
-use crate::cluster::{ASK, Cluster};
+use crate::cluster::Cluster;
+use crate::config_secrets::ConfigSecrets;
 use crate::drain::Drain;
 use crate::events;
 use crate::failure::{Error, code};
-use crate::machines::PoolNodes;
+use crate::machines::{Brings, PoolNodes};
+use crate::making_way::uncordon;
+use crate::manifest::CONFIG_SECRET;
+use crate::named::Named;
 use crate::node::NodeView;
-use crate::policy::{self, Wanted};
-use crate::record_store::{Kept, RecordStore, record};
-use crate::rollouts::{self, Next, Wishes};
-use crate::shown::{self, Invalid};
-use crate::step;
-use crate::upgrade::uncordon;
+use crate::policy;
+use crate::record_store::{Kept, RecordStore};
+use crate::rollouts::{self, Wishes};
+use crate::shown::{self, Invalid, Known};
+use crate::turns::{Next, Sides, Turn};
 
 /// The pause between two rounds of a rollout that is under way, for what comes with time alone: windows, soaks, patience.
 const TICK: Duration = Duration::from_secs(5);
@@ -39,8 +41,6 @@ const TICK: Duration = Duration::from_secs(5);
 const GATHER: Duration = Duration::from_millis(200);
 /// The pause after a round that failed, and before nodes are asked again what an image is.
 const LATER: Duration = Duration::from_secs(20);
-/// Nodes that are asked what an image is, before it is said that none can tell.
-const ASKED: usize = 3;
 
 /// Keeps one pool at its version.
 pub(crate) struct Keeper {
@@ -56,18 +56,34 @@ pub(crate) struct Keeper {
 
 /// A pool that can be driven.
 struct Checked {
-    image: String,
-    /// The version of the image, if it is a channel's.
-    version: Option<Version>,
+    named: Named,
     policy: Policy,
+    /// All of its nodes.
     nodes: Vec<NodeView>,
 }
 
 impl Checked {
-    fn wanted<'a>(&'a self, known: Option<(&'a str, &Record)>) -> &'a str {
-        wanted(&self.image, self.version.as_ref(), known)
+    /// What the pool names of each kind, beside what was rolled out last.
+    fn sides<'a>(&self, kept: &'a Kept) -> Sides<'a> {
+        self.named.sides(kept, &self.nodes)
+    }
+
+    /// The nodes of a rollout.
+    fn nodes_of(&self, kind: Kind) -> Vec<NodeView> {
+        let nodes = self.nodes.iter();
+        let nodes = nodes.filter(|node| self.named.is_for(kind, node));
+        nodes.cloned().collect()
     }
 }
+
+/// What a rollout brings, beside its record.
+fn newest(kept: &Kept) -> Option<(Kind, &Record)> {
+    let (rollout, record) = kept.newest()?;
+    Some((rollout.kind(), record))
+}
+
+/// The reason of a pool that waits for the administrator's consent to changes of configs.
+const NO_RIGHT: &str = "NoConfigRights";
 
 impl Keeper {
     /// Returns the keeper of this very object; another one of its name gets another keeper.
@@ -75,7 +91,10 @@ impl Keeper {
         let name = &pool.name_any();
         let api = Api::all(cluster.client.clone());
         let store = RecordStore::new(api, name, cluster.lease.clone());
-        let machines = PoolNodes::new(cluster.clone(), name);
+        let owner = pool.controller_owner_ref(&());
+        let client = cluster.client.clone();
+        let configs = ConfigSecrets::new(client, &cluster.namespace, name, owner);
+        let machines = PoolNodes::new(cluster.clone(), name, configs);
         let upgrades = cluster.upgrades.state();
         let is_own = |it: &&Arc<NodeUpgrade>| {
             it.owner_references()
@@ -126,45 +145,55 @@ impl Keeper {
     /// One step; returns the pause after which time alone may change something.
     async fn step(&mut self, pool: &Pool) -> Result<Option<Duration>, Error> {
         let mut kept = self.store.kept().await?;
-        let checked = self.check(pool, kept.record.as_ref());
+        let checked = self.check(pool, &kept);
         let mut waits = None;
         if let Ok(checked) = &checked {
-            match self.renew(pool, checked, &kept).await? {
-                Some(wait) => waits = Some(wait),
-                None => kept = self.store.kept().await?,
-            }
+            waits = self.renew(pool, checked, &kept).await?;
+            kept = self.store.kept().await?;
         }
         let mut invalid = checked.as_ref().err().cloned();
-        if kept.record.is_none() {
-            if let Some(Wait::Refused(why)) = &waits {
-                invalid = Some(why.clone());
-            }
-            let wait = waits.as_ref().map(Wait::text);
-            self.show(pool, invalid.as_ref(), wait.as_deref()).await?;
-            return Ok(waits.map(|_| LATER));
+        if let Some(Wait::Refused(why)) = &waits {
+            invalid = Some(why.clone());
         }
+        let wait = waits.as_ref().map(Wait::text);
+        // Nobody tells when the Secret is there.
+        let lacks_right = invalid.as_ref().is_some_and(|it| it.reason == NO_RIGHT);
+        let later = (waits.is_some() || lacks_right).then_some(LATER);
+        let Some((rollout, _)) = kept.newest() else {
+            let known = Known {
+                invalid: invalid.as_ref(),
+                waits: wait.as_deref(),
+                ..Known::default()
+            };
+            self.show(pool, known).await?;
+            return Ok(later);
+        };
+        self.driver.machines().take_up(brings(rollout));
         self.take_in(pool, &checked).await?;
         self.obey(pool).await?;
         let round = self.driver.round().await;
         let round = round.map_err(|failure| Error::Other(failure.chain()))?;
         self.uncordon_ended(&round.record).await;
-        if let Some(Wait::Refused(why)) = &waits {
-            invalid = Some(why.clone());
-        }
-        let wait = waits.as_ref().map(Wait::text);
+        let kept = self.store.kept().await?;
+        let next = |checked: &Checked| checked.sides(&kept).next(newest(&kept));
         let wait = wait.or_else(|| shown::waits(round.decision.reasons.iter()));
-        self.show(pool, invalid.as_ref(), wait.as_deref()).await?;
+        let known = Known {
+            invalid: invalid.as_ref(),
+            waits: wait.as_deref(),
+            is_followed: checked.as_ref().is_ok_and(|it| next(it) != Turn::GoOn),
+            ..Known::default()
+        };
+        self.show(pool, known).await?;
         self.show_nodes(pool, &round).await?;
         let is_over = round.record.has_ended() && self.driver.is_idle();
-        Ok(match (is_over, waits) {
-            (false, _) => Some(TICK),
-            (true, Some(_)) => Some(LATER),
-            (true, None) => None,
+        Ok(match is_over {
+            false => Some(TICK),
+            true => later,
         })
     }
 
     /// Whether the pool can be driven, and over which nodes.
-    fn check(&mut self, pool: &Pool, record: Option<&Record>) -> Result<Checked, Invalid> {
+    fn check(&mut self, pool: &Pool, kept: &Kept) -> Result<Checked, Invalid> {
         let bad = |reason: &'static str| move |why: String| Invalid::new(reason, why);
         let policy = policy::policy(&pool.spec).map_err(bad("BadPolicy"))?;
         let timeout = policy::drain_timeout(&pool.spec, policy.patience);
@@ -176,8 +205,15 @@ impl Keeper {
         machines.drain = Drain { timeout, force };
         let mut nodes = self.cluster.all_nodes();
         nodes.retain(|node| selector.matches(&node.labels));
-        let named = self.named(pool, &nodes, record)?;
-        nodes.retain(|node| named.is_for(node));
+        let named = Named::of(&self.cluster, pool, &nodes, kept)?;
+        if named.config.is_some() && !self.cluster.may_change_configs() {
+            let why = format!(
+                "configPatches: this operator may not change configs. Make a client configuration with the role os:admin, and put it under the \
+                 key config into the Secret {CONFIG_SECRET} of the namespace {}",
+                self.cluster.namespace
+            );
+            return Err(Invalid::new(NO_RIGHT, why));
+        }
         for other in self.cluster.pools.state() {
             let Ok(selects) = selector_of_another(&other, &self.name) else {
                 continue;
@@ -192,101 +228,96 @@ impl Keeper {
                 return Err(Invalid::new("NodeConflict", why));
             }
         }
-        let (image, version) = match named {
-            Named::Image(image) => (image, None),
-            Named::Release(release) => (release.image, Some(release.version)),
-        };
         Ok(Checked {
-            image,
-            version,
+            named,
             policy,
             nodes,
         })
     }
 
-    /// What a pool with these nodes and this record names.
-    fn named(
-        &self,
-        pool: &Pool,
-        nodes: &[NodeView],
-        record: Option<&Record>,
-    ) -> Result<Named, Invalid> {
-        let bad = |why| Invalid::new("BadImage", why);
-        match policy::wanted(&pool.spec).map_err(bad)? {
-            Wanted::Image(image) => Ok(Named::Image(image)),
-            Wanted::Channel(name) => self.of_channel(&name, nodes, record),
-        }
-    }
-
-    /// The release of a channel that comes next for these nodes.
-    fn of_channel(
-        &self,
-        name: &str,
-        nodes: &[NodeView],
-        record: Option<&Record>,
-    ) -> Result<Named, Invalid> {
-        let none = |why: &str| Invalid::new("NoRelease", format!("channel {name}: {why}"));
-        let channel = self.cluster.channel(name);
-        let channel = channel.ok_or_else(|| none("there is none of this name"))?;
-        let status = channel.status.clone().unwrap_or_default();
-        let steps = step::steps(&status);
-        let has_failed = |node: &NodeView, version: &Version| {
-            record.is_some_and(|record| is_left_behind(record, node, version))
-        };
-        match step::next(&steps, nodes, has_failed) {
-            Ok(Some(next)) => Ok(Named::Release(next.clone())),
-            Ok(None) if status.message.is_empty() => Err(none("its list was not read yet")),
-            Ok(None) => Err(none(&status.message)),
-            Err(why) => Err(none(&why)),
-        }
-    }
-
-    /// Begins a new rollout, if there has to be one. Returns why there has to be one and cannot be yet.
+    /// Begins a new rollout, if there has to be one, or goes on with that of the other kind. Returns why there has to be one and cannot be yet.
     async fn renew(
         &mut self,
         pool: &Pool,
         checked: &Checked,
         kept: &Kept,
     ) -> Result<Option<Wait>, Error> {
-        let rollout = kept.status.rollout.as_ref();
-        let before = rollout.zip(kept.record.as_ref());
-        let known = before.map(|(rollout, record)| (rollout.image.as_str(), record));
-        let image = checked.wanted(known);
-        let next = rollouts::next(image, known, &checked.nodes);
-        if next == Next::GoOn {
+        let now = newest(kept);
+        let turn = checked.sides(kept).turn(now);
+        let stays = match turn {
+            Turn::GoOn => return Ok(None),
+            Turn::Begin(kind, _) => now.is_none_or(|(now, _)| now == kind),
+            Turn::TakeUp => false,
+        };
+        // What is asked for one kind would be noted in the record of the other.
+        if !stays && !self.driver.is_idle() {
             return Ok(None);
         }
-        if checked.nodes.is_empty() {
-            // All of them run a release that was withdrawn: it sends nobody back.
-            let runs_newer = checked.version.is_some() && known.is_some();
-            let wait = || Wait::For("no node fits the selector".to_owned());
-            return Ok((!runs_newer).then(wait));
+        match turn {
+            Turn::Begin(kind, next) => self.begin(pool, checked, kept, (kind, next)).await,
+            Turn::TakeUp | Turn::GoOn => {
+                let take_up = |kept: &mut Kept| kept.take_up(&pool.spec);
+                self.store.update(take_up).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Begins a rollout. Returns why it cannot begin yet.
+    async fn begin(
+        &mut self,
+        pool: &Pool,
+        checked: &Checked,
+        kept: &Kept,
+        (kind, next): (Kind, Next),
+    ) -> Result<Option<Wait>, Error> {
+        let nodes = checked.nodes_of(kind);
+        let before = kept.last(kind);
+        if nodes.is_empty() {
+            return Ok(Some(Wait::For("no node fits the selector".to_owned())));
         }
         if let Some(first) = pool.spec.after.iter().find(|name| !self.is_updated(name)) {
             return Ok(Some(Wait::For(format!(
                 "pool {first} does not run its version yet"
             ))));
         }
-        if let Err(bad) = rollouts::check(&checked.policy, &checked.nodes) {
+        if let Err(bad) = rollouts::check(&checked.policy, &nodes) {
             let bad = Invalid::new("BadPolicy", format!("policy.waves: {bad}"));
             return Ok(Some(Wait::Refused(bad)));
         }
         let release = match (next, before) {
             (Next::Again, Some((_, record))) => record.target.clone(),
-            _ => match self.resolve(checked).await {
+            _ => match self.release(checked, kept, kind, &nodes).await {
                 Ok(release) => release,
                 Err(wait) => return Ok(Some(wait)),
             },
         };
-        let record = before.map(|(_, record)| record);
         let own = self.cluster.own_node.as_deref();
-        let begun = rollouts::begin(release, &checked.policy, &checked.nodes, own, record);
+        let record = before.map(|(_, record)| record);
+        let begun = rollouts::begin(release, &checked.policy, &nodes, own, record);
         let begun = begun.map_err(|error| Error::Other(error.to_string()))?;
-        let number = rollout.map_or(1, |rollout| rollout.number + 1);
+        if kind == Kind::Config && next == Next::Another {
+            // A node keeps the change that it has: from now on its config of before is the one with that change.
+            let forgot = self.driver.machines().configs.forget().await;
+            if let Err(error) = forgot {
+                return Ok(Some(Wait::For(error.to_string())));
+            }
+        }
+        let image = match kind {
+            Kind::Version => checked.named.image(kept),
+            Kind::Config => kept
+                .last(Kind::Version)
+                .map(|(rollout, _)| rollout.image.as_str()),
+        };
+        let number = kept.next_number();
         let rollout = Rollout {
             number,
-            image: image.to_owned(),
-            approved_before: rollouts::approved_before(next, &pool.spec, rollout),
+            image: image.unwrap_or_default().to_owned(),
+            config_patches: match kind {
+                Kind::Version => Vec::new(),
+                Kind::Config => pool.spec.config_patches.clone(),
+            },
+            approved_before: kept.approved_before(kind, next, &pool.spec),
             ..Rollout::default()
         };
         let (target, nodes) = (&begun.target.version, begun.machines.len());
@@ -294,72 +325,50 @@ impl Keeper {
             "pool {}: rollout {number} of {target} over {nodes} nodes",
             self.name
         );
-        let begin = |kept: &mut Kept| {
-            kept.status.rollout = Some(rollout.clone());
-            kept.record = Some(begun.clone());
-        };
-        self.store.update(begin).await?;
-        self.prune(number).await?;
+        let begin = |kept: &mut Kept| kept.begin(rollout.clone(), begun.clone());
+        let (_, kept) = self.store.update(begin).await?;
+        self.prune(&kept).await?;
         Ok(None)
     }
 
-    /// Whether a pool runs what it names now. Its status may be of an older release of its channel.
+    /// What a new rollout brings, as nodes say it.
+    async fn release(
+        &self,
+        checked: &Checked,
+        kept: &Kept,
+        kind: Kind,
+        nodes: &[NodeView],
+    ) -> Result<Release, Wait> {
+        let named = &checked.named;
+        match (kind, named.image(kept), &named.config) {
+            (Kind::Version, Some(image), _) => ahead::version(&self.cluster, image, nodes).await,
+            (Kind::Config, _, Some(change)) => ahead::config(&self.cluster, change, nodes).await,
+            (Kind::Version, None, _) | (Kind::Config, _, None) => {
+                Err(Wait::For("the pool names nothing of this kind".to_owned()))
+            }
+        }
+    }
+
+    /// Whether a pool has what it names now. Its status may be of an older release of its channel.
     fn is_updated(&self, pool: &str) -> bool {
         let Some(pool) = self.cluster.pool(pool) else {
             return false;
         };
-        let status = pool.status.as_ref();
+        let status = pool.status.clone();
         let status = status.filter(|it| it.observed_generation == pool.metadata.generation);
-        let Some((status, rollout)) = status.and_then(|it| Some((it, it.rollout.as_ref()?))) else {
-            return false;
-        };
-        let (Ok(Some(record)), Ok(selector)) = (record(status), selector(&pool)) else {
+        let kept = status.map(Kept::of);
+        let (Some(Ok(kept)), Ok(selector)) = (kept, selector(&pool)) else {
             return false;
         };
         let mut nodes = self.cluster.all_nodes();
         nodes.retain(|node| selector.matches(&node.labels));
-        let Ok(named) = self.named(&pool, &nodes, Some(&record)) else {
+        let Ok(named) = Named::of(&self.cluster, &pool, &nodes, &kept) else {
             return false;
         };
-        let known = Some((rollout.image.as_str(), &record));
-        let is_meant = named.wanted(known) == rollout.image;
-        let mut conditions = status.conditions.iter();
+        let sides = named.sides(&kept, &nodes);
+        let is_meant = newest(&kept).is_some_and(|(kind, _)| sides.mean(kind));
+        let mut conditions = kept.status.conditions.iter();
         is_meant && conditions.any(|it| it.type_ == "Updated" && it.status == "True")
-    }
-
-    /// Asks nodes what the image is.
-    async fn resolve(&self, checked: &Checked) -> Result<Release, Wait> {
-        let mut answers = Vec::new();
-        if checked.nodes.iter().all(|node| node.unready.is_some()) {
-            return Err(Wait::For(
-                "no node is ready, and could tell what the image is".to_owned(),
-            ));
-        }
-        let ready = checked.nodes.iter().filter(|node| node.unready.is_none());
-        for view in ready.take(ASKED) {
-            let ask = async {
-                let node = self.cluster.connect(view).await?;
-                plan(&node, &checked.image).await
-            };
-            let late = || Failure::new(instar_client::FailureKind::Unreachable, "no answer");
-            let answer = timeout(2 * ASK, ask).await.unwrap_or_else(|_| Err(late()));
-            let tells = matches!(answer, Ok(Some(_)));
-            answers.push(answer);
-            if tells {
-                break;
-            }
-        }
-        target(&checked.image, answers.iter()).map_err(|failure| {
-            let why = failure.chain();
-            match failure.kind() {
-                instar_client::FailureKind::Refused => {
-                    Wait::Refused(Invalid::new("ImageRefused", why))
-                }
-                _ => Wait::For(format!(
-                    "no node could tell which version the image has: {why}"
-                )),
-            }
-        })
     }
 
     /// Takes the wishes of the pool into the record. Without a valid pool nothing new begins.
@@ -370,16 +379,19 @@ impl Keeper {
             node.is_none_or(|node| node.hold.is_some() || !selector.matches(&node.labels))
         };
         let take_in = |kept: &mut Kept| {
+            let kind = kept.newest().map(|(rollout, _)| rollout.kind());
+            let kind = kind.unwrap_or_default();
+            let is_meant = checked.as_ref().is_ok_and(|it| it.sides(kept).mean(kind));
             let (Some(record), Some(rollout)) = (&mut kept.record, &mut kept.status.rollout) else {
                 return;
             };
             match checked {
                 Ok(checked) => {
-                    let wanted = checked.wanted(Some((&rollout.image, &*record)));
                     let wishes = Wishes {
                         policy: &checked.policy,
                         is_paused: pool.spec.paused,
-                        is_meant: wanted == rollout.image,
+                        kind,
+                        is_meant,
                         approved: rollouts::approvals(&pool.spec, rollout),
                     };
                     rollouts::take_in(record, &wishes, is_held);
@@ -444,22 +456,24 @@ impl Keeper {
         }
     }
 
-    async fn show(
-        &self,
-        pool: &Pool,
-        invalid: Option<&Invalid>,
-        waits: Option<&str>,
-    ) -> Result<(), Error> {
-        let generation = pool.metadata.generation;
+    /// Shows the pool. The newest rollout and the generation are added to what is known.
+    async fn show(&self, pool: &Pool, known: Known<'_>) -> Result<(), Error> {
         let show = |kept: &mut Kept| {
-            let record = kept.record.as_ref();
-            let is_over = record.is_some_and(|record| {
+            let newest = newest(kept).map(|(kind, record)| (kind, record.clone()));
+            let is_over = newest.as_ref().is_some_and(|(_, record)| {
                 !matches!(record.phase, Phase::Rolling | Phase::GoingBack { .. })
             });
-            let waits = waits.filter(|_| !is_over);
-            let now = Timestamp::now();
+            let known = Known {
+                generation: pool.metadata.generation,
+                newest: newest.as_ref().map(|(kind, record)| (*kind, record)),
+                waits: known.waits.filter(|_| !is_over || known.is_followed),
+                ..known
+            };
             let before = kept.status.phase.clone();
-            shown::show(&mut kept.status, generation, invalid, record, waits, now);
+            shown::show(&mut kept.status, known, Timestamp::now());
+            if pool.spec.config_patches.is_empty() {
+                kept.status.config = None;
+            }
             let (phase, message) = (kept.status.phase.clone(), kept.status.message.clone());
             (before != phase).then(|| (phase.unwrap_or_default(), message.unwrap_or_default()))
         };
@@ -474,7 +488,8 @@ impl Keeper {
     /// Writes the NodeUpgrades that have changed.
     async fn show_nodes(&mut self, pool: &Pool, round: &Round) -> Result<(), Error> {
         let kept = self.store.kept().await?;
-        let number = kept.status.rollout.map_or(0, |rollout| rollout.number);
+        let rollout = kept.status.rollout.unwrap_or_default();
+        let (number, kind) = (rollout.number, rollout.kind());
         let now = Timestamp::now();
         for (machine, entry) in &round.record.machines {
             let reason = round.decision.reasons.get(machine);
@@ -489,6 +504,7 @@ impl Keeper {
                 pool: self.name.clone(),
                 node: machine.as_str().to_owned(),
                 rollout: number,
+                kind,
                 to: round.record.target.version.clone(),
             };
             if shown.is_none() {
@@ -501,7 +517,7 @@ impl Keeper {
             }
             if shown.is_none_or(|shown| shown.phase != wanted.phase) {
                 let to = &round.record.target.version;
-                let told = events::of_node(&wanted.phase, to, &wanted.message);
+                let told = events::of_node(kind, &wanted.phase, to, &wanted.message);
                 let node = self.cluster.node_reference(machine.as_str());
                 if let (Some(told), Some(node)) = (told, node) {
                     self.cluster.recorder.tell(node, told).await;
@@ -550,11 +566,14 @@ impl Keeper {
         }
     }
 
-    /// Deletes the NodeUpgrades of all rollouts but this one and the one before.
-    async fn prune(&mut self, number: u32) -> Result<(), Error> {
+    /// Deletes the NodeUpgrades of all rollouts but the newest one, that before it, and the one that is set aside.
+    async fn prune(&mut self, kept: &Kept) -> Result<(), Error> {
         let api: Api<NodeUpgrade> = Api::all(self.cluster.client.clone());
+        let newest = kept.status.rollout.as_ref().map_or(0, |it| it.number);
+        let aside = kept.status.set_aside.as_ref().map(|it| it.number);
         for object in self.cluster.upgrades.state() {
-            if object.spec.pool != self.name || object.spec.rollout + 1 >= number {
+            let number = object.spec.rollout;
+            if object.spec.pool != self.name || number + 1 >= newest || aside == Some(number) {
                 continue;
             }
             let name = object.name_any();
@@ -573,70 +592,11 @@ impl Keeper {
     }
 }
 
-/// Why a rollout cannot begin yet.
-enum Wait {
-    /// Something has to come first.
-    For(String),
-    /// The nodes refuse the image, or the pool's policy makes no sense for its nodes.
-    Refused(Invalid),
-}
-
-impl Wait {
-    fn text(&self) -> String {
-        match self {
-            Self::For(why) => why.clone(),
-            Self::Refused(why) => why.message.clone(),
-        }
+fn brings(rollout: &Rollout) -> Brings {
+    match rollout.kind() {
+        Kind::Version => Brings::Version,
+        Kind::Config => Brings::Config(ConfigChange::Patches(rollout.config_patches.clone())),
     }
-}
-
-/// What a pool names.
-enum Named {
-    /// An image.
-    Image(String),
-    /// The release of its channel that comes next.
-    Release(step::Step),
-}
-
-impl Named {
-    /// Whether a node may be part of its rollout.
-    fn is_for(&self, node: &NodeView) -> bool {
-        match self {
-            Self::Image(_) => true,
-            Self::Release(release) => release.is_for(node),
-        }
-    }
-
-    fn wanted<'a>(&'a self, known: Option<(&'a str, &Record)>) -> &'a str {
-        match self {
-            Self::Image(image) => wanted(image, None, known),
-            Self::Release(release) => wanted(&release.image, Some(&release.version), known),
-        }
-    }
-}
-
-/// Whether a node has failed at this version, and the rollout was done without it.
-fn is_left_behind(record: &Record, node: &NodeView, version: &Version) -> bool {
-    let entry = record.machines.get(&MachineName::from(node.name.as_str()));
-    let has_failed = entry.is_some_and(|entry| matches!(entry.step, Step::Failed { .. }));
-    has_failed && record.phase == Phase::Done && is_of(&record.target, version)
-}
-
-/// The image that nodes are to run. While a rollout brings this version of the channel, it is the image that it was begun with.
-fn wanted<'a>(
-    image: &'a str,
-    version: Option<&Version>,
-    known: Option<(&'a str, &Record)>,
-) -> &'a str {
-    match (version, known) {
-        (Some(version), Some((begun_with, record))) if is_of(&record.target, version) => begun_with,
-        _ => image,
-    }
-}
-
-/// Whether a release has this version of a channel.
-fn is_of(release: &Release, version: &Version) -> bool {
-    release.version.parse().as_ref() == Ok(version)
 }
 
 fn selector(pool: &Pool) -> Result<Selector, Invalid> {

@@ -1,4 +1,4 @@
-//! The record of a rollout in the status of its pool.
+//! The records of a pool in its status: that of the newest rollout, which a driver works on, and that of the other kind, which is set aside.
 //!
 //! The object is replaced only over the version that it was read with. After a conflict it is read again: mostly a person has changed the pool,
 //! and the record is the same.
@@ -8,15 +8,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use instar_client::Failure;
-use instar_rollout::Record;
+use instar_rollout::{Record, Step};
 use instar_rollout_driver::Store;
 use kube::Api;
 use kube::api::PostParams;
 use tokio::time::timeout;
 
-use crate::api::{Pool, PoolStatus};
+use crate::api::{Kind, Pool, PoolSpec, PoolStatus, Rollout};
 use crate::failure::Error;
 use crate::lease::Leadership;
+use crate::rollouts;
+use crate::turns::Next;
 
 /// Timeout of one call, below the time that a lease gives.
 const CALL: Duration = Duration::from_secs(8);
@@ -33,24 +35,118 @@ pub(crate) struct RecordStore {
     kept: Rc<RefCell<Option<Pool>>>,
 }
 
-/// The status of a pool and the record in it, to be changed together.
+/// The status of a pool and the records in it, to be changed together.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) status: PoolStatus,
+    /// That of the newest rollout.
     pub(crate) record: Option<Record>,
+    /// That of the rollout that is set aside.
+    aside: Option<Record>,
 }
 
 impl Kept {
-    fn of(pool: &Pool) -> Result<Self, Error> {
-        let status = pool.status.clone().unwrap_or_default();
-        let record = record(&status)?;
-        Ok(Self { status, record })
+    /// Reads the status of a pool.
+    pub(crate) fn of(status: PoolStatus) -> Result<Self, Error> {
+        Ok(Self {
+            record: record(&status)?,
+            aside: read(status.set_aside.as_ref())?,
+            status,
+        })
+    }
+
+    /// The newest rollout.
+    pub(crate) fn newest(&self) -> Option<(&Rollout, &Record)> {
+        self.status.rollout.as_ref().zip(self.record.as_ref())
+    }
+
+    /// The last rollout of a kind.
+    pub(crate) fn last(&self, kind: Kind) -> Option<(&Rollout, &Record)> {
+        let aside = self.status.set_aside.as_ref().zip(self.aside.as_ref());
+        let both = [self.newest(), aside].into_iter().flatten();
+        both.into_iter().find(|(rollout, _)| rollout.kind() == kind)
+    }
+
+    /// The number of the rollout that begins next.
+    pub(crate) fn next_number(&self) -> u32 {
+        let both = [&self.status.rollout, &self.status.set_aside];
+        let numbers = both.into_iter().flatten().map(|rollout| rollout.number);
+        numbers.max().map_or(1, |number| number + 1)
+    }
+
+    /// Makes a rollout the newest one. That of the other kind is set aside.
+    pub(crate) fn begin(&mut self, rollout: Rollout, record: Record) {
+        let is_same = self.status.rollout.as_ref().map(Rollout::kind) == Some(rollout.kind());
+        if !is_same && self.status.rollout.is_some() {
+            self.status.set_aside = self.status.rollout.take().map(without_command);
+            self.aside = self.record.take().map(at_rest);
+        }
+        self.status.rollout = Some(rollout);
+        self.record = Some(record);
+    }
+
+    /// What `spec.approvedWaves` was before a rollout that begins now.
+    pub(crate) fn approved_before(&self, kind: Kind, next: Next, spec: &PoolSpec) -> u32 {
+        let is_newest = self.newest().is_some_and(|(it, _)| it.kind() == kind);
+        match (next, self.last(kind)) {
+            (Next::Again, Some((rollout, _))) if is_newest => rollout.approved_before,
+            (Next::Again, Some((_, record))) => rollouts::approved_before_it_goes_on(spec, record),
+            (Next::Again, None) | (Next::Another, _) => spec.approved_waves,
+        }
+    }
+
+    /// Makes the rollout that is set aside the newest one, and sets that one aside.
+    pub(crate) fn take_up(&mut self, spec: &PoolSpec) {
+        if let (Some(rollout), Some(record)) = (&mut self.status.set_aside, &self.aside) {
+            rollout.approved_before = rollouts::approved_before_it_goes_on(spec, record);
+            let newest = self.status.rollout.take().map(without_command);
+            self.status.rollout = std::mem::replace(&mut self.status.set_aside, newest);
+            let newest = self.record.take().map(at_rest);
+            self.record = std::mem::replace(&mut self.aside, newest);
+        }
+    }
+
+    /// Writes the records into the status.
+    fn write(&mut self) -> Result<(), Error> {
+        let status = &mut self.status;
+        for (rollout, record) in [
+            (&mut status.rollout, &self.record),
+            (&mut status.set_aside, &self.aside),
+        ] {
+            if let (Some(rollout), Some(record)) = (rollout, record) {
+                rollout.record = serde_json::to_value(record)
+                    .map_err(|error| Error::Other(format!("the record: {error}")))?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// The record in the status of a pool; none without a rollout.
+/// A person's next command is for it again, whatever was carried out before it was set aside.
+fn without_command(rollout: Rollout) -> Rollout {
+    Rollout {
+        command: None,
+        ..rollout
+    }
+}
+
+/// The record of a rollout that nobody drives. Nobody follows a node that is to fetch the image: it is asked again.
+fn at_rest(mut record: Record) -> Record {
+    for entry in record.machines.values_mut() {
+        if matches!(entry.step, Step::Preparing { .. }) {
+            entry.step = Step::Waiting;
+        }
+    }
+    record
+}
+
+/// The record of the newest rollout in the status of a pool; none without a rollout.
 pub(crate) fn record(status: &PoolStatus) -> Result<Option<Record>, Error> {
-    let record = status.rollout.as_ref().map(|rollout| {
+    read(status.rollout.as_ref())
+}
+
+fn read(rollout: Option<&Rollout>) -> Result<Option<Record>, Error> {
+    let record = rollout.map(|rollout| {
         let record: Record = serde_json::from_value(rollout.record.clone())
             .map_err(|error| Error::Other(format!("the record cannot be read: {error}")))?;
         let checked = record.check();
@@ -72,7 +168,7 @@ impl RecordStore {
 
     /// What is kept.
     pub(crate) async fn kept(&self) -> Result<Kept, Error> {
-        Kept::of(&self.pool().await?)
+        Kept::of(self.pool().await?.status.unwrap_or_default())
     }
 
     /// Changes the status and the record, and saves them if they differ.
@@ -82,7 +178,7 @@ impl RecordStore {
     ) -> Result<(T, Kept), Error> {
         for _ in 0..CONFLICTS {
             let mut pool = self.pool().await?;
-            let before = Kept::of(&pool)?;
+            let before = Kept::of(pool.status.clone().unwrap_or_default())?;
             let mut kept = before.clone();
             let result = change(&mut kept);
             if kept == before {
@@ -91,10 +187,7 @@ impl RecordStore {
             if !self.lease.is_held() {
                 return Err(Error::Other("another process has the lease".to_owned()));
             }
-            if let (Some(rollout), Some(record)) = (&mut kept.status.rollout, &kept.record) {
-                rollout.record = serde_json::to_value(record)
-                    .map_err(|error| Error::Other(format!("the record: {error}")))?;
-            }
+            kept.write()?;
             pool.status = Some(kept.status.clone());
             match self.write(&pool).await {
                 Ok(written) => {
@@ -167,5 +260,132 @@ impl Store for RecordStore {
 
     fn may_act(&self) -> bool {
         self.lease.is_held()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_rollout::{MachineName, Member, Moment, Phase, Policy, Release};
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(version: &str) -> Record {
+        let target = Release {
+            version: version.to_owned(),
+            digest: None,
+            image: None,
+        };
+        let members = [(MachineName::from("n1"), Member::default())];
+        Record::begin(target, vec![Policy::default()], members.into()).unwrap()
+    }
+
+    fn rollout(number: u32, patches: &[&str]) -> Rollout {
+        Rollout {
+            number,
+            config_patches: patches.iter().map(|text| (*text).to_owned()).collect(),
+            ..Rollout::default()
+        }
+    }
+
+    fn spec(approved_waves: u32) -> PoolSpec {
+        let spec = json!({"nodeSelector": {}, "approvedWaves": approved_waves});
+        serde_json::from_value(spec).unwrap()
+    }
+
+    /// What is newest, and what is set aside, each as `number version`.
+    fn shown(kept: &Kept) -> [String; 2] {
+        let of = |rollout: &Option<Rollout>, record: &Option<Record>| match (rollout, record) {
+            (Some(rollout), Some(record)) => {
+                format!("{} {}", rollout.number, record.target.version)
+            }
+            _ => "-".to_owned(),
+        };
+        [
+            of(&kept.status.rollout, &kept.record),
+            of(&kept.status.set_aside, &kept.aside),
+        ]
+    }
+
+    #[test]
+    fn a_rollout_of_the_other_kind_is_set_aside_as_it_was() {
+        let mut kept = Kept::of(PoolStatus::default()).unwrap();
+        assert_eq!(kept.next_number(), 1);
+        kept.begin(rollout(1, &[]), record("v1"));
+        kept.begin(rollout(2, &[]), record("v2"));
+        assert_eq!(shown(&kept), ["2 v2", "-"]);
+        kept.begin(rollout(3, &["{}"]), record("config 1"));
+        assert_eq!(shown(&kept), ["3 config 1", "2 v2"]);
+        assert_eq!(kept.last(Kind::Version).unwrap().0.number, 2);
+        kept.record.as_mut().unwrap().phase = Phase::Halted {
+            why: "n1".to_owned(),
+        };
+        kept.begin(rollout(4, &[]), record("v3"));
+        assert_eq!(shown(&kept), ["4 v3", "3 config 1"]);
+        kept.take_up(&spec(0));
+        assert_eq!(shown(&kept), ["3 config 1", "4 v3"]);
+        assert!(matches!(
+            kept.record.as_ref().unwrap().phase,
+            Phase::Halted { .. }
+        ));
+        assert_eq!(kept.next_number(), 5);
+    }
+
+    #[test]
+    fn both_records_are_in_the_status() {
+        let mut kept = Kept::of(PoolStatus::default()).unwrap();
+        kept.begin(rollout(1, &[]), record("v1"));
+        kept.begin(rollout(2, &["{}"]), record("config 1"));
+        kept.write().unwrap();
+        let text = serde_json::to_string(&kept.status).unwrap();
+        let read = Kept::of(serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!(shown(&read), ["2 config 1", "1 v1"]);
+    }
+
+    #[test]
+    fn the_status_of_an_older_operator_has_a_version_alone() {
+        let status = json!({"rollout": {"number": 7, "image": "r/i:v1", "record": record("v1")}});
+        let kept = Kept::of(serde_json::from_value(status).unwrap()).unwrap();
+        assert_eq!(shown(&kept), ["7 v1", "-"]);
+        assert_eq!(kept.newest().unwrap().0.kind(), Kind::Version);
+        assert!(kept.last(Kind::Config).is_none());
+    }
+
+    #[test]
+    fn a_node_that_was_to_fetch_the_image_is_asked_again() {
+        let mut kept = Kept::of(PoolStatus::default()).unwrap();
+        let name = MachineName::from("n1");
+        let mut prepares = record("v1");
+        prepares.machines.get_mut(&name).unwrap().step = Step::Preparing { since: Moment(1) };
+        kept.begin(rollout(1, &[]), prepares);
+        kept.begin(rollout(2, &["{}"]), record("config 1"));
+        assert_eq!(
+            kept.aside.as_ref().unwrap().machines[&name].step,
+            Step::Waiting
+        );
+    }
+
+    #[test]
+    fn an_approval_is_for_one_version_or_one_config() {
+        let mut kept = Kept::of(PoolStatus::default()).unwrap();
+        let version = Rollout {
+            approved_before: 1,
+            ..rollout(1, &[])
+        };
+        kept.begin(version, record("v1"));
+        let before = |kept: &Kept, kind, next| kept.approved_before(kind, next, &spec(3));
+        assert_eq!(before(&kept, Kind::Version, Next::Again), 1);
+        assert_eq!(before(&kept, Kind::Version, Next::Another), 3);
+        assert_eq!(before(&kept, Kind::Config, Next::Another), 3);
+        // The version has two approvals; all that come while it is set aside are for the config.
+        kept.record.as_mut().unwrap().approved = 2;
+        kept.begin(rollout(2, &["{}"]), record("config 1"));
+        assert_eq!(
+            kept.approved_before(Kind::Version, Next::Again, &spec(7)),
+            5
+        );
+        kept.take_up(&spec(7));
+        assert_eq!(kept.status.rollout.as_ref().unwrap().approved_before, 5);
     }
 }

@@ -1,11 +1,4 @@
-//! When a new rollout begins, and what people's wishes mean for the one that is there. Pure.
-//!
-//! ```text
-//!  the pool names another image ────────────────────────────► nothing new begins, and then a new rollout, once nothing of the old one is
-//!  (its channel may have withdrawn a release)                  under way
-//!  the rollout is done, and a node does not run its version ─► a new rollout of the same version: a node that joined, or was released
-//!  anything else ───────────────────────────────────────────► the rollout that is there
-//! ```
+//! How a rollout begins, and what people's wishes mean for the one that is there. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,49 +7,8 @@ use instar_rollout::{
     Select, Step, Wave,
 };
 
-use crate::api::{PoolSpec, Rollout};
+use crate::api::{Kind, PoolSpec, Rollout};
 use crate::node::NodeView;
-
-/// What to do about a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Begin a rollout of the image that the pool names.
-    Another,
-    /// Begin a rollout of the same version again.
-    Again,
-    /// Go on with the one that is there.
-    GoOn,
-}
-
-/// Decides from the rollout that is there: the image that it was begun with, and its record.
-pub(crate) fn next(image: &str, rollout: Option<(&str, &Record)>, nodes: &[NodeView]) -> Next {
-    let Some((begun_with, record)) = rollout else {
-        return Next::Another;
-    };
-    let is_free = !record
-        .machines
-        .values()
-        .any(|entry| entry.step.is_under_way());
-    if begun_with != image {
-        return match is_free {
-            true => Next::Another,
-            false => Next::GoOn,
-        };
-    }
-    let is_done = record.phase == Phase::Done && record.has_ended();
-    match is_done && nodes.iter().any(|node| is_due(node, record)) {
-        true => Next::Again,
-        false => Next::GoOn,
-    }
-}
-
-/// Whether a node has to get the version of a rollout that is done. One that failed has to wait for another version, or for a person.
-fn is_due(node: &NodeView, record: &Record) -> bool {
-    let entry = record.machines.get(&MachineName::from(node.name.as_str()));
-    let has_failed = entry.is_some_and(|entry| matches!(entry.step, Step::Failed { .. }));
-    let runs_another = node.version.as_ref() != Some(&record.target.version);
-    runs_another && !has_failed && node.hold.is_none() && node.unready.is_none()
-}
 
 /// The label, in a record alone, of nodes that this operator does not run on.
 const ELSEWHERE: &str = "operator=elsewhere";
@@ -163,7 +115,9 @@ fn label(wave: &Wave) -> Option<&String> {
 
 /// The reasons of a pause in the pool.
 const PAUSED: &str = "spec.paused is set";
-const NOT_MEANT: &str = "the pool names another image, whose rollout comes next";
+const OTHER_IMAGE: &str = "the pool names another image, whose rollout comes next";
+const OTHER_PATCHES: &str =
+    "the pool names other patches or another image, whose rollout comes next";
 
 /// What a pool says now.
 pub(crate) struct Wishes<'a> {
@@ -171,7 +125,9 @@ pub(crate) struct Wishes<'a> {
     /// The waves of this version that a person has approved.
     pub(crate) approved: u32,
     pub(crate) is_paused: bool,
-    /// Whether it still names the image of this rollout.
+    /// What this rollout brings.
+    pub(crate) kind: Kind,
+    /// Whether the pool still names it.
     pub(crate) is_meant: bool,
 }
 
@@ -187,7 +143,11 @@ pub(crate) fn take_in(
         record.approved = wishes.approved as usize;
         let is_over = !wishes.is_meant && record.phase == Phase::Rolling;
         let paused = wishes.is_paused.then_some(PAUSED);
-        let paused = paused.or_else(|| is_over.then_some(NOT_MEANT));
+        let other = match wishes.kind {
+            Kind::Version => OTHER_IMAGE,
+            Kind::Config => OTHER_PATCHES,
+        };
+        let paused = paused.or_else(|| is_over.then_some(other));
         record.paused = paused.map(str::to_owned);
     }
     let changed = *record != before;
@@ -197,12 +157,10 @@ pub(crate) fn take_in(
     changed
 }
 
-/// What `spec.approvedWaves` was before a rollout. A rollout of the same version again has the approvals of the version.
-pub(crate) fn approved_before(next: Next, spec: &PoolSpec, rollout: Option<&Rollout>) -> u32 {
-    match (next, rollout) {
-        (Next::Again, Some(rollout)) => rollout.approved_before,
-        _ => spec.approved_waves,
-    }
+/// What `spec.approvedWaves` counts as before a rollout that was set aside, and goes on: what was approved meanwhile was for the other one.
+pub(crate) fn approved_before_it_goes_on(spec: &PoolSpec, record: &Record) -> u32 {
+    let approved = u32::try_from(record.approved).unwrap_or(u32::MAX);
+    spec.approved_waves.saturating_sub(approved)
 }
 
 /// The waves that a person has approved since then. Who sets the field lower counts on from there.
@@ -264,72 +222,6 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_begins_for_another_image_or_a_node_that_is_due() {
-        let old = [node("n1", "v1")];
-        let updated = [node("n1", "v2")];
-        assert_eq!(next("r/i:v2", None, &old), Next::Another);
-        let rolling = record(&old);
-        assert_eq!(next("r/i:v2", Some(("r/i:v2", &rolling)), &old), Next::GoOn);
-        assert_eq!(
-            next("r/i:v3", Some(("r/i:v2", &rolling)), &old),
-            Next::Another
-        );
-        let mut done = rolling.clone();
-        done.phase = Phase::Done;
-        assert_eq!(
-            next("r/i:v2", Some(("r/i:v2", &done)), &updated),
-            Next::GoOn
-        );
-        assert_eq!(next("r/i:v2", Some(("r/i:v2", &done)), &old), Next::Again);
-        let mut halted = rolling;
-        halted.phase = Phase::Halted { why: String::new() };
-        assert_eq!(next("r/i:v2", Some(("r/i:v2", &halted)), &old), Next::GoOn);
-    }
-
-    #[test]
-    fn a_node_that_is_held_unready_or_failed_is_not_due() {
-        let mut done = record(&[node("n1", "v1")]);
-        done.phase = Phase::Done;
-        let held = NodeView {
-            hold: Some("mine".to_owned()),
-            ..node("n1", "v1")
-        };
-        let unready = NodeView {
-            unready: Some("away".to_owned()),
-            ..node("n1", "v1")
-        };
-        for other in [held, unready] {
-            assert_eq!(
-                next("r/i:v2", Some(("r/i:v2", &done)), &[other]),
-                Next::GoOn
-            );
-        }
-        done.machines
-            .get_mut(&MachineName::from("n1"))
-            .unwrap()
-            .step = failed();
-        assert_eq!(
-            next("r/i:v2", Some(("r/i:v2", &done)), &[node("n1", "v1")]),
-            Next::GoOn
-        );
-    }
-
-    #[test]
-    fn nothing_new_begins_while_a_node_is_under_way() {
-        let mut record = record(&[node("n1", "v1")]);
-        record
-            .machines
-            .get_mut(&MachineName::from("n1"))
-            .unwrap()
-            .step = Step::Switching {
-            since: Moment(1),
-            mark: 0,
-        };
-        let next = next("r/i:v3", Some(("r/i:v2", &record)), &[node("n1", "v1")]);
-        assert_eq!(next, Next::GoOn);
-    }
-
-    #[test]
     fn a_failure_of_this_very_version_is_kept_and_counted_once() {
         let nodes = [node("n1", "v1"), node("n2", "v1")];
         let mut before = record(&nodes);
@@ -386,6 +278,7 @@ mod tests {
             policy,
             approved: 2,
             is_paused,
+            kind: Kind::Version,
             is_meant,
         }
     }
@@ -449,15 +342,28 @@ mod tests {
             2,
             "as an older operator began it"
         );
-        let begun = |next| Rollout {
-            approved_before: approved_before(next, &spec(2), Some(&old)),
+        let mut next = Rollout {
+            approved_before: 2,
             ..Rollout::default()
         };
-        assert_eq!(approvals(&spec(2), &mut begun(Next::Again)), 2);
-        let mut next = begun(Next::Another);
         for (field, approved) in [(2, 0), (3, 1), (0, 0), (1, 1)] {
             assert_eq!(approvals(&spec(field), &mut next), approved, "{field}");
         }
+    }
+
+    #[test]
+    fn what_is_approved_while_a_rollout_is_set_aside_is_for_the_other_one() {
+        let mut aside = record(&[node("n1", "v1")]);
+        aside.approved = 1;
+        let spec = json!({"nodeSelector": {}, "image": "r/i:v2", "approvedWaves": 5});
+        let mut spec: PoolSpec = serde_json::from_value(spec).unwrap();
+        let mut rollout = Rollout {
+            approved_before: approved_before_it_goes_on(&spec, &aside),
+            ..Rollout::default()
+        };
+        assert_eq!(approvals(&spec, &mut rollout), 1);
+        spec.approved_waves = 6;
+        assert_eq!(approvals(&spec, &mut rollout), 2);
     }
 
     #[test]
@@ -466,7 +372,7 @@ mod tests {
         let policy = Policy::default();
         let wishes = wishes(&policy, false, false);
         assert!(take_in(&mut record, &wishes, |_| false));
-        assert_eq!(record.paused.as_deref(), Some(NOT_MEANT));
+        assert_eq!(record.paused.as_deref(), Some(OTHER_IMAGE));
         // A person's way back goes on.
         record.phase = Phase::GoingBack { why: String::new() };
         take_in(&mut record, &wishes, |_| false);

@@ -23,11 +23,11 @@ use crate::cluster::Cluster;
 use crate::events::Recorder;
 use crate::failure::Error;
 use crate::lease::Leadership;
+use crate::making_way::uncordon;
 use crate::node::{NodeView, trim};
 use crate::page;
 use crate::pool::Keeper;
 use crate::serve;
-use crate::upgrade::uncordon;
 use crate::way;
 
 /// The name of the lease.
@@ -40,6 +40,10 @@ pub struct Options {
     /// os:upgrader.
     #[arg(long, env = "TALOSCONFIG")]
     talosconfig: Option<PathBuf>,
+    /// A second one, whose certificate has the role os:admin: by it alone the operator reads and changes the configs of nodes, for pools with
+    /// configPatches. The file may come and go.
+    #[arg(long, env = "INSTAR_CONFIG_TALOSCONFIG")]
+    config_talosconfig: Option<PathBuf>,
     /// The namespace of the lease, and of the operator's own pods.
     #[arg(long, env = "POD_NAMESPACE", default_value = "instar-system")]
     namespace: String,
@@ -163,6 +167,7 @@ async fn watch(
             lease,
             recorder,
             talosconfig: options.talosconfig.clone(),
+            config_talosconfig: options.config_talosconfig.clone(),
             namespace: options.namespace.clone(),
             own_node: options.node.clone(),
         },

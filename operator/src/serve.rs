@@ -39,6 +39,7 @@ impl Shown {
         let pools = pools.iter().map(|pool| {
             let mut status = pool.status.clone().unwrap_or_default();
             status.rollout = None;
+            status.set_aside = None;
             (pool.name_any(), status)
         });
         *self.0.borrow_mut() = pools.collect();

@@ -4,7 +4,7 @@ use instar_rollout::{Entry, MachineName, Moment, Phase, Reason, Record, Step};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::api::{NodeUpgradeStatus, PoolStatus};
+use crate::api::{Kind, NodeUpgradeStatus, PoolStatus};
 
 /// A condition before it has a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,32 +43,50 @@ pub(crate) fn told(
     }
 }
 
+/// What is known of a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known<'a> {
+    /// The generation of the pool.
+    pub(crate) generation: Option<i64>,
+    /// Why it cannot be driven.
+    pub(crate) invalid: Option<&'a Invalid>,
+    /// What the newest rollout brings, and its record.
+    pub(crate) newest: Option<(Kind, &'a Record)>,
+    /// Why it does not go on.
+    pub(crate) waits: Option<&'a str>,
+    /// Whether another rollout comes after it.
+    pub(crate) is_followed: bool,
+}
+
 /// Writes into the status what the record and the checks of the pool say. The times of conditions stay unless their status changes.
-pub(crate) fn show(
-    status: &mut PoolStatus,
-    generation: Option<i64>,
-    invalid: Option<&Invalid>,
-    record: Option<&Record>,
-    waits: Option<&str>,
-    now: Timestamp,
-) {
+pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
+    let Known {
+        generation,
+        invalid,
+        ..
+    } = known;
     status.observed_generation = generation;
     let mut conditions = vec![match invalid {
         Some(Invalid { reason, message }) => told("Valid", false, reason, message),
         None => told("Valid", true, "Valid", "the pool can be driven"),
     }];
-    match record {
-        Some(record) => {
-            let (phase, message) = phase(record, waits);
+    match known.newest {
+        Some((kind, record)) => {
+            let (phase, message) = phase(kind, record, known);
             let count = |is: fn(&Step) -> bool| {
                 let machines = record.machines.values();
                 u32::try_from(machines.filter(|entry| is(&entry.step)).count()).unwrap_or(u32::MAX)
             };
-            status.version = Some(record.target.version.clone());
+            let target = match kind {
+                Kind::Version => &mut status.version,
+                Kind::Config => &mut status.config,
+            };
+            *target = Some(record.target.version.clone());
             status.nodes = u32::try_from(record.machines.len()).unwrap_or(u32::MAX);
             status.updated = count(|step| matches!(step, Step::Updated { .. }));
             status.failed = count(|step| matches!(step, Step::Failed { .. } | Step::Stuck { .. }));
-            let is_updated = record.phase == Phase::Done && status.updated == status.nodes;
+            let is_last = record.phase == Phase::Done && !known.is_followed;
+            let is_updated = is_last && status.updated == status.nodes;
             let reason = if is_updated { "AllNodes" } else { phase };
             conditions.push(told("Updated", is_updated, reason, message.clone()));
             conditions.push(failed(record));
@@ -77,7 +95,7 @@ pub(crate) fn show(
         }
         None => {
             status.phase = Some("Waiting".to_owned());
-            status.message = waits.map(str::to_owned);
+            status.message = known.waits.map(str::to_owned);
         }
     }
     if let Some(invalid) = invalid {
@@ -112,18 +130,22 @@ pub(crate) fn stamped(
 }
 
 /// The phase in a word, and in a sentence.
-fn phase(record: &Record, waits: Option<&str>) -> (&'static str, String) {
+fn phase(kind: Kind, record: &Record, known: Known<'_>) -> (&'static str, String) {
     let target = &record.target.version;
     let all = record.machines.len();
     let updated = |entry: &&Entry| matches!(entry.step, Step::Updated { .. });
     let run_it = record.machines.values().filter(updated).count();
-    let run = format!("{run_it} of {all} nodes run {target}");
+    let verb = match kind {
+        Kind::Version => "run",
+        Kind::Config => "have",
+    };
+    let run = format!("{run_it} of {all} nodes {verb} {target}");
     let under_way = record
         .machines
         .iter()
         .filter(|(_, entry)| entry.step.is_under_way());
     let under_way: Vec<&str> = under_way.map(|(name, _)| name.as_str()).take(3).collect();
-    let doing = match (&under_way[..], &record.paused, waits) {
+    let doing = match (&under_way[..], &record.paused, known.waits) {
         ([], Some(why), _) => format!("; paused: {why}"),
         ([], None, Some(waits)) => format!("; {waits}"),
         ([], None, None) => String::new(),
@@ -136,6 +158,10 @@ fn phase(record: &Record, waits: Option<&str>) -> (&'static str, String) {
         Phase::GoingBack { why } => ("GoingBack", format!("{run}; goes back: {why}{doing}")),
         Phase::WentBack { why } => ("WentBack", format!("{run}; went back: {why}")),
         Phase::Aborted => ("Aborted", format!("{run}; a person ended the rollout")),
+        Phase::Done if known.is_followed => {
+            let why = known.waits.unwrap_or("another rollout comes next");
+            ("Waiting", format!("{run}; {why}"))
+        }
         Phase::Done => ("Done", run),
     }
 }
@@ -308,14 +334,13 @@ mod tests {
     /// The phase, and each condition as `type=status/reason`.
     fn shown(record: Option<&Record>, invalid: Option<&Invalid>) -> (String, String) {
         let mut status = PoolStatus::default();
-        show(
-            &mut status,
-            Some(3),
+        let known = Known {
+            generation: Some(3),
             invalid,
-            record,
-            None,
-            Timestamp::UNIX_EPOCH,
-        );
+            newest: record.map(|record| (Kind::Version, record)),
+            ..Known::default()
+        };
+        show(&mut status, known, Timestamp::UNIX_EPOCH);
         let conditions = status.conditions.iter();
         let conditions = conditions.map(|it| format!("{}={}/{}", it.type_, it.status, it.reason));
         (
@@ -393,14 +418,61 @@ mod tests {
         let (first, later) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(60).unwrap());
         let mut status = PoolStatus::default();
         let mut record = record();
-        show(&mut status, None, None, Some(&record), None, first);
+        fn known(record: &Record) -> Known<'_> {
+            Known {
+                newest: Some((Kind::Version, record)),
+                ..Known::default()
+            }
+        }
+        show(&mut status, known(&record), first);
         record.phase = Phase::Done;
         for entry in record.machines.values_mut() {
             entry.step = Step::Updated { at: Moment(1) };
         }
-        show(&mut status, None, None, Some(&record), None, later);
+        show(&mut status, known(&record), later);
         let times = status.conditions.iter().map(|it| it.last_transition_time.0);
         assert_eq!(times.collect::<Vec<_>>(), [first, later, first]);
+    }
+
+    #[test]
+    fn a_pool_is_updated_once_version_and_config_are_there() {
+        let at = Moment(1);
+        let mut status = PoolStatus::default();
+        let mut shown = |kind, version: &str, is_followed| {
+            let mut done = with([Step::Updated { at }, Step::Updated { at }], Phase::Done);
+            done.target = release(version);
+            let known = Known {
+                newest: Some((kind, &done)),
+                is_followed,
+                ..Known::default()
+            };
+            show(&mut status, known, Timestamp::UNIX_EPOCH);
+            let updated = status.conditions.iter().find(|it| it.type_ == "Updated");
+            let updated = updated
+                .map(|it| format!("{}/{}", it.status, it.reason))
+                .unwrap();
+            let (phase, message) = (status.phase.clone(), status.message.clone());
+            let targets = (status.version.clone(), status.config.clone());
+            (phase.unwrap(), message.unwrap(), updated, targets)
+        };
+        let text = |text: &str| Some(text.to_owned());
+        let (phase, message, updated, targets) = shown(Kind::Version, "v2", true);
+        assert_eq!(
+            (phase.as_str(), updated.as_str()),
+            ("Waiting", "False/Waiting")
+        );
+        assert!(
+            message.starts_with("2 of 2 nodes run v2; another"),
+            "{message}"
+        );
+        assert_eq!(targets, (text("v2"), None));
+        let (phase, message, updated, targets) = shown(Kind::Config, "config 1a2b", false);
+        assert_eq!(
+            (phase.as_str(), updated.as_str()),
+            ("Done", "True/AllNodes")
+        );
+        assert_eq!(message, "2 of 2 nodes have config 1a2b");
+        assert_eq!(targets, (text("v2"), text("config 1a2b")));
     }
 
     #[test]

@@ -62,6 +62,10 @@ fn the_chart_has_the_objects_of_the_manifest() {
             (".Release.Namespace", "instar-system"),
             (".Values.image", value("image")),
             (".Values.talosconfigSecret", value("talosconfigSecret")),
+            (
+                ".Values.configTalosconfigSecret",
+                value("configTalosconfigSecret"),
+            ),
         ],
     );
     let mut plain = objects(&manifest::all().unwrap(), &[]);

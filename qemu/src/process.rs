@@ -94,6 +94,11 @@ impl OwnedProcess {
         waited.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
+    /// Halts the process where it is: its sockets stay open, and nobody answers there. It can still be killed.
+    pub fn halt(&self) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.pidfd, Signal::STOP)?)
+    }
+
     /// Kills the process at once and waits until it is gone.
     pub fn kill(&self) -> Ended {
         self.shared.lock().cut = true;
@@ -191,6 +196,14 @@ mod tests {
         assert_eq!(owner.ended(), None);
         assert_eq!(owner.kill(), Ended::PowerCut);
         assert!(!is_alive(owner.pid()));
+    }
+
+    #[test]
+    fn a_halted_process_does_nothing_more_until_it_is_killed() {
+        let owner = OwnedProcess::start(shell("exec sleep 1"), None).unwrap();
+        owner.halt().unwrap();
+        assert_eq!(owner.wait(Duration::from_secs(2)), None);
+        assert_eq!(owner.kill(), Ended::PowerCut);
     }
 
     #[test]

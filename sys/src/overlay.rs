@@ -32,13 +32,13 @@ pub fn layer(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, flags, Mode::empty())?)
 }
 
-/// Makes a read-only overlay of layers, the highest first. It is not attached to a path yet.
+/// Makes a read-only overlay of layers, the highest first. It is not attached to a path yet. The table of mounts shows `name` as its source.
 ///
 /// # Errors
 /// The kernel refuses it.
-pub fn make(layers: &[OwnedFd], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+pub fn make(name: &str, layers: &[OwnedFd], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(overlay.as_fd(), "source", "extensions")?;
+    fsconfig_set_string(overlay.as_fd(), "source", name)?;
     for layer in layers {
         // By its descriptor, as a path may be longer than the kernel takes.
         let layer = format!("/proc/self/fd/{}", layer.as_raw_fd());
@@ -52,21 +52,50 @@ pub fn make(layers: &[OwnedFd], attributes: MountAttrFlags) -> io::Result<OwnedF
     )?)
 }
 
+/// The place of an overlay among those that cover a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Over all: its files are seen at once.
+    Topmost,
+    /// Beneath the topmost one: its files are seen once that one goes.
+    Beneath,
+}
+
+/// Has an overlay cover a directory.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn attach(path: &Path, overlay: &OwnedFd, place: Place) -> io::Result<()> {
+    let flags = match place {
+        Place::Topmost => MoveMountFlags::empty(),
+        Place::Beneath => BENEATH,
+    };
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | flags;
+    Ok(move_mount(overlay, "", CWD, path, flags)?)
+}
+
+/// Takes the topmost overlay at a directory away. Processes that use it keep it.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn detach(path: &Path) -> io::Result<()> {
+    Ok(unmount(path, UnmountFlags::DETACH)?)
+}
+
 /// Has an overlay cover a directory, or none. `is_covered`: an earlier one does now, and goes.
 ///
 /// # Errors
 /// The kernel refuses it.
 pub fn exchange(path: &Path, overlay: Option<&OwnedFd>, is_covered: bool) -> Result<()> {
     if let Some(overlay) = overlay {
-        let beneath = match is_covered {
-            true => BENEATH,
-            false => MoveMountFlags::empty(),
+        let place = match is_covered {
+            true => Place::Beneath,
+            false => Place::Topmost,
         };
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | beneath;
-        move_mount(overlay, "", CWD, path, flags).context("cannot attach them")?;
+        attach(path, overlay, place).context("cannot attach them")?;
     }
     if is_covered {
-        unmount(path, UnmountFlags::DETACH).context("cannot take the old ones away")?;
+        detach(path).context("cannot take the old ones away")?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@
 
 mod api;
 mod boot;
+mod dhcp_pause;
 mod images;
 mod installed;
 mod memory;

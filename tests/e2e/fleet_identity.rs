@@ -1,6 +1,8 @@
 //! Certificates of a fleet without a control plane: a machine's request is signed by a person (`fleet sign`), and the authority of several
 //! machines is replaced by another one (`fleet rotate`).
 
+mod power_cuts;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -31,9 +33,11 @@ const TIMED_OUT: i32 = 7;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn tests() -> Vec<Test> {
+    use power_cuts::a_rotation_goes_on_after_power_cuts;
     tests![
         a_person_signs_the_request_of_a_machine,
-        the_authority_of_a_fleet_is_replaced
+        the_authority_of_a_fleet_is_replaced,
+        a_rotation_goes_on_after_power_cuts,
     ]
 }
 
@@ -254,14 +258,25 @@ struct Fleet {
 const NAMES: [&str; 2] = ["lamp-1", "lamp-2"];
 
 impl Fleet {
+    /// Two machines, and one at a port where nobody listens.
     async fn boot(scratch: &Scratch) -> Result<Self> {
         let old = Identity::administrator()?;
         let nodes = machines(scratch, &old).await?;
+        Self::of(scratch, old, nodes, &[("lamp-3", "127.0.0.1:9")])
+    }
+
+    /// The fleet of these machines, and of others by their names and addresses.
+    fn of(
+        scratch: &Scratch,
+        old: Identity,
+        nodes: [Node; 2],
+        others: &[(&str, &str)],
+    ) -> Result<Self> {
         let config = old.client_config(&nodes[0].endpoint()?)?;
         let config = scratch.write("fleet-config", config)?;
         Ok(Self {
             client: Instarctl::of(&nodes[0], scratch)?.with_config(config.clone()),
-            file: file_of(scratch, &nodes)?,
+            file: file_of(scratch, &nodes, others)?,
             state: scratch.join("fleet").display().to_string(),
             secrets: scratch.join("secrets.yaml").display().to_string(),
             nodes,
@@ -302,6 +317,14 @@ impl Fleet {
         Ok(())
     }
 
+    /// Makes the file of secrets from the config of a machine.
+    async fn gen_their_secrets(&self, scratch: &Scratch) -> Outcome {
+        let config = MachineConfig::new(&self.old).to_yaml();
+        let config = scratch.write("lamp.yaml", config)?.display().to_string();
+        let from = ["--from-controlplane-config", &config];
+        self.gen_secrets(&from).await
+    }
+
     async fn reaches_both(&self) -> Outcome {
         let reached = self.is_reached_by(&self.config).await?;
         ensure!(reached == [true; 2], "{reached:?}");
@@ -339,11 +362,14 @@ fn start(scratch: &Scratch, name: &str, yaml: String, old: &Identity) -> Result<
         .start()
 }
 
-/// The machines, and one at a port where nobody listens.
-fn file_of(scratch: &Scratch, [first, second]: &[Node; 2]) -> Result<String> {
+fn file_of(
+    scratch: &Scratch,
+    [first, second]: &[Node; 2],
+    others: &[(&str, &str)],
+) -> Result<String> {
     let (first, second) = (first.endpoint()?, second.endpoint()?);
-    let off = ("lamp-3", "127.0.0.1:9");
-    let nodes = [off, (NAMES[0], &first), (NAMES[1], &second)];
+    let nodes: [(&str, &str); 2] = [(NAMES[0], &first), (NAMES[1], &second)];
+    let nodes = [others, &nodes].concat();
     Ok(fleet_file(scratch, nodes)?.display().to_string())
 }
 
@@ -392,10 +418,7 @@ async fn secrets_of_another_fleet_are_refused(fleet: &Fleet, scratch: &Scratch) 
     let said = fleet.rotate(&[]).await?;
     ensure!(said.complaint.contains("another authority"), "{said:#?}");
     std::fs::remove_file(&fleet.secrets)?;
-    let config = MachineConfig::new(&fleet.old).to_yaml();
-    let config = scratch.write("lamp.yaml", config)?.display().to_string();
-    let from = ["--from-controlplane-config", &config];
-    fleet.gen_secrets(&from).await
+    fleet.gen_their_secrets(scratch).await
 }
 
 /// The machines that are up accept the new authority meanwhile, and nothing else happens.

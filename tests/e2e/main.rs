@@ -26,6 +26,7 @@ mod dhcp;
 mod disk;
 mod drain;
 mod edits;
+mod extensions_stay;
 mod fleet;
 mod fleet_configs;
 mod fleet_identity;
@@ -153,7 +154,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 51] = [
+const OF_LONG_RUNS: [Area; 52] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -198,6 +199,7 @@ const OF_LONG_RUNS: [Area; 51] = [
     console::tests,
     volumes::tests,
     os_extensions::tests,
+    extensions_stay::tests,
     secure_boot::tests,
     ways_in::tests,
     upgrade_trust::tests,

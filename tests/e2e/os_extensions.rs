@@ -1,9 +1,14 @@
 //! Extensions of the machine itself: their files are there for containers, over an upgrade, and for as long as the config names them.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context as _, ensure};
 use instar_tests::{
     Ending, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome, Registry,
-    Scratch, Test, chapters, push_greeter, tests, upgrade_and_follow,
+    Said, Scratch, Test, bundle_of_extension, chapters, extension_file_of, push_greeter, tests,
+    upgrade_and_follow,
 };
 use serde_json::Value;
 
@@ -17,7 +22,10 @@ const SHARED: &str = "usr/share/site/greeting";
 const SETTING: &str = "etc/site/setting";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![extensions_of_the_machine_itself]
+    tests![
+        extensions_of_the_machine_itself,
+        a_file_of_an_extension_comes_in_a_bundle,
+    ]
 }
 
 async fn extensions_of_the_machine_itself(scratch: Scratch) -> Outcome {
@@ -74,27 +82,29 @@ impl Extended {
             .await
     }
 
-    async fn resource(&self, kind: &str, id: &str) -> anyhow::Result<Value> {
-        let get = ["get", kind, id, "-o", "json"];
-        let said = self.client.run(&get).await?;
-        let told: Value =
-            serde_json::from_str(&said.output).with_context(|| format!("{said:?}"))?;
-        Ok(told["spec"].clone())
-    }
-
-    /// Waits until the node says why it does not use an extension.
     async fn refuses(&self, why: &str) -> Outcome {
-        let look = async || {
-            let condition = self.resource("conditions", "Degraded").await?;
-            ensure!(condition["reason"] == "ExtensionNotInForce", "{condition}");
-            let message = condition["message"].as_str().unwrap_or_default();
-            ensure!(message.contains(why), "{condition}");
-            Ok(())
-        };
-        let node = &self.node;
-        node.wait_until("the extension is refused", PATIENCE, look)
-            .await
+        refuses(&self.node, &self.client, why).await
     }
+}
+
+async fn resource(client: &Instarctl, kind: &str, id: &str) -> anyhow::Result<Value> {
+    let get = ["get", kind, id, "-o", "json"];
+    let said = client.run(&get).await?;
+    let told: Value = serde_json::from_str(&said.output).with_context(|| format!("{said:?}"))?;
+    Ok(told["spec"].clone())
+}
+
+/// Waits until a node says why it does not use an extension.
+async fn refuses(node: &Node, client: &Instarctl, why: &str) -> Outcome {
+    let look = async || {
+        let condition = resource(client, "conditions", "Degraded").await?;
+        ensure!(condition["reason"] == "ExtensionNotInForce", "{condition}");
+        let message = condition["message"].as_str().unwrap_or_default();
+        ensure!(message.contains(why), "{condition}");
+        Ok(())
+    };
+    node.wait_until("the extension is refused", PATIENCE, look)
+        .await
 }
 
 /// A registry with another version and the extensions.
@@ -108,6 +118,9 @@ fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
     Ok(registry)
 }
 
+/// What an extension of a test says of the systems that it fits.
+const RELEASE: &[u8] = b"ID=instar\nSYSEXT_LEVEL=1.0\nCONFEXT_LEVEL=1.0\n";
+
 /// Pushes an extension with these files and its release file.
 fn push(registry: &Registry, name: &str, files: &[(&str, &[u8])]) -> anyhow::Result<()> {
     let hierarchy = match files.iter().any(|(path, _)| path.starts_with("etc/")) {
@@ -116,10 +129,7 @@ fn push(registry: &Registry, name: &str, files: &[(&str, &[u8])]) -> anyhow::Res
     };
     let release = format!("{hierarchy}/extension-release.d/extension-release.{name}");
     let mut files = files.to_vec();
-    files.push((
-        &release,
-        b"ID=instar\nSYSEXT_LEVEL=1.0\nCONFEXT_LEVEL=1.0\n",
-    ));
+    files.push((&release, RELEASE));
     let image = OciImage::starting(&[]).files(&files)?;
     image
         .push(registry, &format!("extensions/{name}"), "v1")
@@ -151,7 +161,7 @@ fn extended(config: MachineConfig, host: &str) -> MachineConfig {
 
 async fn a_container_serves_a_file_of_an_extension(extended: &Extended) -> Outcome {
     extended.greeting().await?;
-    let shown = extended.resource("extensions", "site").await?;
+    let shown = resource(&extended.client, "extensions", "site").await?;
     ensure!(shown["state"] == "in force", "{shown}");
     ensure!(shown["target"] == "os", "{shown}");
     // The machine's own files are there as well.
@@ -208,4 +218,169 @@ async fn the_files_go_with_the_document(extended: &Extended) -> Outcome {
     };
     node.wait_until("the files are gone", PATIENCE, are_gone)
         .await
+}
+
+/// A node that reaches no server, and bundles with a file of an extension each.
+struct CutOff {
+    node: Node,
+    client: Instarctl,
+    site: Carried,
+    late: Carried,
+    scratch: Scratch,
+}
+
+/// A bundle with the file of an extension.
+struct Carried {
+    name: &'static str,
+    bundle: PathBuf,
+}
+
+async fn a_file_of_an_extension_comes_in_a_bundle(scratch: Scratch) -> Outcome {
+    let cut_off = CutOff::boot(&scratch).await?;
+    chapters![
+        a_bundle_with_an_altered_byte_is_refused(&cut_off),
+        a_file_is_kept_before_the_config_names_it(&cut_off),
+    ]
+    .await?;
+    let cut_off = cut_off.after_a_power_cut().await?;
+    chapters![
+        it_is_in_force_once_the_config_names_it(&cut_off),
+        no_server_answers_for_another_file(&cut_off),
+        until_a_bundle_brings_it(&cut_off),
+    ]
+    .await
+}
+
+impl Carried {
+    async fn make(scratch: &Scratch, name: &'static str) -> anyhow::Result<Self> {
+        let greeting = format!("usr/share/{name}/greeting");
+        let release = format!("usr/lib/extension-release.d/extension-release.{name}");
+        let files = [
+            (greeting.as_str(), name.as_bytes()),
+            (release.as_str(), RELEASE),
+        ];
+        let file = extension_file_of(scratch, &format!("{name}-v1-x86-64.raw"), &files)?;
+        let bundle = format!("{name}.bundle");
+        Ok(Self {
+            name,
+            bundle: bundle_of_extension(scratch, &bundle, &file).await?,
+        })
+    }
+
+    /// The document that names the file, at a server that does not answer.
+    async fn document(&self, client: &Instarctl) -> anyhow::Result<String> {
+        let bundle = self.bundle.to_string_lossy();
+        let words = ["bundle", "show", &bundle, "-o", "json"];
+        let said = client.run(&words).await?;
+        let shown: Value = serde_json::from_str(&said.output)?;
+        let digest = shown["files"][0]["digest"].as_str().unwrap_or_default();
+        let digits = digest.strip_prefix("sha256:");
+        let digits = digits.with_context(|| format!("{shown:#}"))?;
+        let name = self.name;
+        let source = format!("url: http://127.0.0.1:9/{name}-v1-x86-64.raw\nsha256: {digits}\n");
+        Ok(document(name, &source))
+    }
+}
+
+impl CutOff {
+    async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
+        let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+        let plan = plan.configure(|config| config.install_disk("/dev/vda"));
+        let node = plan.boot_until_ready(PATIENCE).await?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            node,
+            site: Carried::make(scratch, "site").await?,
+            late: Carried::make(scratch, "late").await?,
+            scratch: scratch.clone(),
+        })
+    }
+
+    async fn after_a_power_cut(self) -> anyhow::Result<Self> {
+        let node = self.node.power_cycle().await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            client: Instarctl::of(&node, &self.scratch)?,
+            node,
+            ..self
+        })
+    }
+
+    async fn upload(&self, bundle: &Path) -> anyhow::Result<Said> {
+        let bundle = bundle.to_string_lossy();
+        let words = ["bundle", "upload", "--unchecked", &bundle];
+        self.client.run(&words).await
+    }
+
+    /// Uploads a bundle whose file is kept.
+    async fn take(&self, carried: &Carried) -> Outcome {
+        let said = self.upload(&carried.bundle).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        let kept = "is on this machine now";
+        ensure!(said.output.contains(kept), "{said:?}");
+        Ok(())
+    }
+
+    /// Has the config name these files.
+    async fn name(&self, all: &[&Carried]) -> Outcome {
+        let mut yaml = self.node.config().to_owned();
+        for carried in all {
+            let document = carried.document(&self.client).await?;
+            yaml = format!("{yaml}---\n{document}");
+        }
+        self.node.apply_as(self.node.identity(), yaml).await
+    }
+
+    async fn is_in_force(&self, carried: &Carried) -> Outcome {
+        let name = carried.name;
+        let look = async || {
+            let greeting = format!("/usr/share/{name}/greeting");
+            ensure!(self.node.read(&greeting).await? == name);
+            let shown = resource(&self.client, "extensions", name).await?;
+            ensure!(shown["state"] == "in force", "{shown}");
+            Ok(())
+        };
+        let node = &self.node;
+        node.wait_until("the extension is in force", PATIENCE, look)
+            .await
+    }
+}
+
+async fn a_bundle_with_an_altered_byte_is_refused(cut_off: &CutOff) -> Outcome {
+    let altered = cut_off.scratch.join("altered.bundle");
+    std::fs::copy(&cut_off.site.bundle, &altered)?;
+    let file = File::options().read(true).write(true).open(&altered)?;
+    // The file lies before the end of the archive.
+    let (place, mut byte) = (file.metadata()?.len() - 2048, [0]);
+    file.read_exact_at(&mut byte, place)?;
+    file.write_all_at(&[byte[0] ^ 1], place)?;
+    let said = cut_off.upload(&altered).await?;
+    ensure!(said.code != Some(0), "{said:?}");
+    ensure!(said.complaint.contains("it is altered"), "{said:?}");
+    Ok(())
+}
+
+async fn a_file_is_kept_before_the_config_names_it(cut_off: &CutOff) -> Outcome {
+    cut_off.take(&cut_off.site).await?;
+    let images = cut_off.client.run(&["get", "images"]).await?;
+    let name = "bundle.invalid/site-v1-x86-64-raw";
+    ensure!(images.output.contains(name), "{images:?}");
+    Ok(())
+}
+
+async fn it_is_in_force_once_the_config_names_it(cut_off: &CutOff) -> Outcome {
+    cut_off.name(&[&cut_off.site]).await?;
+    cut_off.is_in_force(&cut_off.site).await
+}
+
+async fn no_server_answers_for_another_file(cut_off: &CutOff) -> Outcome {
+    cut_off.name(&[&cut_off.site, &cut_off.late]).await?;
+    let why = "fetch http://127.0.0.1:9/late-v1-x86-64.raw";
+    refuses(&cut_off.node, &cut_off.client, why).await
+}
+
+async fn until_a_bundle_brings_it(cut_off: &CutOff) -> Outcome {
+    cut_off.take(&cut_off.late).await?;
+    cut_off.is_in_force(&cut_off.late).await?;
+    cut_off.is_in_force(&cut_off.site).await
 }

@@ -8,6 +8,8 @@ use instar_tests::{
 };
 use serde_json::Value;
 
+use crate::LIFETIME;
+
 /// The node's name, as its config says.
 pub(crate) const NAME: &str = "worker-1";
 /// Fields of its config, and how the cluster shows them.
@@ -102,6 +104,7 @@ impl Cluster {
         let config = self.config_with(&identity, others);
         Node::plan(scratch, &ImageUnderTest::first()?)
             .config(config, identity)
+            .spec(|spec| spec.deadline(LIFETIME))
             .forward(GREETER_PORT)
             .forward(BEAT_PORT)
             .blank_disk()
@@ -119,6 +122,7 @@ impl Cluster {
         Node::plan(scratch, &ImageUnderTest::first()?)
             .name(name)
             .config(config, identity)
+            .spec(|spec| spec.deadline(LIFETIME))
             .blank_disk()
     }
 

@@ -1,7 +1,8 @@
-//! Machines of Cluster API that get another OS image in place: the real core manager calls the extension server.
+//! Machines of Cluster API that change in place: the real core manager calls the extension server.
 
 mod callers;
 mod control_planes;
+mod kubernetes_and_config;
 mod lab;
 mod objects;
 mod on_a_machine;
@@ -22,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
         tests![the_manager_and_the_extension_agree],
         callers::tests(),
         control_planes::tests(),
+        kubernetes_and_config::tests(),
         on_a_machine::tests(),
     ]
     .into_iter()
@@ -100,7 +102,8 @@ async fn the_shipped_manifest_is_taken(worker: &Worker) -> Outcome {
 }
 
 async fn the_extension_is_discovered(worker: &Worker) -> Outcome {
-    worker.lab.register(&json!({})).await
+    let settings = json!({"configPatchesPath": "/spec/strategicPatches"});
+    worker.lab.register(&settings).await
 }
 
 async fn a_machine_becomes_a_node(worker: &mut Worker) -> Outcome {
@@ -229,7 +232,10 @@ async fn it_is_replaced_where_that_is_allowed(worker: &Worker) -> Outcome {
 /// The role names no kind of a provider, as every provider has its own.
 async fn every_right_was_used(worker: &Worker) -> Outcome {
     let used = worker.lab.plane.audited("instar-capi-extension")?;
-    let any = |verb: &String| verb.replace("/instarmachines", "/*");
+    let any = |verb: &String| {
+        let verb = verb.replace("/instarmachines", "/*");
+        verb.replace("/instarconfigs", "/*")
+    };
     let used: BTreeSet<String> = used.iter().map(any).collect();
     let role = worker
         .lab

@@ -9,6 +9,7 @@ mod cluster;
 mod cluster_api;
 mod control_plane;
 mod dns_question;
+mod fleet_lock;
 mod followed;
 mod kept;
 mod kured;
@@ -20,13 +21,16 @@ mod operator;
 mod operator_pods;
 mod own_cluster;
 mod pool_page;
+mod postgresql;
 mod publisher;
 mod recovery;
 mod restart;
 mod shown;
 mod shutdown;
 mod single_machine;
+mod small_node;
 mod system_upgrade_controller;
+mod upgrade_costs;
 mod watched_node;
 
 use std::process::ExitCode;
@@ -36,6 +40,10 @@ use instar_tests::Test;
 
 /// Timeout for any step of the cluster or the node, on a host that runs others too.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Timeout for a control plane to start: the machine pulls and unpacks 300 MB, which takes minutes under emulation on a host that runs others too.
+const START: Duration = Duration::from_secs(900);
+/// The time after which a machine is killed.
+const LIFETIME: Duration = Duration::from_secs(3600);
 
 fn main() -> ExitCode {
     let areas = machines().into_iter().chain(controllers());
@@ -43,27 +51,31 @@ fn main() -> ExitCode {
 }
 
 /// What a machine does as a node, and as a cluster of its own.
-fn machines() -> [Vec<Test>; 8] {
+fn machines() -> [Vec<Test>; 10] {
     [
         control_plane::tests(),
         followed::tests(),
         manifests_of_config::tests(),
         node::tests(),
+        postgresql::tests(),
         recovery::tests(),
         restart::tests(),
         shutdown::tests(),
         single_machine::tests(),
+        small_node::tests(),
     ]
 }
 
-/// What programs of a cluster do with machines.
-fn controllers() -> [Vec<Test>; 6] {
+/// What programs of a cluster, and of fleets beside it, do with machines.
+fn controllers() -> [Vec<Test>; 8] {
     [
         cluster_api::tests(),
+        fleet_lock::tests(),
         kured::tests(),
         node_upgrades::tests(),
         operator_pods::tests(),
         pool_page::tests(),
         system_upgrade_controller::tests(),
+        upgrade_costs::tests(),
     ]
 }

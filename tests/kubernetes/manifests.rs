@@ -37,6 +37,26 @@ pub(crate) fn database(image: &str) -> String {
     with_image(include_str!("manifests/database.yaml"), image)
 }
 
+/// The Deployment `many`, of this number of pods.
+pub(crate) fn many(image: &str, count: u32) -> String {
+    with_image(include_str!("manifests/many.yaml"), image).replace("${COUNT}", &count.to_string())
+}
+
+/// The pod `peer`, which answers other pods at its port 8082.
+pub(crate) fn peer(image: &str) -> String {
+    with_image(include_str!("manifests/peer.yaml"), image)
+}
+
+/// The pod `holder`, which holds a connection to the pod `peer` at this address.
+pub(crate) fn holder(image: &str, address: &str) -> String {
+    with_image(include_str!("manifests/holder.yaml"), image).replace("${ADDRESS}", address)
+}
+
+/// The Deployment `postgresql`, at the port 5432 of its node.
+pub(crate) fn postgresql(image: &str) -> String {
+    with_image(include_str!("manifests/postgresql.yaml"), image)
+}
+
 /// The ConfigMap `note` with this value, in a Namespace of its own.
 pub(crate) fn note(at: &str) -> String {
     include_str!("manifests/note.yaml").replace("${AT}", at)
@@ -87,6 +107,40 @@ pub(crate) fn system_upgrade_controller(image: &str, kubectl: &str, port: u16) -
     let manifest = include_str!("manifests/system-upgrade-controller.yaml");
     let manifest = with_image(manifest, image).replace("${KUBECTL}", kubectl);
     manifest.replace("${PORT}", &port.to_string())
+}
+
+/// The namespace of system-upgrade-controller, of its plans and their jobs.
+pub(crate) const SYSTEM_UPGRADE: &str = "system-upgrade";
+
+/// What system-upgrade-controller needs of a cluster where it runs as a process beside the control plane.
+pub(crate) fn system_upgrade_account() -> String {
+    let manifest = include_str!("manifests/system-upgrade-controller.yaml");
+    let objects = manifest.split("---\n");
+    let objects: Vec<&str> = objects
+        .filter(|object| !object.contains("kind: Deployment"))
+        .collect();
+    objects.join("---\n")
+}
+
+/// The Plan `many` for all nodes, so many at once, whose jobs are never run.
+pub(crate) fn plan_of_many(version: &str, at_once: usize) -> String {
+    include_str!("manifests/plan-of-many.yaml")
+        .replace("${VERSION}", version)
+        .replace("${AT_ONCE}", &at_once.to_string())
+}
+
+/// A node of which there is the object alone, with a machine at this address. It lists images, as kubelets do: they are most of such an object.
+pub(crate) fn simulated_node(name: &str, machine: &str) -> String {
+    let images = (0..20).map(|number| {
+        let image = format!("registry.example/team-{number}/program-{number}");
+        let digest = format!("{number:02x}").repeat(32);
+        json!({"names": [format!("{image}@sha256:{digest}"), format!("{image}:v1")], "sizeBytes": 50_000_000})
+    });
+    let images: Vec<Value> = images.collect();
+    include_str!("manifests/simulated-node.yaml")
+        .replace("${NAME}", name)
+        .replace("${MACHINE}", machine)
+        .replace("${IMAGES}", &Value::from(images).to_string())
 }
 
 /// A Plan with all that a cautious site sets, for all nodes. `source`: its `channel` or its `version`; images without tags.

@@ -7,14 +7,12 @@ use anyhow::{Context as _, ensure};
 use instar_tests::{Node, Outcome, Scratch, Test, chapters, push_core_dns, tests};
 use serde_json::Value;
 
-use crate::PATIENCE;
 use crate::dns_question::address_of;
 use crate::manifests::{inline, network, note, widgets};
 use crate::own_cluster::{Host, Own};
 use crate::shown::tell_time;
+use crate::{PATIENCE, START};
 
-/// Timeout for a control plane to start, which takes minutes under emulation on a host that runs others too.
-const START: Duration = Duration::from_secs(900);
 /// An object that no API server takes: names are in small letters.
 const REFUSED: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NOTE}\n";
 /// How the machine tells it.

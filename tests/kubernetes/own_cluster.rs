@@ -11,10 +11,10 @@ use instar_tests::{
 };
 use serde_json::Value;
 
-use crate::PATIENCE;
 use crate::cluster::BEAT_PORT;
 use crate::kept::containers;
 use crate::shown::is_ready;
+use crate::{LIFETIME, PATIENCE};
 
 /// The machine's name, which is the node's.
 pub(crate) const NAME: &str = "cp-1";
@@ -63,6 +63,7 @@ impl Host {
         let identity = Identity::administrator()?;
         let config = self.config(&identity, "kubernetes:v1", documents)?;
         let plan = Node::plan(scratch, &ImageUnderTest::first()?).config(config, identity);
+        let plan = plan.spec(|spec| spec.deadline(LIFETIME));
         let ports = [GREETER_PORT, BEAT_PORT, API_SERVER];
         let plan = ports.iter().fold(plan, |plan, port| plan.forward(*port));
         plan.blank_disk()

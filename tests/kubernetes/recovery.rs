@@ -1,20 +1,16 @@
 //! A machine that is a cluster loses etcd's data, and the cluster comes back from a snapshot: on the same machine, and on a new one.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{Greeter, Node, Outcome, Release, Scratch, Talosctl, Test, chapters, tests};
 use serde_json::Value;
 
+use crate::START;
 use crate::manifests;
 use crate::own_cluster::{Host, Own};
 use crate::shown::{is_ready, tell_time};
 
-/// Timeout for a control plane to start, which takes minutes under emulation on a host that runs others too.
-const START: Duration = Duration::from_secs(900);
-/// The time after which a machine of this test is killed.
-const LIFETIME: Duration = Duration::from_secs(3600);
 /// An object whose value tells the state of a cluster.
 const NOTE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {at: before}\n";
 const LATER: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {at: after}\n";
@@ -25,7 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn a_cluster_comes_back_from_a_snapshot(scratch: Scratch) -> Outcome {
     let host = Host::start(&scratch).await?;
-    let node = boot(&host, &scratch).await?;
+    let node = host.plan(&scratch)?.boot().await?;
     let own = Own::of(&node, &scratch)?;
     let snapshot = Snapshot::in_folder(&scratch)?;
     chapters![
@@ -39,11 +35,6 @@ async fn a_cluster_comes_back_from_a_snapshot(scratch: Scratch) -> Outcome {
         it_comes_back_on_a_new_machine(node, &host, &scratch, &snapshot),
     ]
     .await
-}
-
-async fn boot(host: &Host, scratch: &Scratch) -> anyhow::Result<Node> {
-    let plan = host.plan(scratch)?;
-    plan.spec(|spec| spec.deadline(LIFETIME)).boot().await
 }
 
 /// The file of a snapshot, and files that are none.
@@ -193,8 +184,7 @@ async fn it_comes_back_on_a_new_machine(
     snapshot: &Snapshot,
 ) -> Outcome {
     node.end();
-    let plan = host.plan(scratch)?.name("another");
-    let node = plan.spec(|spec| spec.deadline(LIFETIME)).boot().await?;
+    let node = host.plan(scratch)?.name("another").boot().await?;
     let own = Own::of(&node, scratch)?;
     it_has_no_cluster(&own, &node).await?;
     let talosctl = Talosctl::of(&node, Release::V1_13).await?;

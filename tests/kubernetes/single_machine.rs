@@ -6,12 +6,12 @@ use instar_tests::{
     push_extension_with, tests, upgrade_and_follow,
 };
 
-use crate::PATIENCE;
 use crate::cluster::BEAT_PORT;
 use crate::manifests;
 use crate::own_cluster::{Host, NAME, NEXT, Own};
 use crate::shown::{is_ready, os_image, tell_time};
 use crate::watched_node::WatchedNode;
+use crate::{PATIENCE, START};
 
 /// The file of an extension that says its version of Kubernetes.
 const VERSION: &str = "usr/local/share/kubernetes-version";
@@ -70,7 +70,7 @@ async fn its_kubeconfig_opens_its_api(own: &Own, node: &Node) -> Outcome {
     let file = own.kubeconfig.to_str().context("a path that is no text")?;
     own.run(&["kubeconfig", file]).await?;
     let role = "node-role.kubernetes.io/control-plane";
-    node.wait_until("the node has its role", 2 * PATIENCE, async || {
+    node.wait_until("the node has its role", START, async || {
         let shown = own.node()?;
         ensure!(shown["metadata"]["labels"][role] == "", "{shown}");
         Ok(())

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use instar_qemu::Vm;
 use serde_json::{Value, json};
 
 use crate::instarctl::Instarctl;
+use crate::other_rootfs::squash;
 use crate::registry::Registry;
 use crate::run_command::run;
 use crate::scratch::Scratch;
@@ -54,6 +55,32 @@ pub async fn bundle_directory(
     let place = format!("{}/", directory.display());
     create(registry, scratch, &place, images, &[]).await?;
     Ok(directory)
+}
+
+/// Makes a bundle of this file of an extension alone; returns its file. No registry is asked.
+pub async fn bundle_of_extension(scratch: &Scratch, name: &str, file: &Path) -> Result<PathBuf> {
+    let bundle = scratch.join(name);
+    let (file, to) = (file.to_string_lossy(), bundle.to_string_lossy());
+    let words = ["bundle", "create", "--extension", &file, "--to", &to];
+    let said = Instarctl::alone(scratch)?.run(&words).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    Ok(bundle)
+}
+
+/// Writes a file of an extension, a squashfs with these files; returns its path.
+pub fn extension_file_of(
+    scratch: &Scratch,
+    name: &str,
+    files: &[(&str, &[u8])],
+) -> Result<PathBuf> {
+    let tree = scratch.below(&format!("{name}-tree"))?;
+    for (path, content) in files {
+        let path = tree.join(path);
+        let folder = path.parent().context("a path below the tree")?;
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(path, content)?;
+    }
+    scratch.write(name, squash(tree.path())?)
 }
 
 async fn create(

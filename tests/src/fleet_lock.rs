@@ -1,7 +1,8 @@
 //! A server of the protocol FleetLock, after its text: one slot for each group, recursive, given back by its owner alone. It also takes the
 //! reports of machines.
 //!
-//! The two well-known servers need etcd or Kubernetes, and no registry of packages that these tests may use has them.
+//! The two well-known servers need etcd or Kubernetes, and no registry of packages has them. `tests/kubernetes/fleet_lock.rs` holds this one
+//! against the first of them.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -48,6 +49,11 @@ impl FleetLockServer {
         let asked = shared.clone();
         let server = LocalServer::start(move |connection| serve(connection, &asked))?;
         Ok(Self { server, shared })
+    }
+
+    /// The address of the server on this host.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.server.port())
     }
 
     /// The address of the server in a guest.

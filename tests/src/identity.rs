@@ -1,12 +1,13 @@
 //! A test's identity towards a node: the machine's certificate authority and an administrator's certificate of it.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use instar_pki::client_config::{ClientConfig, Context};
-use instar_pki::{CertificateAuthority, Role, with_standard_label};
+use instar_pki::{CertificateAuthority, Role, SubjectName, with_standard_label};
 
 /// Lifetime of certificates: longer than any test, and short in case one gets out.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -82,6 +83,18 @@ impl Identity {
     fn same_authority(&self) -> Result<CertificateAuthority> {
         let (certificate, key) = (self.authority_certificate(), self.authority_key());
         Ok(CertificateAuthority::from_pem(&certificate, &key)?)
+    }
+
+    /// Issues a certificate of the same authority for a server at these addresses. Returns it and its key, PEM.
+    pub(crate) fn issue_server(&self, addresses: &[Ipv4Addr]) -> Result<(String, String)> {
+        let names: Vec<SubjectName> = addresses
+            .iter()
+            .map(|address| SubjectName::from(IpAddr::from(*address)))
+            .collect();
+        let issued = self
+            .authority
+            .issue_server(&names, SystemTime::now(), LIFETIME)?;
+        Ok((issued.pem(), with_standard_label(&issued.key_pem())))
     }
 
     /// Also trusts nodes with a certificate of the other identity's authority.

@@ -73,6 +73,7 @@ mod scratch;
 mod scripted_init;
 mod scripted_registry;
 mod served_disk;
+mod simulated_machines;
 mod site;
 mod slope;
 mod steady_calls;
@@ -87,8 +88,9 @@ pub use bad_line::{BadLine, Impairment};
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use browser::{Browser, Screen};
 pub use bundle::{
-    bundle, bundle_directory, bundle_with, copy_from_fat, fat_stick, fat_stick_with,
-    place_for_sticks, place_for_usb_sticks, plug_in, plug_into_usb, pull_out, stick,
+    bundle, bundle_directory, bundle_of_extension, bundle_with, copy_from_fat, extension_file_of,
+    fat_stick, fat_stick_with, place_for_sticks, place_for_usb_sticks, plug_in, plug_into_usb,
+    pull_out, stick,
 };
 pub use calls::{Answer, Calls};
 pub use channels::{Channels, yaml_block};
@@ -120,11 +122,13 @@ pub use initramfs::Initramfs;
 pub use installers::INSTALLER;
 pub use instarctl::{Instarctl, Said};
 pub use kubernetes::{
-    CapiExtension, ClusterApi, ControlPlane, ExtensionSource, FleetOperator, Helm, KUBERNETES_BASE,
-    Kubectl, ObjectServer, PAUSE, TokenRights, cluster_section, extension_file,
-    install_fleet_operator, kubernetes_version, push_base, push_control_plane, push_core_dns,
-    push_extension, push_extension_with, push_kubectl, push_kured, push_operator_image, push_pause,
-    push_system_upgrade_controller, push_upgrade_image, worker_config,
+    Airlock, ApiProxy, AuditedRequest, CapiExtension, ClusterApi, Committed, ControlPlane,
+    Database, ExtensionSource, FleetOperator, Helm, JobKubelets, KUBERNETES_BASE, Kubectl,
+    ObjectServer, PAUSE, PlainApi, ProcessMemory, RowWriter, TokenRights, UpgradeController,
+    UpgradeCost, UpgradeMeter, cluster_section, cost_table, extension_file, install_fleet_operator,
+    kubernetes_version, push_base, push_control_plane, push_core_dns, push_extension,
+    push_extension_with, push_kubectl, push_kured, push_operator_image, push_pause,
+    push_postgresql, push_system_upgrade_controller, push_upgrade_image, worker_config,
 };
 pub use log_receiver::LogReceiver;
 pub use machine_config::MachineConfig;
@@ -145,6 +149,7 @@ pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use scripted_registry::{Reply, ScriptedRegistry};
 pub use served_disk::ServedDisk;
+pub use simulated_machines::{SimulatedMachines, Upgraded};
 pub use site::Site;
 pub use slope::Slope;
 pub use steady_calls::{Calling, SteadyCalls, version_over};

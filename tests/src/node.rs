@@ -377,8 +377,15 @@ impl Node {
         self.identity
     }
 
-    /// Cuts the node's power and turns it on again, with the same disks and the same identity.
+    /// Cuts the node's power and turns it on again, with the same disks and the same identity, and waits for its API.
     pub async fn power_cycle(self) -> Result<Self> {
+        let node = self.turn_off_and_on()?;
+        node.wait_for_api(BOOT_PATIENCE).await?;
+        Ok(node)
+    }
+
+    /// Cuts the node's power and turns it on again, without waiting: for a node whose API may let in others than the test's identity then.
+    pub fn turn_off_and_on(self) -> Result<Self> {
         let Self {
             vm,
             spec,
@@ -386,15 +393,13 @@ impl Node {
             identity,
             ..
         } = self;
-        let node = Self {
+        Ok(Self {
             vm: vm.power_cycle(&spec)?,
             spec,
             config,
             identity,
             connected: Mutex::default(),
-        };
-        node.wait_for_api(BOOT_PATIENCE).await?;
-        Ok(node)
+        })
     }
 }
 

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use instar_qemu::{OwnedProcess, PortLease, lease_port};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -85,9 +84,7 @@ impl Registry {
 
     /// Stops the registry's answers: clients can still connect, and get no byte.
     pub fn freeze(&self) -> Result<()> {
-        let pid = i32::try_from(self.process.pid())?;
-        let pid = Pid::from_raw(pid).context("a registry without a process")?;
-        Ok(kill_process(pid, Signal::STOP)?)
+        Ok(self.process.halt()?)
     }
 
     /// Ends the registry. Nobody else gets its port while the lease is held: connections are refused.

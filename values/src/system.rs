@@ -12,7 +12,7 @@ pub struct KernelModule {
 }
 
 /// A file below /etc.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EtcFile {
     /// Its path below /etc, without `..`.
     pub name: String,

@@ -78,7 +78,7 @@ fn references_and_links_have_to_agree() {
     contents.images[0].reference = format!("r.io/b@{digest}").parse().unwrap();
     let make = |contents: &Contents| {
         let (images, indexes) = (contents.images.clone(), contents.indexes.clone());
-        Index::new(images, indexes, contents.signatures.clone()).unwrap_err()
+        Index::new(images, indexes, contents.signatures.clone(), Vec::new()).unwrap_err()
     };
     assert!(matches!(make(&contents), NotAnIndex::OtherDigest(_)));
 

@@ -55,11 +55,14 @@ pub(crate) enum Bundle {
 #[derive(Args, Debug)]
 pub(crate) struct CreateBundle {
     /// Image reference
-    #[arg(long, value_name = "REFERENCE", required_unless_present = "installer")]
+    #[arg(long, value_name = "REFERENCE", required_unless_present_any = ["installer", "extension"])]
     pub(crate) image: Vec<String>,
     /// Reference of an installer image, to upgrade nodes with
     #[arg(long, value_name = "REFERENCE")]
     pub(crate) installer: Vec<String>,
+    /// File of an extension (.raw), for nodes whose config names it by url and sha256
+    #[arg(long, value_name = "FILE")]
+    pub(crate) extension: Vec<PathBuf>,
     /// Folder of a channel whose list goes with the images, for nodes that follow it and reach no server of it
     #[arg(long, value_name = "DIR")]
     pub(crate) channel: Vec<PathBuf>,

@@ -36,11 +36,13 @@ pub(crate) enum Fleet {
     /// Each node shows a request for its own key and names. It is signed on this computer and given back; the node refuses a certificate that
     /// is for another machine or by another authority. A node that clients cannot verify yet has to be named by the fingerprint on its console
     /// (--cert-fingerprint), one without a machine config also with --insecure. A node that is away keeps no other one from its certificate.
+    /// With --members, nodes that get theirs from their control plane are left to it.
     Sign(FleetSign),
     /// Replace the authority of all nodes by a new one, or go on where that was interrupted
     ///
     /// First all nodes accept the new authority, then this client configuration gets a certificate of it, then the nodes get theirs, and then
     /// the old authority is dropped. At each moment the client configuration reaches every node that is up. A node that is away is waited for.
+    /// Each node is called at its own address: with --members at the one that the cluster has for it.
     Rotate(FleetRotate),
     /// Show the rollout as a page for a browser, which can steer it too; runs until it is ended
     ///
@@ -143,22 +145,20 @@ pub(crate) struct FleetSign {
     #[arg(long, value_name = "TIME", default_value = "365d")]
     pub(crate) valid_for: Seconds,
     /// Further name or address for the certificate, which the node's config brings; only for a node without a config
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["fleet", "members"])]
     pub(crate) name: Vec<String>,
     /// Send this machine config to the node after the certificate
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fleet", "members"])]
     pub(crate) apply: Option<PathBuf>,
-    /// File with the nodes of the fleet, instead of -n
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["apply", "name"])]
-    pub(crate) fleet: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) nodes: FleetNodes,
 }
 
 /// Arguments of `fleet rotate`.
 #[derive(Args, Debug)]
 pub(crate) struct FleetRotate {
-    /// File with the nodes of the fleet
-    #[arg(long, value_name = "FILE")]
-    pub(crate) fleet: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) nodes: FleetNodes,
     /// File with the new authority and its key, as for `fleet sign` [default: a new one is made]
     #[arg(long, value_name = "FILE")]
     pub(crate) authority: Option<PathBuf>,

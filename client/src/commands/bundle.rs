@@ -2,6 +2,7 @@
 
 mod create;
 mod credentials;
+mod extension_files;
 mod fetch;
 mod manifests;
 mod registries;

@@ -18,7 +18,6 @@ mod apply;
 mod authority_file;
 mod conditions;
 mod config_change;
-mod config_fact;
 mod configure;
 mod drive;
 mod followers;

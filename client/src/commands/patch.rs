@@ -1,11 +1,10 @@
 //! `patch`: changes parts of a node's machine config.
 
-use instar_api::cosi::resource::GetRequest;
-use instar_client::{Failure, FailureKind, Node};
+pub(super) use instar_client::read_config;
+use instar_client::{Failure, Node};
 use serde_json::json;
 
 use super::apply_config::apply;
-use super::get;
 use crate::cli::{Global, Patch};
 use crate::{patch, target};
 
@@ -23,26 +22,6 @@ pub(super) async fn run(global: &Global, arguments: &Patch) -> Result<(), Failur
         }
     }
     Ok(())
-}
-
-/// The node's machine config, as it was written. `id`: the one in force (`v1alpha1`) or for the next boot (`persistent`).
-pub(super) async fn read_config(node: &Node, id: &str) -> Result<String, Failure> {
-    let request = node.request(GetRequest {
-        namespace: "config".to_owned(),
-        r#type: "MachineConfigs.config.talos.dev".to_owned(),
-        id: id.to_owned(),
-        options: None,
-    });
-    let reply = get::state(node).get(request).await;
-    let reply = reply.map_err(|status| node.explain("cannot get the machine config", status))?;
-    let resource = reply.into_inner().resource.unwrap_or_default();
-    match get::content(&resource).as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => Err(Failure::new(
-            FailureKind::Failed,
-            format!("{} sent no machine config", node.name()),
-        )),
-    }
 }
 
 /// Reports that there was no change.

@@ -218,6 +218,38 @@ fn a_node_that_knows_its_cluster_names_the_fleet() {
     assert!(node.state().upgrade.is_some());
 }
 
+/// Nobody passes the call on: the certificate has to be the member's own.
+#[test]
+fn members_are_signed_for_and_rotated_at_their_own_addresses() {
+    let fleet = Fleet::new(|_, _| {});
+    let node = &fleet.nodes[0];
+    // The address of a group: a connection to it fails at once.
+    node.state().members = vec![("worker-1".to_owned(), [224, 0, 0, 7])];
+    let endpoint = node.address().to_string();
+    let run = |arguments: &[&str]| {
+        let members = ["-e", &endpoint, "fleet"];
+        fleet.run(&[&members[..], arguments, &["--members"]].concat())
+    };
+    let signed = run(&["sign", "--authority", "machine.yaml"]);
+    signed.exits(3).tells("worker-1: ").tells("224.0.0.7");
+    let plan = run(&["rotate", "--dry-run"]);
+    let line = "then: waits for worker-1 (";
+    assert!(plan.exits(0).out().contains(line), "{}", plan.out());
+    assert!(plan.out().contains("224.0.0.7"), "{}", plan.out());
+    let asked = node.state().asked_for.clone();
+    assert!(asked.iter().all(Option::is_none), "{asked:?}");
+}
+
+#[test]
+fn a_config_is_for_no_fleet() {
+    let fleet = Fleet::new(|_, _| {});
+    let sign = ["fleet", "sign", "--authority", "machine.yaml", "--members"];
+    for one in ["--apply", "--name"] {
+        let run = fleet.run(&[&sign[..], &[one, "machine.yaml"]].concat());
+        run.exits(2).tells("--members");
+    }
+}
+
 #[test]
 fn a_node_that_knows_no_member_is_no_fleet() {
     let fleet = Fleet::new(|_, _| {});

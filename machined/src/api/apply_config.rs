@@ -37,6 +37,9 @@ pub(super) async fn apply(
         warnings,
         mode: chosen(applied.mode).into(),
         mode_details: applied.details,
+        pods: Some(wire::PodsEffect {
+            leave_first: applied.pods_leave.unwrap_or_default(),
+        }),
     })
 }
 

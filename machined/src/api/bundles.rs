@@ -87,6 +87,8 @@ fn bundle_status(error: &BundleError) -> Status {
         | BundleError::NotApproved(_)
         | BundleError::NotAnswered(_)
         | BundleError::NoPlace
+        | BundleError::NoFile { .. }
+        | BundleError::File { .. }
         | BundleError::Import { .. } => Status::failed_precondition(text),
     }
 }
@@ -98,6 +100,7 @@ fn progress(phase: &Phase) -> wire::BundleImportResponse {
         detail: phase.detail(),
         images: Vec::new(),
         channels: Vec::new(),
+        files: Vec::new(),
     }
 }
 
@@ -118,9 +121,10 @@ async fn import(
     }
     tell_end(report, &taken);
     let taken = taken.map_err(|error| bundle_status(&error))?;
-    let lists = taken.lists.iter();
+    let (lists, files) = (taken.lists.iter(), taken.files.iter());
     Ok(wire::BundleImportResponse {
         images: taken.images,
+        files: files.map(ToString::to_string).collect(),
         channels: lists.map(ToString::to_string).collect(),
         ..progress(&report.phase())
     })
@@ -143,12 +147,15 @@ fn file_after(error: &BundleError) -> After {
         | BundleError::NoPlace
         | BundleError::Interrupted(_)
         | BundleError::NoAnswer(_) => After::Waits,
-        BundleError::NotAllowed(_) | BundleError::NotApproved(_) => After::Stays,
+        BundleError::NotAllowed(_) | BundleError::NotApproved(_) | BundleError::NoFile { .. } => {
+            After::Stays
+        }
         BundleError::Altered(_)
         | BundleError::OtherArchitecture { .. }
         | BundleError::Image(_)
         | BundleError::NotAnswered(_)
         | BundleError::Import { .. }
+        | BundleError::File { .. }
         | BundleError::Machine(_) => After::Goes,
     }
 }

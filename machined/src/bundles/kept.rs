@@ -1,6 +1,6 @@
-//! The images that bundles brought. They stay though nothing names them yet: there is no registry to get them from again.
+//! The images and files that bundles brought. They stay though nothing names them yet: there is no registry to get them from again.
 //!
-//! The images of the last few bundles stay; with each further bundle those of the oldest may be collected. The record lies beside the images,
+//! Those of the last few bundles stay; with each further bundle those of the oldest may be collected. The record lies beside the images,
 //! and goes with them.
 
 use std::collections::BTreeSet;
@@ -33,6 +33,9 @@ pub struct Taken {
     bundle: Digest,
     /// Its images that are in the store.
     pub images: BTreeSet<Digest>,
+    /// The images by which its files of extensions stay in the store, and those that were made of such files.
+    #[serde(default)]
+    pub files: BTreeSet<Digest>,
     /// A person at the machine has approved it.
     #[serde(default)]
     pub by_person: bool,
@@ -54,6 +57,12 @@ impl Kept {
     pub fn images(&self) -> BTreeSet<Digest> {
         let bundles = self.read().into_iter();
         bundles.flat_map(|bundle| bundle.images).collect()
+    }
+
+    /// The digests of all images that are there for a file of an extension, and stay.
+    pub fn files(&self) -> BTreeSet<Digest> {
+        let bundles = self.read().into_iter();
+        bundles.flat_map(|bundle| bundle.files).collect()
     }
 
     fn read(&self) -> Vec<Taken> {
@@ -82,6 +91,7 @@ impl Kept {
             None => Taken {
                 bundle,
                 images: BTreeSet::new(),
+                files: BTreeSet::new(),
                 by_person: false,
                 upgrade_begun: false,
             },
@@ -130,5 +140,25 @@ mod tests {
         assert_eq!((begun("three"), begun("two")), (Some(false), None));
         std::fs::write(directory.path().join("kept.json"), "[{").unwrap();
         assert!(kept.images().is_empty());
+    }
+
+    #[test]
+    fn files_stay_as_images_do_and_an_old_record_has_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept.json");
+        let (bundle, image, file) = (Digest::of(b"one"), Digest::of(b"a"), Digest::of(b"f"));
+        let old = format!(r#"[{{"bundle":"{bundle}","images":["{image}"]}}]"#);
+        std::fs::write(&path, old).unwrap();
+        let kept = Kept::new(path);
+        assert_eq!((kept.images().len(), kept.files().len()), (1, 0));
+        let add = |taken: &mut Taken| {
+            taken.files.insert(file);
+        };
+        kept.change(bundle, add).unwrap();
+        assert_eq!(kept.files(), BTreeSet::from([file]));
+        for other in [b"two", b"six"] {
+            kept.change(Digest::of(other), |_| {}).unwrap();
+        }
+        assert!(kept.files().is_empty());
     }
 }

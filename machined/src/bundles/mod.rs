@@ -6,6 +6,7 @@
 
 mod approval;
 mod contents;
+mod file_use;
 mod kept;
 mod phase;
 mod question;
@@ -16,6 +17,7 @@ mod upload;
 
 pub use approval::{Approvals, NotApproved, Origin, all_approved, approve};
 pub use contents::{Approval, FoundImage, FoundList, Support, UseOfList};
+pub use file_use::{FileFacts, FoundFile, UseOfFile};
 pub use kept::{Kept, Taken};
 pub use phase::{Event, Phase, next};
 pub use question::{Answer, Question};
@@ -44,6 +46,8 @@ pub struct BundleFact {
     pub digest: Option<String>,
     /// Its images, once they are known.
     pub images: Vec<FoundImage>,
+    /// Its files of extensions, once they are known.
+    pub files: Vec<FoundFile>,
     /// The lists of channels in it, once it is known what is done with them.
     pub lists: Vec<FoundList>,
     /// How far it is.
@@ -80,6 +84,7 @@ impl BundleFact {
             place,
             digest: None,
             images: Vec::new(),
+            files: Vec::new(),
             lists: Vec::new(),
             phase,
             upgrade: None,

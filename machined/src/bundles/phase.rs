@@ -6,7 +6,7 @@
 //!  stick:  Searching ──► Verifying ── Good ──► Importing ── Imported ──► Taken
 //!            │ │  Found     │ │ Open       ▲       │ ▲ Next (image)        ▲ a stick may be pulled out
 //!            │ │            │ └──► Asking ─┘ Good  │ │ Unpacked (bytes)
-//!            │ │            │         │            └─┘
+//!            │ │            │         │            └─┘ File ──► Keeping ── Imported ──► Taken
 //!            │ └─ Failed ───┴─ Failed ┴─── Failed ─┴──────► Refused(reason)
 //!            └─ NoBundle ─────────────────────────────────► Empty
 //!
@@ -53,6 +53,17 @@ pub enum Phase {
         /// Bytes of the image.
         total: u64,
     },
+    /// Its files of extensions are copied.
+    Keeping {
+        /// Number of its images, which are in the store.
+        images: usize,
+        /// The file's name.
+        file: String,
+        /// Its number, from 1.
+        number: usize,
+        /// Number of files.
+        count: usize,
+    },
     /// Its images are in the store.
     Taken {
         /// Their references.
@@ -88,7 +99,9 @@ pub enum Event {
     Next(String),
     /// Bytes of the image that are unpacked, and those of the image.
     Unpacked(u64, u64),
-    /// All images are in the store.
+    /// All images are in the store; this file of an extension is the one of this number, of so many.
+    File(String, usize, usize),
+    /// All images are in the store, and all files.
     Imported(Vec<String>),
     /// It is refused, or something failed.
     Failed {
@@ -105,14 +118,20 @@ pub enum Event {
 
 /// The state after an event. `None`: the bundle is forgotten. An event that does not fit changes nothing.
 pub fn next(phase: Phase, event: Event) -> Option<Phase> {
-    use Phase::{Asking, Empty, Importing, Receiving, Refused, Searching, Taken, Verifying};
+    use Phase::{
+        Asking, Empty, Importing, Keeping, Receiving, Refused, Searching, Taken, Verifying,
+    };
     let imported = match &phase {
         Importing { number, .. } => number.saturating_sub(1),
+        Keeping { images, .. } => *images,
         _ => 0,
     };
     Some(match (phase, event) {
         (Searching | Taken { .. } | Refused { .. } | Empty, Event::PulledOut) => return None,
-        (Verifying { .. } | Asking { .. } | Importing { .. }, Event::PulledOut) => Refused {
+        (
+            Verifying { .. } | Asking { .. } | Importing { .. } | Keeping { .. },
+            Event::PulledOut,
+        ) => Refused {
             imported,
             reason: "the stick was pulled out too early".to_owned(),
             advice: "Plug it in again, and leave it in until it can be pulled out.".to_owned(),
@@ -141,9 +160,15 @@ pub fn next(phase: Phase, event: Event) -> Option<Phase> {
             bytes,
             total,
         },
-        (Importing { .. }, Event::Imported(images)) => Taken { images },
+        (before, Event::File(file, number, count)) => keeping(before, file, number, count),
+        (Importing { .. } | Keeping { .. }, Event::Imported(images)) => Taken { images },
         (
-            Searching | Receiving { .. } | Verifying { .. } | Asking { .. } | Importing { .. },
+            Searching
+            | Receiving { .. }
+            | Verifying { .. }
+            | Asking { .. }
+            | Importing { .. }
+            | Keeping { .. },
             Event::Failed { reason, advice },
         ) => Refused {
             imported,
@@ -152,6 +177,22 @@ pub fn next(phase: Phase, event: Event) -> Option<Phase> {
         },
         (unchanged, _) => unchanged,
     })
+}
+
+/// The state while a file is copied, which follows the images if the bundle has any.
+fn keeping(before: Phase, file: String, number: usize, count: usize) -> Phase {
+    let images = match &before {
+        Phase::Verifying { .. } | Phase::Asking { .. } => 0,
+        Phase::Importing { count, .. } => *count,
+        Phase::Keeping { images, .. } => *images,
+        _ => return before,
+    };
+    Phase::Keeping {
+        images,
+        file,
+        number,
+        count,
+    }
 }
 
 fn importing(image: String, number: usize, count: usize) -> Phase {
@@ -180,7 +221,7 @@ impl Phase {
             Phase::Receiving { .. } => "receiving",
             Phase::Verifying { .. } => "verifying",
             Phase::Asking { .. } => "asking",
-            Phase::Importing { .. } => "importing",
+            Phase::Importing { .. } | Phase::Keeping { .. } => "importing",
             Phase::Taken { .. } => "taken",
             Phase::Refused { .. } => "refused",
             Phase::Empty => "empty",
@@ -204,6 +245,12 @@ impl Phase {
                 count,
                 ..
             } => format!("{number} of {count}: {image}"),
+            Phase::Keeping {
+                file,
+                number,
+                count,
+                ..
+            } => format!("file {number} of {count}: {file}"),
             Phase::Taken { images } => images.join(", "),
             Phase::Refused { reason, .. } => reason.clone(),
         }
@@ -237,6 +284,15 @@ mod tests {
         }
     }
 
+    fn keeping(images: usize) -> Phase {
+        Phase::Keeping {
+            images,
+            file: "f.raw".to_owned(),
+            number: 1,
+            count: 3,
+        }
+    }
+
     fn taken() -> Phase {
         Phase::Taken {
             images: vec!["a".to_owned(), "b".to_owned()],
@@ -244,15 +300,20 @@ mod tests {
     }
 
     fn refused() -> Phase {
+        refused_after(0)
+    }
+
+    /// Refused when so many images were in the store.
+    fn refused_after(imported: usize) -> Phase {
         Phase::Refused {
-            imported: 0,
+            imported,
             reason: "no".to_owned(),
             advice: "Stop.".to_owned(),
         }
     }
 
     /// One event of each kind, by its name in the table.
-    fn events() -> [(&'static str, Event); 11] {
+    fn events() -> [(&'static str, Event); 12] {
         [
             ("received", Event::Received(3)),
             ("found", Event::Found(9)),
@@ -261,6 +322,7 @@ mod tests {
             ("good", Event::Good("a".to_owned(), 2)),
             ("next", Event::Next("b".to_owned())),
             ("unpacked", Event::Unpacked(5, 8)),
+            ("file", Event::File("f.raw".to_owned(), 1, 3)),
             (
                 "imported",
                 Event::Imported(vec!["a".to_owned(), "b".to_owned()]),
@@ -281,7 +343,7 @@ mod tests {
     #[test]
     fn every_event_in_every_state() {
         let failed = ("failed", refused());
-        let rows: [(Phase, Vec<(&str, Phase)>); 8] = [
+        let rows: [(Phase, Vec<(&str, Phase)>); 9] = [
             (
                 Phase::Searching,
                 vec![
@@ -304,21 +366,31 @@ mod tests {
                     ("read", verifying(4)),
                     ("open", asking()),
                     ("good", importing("a".to_owned(), 1, 2)),
+                    ("file", keeping(0)),
                     failed.clone(),
                 ],
             ),
             (
                 asking(),
-                vec![("good", importing("a".to_owned(), 1, 2)), failed.clone()],
+                vec![
+                    ("good", importing("a".to_owned(), 1, 2)),
+                    ("file", keeping(0)),
+                    failed.clone(),
+                ],
             ),
             (
                 unpacked(1),
                 vec![
                     ("next", importing("b".to_owned(), 2, 2)),
                     ("unpacked", unpacked(5)),
+                    ("file", keeping(2)),
                     ("imported", taken()),
                     failed,
                 ],
+            ),
+            (
+                keeping(2),
+                vec![("imported", taken()), ("failed", refused_after(2))],
             ),
             (taken(), vec![]),
             (refused(), vec![]),
@@ -345,7 +417,7 @@ mod tests {
         for before in [Phase::Searching, taken(), refused(), Phase::Empty] {
             assert_eq!(next(before.clone(), Event::PulledOut), None, "{before:?}");
         }
-        for before in [verifying(1), asking(), unpacked(1)] {
+        for before in [verifying(1), asking(), unpacked(1), keeping(2)] {
             let after = next(before, Event::PulledOut).unwrap();
             assert_eq!(after.detail(), "the stick was pulled out too early");
         }

@@ -4,6 +4,7 @@
 //! Console, events, `get bundles -o yaml` and the dashboard show the same sentences.
 
 use super::contents::{Approval, FoundImage, FoundList, Support, UseOfList};
+use super::file_use::{FoundFile, UseOfFile};
 use super::phase::Phase;
 use super::upgrade::Upgrade;
 use super::{BundleFact, Place};
@@ -60,6 +61,7 @@ pub fn sentences(bundle: &BundleFact) -> Vec<Sentence> {
     said.extend(holds(&bundle.images));
     said.extend(who_allows(bundle));
     said.extend(how_far(bundle));
+    said.extend(bundle.files.iter().map(file));
     said.extend(bundle.lists.iter().map(list));
     said.extend(upgrade(bundle));
     said.extend(bundle.support.as_ref().map(support));
@@ -117,8 +119,10 @@ fn who_allows(bundle: &BundleFact) -> Vec<Sentence> {
         }
         let same = bundle.images.iter();
         let same = same.filter(|it| it.approval == image.approval).count();
-        let who = if same == total {
+        let who = if same == total && bundle.files.is_empty() {
             "All of it is".to_owned()
+        } else if same == total {
+            "All of its images are".to_owned()
         } else {
             format!("{same} of {total} are")
         };
@@ -175,6 +179,17 @@ fn how_far(bundle: &BundleFact) -> Vec<Sentence> {
             "The bundle is good and allowed. Image {number} of {count} is being copied: {image}, {}.",
             of(*bytes, *total)
         ))],
+        Phase::Keeping {
+            file,
+            number,
+            count,
+            ..
+        } => vec![progress(format!(
+            "The bundle is good and allowed. File {number} of {count} is being copied: {file}."
+        ))],
+        Phase::Taken { images } if images.is_empty() => {
+            vec![fact("The bundle was taken.")]
+        }
         Phase::Taken { images } => {
             let count = counted(images.len(), "image");
             vec![fact(format!(
@@ -193,6 +208,16 @@ fn how_far(bundle: &BundleFact) -> Vec<Sentence> {
             };
             vec![problem(format!("{used}: {reason}.")), fact(advice.clone())]
         }
+    }
+}
+
+fn file(file: &FoundFile) -> Sentence {
+    match file.use_of_it {
+        UseOfFile::NoDisk => problem(file.to_string()),
+        UseOfFile::NotDecided
+        | UseOfFile::Kept
+        | UseOfFile::OtherArchitecture
+        | UseOfFile::NotNamed => fact(file.to_string()),
     }
 }
 

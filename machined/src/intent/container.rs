@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::next_config;
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{ContainerSpec, ResourceLimits, RunAs, Runtime, keepable};
 use crate::machine::{Configured, Machine};
@@ -13,7 +12,7 @@ use crate::services::{
     Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, output_name,
 };
 use crate::store::{ClockFact, NetworkFact};
-use crate::values::{ContainerName, MountSource, VolumeName};
+use crate::values::{MountSource, VolumeName};
 
 /// Interval between looks for a path that a container waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -38,7 +37,6 @@ pub fn service(
         image: container.image.clone(),
         puller: puller_in_force(machine),
         images: machine.images.clone(),
-        may_be_kept: may_be_kept(machine, &container.name),
         stop_timeout: stop_timeout_in_force(machine, container),
         in_force: machine.images_in_force.clone(),
         runtime: Runtime::default(),
@@ -134,21 +132,17 @@ fn keeps(container: &config::Container) -> bool {
     container.upgrade_strategy == config::UpgradeStrategy::Keep
 }
 
-/// Returns a function that asks the config for the next generation at the upgrade: it may change while the container runs.
-fn may_be_kept(
-    machine: &Arc<Machine>,
-    name: &ContainerName,
-) -> Box<dyn Fn() -> anyhow::Result<()> + Send + Sync> {
-    let (machine, name) = (machine.clone(), name.clone());
-    Box::new(move || match next_config::planned(&machine) {
-        Some(next) => is_to_be_kept(&next.config, &name),
+/// Returns a function that says whether this config, that of the next generation, lets a container live through an upgrade.
+pub fn kept_by(next: Option<&Configured>) -> impl Fn(&str) -> anyhow::Result<()> + Send + Sync {
+    move |name| match next {
+        Some(next) => is_to_be_kept(&next.config, name),
         None => Ok(()),
-    })
+    }
 }
 
-fn is_to_be_kept(next: &MachineConfig, name: &ContainerName) -> anyhow::Result<()> {
+fn is_to_be_kept(next: &MachineConfig, name: &str) -> anyhow::Result<()> {
     let mut containers = next.containers.iter();
-    match containers.find(|container| container.name == *name) {
+    match containers.find(|container| container.name.as_str() == name) {
         Some(container) if keeps(container) => Ok(()),
         Some(_) => anyhow::bail!("its ContainerUpgradeConfig says restart"),
         None => anyhow::bail!("the machine config of the next generation does not name it"),
@@ -345,15 +339,14 @@ strategy: restart
     #[test]
     fn the_next_config_says_who_lives_through() -> anyhow::Result<()> {
         let next = config::parse([MACHINE, CONTAINERS].concat().as_bytes())?.config;
-        let said = |name: &str| {
-            let name: ContainerName = name.parse()?;
-            anyhow::Ok(is_to_be_kept(&next, &name).err().map(|why| why.to_string()))
-        };
-        assert_eq!(said("stays")?, None);
+        let next = Configured::new(String::new(), next);
+        let kept = kept_by(Some(&next));
+        let said = |name: &str| kept(name).err().map(|why| why.to_string());
+        assert_eq!(said("stays"), None);
         let restart = "its ContainerUpgradeConfig says restart";
-        assert_eq!(said("again")?.as_deref(), Some(restart));
+        assert_eq!(said("again").as_deref(), Some(restart));
         let gone = "the machine config of the next generation does not name it";
-        assert_eq!(said("gone")?.as_deref(), Some(gone));
-        Ok(())
+        assert_eq!(said("gone").as_deref(), Some(gone));
+        kept_by(None)("any")
     }
 }

@@ -20,7 +20,9 @@ mod trust;
 
 pub use check::check;
 pub use client_configuration::{ClientFiles, NewClient, NewClientError, client_configuration};
-pub use container::{end_living_containers, end_unnamed_containers, living_service, service};
+pub use container::{
+    end_living_containers, end_unnamed_containers, kept_by, living_service, service,
+};
 pub use disk::disk;
 pub use gate::gate_probes;
 pub use kernel::kernel;

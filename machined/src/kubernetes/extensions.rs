@@ -4,41 +4,9 @@ use std::path::Path;
 
 use instar_extension::{Architecture, Extension, Host};
 use instar_kubernetes_plan::PlannedExtension;
-use serde::Serialize;
 
 use crate::config::Kubernetes;
 use crate::oci::VerifiedImage;
-use crate::store::Resource;
-
-/// An extension, as `get extensions` shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ExtensionFact {
-    /// Its image.
-    pub image: String,
-    /// The digest of the image, once it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-    /// How far it is.
-    pub state: ExtensionState,
-}
-
-/// How far an extension is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ExtensionState {
-    /// Its image is not here yet: `get pins` says how far it is.
-    Fetching,
-    /// It cannot be used.
-    Refused(String),
-    /// Its services are in the plan.
-    Planned,
-}
-
-impl Resource for ExtensionFact {
-    const NAMESPACE: &'static str = "runtime";
-    const TYPE: &'static str = "Extensions.instar.dev";
-}
 
 /// Checks an extension, as kubernetes-init will check it, and says where the container sees it.
 ///

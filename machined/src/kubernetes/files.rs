@@ -101,7 +101,7 @@ pub fn files(
     ];
     let mut of_kubelet = vec![
         believed,
-        ("KUBELET_EXTRA_ARGS", options),
+        (kubelet::OPTIONS, options),
         ("CONFIGURATION", digest(&read)),
     ];
     of_kubelet.extend(past_the_proxy(machine.environment, cluster));

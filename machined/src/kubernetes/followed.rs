@@ -7,6 +7,7 @@
 //!
 //! - The first file is in force at once, and so is the newest of another pattern: the owner has asked for it.
 //! - Never an older one: a publisher that takes a file back takes none from a machine.
+//! - A list that came in a bundle may be older than the one that was read last. It adds a newer file, and withdraws none.
 //! - A file whose name stays and whose content changes is not taken: a new build needs a new version.
 //!
 //! Whether the file in force is a good one is found out by a trial, as for any extension ([`super::trial`]).
@@ -77,6 +78,21 @@ impl Followed {
         }
     }
 
+    /// Returns the newest file of a list whose age nobody knows, if it is newer than all that is known.
+    pub fn if_newer(
+        before: Option<&Followed>,
+        pattern: &Pattern,
+        offer: Option<Offer>,
+    ) -> Option<Offer> {
+        let before = before.filter(|before| before.pattern == pattern.to_string());
+        let version = |offer: &Offer| pattern.version_of(&offer.file, Architecture::OWN);
+        let known = before
+            .into_iter()
+            .flat_map(|it| [Some(&it.in_force), it.next.as_ref()]);
+        let newest = known.flatten().filter_map(version).max();
+        offer.filter(|offer| version(offer) > newest)
+    }
+
     /// Puts the next one in force; returns it.
     pub fn switch(&mut self) -> Option<&Offer> {
         self.in_force = self.next.take()?;
@@ -142,6 +158,27 @@ mod tests {
         assert_eq!(withdrawn.next, None);
         // A list that cannot be read says nothing.
         assert_eq!(Followed::after(waiting.clone(), &pattern(), None), waiting);
+    }
+
+    #[test]
+    fn a_list_of_unknown_age_only_adds() {
+        let waiting = Followed::after(Some(following("3")), &pattern(), Some(offer("5")));
+        let newer = |before: Option<&Followed>, version| {
+            Followed::if_newer(before, &pattern(), Some(offer(version)))
+        };
+        for old in ["2", "3", "4", "5"] {
+            assert_eq!(newer(waiting.as_ref(), old), None, "{old}");
+        }
+        assert_eq!(newer(waiting.as_ref(), "6"), Some(offer("6")));
+        assert_eq!(newer(None, "1"), Some(offer("1")));
+        assert_eq!(Followed::if_newer(None, &pattern(), None), None);
+        let other: Pattern = "k-v1.35.@v-%a.raw".parse().unwrap();
+        let older = Offer {
+            file: format!("k-v1.35.9-{}.raw", Architecture::OWN),
+            digest: Digest::of(b"older"),
+        };
+        let wished = Followed::if_newer(waiting.as_ref(), &other, Some(older.clone()));
+        assert_eq!(wished, Some(older));
     }
 
     #[test]

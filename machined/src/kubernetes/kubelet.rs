@@ -25,8 +25,16 @@ const OWN_LABELS: [&str; 10] = [
 /// Prefixes of labels that a node may give itself as well.
 const OWN_PREFIXES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 
-/// Returns kubelet's configuration, as JSON, which is YAML as well. The config's own fields take precedence.
+/// The variable of kubelet's unit that has its options.
+pub(super) const OPTIONS: &str = "KUBELET_EXTRA_ARGS";
+
+/// Returns kubelet's configuration, as JSON, which is YAML as well.
 pub(super) fn configuration(kubernetes: &Kubernetes) -> String {
+    fields(kubernetes).to_string()
+}
+
+/// Returns the fields of kubelet's configuration. The config's own ones take precedence.
+pub(super) fn fields(kubernetes: &Kubernetes) -> Value {
     let node = &kubernetes.node;
     let mut configuration = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -58,7 +66,7 @@ pub(super) fn configuration(kubernetes: &Kubernetes) -> String {
         fields.extend(usual.map(|(field, time)| (field.to_owned(), time.into())));
         merge(fields, &node.kubelet_config);
     }
-    configuration.to_string()
+    configuration
 }
 
 /// Puts fields over others; maps are merged.

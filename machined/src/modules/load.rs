@@ -50,6 +50,11 @@ pub(super) fn loaded_modules(sysfs: &Path) -> HashSet<ModuleName> {
         .collect()
 }
 
+/// Whether a module is in the kernel, by one of its spellings.
+pub fn is_loaded(sysfs: &Path, name: &str) -> bool {
+    loaded_modules(sysfs).contains(&ModuleName::new(name))
+}
+
 /// Loads the modules of the plan. A refused module does not stop the following ones, which may not need it. `parameters` go to
 /// the last module, for which the others are loaded.
 pub(super) fn apply(plan: &LoadPlan, directory: &Path, parameters: &CStr) -> Loaded {
@@ -98,6 +103,17 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::modules::Step;
+
+    #[test]
+    fn a_loaded_module_is_known_by_both_spellings() {
+        let sysfs = tempfile::tempdir().unwrap();
+        assert!(!is_loaded(sysfs.path(), "br_netfilter"));
+        fs::create_dir_all(sysfs.path().join("module/br_netfilter")).unwrap();
+        for name in ["br_netfilter", "br-netfilter"] {
+            assert!(is_loaded(sysfs.path(), name), "{name}");
+        }
+        assert!(!is_loaded(sysfs.path(), "bridge"));
+    }
 
     #[test]
     fn a_refused_module_is_reported_with_its_file() {

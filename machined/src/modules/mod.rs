@@ -37,7 +37,7 @@ use std::{
 pub use alias::{AliasTable, glob};
 pub use coldplug::modaliases;
 pub use dep::{Class, DependencyTable, ModuleName};
-pub use load::Loaded;
+pub use load::{Loaded, is_loaded};
 pub use plan::{LoadPlan, Step, plan_devices, plan_named};
 pub use unload::Unloaded;
 

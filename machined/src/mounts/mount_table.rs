@@ -7,9 +7,15 @@ use std::{
 
 /// A line of a mountinfo file.
 pub(crate) struct MountPoint {
+    /// Its number.
+    pub(crate) id: u32,
+    /// The number of the mount that it lies on.
+    pub(crate) parent: u32,
     /// The device number, for example `8:1`.
     pub(crate) device: String,
     pub(crate) at: PathBuf,
+    /// The filesystem's type, for example `ext4`.
+    pub(crate) kind: String,
     /// The device's path, or the filesystem's own name for its source.
     pub(crate) source: String,
 }
@@ -35,13 +41,38 @@ pub(crate) fn is_mounted(target: &Path) -> bool {
 /// Parses the lines of a mountinfo: `36 35 98:0 /root /mount/point options … - ext4 /dev/vda1 options`.
 pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
     table.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(2);
+        let mut fields = line.split(' ');
+        let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let device = fields.next()?.to_owned();
         let at = unescape(fields.nth(1)?).into();
         let mut filesystem = fields.skip_while(|field| *field != "-").skip(1);
-        let source = unescape(filesystem.nth(1)?);
-        Some(MountPoint { device, at, source })
+        let (kind, source) = (filesystem.next()?.to_owned(), unescape(filesystem.next()?));
+        Some(MountPoint {
+            id,
+            parent,
+            device,
+            at,
+            kind,
+            source,
+        })
     })
+}
+
+/// Returns the mounts of a mountinfo at `target`, the topmost first. The table's own order is that in which they were made: one that was put
+/// beneath another comes after it.
+pub(crate) fn stacked_at(table: &str, target: &Path) -> Vec<MountPoint> {
+    let mut left: Vec<MountPoint> = mounts(table).filter(|it| it.at == target).collect();
+    let mut stack = Vec::new();
+    let lies_on =
+        |upper: &MountPoint, lower: &MountPoint| upper.id != lower.id && upper.parent == lower.id;
+    let topmost = |left: &[MountPoint]| {
+        left.iter()
+            .position(|lower| !left.iter().any(|upper| lies_on(upper, lower)))
+    };
+    while let Some(at) = topmost(&left) {
+        stack.push(left.remove(at));
+    }
+    stack
 }
 
 /// A filesystem that is mounted.
@@ -104,6 +135,25 @@ mod tests {
         assert_eq!(mounts[0].target, "/var/a b\\040");
         assert!(!mounts[0].read_only);
         assert!(mounts[1].read_only && mounts[1].filesystem == "squashfs");
+    }
+
+    #[test]
+    fn a_stack_is_ordered_by_what_lies_on_what() {
+        let table = "\
+            22 1 0:20 / / rw - squashfs /dev/loop0 ro\n\
+            40 50 0:40 / /usr ro,nosuid - overlay extensions-1 ro\n\
+            45 22 0:41 / /usr/share rw - tmpfs tmpfs rw\n\
+            50 22 0:42 / /usr ro,nosuid - overlay extensions-2 ro\n";
+        let stack = stacked_at(table, Path::new("/usr"));
+        let stack: Vec<_> = stack.iter().map(|it| (&*it.kind, &*it.source)).collect();
+        let expected = [("overlay", "extensions-1"), ("overlay", "extensions-2")];
+        assert_eq!(stack, expected);
+        assert!(stacked_at(table, Path::new("/var")).is_empty());
+        // The first mount of all lies on itself.
+        assert_eq!(
+            stacked_at("1 1 0:2 / / rw - rootfs rootfs rw\n", Path::new("/")).len(),
+            1
+        );
     }
 
     #[test]

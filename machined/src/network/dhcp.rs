@@ -18,6 +18,9 @@
 //! and **keep the address meanwhile**, until the lease expires or there is another one. A server that still knows us
 //! offers the same address again, and then no connection notices.
 //!
+//! Before it discovers, mozim waits up to 200 ms, at random, so that machines that start together do not ask together (RFC 2131, section 4.4.1). No
+//! setting shortens that: a machine has its address 100 ms later on average.
+//!
 //! Renewing asks the server by unicast, over a socket that only receives packets to our address. Some servers acknowledge
 //! by broadcast all the same, against RFC 2131, section 4.1 (QEMU's user network does). So rebinding, which receives
 //! broadcasts too, follows within seconds instead of at the server's T2, also while a lease is confirmed.

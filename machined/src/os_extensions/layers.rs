@@ -1,53 +1,73 @@
 //! The extensions over the machine's own /usr.
 //!
-//! The machine's own /usr stays visible at a path in memory: the bottom of each overlay, and what extensions are compared with. It is also
-//! how a machined that starts again in the same generation sees that /usr is covered. An overlay holds the file system of /var, so that it
-//! has to go before /var is unmounted: [`close`](Layers::close), which refuses others until [`open`](Layers::open).
+//! ```text
+//!   put ──► record with the new overlay ──► new overlay, beneath the old one ──► the old one goes
+//!                                      ▲                                    ▲
+//!                    ended here: the old ones are in force       ended here: the old ones are,
+//!                                                                and the next look takes them away
+//! ```
+//!
+//! The machine's own /usr stays visible at a path in memory: the bottom of each overlay, and what extensions are compared with. What lies
+//! over /usr is asked of the kernel, by the name of the overlay, and the record (`laid.rs`) says which trees that name stands for: so a
+//! machined that starts again in the same generation lays nothing again. An overlay holds the file system of /var, so that it has to go
+//! before /var is unmounted: [`close`](Layers::close), which refuses others until [`open`](Layers::open).
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::{fs, io};
 
 use anyhow::{Context as _, ensure};
-use rustix::mount::MountAttrFlags;
 
+use super::laid::{Laid, Tree};
+use super::over_usr::{Mounts, OverUsr};
 use crate::base::lock::Lock as _;
-use crate::mounts::filesystem;
-use crate::sys::overlay;
+use crate::mounts::mount_table::is_mounted;
 use crate::values::Digest;
 
-const USR: &str = "/usr";
-/// Where the machine's own /usr stays visible.
-const OWN: &str = "/run/os-extensions/usr";
+/// The record in its directory.
+const RECORD: &str = "laid.json";
+/// The machine's own /usr in the same directory.
+const OWN: &str = "usr";
 
 /// What lies over /usr; clones share it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Layers {
+    usr: PathBuf,
+    home: PathBuf,
+    over_usr: Arc<dyn OverUsr>,
     state: Arc<Mutex<State>>,
-}
-
-/// The files of an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tree {
-    /// The image.
-    pub image: Digest,
-    /// Its root.
-    pub path: PathBuf,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Whether the disk that the trees are on is there.
     is_open: bool,
-    /// The trees in force; `None` until this machined has laid some.
-    trees: Option<Vec<Tree>>,
-    /// The images of all trees that this machined has laid: containers may still have an overlay of before, with their files.
-    laid: BTreeSet<Digest>,
+    /// The trees in force; `None` while only the kernel knows, at a start and after a failure.
+    in_force: Option<Vec<Tree>>,
+    laid: Laid,
 }
 
 impl Layers {
+    /// Returns the layers over a directory; `home` is one in memory that ends with the generation.
+    pub fn at(usr: PathBuf, home: PathBuf) -> Self {
+        let mounts = Mounts::new(usr.clone(), home.join(OWN));
+        Layers {
+            usr,
+            home,
+            over_usr: Arc::new(mounts),
+            state: Arc::default(),
+        }
+    }
+
+    /// Takes over what an earlier machined of this generation has laid. Nothing changes by it.
+    ///
+    /// # Errors
+    /// The record cannot be read: what is over /usr is laid again.
+    pub fn adopt(&self) -> anyhow::Result<()> {
+        self.state.locked().laid = Laid::read(&self.home.join(RECORD))?;
+        Ok(())
+    }
+
     /// Lets trees be laid: their disk is there.
     pub fn open(&self) {
         self.state.locked().is_open = true;
@@ -60,8 +80,7 @@ impl Layers {
     pub fn close(&self) -> anyhow::Result<()> {
         let mut state = self.state.locked();
         state.is_open = false;
-        state.trees = None;
-        lay(&[])
+        self.change(&mut state, &[])
     }
 
     /// Lays the `usr` of these trees over the machine's own, the last one highest, in place of those that are there. Blocks.
@@ -74,90 +93,106 @@ impl Layers {
             state.is_open || trees.is_empty(),
             "the disk of the extensions is not mounted"
         );
-        if state.trees.as_deref() == Some(trees) {
-            return Ok(());
-        }
-        // Before: an overlay may be there although what follows fails.
-        state.laid.extend(trees.iter().map(|tree| tree.image));
-        lay(trees).context("cannot lay the extensions over /usr")?;
-        state.trees = Some(trees.to_vec());
-        Ok(())
+        let put = self.change(&mut state, trees);
+        put.context("cannot lay the extensions over /usr")
+    }
+
+    /// Returns the trees in force; `None` if nobody knows what an overlay is made of. Blocks.
+    ///
+    /// # Errors
+    /// The kernel does not say what is there.
+    pub fn in_force(&self) -> anyhow::Result<Option<Vec<Tree>>> {
+        let mut state = self.state.locked();
+        self.find(&mut state)?;
+        Ok(state.in_force.clone())
     }
 
     /// Returns the images that must not be removed in this generation: a container keeps the overlay that it has mounted, and nobody sees
     /// from outside that it does.
     pub fn laid(&self) -> BTreeSet<Digest> {
-        self.state.locked().laid.clone()
+        self.state.locked().laid.images.clone()
     }
 
     /// Returns the path of the machine's own /usr, without extensions.
-    pub fn own_usr(&self) -> &'static Path {
+    pub fn own_usr(&self) -> PathBuf {
         let _state = self.state.locked();
-        match is_mounted(Path::new(OWN)) {
-            true => Path::new(OWN),
-            false => Path::new(USR),
+        let own = self.home.join(OWN);
+        match is_mounted(&own) {
+            true => own,
+            false => self.usr.clone(),
+        }
+    }
+
+    /// Finds out what is in force. A change that was cut off ends here: the new overlay is beneath the old one, whole.
+    fn find(&self, state: &mut State) -> anyhow::Result<()> {
+        if state.in_force.is_some() {
+            return Ok(());
+        }
+        let mut names = self.over_usr.names()?;
+        while names.len() > 1 {
+            self.over_usr.take_topmost()?;
+            names.remove(0);
+        }
+        state.in_force = match names.pop() {
+            Some(name) => state.laid.trees(&name).cloned(),
+            None => Some(Vec::new()),
+        };
+        Ok(())
+    }
+
+    fn change(&self, state: &mut State, trees: &[Tree]) -> anyhow::Result<()> {
+        self.find(state)?;
+        if state.in_force.as_deref() == Some(trees) {
+            return Ok(());
+        }
+        // Until it has succeeded, the kernel alone knows.
+        state.in_force = None;
+        let name = match trees {
+            [] => None,
+            trees => Some(self.add(state, trees)?),
+        };
+        let kept = usize::from(name.is_some());
+        let there = self.over_usr.names()?.len();
+        for _ in kept..there {
+            self.over_usr.take_topmost()?;
+        }
+        state.in_force = Some(trees.to_vec());
+        state.laid.keep_only(name.as_deref());
+        // A record with too many overlays says nothing wrong.
+        if let Err(error) = self.write(&state.laid) {
+            tracing::warn!("extensions: the record of overlays keeps one that is gone: {error:#}");
+        }
+        Ok(())
+    }
+
+    /// Adds an overlay, beneath the one that is there; returns its name. It is in the record before it can be there.
+    fn add(&self, state: &mut State, trees: &[Tree]) -> anyhow::Result<String> {
+        let (laid, name) = state.laid.with(trees, &self.over_usr.names()?);
+        self.write(&laid)?;
+        state.laid = laid;
+        let directories = trees.iter().rev().map(|tree| usr_of(&tree.path));
+        self.over_usr.add(&name, &directories.collect::<Vec<_>>())?;
+        Ok(name)
+    }
+
+    fn write(&self, laid: &Laid) -> anyhow::Result<()> {
+        // A machine without extensions has no record.
+        match *laid == Laid::default() {
+            true => Ok(()),
+            false => laid.write(&self.home.join(RECORD)),
         }
     }
 }
 
-fn lay(trees: &[Tree]) -> anyhow::Result<()> {
-    let (usr, own) = (Path::new(USR), Path::new(OWN));
-    let is_covered = is_mounted(own) && !is_same(usr, own);
-    if trees.is_empty() {
-        return overlay::exchange(usr, None, is_covered);
+impl Default for Layers {
+    fn default() -> Self {
+        Self::at("/usr".into(), "/run/os-extensions".into())
     }
-    if !is_mounted(own) {
-        keep_visible(usr, own).with_context(|| format!("show the machine's own /usr at {OWN}"))?;
-    }
-    let mut layers = Vec::new();
-    for tree in trees.iter().rev() {
-        let tree = tree.path.join("usr");
-        let layer = overlay::layer(&tree);
-        layers.push(layer.with_context(|| format!("open {}", tree.display()))?);
-    }
-    layers.push(overlay::layer(own).with_context(|| format!("open {OWN}"))?);
-    // A file of an extension gives nobody another user's rights.
-    let overlay = overlay::make(&layers, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
-    overlay::exchange(usr, Some(&overlay), is_covered)
 }
 
-fn keep_visible(usr: &Path, own: &Path) -> io::Result<()> {
-    fs::create_dir_all(own)?;
-    filesystem::bind(usr, own)?;
-    // Otherwise the overlay at /usr would appear here as well.
-    filesystem::make_private(own)
-}
-
-fn is_mounted(path: &Path) -> bool {
-    let device = |path: &Path| fs::metadata(path).map(|it| it.dev()).ok();
-    let above = path.parent().and_then(device);
-    device(path).is_some_and(|device| Some(device) != above)
-}
-
-fn is_same(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino()));
-    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+fn usr_of(tree: &Path) -> PathBuf {
+    tree.join("usr")
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn nothing_is_laid_while_the_disk_is_away() {
-        let layers = Layers::default();
-        let tree = [Tree {
-            image: Digest::of(b"tree"),
-            path: PathBuf::from("/var/tree"),
-        }];
-        let refused = layers.put(&tree).unwrap_err().to_string();
-        assert!(refused.contains("is not mounted"), "{refused}");
-        assert!(layers.laid().is_empty());
-        // No trees need no disk, and a machine without extensions mounts nothing.
-        layers.put(&[]).unwrap();
-        layers.close().unwrap();
-        assert_eq!(layers.own_usr(), Path::new(USR));
-        assert!(!Path::new(OWN).exists());
-    }
-}
+mod tests;

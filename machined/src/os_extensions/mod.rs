@@ -9,29 +9,25 @@
 //! that whatever of the system runs reads the same as before, and only containers that mount the new files notice. To have each change wait
 //! for a soft upgrade of the same version was the other choice: it would stop containers for a file that they do not use.
 //!
-//! The mounts are of the generation: its end takes them, and the next one lays the same images over its own /usr.
+//! The mounts are of the generation: its end takes them, and the next one lays the same images over its own /usr. A machined that starts
+//! again in the same generation takes them over as they are ([`adopt`](OsExtensions::adopt)).
 
 mod check;
-mod fact;
+mod checked_trees;
+mod laid;
 mod layers;
+mod over_usr;
 mod record;
 
 pub use check::checked;
-pub use fact::{OsExtensionFact, OsExtensionState};
-pub use layers::{Layers, Tree};
+pub use checked_trees::{CheckedTree, CheckedTrees};
+pub use laid::Tree;
+pub use layers::Layers;
 pub use record::{HOME, OsRecord};
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use instar_extension::OsExtension;
 use tokio::sync::watch;
-
-use crate::values::Digest;
-
-/// The trees that were checked in this generation and may be used, by the names of extensions and the digests of images.
-pub type CheckedTrees = BTreeMap<(String, Digest), (PathBuf, OsExtension)>;
 
 /// The extensions of the machine: what lies over /usr, and the record of the images in force.
 #[derive(Debug, Clone, Default)]
@@ -40,12 +36,22 @@ pub struct OsExtensions {
     pub layers: Layers,
     /// The images in force.
     pub record: OsRecord,
-    /// What was checked: an image is not walked through again at each look.
-    pub checked: Arc<Mutex<CheckedTrees>>,
+    /// What was checked.
+    pub checked: CheckedTrees,
     begins: Arc<watch::Sender<bool>>,
 }
 
 impl OsExtensions {
+    /// Takes over what an earlier machined of this generation has laid and checked. Nothing changes by it.
+    pub fn adopt(&self) {
+        if let Err(error) = self.layers.adopt() {
+            tracing::warn!("extensions over /usr are laid again: {error:#}");
+        }
+        if let Err(error) = self.checked.adopt() {
+            tracing::warn!("extensions of the machine are checked again: {error:#}");
+        }
+    }
+
     /// Has extensions be fetched from now on, also before the boot's end: containers that its verdict waits for may mount their files.
     pub fn begin(&self) {
         self.begins.send_replace(true);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use similar::TextDiff;
 
+use super::pods_effect::why_pods_leave;
 use super::steps::disk;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
@@ -51,6 +52,8 @@ pub struct Applied {
     pub mode: ApplyMode,
     /// One line for people.
     pub details: String,
+    /// Why the pods of this node should have left before; none if they live through it.
+    pub pods_leave: Option<String>,
 }
 
 /// Why a request was refused or failed.
@@ -169,6 +172,7 @@ async fn begin(
         warnings,
         mode: ApplyMode::NoReboot,
         details,
+        pods_leave: None,
     })
 }
 
@@ -190,6 +194,7 @@ struct Change {
     /// The directory to keep it in, if it is kept.
     keep: Option<PathBuf>,
     warnings: Vec<String>,
+    pods_leave: Option<String>,
 }
 
 impl Change {
@@ -226,12 +231,19 @@ impl Change {
             ApplyMode::Try(_) => None,
             _ => state,
         };
+        let (old, new) = (&current.config, &configured.config);
+        let pods_leave = match mode {
+            // Not before the next boot, whatever that is for.
+            ApplyMode::Staged => None,
+            _ => why_pods_leave(old, new, &change, mode == ApplyMode::Reboot),
+        };
         Ok(Self {
             change,
             configured,
             mode,
             keep,
             warnings,
+            pods_leave,
         })
     }
 
@@ -258,6 +270,7 @@ impl Change {
             warnings: self.warnings,
             mode: self.mode,
             details,
+            pods_leave: self.pods_leave,
         }
     }
 

@@ -87,6 +87,10 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
     crate::base::task::spawn(network::follow(machine.clone()));
     if start == StartReason::Restart {
         machine.disk.adopt();
+        machine.os_extensions.adopt();
+        if let Err(error) = machine.etc_files.adopt() {
+            tracing::warn!("files of extensions leave /etc for a moment: {error:#}");
+        }
     }
 
     let of_system = system_services::take(&mut system_services, Moment::WithNetwork);

@@ -1,9 +1,11 @@
 //! Takes a bundle: verifies every byte of it, judges its images, unpacks them into the store.
 //!
 //! All or nothing is allowed: one image that is refused refuses the bundle, before anything of it is unpacked. Images for other
-//! architectures than this machine's are left out; if there is no other, the bundle is refused.
+//! architectures than this machine's are left out; if there is no other, the bundle is refused. Files of extensions that the machine has no
+//! use for are left out as well.
 
 mod ask;
+mod files;
 mod judge;
 mod lists;
 mod medium;
@@ -27,7 +29,9 @@ use self::lists::take_lists;
 use crate::base::blocking_io::{self, NoAnswer};
 use crate::base::error_chain::chain;
 use crate::bundles::upgrade::Installer;
-use crate::bundles::{Approval, Event, FoundImage, FoundList, NotApproved, Origin, all_approved};
+use crate::bundles::{
+    Approval, Event, FoundFile, FoundImage, FoundList, NotApproved, Origin, UseOfFile, all_approved,
+};
 use crate::config::BundleRules;
 use crate::machine::Machine;
 use crate::oci::bundled::{BundledImageError, import};
@@ -77,6 +81,25 @@ pub enum BundleError {
         /// The cause.
         source: Box<PullError>,
     },
+    /// There are only files of extensions, and the machine keeps none.
+    #[error(
+        "the bundle brings only files of extensions, and this machine keeps none of them: {}",
+        files.join(", ")
+    )]
+    NoFile {
+        /// Their names.
+        files: Vec<String>,
+    },
+    /// A file of an extension was not kept.
+    #[error(
+        "the file {name} was not kept; the bundle's images, and the files before it, are in the store"
+    )]
+    File {
+        /// Its name.
+        name: String,
+        /// The cause.
+        source: anyhow::Error,
+    },
     /// Another bundle is being taken.
     #[error("another bundle is being imported; try again when it is done")]
     Busy,
@@ -111,7 +134,10 @@ impl BundleError {
             | BundleError::Interrupted(_)
             | BundleError::NoPlace
             | BundleError::Busy => "Try again: plug the stick in once more, or upload it again.",
-            BundleError::Import { .. } => {
+            BundleError::NoFile { .. } => {
+                "Name the files by their digests in this machine's config, in ExtensionConfig, or add the bundle's digest to BundleConfig."
+            }
+            BundleError::Import { .. } | BundleError::File { .. } => {
                 "If there is no room, remove images or files; else plug the stick in once more, or upload it again."
             }
             BundleError::NoAnswer(_) | BundleError::Machine(_) => {
@@ -129,6 +155,8 @@ pub struct Taken {
     pub bundle: Digest,
     /// The references that are in the store now.
     pub images: Vec<String>,
+    /// What is done with files of extensions.
+    pub files: Vec<FoundFile>,
     /// What is done with the lists of channels.
     pub lists: Vec<FoundList>,
     /// The installer that the machine is to be upgraded with.
@@ -186,13 +214,22 @@ async fn take(
         Origin::Stick => upgrade::plan(machine, bundle.digest(), &judged.allowed, report),
     };
     let judged = approved(machine, &bundle, origin, judged, report).await?;
+    let files = files::decide(machine, &bundle, judged.is_approved);
+    if judged.allowed.is_empty() && !files.iter().any(|it| it.use_of_it == UseOfFile::Kept) {
+        report.files(files.clone());
+        let files = files.into_iter().map(|file| file.name).collect();
+        return Err(BundleError::NoFile { files });
+    }
     let images = import_all(machine, &bundle, &judged, report).await?;
+    files::keep_files(machine, &bundle, &files, report).await?;
+    report.files(files.clone());
     // After the images: a release that a list names is here when the machine looks for it.
     let lists = take_lists(machine, &bundle).await;
     report.lists(lists.clone());
     Ok(Taken {
         bundle: bundle.digest(),
         images,
+        files,
         lists,
         installer,
     })
@@ -227,8 +264,9 @@ async fn import_all(
     report: &Arc<Report>,
 ) -> Result<Vec<String>, BundleError> {
     let name = |image: &judge::Allowed| image.reference.to_string();
-    let first = judged.allowed.first().map(name).unwrap_or_default();
-    report.tell(Event::Good(first, judged.allowed.len()));
+    if let Some(first) = judged.allowed.first() {
+        report.tell(Event::Good(name(first), judged.allowed.len()));
+    }
     let by_person = judged.is_by_person();
     let mut digests = BTreeSet::new();
     for (number, image) in judged.allowed.iter().enumerate() {
@@ -267,7 +305,11 @@ async fn verified(files: Files, report: &Arc<Report>) -> Result<VerifiedBundle, 
     let report = report.clone();
     let verifying = blocking_io::to_its_end(move || {
         let (index, summary) = files.metadata()?;
-        report.name(summary.digest, not_judged(&index));
+        report.name(
+            summary.digest,
+            not_judged(&index),
+            files::not_decided(&index),
+        );
         check_architecture(&index)?;
         report.tell(Event::Found(summary.bytes));
         let verified = verify(files, &mut |bytes| report.read(bytes));
@@ -276,9 +318,9 @@ async fn verified(files: Files, report: &Arc<Report>) -> Result<VerifiedBundle, 
     verifying.await?
 }
 
-/// Checks that the bundle has an image for this machine, before gigabytes are compared.
+/// Checks that the bundle has an image for this machine if it has any, before gigabytes are compared.
 fn check_architecture(index: &Index) -> Result<(), BundleError> {
-    if index.images().iter().any(is_for_this_machine) {
+    if index.images().is_empty() || index.images().iter().any(is_for_this_machine) {
         return Ok(());
     }
     let platforms = index

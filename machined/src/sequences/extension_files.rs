@@ -1,4 +1,5 @@
-//! Fetches the files of extensions, as publishers of sysexts offer them, and makes images of them in the store.
+//! Fetches the files of extensions, as publishers of sysexts offer them, and makes images of them in the store. A file that a bundle has
+//! brought comes from the store: no server is asked for it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use instar_bundle::BundledFile;
 use instar_http_client::Client;
 use loopdev::LoopControl;
 use tokio::task::JoinHandle;
@@ -19,6 +21,7 @@ use crate::config::{ExtensionFile, MachineConfig};
 
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
+use crate::oci::bundled::{copy_file, kept_size};
 use crate::oci::{ImageStore, take_file};
 use crate::os_extensions::HOME;
 use crate::sequences::owners_servers::{client, get};
@@ -44,7 +47,22 @@ const GROWTH: u64 = 4;
 #[derive(Default)]
 pub(super) struct Fetches {
     running: BTreeMap<Digest, JoinHandle<anyhow::Result<()>>>,
-    failed: BTreeMap<Digest, (String, Instant)>,
+    failed: BTreeMap<Digest, Failure>,
+}
+
+/// The failure of a fetch.
+struct Failure {
+    why: String,
+    at: Instant,
+    /// Whether a bundle had brought the file by then.
+    was_brought: bool,
+}
+
+impl Failure {
+    /// Whether the next try has to wait. Not for a file that a bundle has brought since.
+    fn holds(&self, is_brought: bool) -> bool {
+        self.at.elapsed() < PAUSE && (self.was_brought || !is_brought)
+    }
 }
 
 impl Fetches {
@@ -60,6 +78,7 @@ impl Fetches {
         file: &ExtensionFile,
     ) -> anyhow::Result<()> {
         let digest = file.sha256;
+        let is_brought = kept_size(store, digest).is_some();
         if let Some(running) = self.running.get_mut(&digest) {
             if !running.is_finished() {
                 return Ok(());
@@ -67,17 +86,24 @@ impl Fetches {
             let ended = running.await.map_err(anyhow::Error::from).flatten();
             self.running.remove(&digest);
             if let Err(error) = ended {
-                let failed = (format!("{error:#}"), Instant::now());
-                self.failed.insert(digest, failed);
+                let failure = Failure {
+                    why: format!("{error:#}"),
+                    at: Instant::now(),
+                    was_brought: is_brought,
+                };
+                self.failed.insert(digest, failure);
             }
         }
-        if let Some((why, at)) = self.failed.get(&digest)
-            && at.elapsed() < PAUSE
+        if let Some(failure) = self.failed.get(&digest)
+            && failure.holds(is_brought)
         {
-            anyhow::bail!("{why}");
+            anyhow::bail!("{}", failure.why);
         }
         self.failed.remove(&digest);
-        tracing::info!("the extension {} is fetched", file.url);
+        match is_brought {
+            true => tracing::info!("the extension {} comes from a bundle", file.url),
+            false => tracing::info!("the extension {} is fetched", file.url),
+        }
         let fetch = fetch(client(config), store.clone(), name.clone(), file.clone());
         self.running.insert(digest, crate::base::task::spawn(fetch));
         Ok(())
@@ -103,7 +129,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Fetches a file, compares it with its digest, and makes an image of it.
+/// Gets a file from the store or else from its server, compares it with its digest, and makes an image of it.
 async fn fetch(
     client: Client,
     store: ImageStore,
@@ -112,26 +138,71 @@ async fn fetch(
 ) -> anyhow::Result<()> {
     let path = Path::new(HOME).join(format!("{}.raw", file.sha256.hex()));
     let temporary = Temporary(path.clone());
-    let download = download(&client, &file, &path);
-    let bytes = tokio::time::timeout(FETCH, download)
-        .await
-        .with_context(|| format!("{} is not here after {} s", file.url, FETCH.as_secs()))??;
-    let unpack = move || {
-        let taken = take_file(&store, &name, bytes, |rootfs| unpack(&temporary.0, rootfs));
-        taken.with_context(|| format!("{} is no squashfs that can be unpacked", file.url))
+    let (from, digest, to) = (store.clone(), file.sha256, path.clone());
+    let copying = blocking_io::within(UNPACK, move || copy(&from, digest, &to));
+    let bytes = match copying.await?? {
+        Some(bytes) => bytes,
+        None => tokio::time::timeout(FETCH, download(&client, &file, &path))
+            .await
+            .with_context(|| format!("{} is not here after {} s", file.url, FETCH.as_secs()))??,
     };
-    blocking_io::within(UNPACK, unpack).await?
+    let unpacking = move || make_image(&store, &name, bytes, &temporary.0);
+    let made = blocking_io::within(UNPACK, unpacking).await?;
+    made.with_context(|| format!("{} is no squashfs that can be unpacked", file.url))
+}
+
+/// Copies a file that a bundle has brought; returns its size, or `None` if none has.
+fn copy(store: &ImageStore, digest: Digest, to: &Path) -> anyhow::Result<Option<u64>> {
+    let Some(size) = kept_size(store, digest) else {
+        return Ok(None);
+    };
+    make_room(to, size)?;
+    Ok(copy_file(store, digest, to)?)
+}
+
+/// Makes an image of a file that a bundle brings. Blocks until it is in the store.
+pub(super) fn take(
+    store: &ImageStore,
+    name: &ImageReference,
+    file: &BundledFile,
+    content: &mut dyn io::Read,
+) -> anyhow::Result<()> {
+    // Not the path of a fetch: the same file may be fetched at the same time.
+    let path = Path::new(HOME).join(format!("{}.brought", file.digest().hex()));
+    let temporary = Temporary(path.clone());
+    make_room(&path, file.size())?;
+    let mut copy = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    let copied = io::copy(content, &mut copy);
+    let bytes = copied.with_context(|| format!("copy to {}", path.display()))?;
+    make_image(store, name, bytes, &temporary.0)
+        .with_context(|| format!("{} is no squashfs that can be unpacked", file.name()))
+}
+
+fn make_image(
+    store: &ImageStore,
+    name: &ImageReference,
+    bytes: u64,
+    file: &Path,
+) -> anyhow::Result<()> {
+    Ok(take_file(store, name, bytes, |rootfs| {
+        unpack(file, rootfs)
+    })?)
+}
+
+/// Makes the directory of a file, and checks that it has room for a file of this size and for its unpacked files.
+fn make_room(path: &Path, bytes: u64) -> anyhow::Result<()> {
+    let directory = path.parent().unwrap_or(path);
+    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+    demand_room(directory, bytes.saturating_mul(GROWTH))
 }
 
 /// Downloads a file; returns its size.
 async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow::Result<u64> {
     let url = file.url.to_string();
     let mut answer = get(client, &url).await?;
-    let directory = path.parent().unwrap_or(path);
-    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     let length = answer.headers.get(http::header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    demand_room(path, length.unwrap_or_default().saturating_mul(GROWTH))?;
+    make_room(path, length.unwrap_or_default())?;
     let mut out = File::create(path).with_context(|| format!("create {}", path.display()))?;
     let (mut hasher, mut bytes) = (Hasher::default(), 0);
     while let Some(piece) = answer
@@ -154,8 +225,7 @@ async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow:
     Ok(bytes)
 }
 
-fn demand_room(path: &Path, bytes: u64) -> anyhow::Result<()> {
-    let directory = path.parent().unwrap_or(path);
+fn demand_room(directory: &Path, bytes: u64) -> anyhow::Result<()> {
     let disk = rustix::fs::statvfs(directory).context("look at the room of /var")?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     ensure!(
@@ -217,6 +287,25 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_failure_holds_until_a_bundle_brings_the_file_or_its_pause_is_over() {
+        let failure = |was_brought, age: Duration| Failure {
+            why: "no route".to_owned(),
+            at: Instant::now().checked_sub(age).unwrap(),
+            was_brought,
+        };
+        for (was_brought, is_brought, expected) in [
+            (false, false, true),
+            (false, true, false),
+            (true, true, true),
+            (true, false, true),
+        ] {
+            let young = failure(was_brought, Duration::ZERO);
+            assert_eq!(young.holds(is_brought), expected);
+            assert!(!failure(was_brought, PAUSE).holds(is_brought));
+        }
+    }
 
     #[test]
     fn a_tree_is_copied_with_its_links_and_modes() {

@@ -53,12 +53,13 @@ use crate::containers::Runtime;
 use crate::kubernetes::control_plane::has_begun;
 use crate::kubernetes::trial::{Chosen, Images, Readiness, Trial, choose};
 use crate::kubernetes::{
-    self, ExtensionFact, ExtensionState, KubernetesFact, NodeFile, NodeService, NodeStatus,
-    OfMachine, ServiceState, node_addresses,
+    self, KubernetesFact, NodeFile, NodeService, NodeStatus, OfMachine, ServiceState,
+    node_addresses,
 };
 use crate::machine::{Configured, FirstPlan, Machine};
 use crate::operation_lock::Operation;
 use crate::sequences::reboot_holding;
+use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget};
 use crate::values::{ContainerName, Digest};
 
 /// The interval between two looks, so that the resource shows how the services go.
@@ -104,7 +105,7 @@ pub async fn keep(machine: Arc<Machine>) {
 fn show_nothing(machine: &Machine) {
     machine.store.retain::<KubernetesFact>(|_| false);
     machine.store.retain::<NodeStatus>(|_| false);
-    machine.store.retain::<ExtensionFact>(|_| false);
+    retain_extensions(machine, |_| false);
 }
 
 /// One node, over its turns.
@@ -545,7 +546,8 @@ fn show_extension(
     state: ExtensionState,
 ) {
     let fact = ExtensionFact {
-        image: extension.source.to_string(),
+        target: ExtensionTarget::Kubernetes,
+        source: extension.source.to_string(),
         digest: chosen.map(|chosen| chosen.digest.to_string()),
         state,
     };
@@ -578,10 +580,18 @@ async fn have_it_read() -> anyhow::Result<()> {
 fn show_nothing_but(machine: &Machine, kubernetes: &Kubernetes, node: &str) {
     machine.store.retain::<KubernetesFact>(|id| id == node);
     machine.store.retain::<NodeStatus>(|id| id == node);
-    machine.store.retain::<ExtensionFact>(|id| {
+    retain_extensions(machine, |id| {
         let mut named = kubernetes.extensions.iter();
         named.any(|extension| extension.name == id)
     });
+}
+
+/// Shows no extension of Kubernetes but those that are to stay.
+fn retain_extensions(machine: &Machine, stays: impl Fn(&str) -> bool) {
+    let is_of_others = |fact: &ExtensionFact| fact.target != ExtensionTarget::Kubernetes;
+    machine
+        .store
+        .retain_by_content::<ExtensionFact>(|id, fact| is_of_others(fact) || stays(id));
 }
 
 /// Reads how the services go, whether a pod asks for a reboot, and what is wrong with the plan.

@@ -5,35 +5,36 @@
 //!                                 │ yes
 //!                                 ▼
 //!                              checked ──refused──► a problem (`get conditions`); the one in force before stays
-//!                                 │
-//!                                 ▼
-//!                     over /usr, or below /etc ──► the record of those in force
+//!                                 │                              ▲
+//!                                 ▼                              │ no place
+//!                     over /usr, or below /etc (placing.rs) ─────┤
+//!                                                                └──► the record of those in force
 //! ```
 //!
-//! A start puts those of the record in place before it starts containers, without asking anybody; the rest follows while they start.
+//! A start puts those of the record in place before it starts containers, without asking anybody; the rest follows while they start. After a
+//! restart of machined in the same generation they are in place already, and nothing changes.
+
+mod placing;
+#[cfg(test)]
+mod tests;
+mod usable;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use instar_extension::OsExtension as Files;
-
+use self::placing::{Candidates, Placed, place};
+use self::usable::{Usable, usable};
 use super::extension_files::Fetches;
-use super::extension_image::admitted;
-use super::steps::overlay::load_overlay;
-use crate::base::blocking_io::{self, ANSWER};
-use crate::base::lock::Lock as _;
 use crate::config::{OsExtension, OsExtensionSource};
 use crate::kubernetes::trial::Chosen;
 use crate::machine::{Configured, Machine};
-use crate::oci::verification::VerificationError;
-use crate::oci::{PullError, VerifiedImage, name_of_file};
-use crate::os_extensions::{OsExtensionFact, OsExtensionState, Tree, checked};
+use crate::oci::name_of_file;
 use crate::pins::{PinFact, State};
 use crate::status;
-use crate::store::Problem;
-use crate::values::{Digest, EtcFile};
+use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget, Problem};
+use crate::values::Digest;
 
 /// The interval between two looks while an image is missing, so that the fetch goes on.
 const LOOK: Duration = Duration::from_secs(2);
@@ -99,17 +100,16 @@ pub(super) async fn settle(machine: &Machine) {
 /// Whether there is nothing to put in place and nothing to take away.
 fn is_idle(machine: &Machine, configured: &Configured) -> bool {
     configured.config.os_extensions.is_empty()
-        && machine.store.list::<OsExtensionFact>().is_empty()
+        && !machine.store.list::<ExtensionFact>().iter().any(|(_, it)| is_ours(it))
         && machine.os_extensions.record.get().is_empty()
+        // An earlier machined may have put some in place, and the record may be lost.
+        && machine.os_extensions.layers.laid().is_empty()
+        && machine.etc_files.of_extensions().is_empty()
 }
 
-/// An extension that may be used.
-struct Usable {
-    chosen: Chosen,
-    tree: PathBuf,
-    /// While it is here, the store keeps the image. None if it could not be asked for: then the record keeps it.
-    _image: Option<VerifiedImage>,
-    files: Files,
+/// Whether an extension is one of the machine itself.
+fn is_ours(fact: &ExtensionFact) -> bool {
+    fact.target == ExtensionTarget::Os
 }
 
 /// An extension of the config, with the image that is used for it.
@@ -118,9 +118,11 @@ struct Settled {
     source: String,
     /// The image that the config wants, as far as it is known which one it is.
     wanted: Option<Chosen>,
-    state: OsExtensionState,
+    state: ExtensionState,
     /// Whether the last try to fetch it has failed: the next one is minutes away.
     has_failed: bool,
+    candidates: Candidates,
+    /// The image whose files are in their places.
     used: Option<Usable>,
 }
 
@@ -134,18 +136,18 @@ async fn turn(
     for extension in &configured.config.os_extensions {
         all.push(settled(machine, configured, extension, fetches.as_deref_mut()).await);
     }
-    let placed = place(machine, &all).await;
-    note_placed(&mut all, &placed);
+    let candidates = all.iter_mut();
+    let candidates = candidates.map(|it| (it.name.clone(), mem::take(&mut it.candidates)));
+    let (placed, put) = place(machine, candidates.collect()).await;
+    note_placed(&mut all, placed);
     forget_others(machine, &all);
-    show(machine, &all, placed.as_ref().err());
-    if placed.is_ok() {
-        remember(machine, &all).await;
-    }
-    let is = |state: fn(&OsExtensionState) -> bool| all.iter().any(|it| state(&it.state));
-    let is_coming = |it: &Settled| it.state == OsExtensionState::Fetching && !it.has_failed;
+    show(machine, &all, put.as_ref().err());
+    remember(machine, &all).await;
+    let is = |state: fn(&ExtensionState) -> bool| all.iter().any(|it| state(&it.state));
+    let is_coming = |it: &Settled| it.state == ExtensionState::Fetching && !it.has_failed;
     if all.iter().any(is_coming) {
         LOOK
-    } else if placed.is_err() || is(|state| *state != OsExtensionState::InForce) {
+    } else if put.is_err() || is(|state| *state != ExtensionState::InForce) {
         AGAIN
     } else {
         IDLE
@@ -175,30 +177,49 @@ async fn settled(
         }
         (looked, ..) => looked,
     };
-    let (state, mut used) = match looked {
-        Ok(Some(usable)) => (OsExtensionState::InForce, Some(usable)),
-        Ok(None) => (OsExtensionState::Fetching, None),
-        Err(error) => (OsExtensionState::Refused(format!("{error:#}")), None),
+    let (state, found) = match looked {
+        Ok(Some(usable)) => (ExtensionState::InForce, Some(usable)),
+        Ok(None) => (ExtensionState::Fetching, None),
+        Err(error) => (ExtensionState::Refused(format!("{error:#}")), None),
     };
     let before = machine.os_extensions.record.get().remove(name);
-    if let (None, Some(before)) = (&used, before)
-        && wanted.as_ref() != Some(&before)
-    {
-        used = usable(machine, configured, name, &before)
-            .await
-            .unwrap_or_else(|error| {
-                tracing::warn!("extension {name}: the one before is not used either: {error:#}");
-                None
-            });
-    }
+    let candidates = match before {
+        Some(before) if wanted.as_ref() != Some(&before) => Candidates {
+            before: of_before(machine, configured, name, &before).await,
+            next: found,
+        },
+        Some(_) => Candidates {
+            before: found,
+            next: None,
+        },
+        None => Candidates {
+            before: None,
+            next: found,
+        },
+    };
     Settled {
         name: name.clone(),
         source: extension.source.to_string(),
         wanted,
         state,
         has_failed: has_failed(machine, extension),
-        used,
+        candidates,
+        used: None,
     }
+}
+
+/// Returns the image that was in force last, if it may still be used.
+async fn of_before(
+    machine: &Machine,
+    configured: &Configured,
+    name: &str,
+    before: &Chosen,
+) -> Option<Usable> {
+    let found = usable(machine, configured, name, before).await;
+    found.unwrap_or_else(|error| {
+        tracing::warn!("extension {name}: the image of before may not be used: {error:#}");
+        None
+    })
 }
 
 fn has_failed(machine: &Machine, extension: &OsExtension) -> bool {
@@ -229,62 +250,6 @@ fn wanted(machine: &Machine, extension: &OsExtension) -> anyhow::Result<Option<C
     }
 }
 
-/// Checks an image; `None` if it is not here. What has been checked in this generation stays usable until the rules refuse it: a registry
-/// that is silent takes no files away.
-async fn usable(
-    machine: &Machine,
-    configured: &Configured,
-    name: &str,
-    chosen: &Chosen,
-) -> anyhow::Result<Option<Usable>> {
-    let key = (name.to_owned(), chosen.digest);
-    let known = machine.os_extensions.checked.locked().get(&key).cloned();
-    let image = match (admitted(machine, configured, chosen).await, &known) {
-        (Ok(Some(image)), _) => Some(image),
-        (Ok(None), _) => return Ok(None),
-        (Err(error), Some(_)) if !is_refusal(&error) => {
-            tracing::warn!(
-                "extension {name}: it stays as it is, nobody can say whether it may: {error:#}"
-            );
-            None
-        }
-        (Err(error), _) => return Err(error),
-    };
-    let (tree, files) = match (known, &image) {
-        (Some(known), _) => known,
-        (None, Some(image)) => {
-            let tree = image.rootfs();
-            let files = check(machine, name, tree.clone()).await?;
-            let known = (tree, files);
-            let mut checked = machine.os_extensions.checked.locked();
-            checked.insert(key, known.clone());
-            known
-        }
-        (None, None) => return Ok(None),
-    };
-    Ok(Some(Usable {
-        chosen: chosen.clone(),
-        tree,
-        _image: image,
-        files,
-    }))
-}
-
-async fn check(machine: &Machine, name: &str, tree: PathBuf) -> anyhow::Result<Files> {
-    let (name, version) = (name.to_owned(), machine.running.version.clone());
-    let layers = machine.os_extensions.layers.clone();
-    let check = move || checked(&name, &tree, &version, layers.own_usr());
-    blocking_io::within(ANSWER, check).await?
-}
-
-/// Whether the rules say that an image may not be used, and not just that nobody can tell.
-fn is_refusal(error: &anyhow::Error) -> bool {
-    let refused = error.downcast_ref::<PullError>();
-    refused.is_some_and(|error| {
-        matches!(error, PullError::NotVerified(why) if matches!(**why, VerificationError::Refused(_)))
-    })
-}
-
 /// Forgets what was checked of images that are not used any more.
 fn forget_others(machine: &Machine, all: &[Settled]) {
     let used = |(name, digest): &(String, Digest)| {
@@ -295,70 +260,16 @@ fn forget_others(machine: &Machine, all: &[Settled]) {
             chosen.into_iter().any(|chosen| chosen.digest == *digest)
         })
     };
-    let mut checked = machine.os_extensions.checked.locked();
-    checked.retain(|key, _| used(key));
+    machine.os_extensions.checked.retain(used);
 }
 
-/// Puts the files of all extensions in place. Returns the extensions whose files in /etc have no place there, with the reasons.
-async fn place(machine: &Machine, all: &[Settled]) -> anyhow::Result<BTreeMap<String, String>> {
-    let (mut trees, mut texts) = (Vec::new(), Vec::new());
-    for (name, used) in all
-        .iter()
-        .filter_map(|it| Some((&it.name, it.used.as_ref()?)))
-    {
-        match &used.files {
-            Files::Usr => trees.push(Tree {
-                image: used.chosen.digest,
-                path: used.tree.clone(),
-            }),
-            Files::Etc(files) => {
-                let files = files.iter().map(|text| EtcFile {
-                    name: text.path.clone(),
-                    mode: text.mode,
-                    contents: text.text.clone(),
-                });
-                texts.push((name.clone(), files.collect()));
-            }
-        }
-    }
-    if !trees.is_empty() {
-        load_overlay(machine).await?;
-    }
-    put(machine, trees, texts).await
-}
-
-async fn put(
-    machine: &Machine,
-    trees: Vec<Tree>,
-    texts: Vec<(String, Vec<EtcFile>)>,
-) -> anyhow::Result<BTreeMap<String, String>> {
-    let (layers, etc) = (
-        machine.os_extensions.layers.clone(),
-        machine.etc_files.clone(),
-    );
-    let put = move || {
-        layers.put(&trees)?;
-        Ok(etc.set_of_extensions(texts)?)
-    };
-    blocking_io::within(ANSWER, put).await?
-}
-
-/// Takes back that an extension is in force if its files could not be put in place.
-fn note_placed(all: &mut [Settled], placed: &anyhow::Result<BTreeMap<String, String>>) {
-    for extension in all.iter_mut().filter(|it| it.used.is_some()) {
-        let why = match placed {
-            Ok(refused) => refused.get(&extension.name).cloned(),
-            Err(error) => Some(format!("{error:#}")),
-        };
-        let Some(why) = why else {
-            continue;
-        };
-        if placed.is_ok() {
-            // The record keeps the one before.
-            extension.used = None;
-        }
-        if extension.state == OsExtensionState::InForce {
-            extension.state = OsExtensionState::Refused(why);
+/// Notes whose files are there.
+fn note_placed(all: &mut [Settled], mut placed: BTreeMap<String, Placed>) {
+    for extension in all {
+        let Placed { used, why } = placed.remove(&extension.name).unwrap_or_default();
+        extension.used = used;
+        if let (ExtensionState::InForce, Some(why)) = (&extension.state, why) {
+            extension.state = ExtensionState::Refused(why);
         }
     }
 }
@@ -368,12 +279,13 @@ fn show(machine: &Machine, all: &[Settled], not_placed: Option<&anyhow::Error>) 
     let mut problems = BTreeMap::new();
     for extension in all {
         let subject = format!("{SUBJECT}{}", extension.name);
-        if let OsExtensionState::Refused(why) = &extension.state {
+        if let ExtensionState::Refused(why) = &extension.state {
             problems.insert(subject, why.clone());
         }
         let used = extension.used.as_ref().map(|it| &it.chosen);
         let shown = used.or(extension.wanted.as_ref());
-        let fact = OsExtensionFact {
+        let fact = ExtensionFact {
+            target: ExtensionTarget::Os,
             source: extension.source.clone(),
             digest: shown.map(|chosen| chosen.digest.to_string()),
             state: extension.state.clone(),
@@ -386,7 +298,7 @@ fn show(machine: &Machine, all: &[Settled], not_placed: Option<&anyhow::Error>) 
     let names: BTreeSet<&str> = all.iter().map(|it| it.name.as_str()).collect();
     machine
         .store
-        .retain::<OsExtensionFact>(|name| names.contains(name));
+        .retain_by_content::<ExtensionFact>(|name, it| !is_ours(it) || names.contains(name));
     machine.store.retain::<Problem>(|subject| {
         let is_ours = subject.starts_with(SUBJECT) || subject == ALL;
         !is_ours || problems.contains_key(subject)

@@ -53,6 +53,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     }
     upgrade.actor = actor.clone();
     let configured = next_config::of(&machine);
+    let stop = stop::stop_for_next_generation(&machine, configured.clone());
     let pending = upgrade.clone();
     let (admitted, rootfs) = tokio::sync::oneshot::channel();
     // Admitted again: the config may demand another signature by now.
@@ -76,7 +77,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
         name: "upgrade",
         phases: vec![
             Phase::of("admitVersion", admit),
-            stop::stop_for_next_generation(&machine),
+            stop,
             stop::unmount(&machine),
             stop::undo_settings(&machine),
             Phase::of("nextGeneration", next),

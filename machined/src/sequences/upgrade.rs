@@ -228,10 +228,13 @@ pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
 
 async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, actor: ActorId) {
     tokio::time::sleep(ANSWER_FIRST).await;
+    // Read once: no other config can be staged while an upgrade goes on.
+    let next = next_config::of(&machine);
     match checked.path {
         Route::Soft => {
             tracing::info!("upgrade to {}: without a reboot", checked.candidate.version);
-            machine.services.tell_ends();
+            let kept = intent::kept_by(next.as_deref());
+            machine.services.tell_ends(&kept);
         }
         Route::Reboot(why) => tracing::info!(
             "upgrade to {}: with a reboot, {why}",
@@ -243,7 +246,7 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     let (path, mode) = (checked.path, checked.mode);
     let pending = checked.pending.clone();
     let services_up = up::after(mode, up::up(&machine).await);
-    let phases = phases(&machine, checked, services_up);
+    let phases = phases(&machine, checked, services_up, next);
     let outcome = run(phases, &actor, &machine.events).await;
     if outcome.is_ok() && path != Route::Soft {
         let end = match mode {
@@ -267,7 +270,12 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     drop(lock);
 }
 
-fn phases(machine: &Arc<Machine>, checked: Checked, services_up: Vec<String>) -> Sequence {
+fn phases(
+    machine: &Arc<Machine>,
+    checked: Checked,
+    services_up: Vec<String>,
+    configured: Option<Arc<Configured>>,
+) -> Sequence {
     let Checked {
         image,
         candidate,
@@ -276,7 +284,6 @@ fn phases(machine: &Arc<Machine>, checked: Checked, services_up: Vec<String>) ->
         pending,
     } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
-    let configured = next_config::of(machine);
     let install = {
         let machine = machine.clone();
         let (image, candidate) = (image.clone(), candidate.clone());
@@ -309,7 +316,10 @@ fn phases(machine: &Arc<Machine>, checked: Checked, services_up: Vec<String>) ->
     let install = Phase::of("upgrade", install);
     let mut phases = match path {
         // Services keep running while the installer does.
-        Route::Soft => vec![install, stop::stop_for_next_generation(machine)],
+        Route::Soft => vec![
+            install,
+            stop::stop_for_next_generation(machine, configured.clone()),
+        ],
         Route::Reboot(_) => vec![stop::stop_services(machine, Urgency::Waits), install],
     };
     match mode {

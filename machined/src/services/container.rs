@@ -31,8 +31,6 @@ pub struct ContainerWorkload {
     pub puller: Box<dyn Fn() -> Arc<Puller> + Send + Sync>,
     /// The store of images.
     pub images: ImageStore,
-    /// Whether its operator lets it live through upgrades; called at each upgrade.
-    pub may_be_kept: Box<dyn Fn() -> anyhow::Result<()> + Send + Sync>,
     /// The time that it has to end after SIGTERM; called at each stop.
     pub stop_timeout: Box<dyn Fn() -> Duration + Send + Sync>,
     /// The images that containers run.
@@ -405,7 +403,6 @@ impl Workload for ContainerWorkload {
     }
 
     fn outlives_generation(&self) -> anyhow::Result<()> {
-        (self.may_be_kept)()?;
         // Its mounts may be of another filesystem by now.
         keepable(&self.spec)?;
         anyhow::ensure!(

@@ -27,7 +27,9 @@ pub use own::MACHINED;
 pub(crate) use own_process::OwnProcess;
 pub use phase::Phase;
 use service::Surroundings;
-pub use service::{Definition, Dependency, NotStopped, Service, timestamp, wire_health};
+pub use service::{
+    Definition, Dependency, KeptByConfig, NotStopped, Service, timestamp, wire_health,
+};
 pub use state::{Health, ServiceStatus};
 pub use workload::{Adopted, Running, Signal, Step, Workload};
 
@@ -338,13 +340,13 @@ impl Services {
 
     /// Stops all services for a change of generations, except for those that can live through it: these run on unattended. They are left
     /// last, as nobody reads their output or restarts them from then on. Services that have not ended at `until` are left to the teardown.
-    pub async fn leave_workloads(&self, until: Option<Instant>) {
-        let (leaving, others) = self.divide();
+    pub async fn leave_workloads(&self, until: Option<Instant>, kept: &KeptByConfig<'_>) {
+        let (leaving, others) = self.divide(kept);
         rest_until(&others, until).await;
         // One that has ended meanwhile could start again with nobody to look after it.
         let (leaving, ended): (Vec<_>, Vec<_>) = leaving
             .into_iter()
-            .partition(|service| service.outlives_generation().is_ok());
+            .partition(|service| service.outlives_generation(kept).is_ok());
         rest_until(&ended, until).await;
         let leaves = leaving.iter().map(|service| async move {
             let id = service.definition().id.clone();
@@ -361,14 +363,14 @@ impl Services {
     }
 
     /// Splits the services into those that live through a change of generations and those that end; services added later are held.
-    fn divide(&self) -> (Vec<Service>, Vec<Service>) {
+    fn divide(&self, kept: &KeptByConfig<'_>) -> (Vec<Service>, Vec<Service>) {
         let mut known = self.lock();
         known.held = true;
         let services = known.services.values();
         let workloads = services.filter(|service| service.definition().controllable);
         workloads
             .cloned()
-            .partition(|service| match service.outlives_generation() {
+            .partition(|service| match service.outlives_generation(kept) {
                 Ok(()) => true,
                 Err(why) => {
                     self.tell_end(service, &why);
@@ -379,22 +381,22 @@ impl Services {
 
     /// Returns the effect of an upgrade without a reboot on each running service that the API controls: it lives on, or ends for this
     /// reason.
-    pub fn fates(&self) -> Vec<(Service, anyhow::Result<()>)> {
+    pub fn fates(&self, kept: &KeptByConfig<'_>) -> Vec<(Service, anyhow::Result<()>)> {
         let services = self.list().into_iter();
         let running = services.filter(|service| {
             service.definition().controllable && service.status().phase == Phase::Running
         });
         running
             .map(|service| {
-                let fate = service.outlives_generation();
+                let fate = service.outlives_generation(kept);
                 (service, fate)
             })
             .collect()
     }
 
     /// Announces to each service that ends with the upgrade that it will end, while it still runs.
-    pub fn tell_ends(&self) {
-        for (service, fate) in self.fates() {
+    pub fn tell_ends(&self, kept: &KeptByConfig<'_>) {
+        for (service, fate) in self.fates(kept) {
             if let Err(why) = fate {
                 self.tell_end(&service, &why);
             }

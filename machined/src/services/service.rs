@@ -45,6 +45,10 @@ const RESTART_AFTER: Duration = Duration::from_secs(20);
 /// callers that it serves.
 const OVERRUN: Duration = Duration::from_secs(300);
 
+/// Says whether the machine config of the next generation lets a service live through an upgrade, by its name. The error says why not, for
+/// people.
+pub type KeptByConfig<'a> = dyn Fn(&str) -> anyhow::Result<()> + Send + Sync + 'a;
+
 /// Describes a service; its state is in [`ServiceStatus`].
 pub struct Definition {
     /// Its name, unique on the machine.
@@ -204,14 +208,17 @@ impl Service {
     }
 
     /// Checks that it runs and may live through a change of generations.
-    pub(super) fn outlives_generation(&self) -> anyhow::Result<()> {
+    pub(super) fn outlives_generation(&self, kept: &KeptByConfig<'_>) -> anyhow::Result<()> {
         let status = self.status();
         let phase = status.phase;
         anyhow::ensure!(phase == Phase::Running, "it is {}", phase.name());
         // The generation that gives itself up before it looks after a service has no say: it may not even see the disk that the service uses.
         match status.left {
             true => Ok(()),
-            false => self.definition.workload.outlives_generation(),
+            false => {
+                kept(&self.definition.id)?;
+                self.definition.workload.outlives_generation()
+            }
         }
     }
 

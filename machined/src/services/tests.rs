@@ -11,6 +11,9 @@ use super::*;
 use crate::base::Exit;
 use crate::store::MachineStage;
 
+/// The config of the next generation keeps all of them.
+const KEPT: fn(&str) -> anyhow::Result<()> = |_| Ok(());
+
 /// A workload that ends this long after the first signal; without a time, not even SIGKILL ends it.
 struct Slow {
     ends_after: Option<Duration>,
@@ -410,7 +413,7 @@ async fn one_that_lives_and_one_that_ends(services: &Services) -> (Service, Serv
 async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
     let services = services();
     let (lives, ends) = one_that_lives_and_one_that_ends(&services).await;
-    let fates = services.fates().into_iter();
+    let fates = services.fates(&KEPT).into_iter();
     let fates: Vec<(String, bool)> = fates
         .map(|(service, fate)| (service.definition().id.clone(), fate.is_ok()))
         .collect();
@@ -420,9 +423,9 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
     );
     // The question alone changes nothing.
     assert_eq!(messages(&ends).len(), 3);
-    services.tell_ends();
+    services.tell_ends(&KEPT);
     assert_eq!(ends.status().phase, Phase::Running);
-    services.leave_workloads(None).await;
+    services.leave_workloads(None, &KEPT).await;
     assert_eq!(services.left(), ["lives"]);
     let told = messages(&ends);
     assert_eq!(
@@ -437,12 +440,30 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
     assert_eq!(messages(&lives).last().unwrap(), "started as process 1");
 }
 
+/// It says more than the workload, which may have been started as one that ends only because the config said so.
+#[tokio::test(start_paused = true)]
+async fn the_config_of_the_next_generation_has_the_first_word() {
+    let services = services();
+    let _both = one_that_lives_and_one_that_ends(&services).await;
+    let named = |name: &str| match name {
+        "none" => Ok(()),
+        name => anyhow::bail!("{name} is to end"),
+    };
+    let fates = services.fates(&named).into_iter();
+    let fates: Vec<String> = fates
+        .map(|(_, fate)| fate.unwrap_err().to_string())
+        .collect();
+    assert_eq!(fates, ["ends is to end", "lives is to end"]);
+    services.leave_workloads(None, &named).await;
+    assert!(services.left().is_empty());
+}
+
 /// The output of one that lives on waits in its pipe while nobody reads it.
 #[tokio::test(start_paused = true)]
 async fn one_that_lives_on_is_looked_after_until_the_others_have_ended() {
     let services = services();
     let (lives, ends) = one_that_lives_and_one_that_ends(&services).await;
-    let leaving = services.leave_workloads(None);
+    let leaving = services.leave_workloads(None, &KEPT);
     tokio::pin!(leaving);
     let in_time = timeout(Duration::from_secs(4), &mut leaving).await;
     assert!(in_time.is_err(), "the other one takes its time");
@@ -459,7 +480,7 @@ async fn one_that_takes_too_long_to_end_does_not_keep_the_others_from_being_left
     let _both = one_that_lives_and_one_that_ends(&services).await;
     let begun = tokio::time::Instant::now();
     services
-        .leave_workloads(Some(begun + Duration::from_secs(2)))
+        .leave_workloads(Some(begun + Duration::from_secs(2)), &KEPT)
         .await;
     assert!(begun.elapsed() < Duration::from_secs(4));
     assert_eq!(services.left(), ["lives"]);
@@ -472,7 +493,7 @@ async fn the_past_of_one_that_lives_on_is_known_to_the_next_machined() {
     let service = before.add(of_lasting("web", &workload)).unwrap();
     service.start();
     service.up().await;
-    before.leave_workloads(None).await;
+    before.leave_workloads(None, &KEPT).await;
     workload.runs = true;
     let after = services();
     let service = after.add(of_lasting("web", &workload)).unwrap();
@@ -513,7 +534,7 @@ async fn left_running() -> Lasting {
     let service = before.add(of_lasting("web", &workload)).unwrap();
     service.start();
     service.up().await;
-    before.leave_workloads(None).await;
+    before.leave_workloads(None, &KEPT).await;
     workload.runs = true;
     workload
 }
@@ -584,13 +605,13 @@ async fn one_that_nobody_looked_after_is_left_as_it_was() {
     service.start();
     service.up().await;
     service.log().write(b"one\ntwo beg");
-    before.leave_workloads(None).await;
+    before.leave_workloads(None, &KEPT).await;
     workload.runs = true;
     workload.ends = Some("its disk is not mounted");
 
     let given_up = services();
     given_up.add_living(of_lasting("web", &workload)).unwrap();
-    given_up.leave_workloads(None).await;
+    given_up.leave_workloads(None, &KEPT).await;
     assert_eq!(given_up.left(), ["web"]);
 
     workload.ends = None;
@@ -639,12 +660,12 @@ async fn a_line_that_is_half_written_when_the_generation_changes_is_one_line() {
         service.start();
         service.up().await;
         service.log().write(b"one\ntwo begins");
-        before.leave_workloads(None).await;
+        before.leave_workloads(None, &KEPT).await;
         // The upgrade fails before its point of no return.
         before.start_workloads();
         service.log().write(b" and ends\nthree begins");
         service.up().await;
-        before.leave_workloads(None).await;
+        before.leave_workloads(None, &KEPT).await;
         before.disk.close().await;
 
         let after = services();

@@ -5,9 +5,11 @@
 //! (`api/resources`).
 
 pub mod event_log;
+mod extension_fact;
 mod facts;
 mod observed_versions;
 
+pub use extension_fact::{ExtensionFact, ExtensionState, ExtensionTarget};
 pub use facts::{
     ClockFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact, StaleConfig,
 };
@@ -122,8 +124,13 @@ impl Store {
 
     /// Removes the resources of a type but those whose id is to stay.
     pub fn retain<R: Resource>(&self, stays: impl Fn(&str) -> bool) {
-        for (metadata, _) in self.list::<R>() {
-            if !stays(&metadata.id) {
+        self.retain_by_content::<R>(|id, _| stays(id));
+    }
+
+    /// Removes the resources of a type but those that are to stay, by their ids and contents.
+    pub fn retain_by_content<R: Resource>(&self, stays: impl Fn(&str, &R) -> bool) {
+        for (metadata, content) in self.list::<R>() {
+            if !stays(&metadata.id, &content) {
                 self.remove::<R>(&metadata.id);
             }
         }

@@ -1,14 +1,16 @@
-//! Makes a bundle of images of the store, for another machine: from its blobs, and from the signatures that are kept with its images.
+//! Makes a bundle of images of the store, for another machine: from its blobs, and from the signatures that are kept with its images. A file
+//! of an extension that a bundle has brought is named by the image that keeps it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use instar_bundle::{
-    Document, Fault, Image, Index, NotAnIndex, Plan, Platform, Signature, WriteError, Writer,
-    archive_bytes,
+    BundledFile, Document, EMPTY_CONFIG, Fault, Image, Index, NotAnIndex, Plan, Platform,
+    Signature, WriteError, Writer, archive_bytes,
 };
 use instar_values::{Digest, ImageReference};
 
+use super::keep_file::kept_files;
 use crate::blobs::Blobs;
 use crate::local_image::{self, LocalImageError};
 use crate::store::{ImageStore, PulledImage};
@@ -58,6 +60,7 @@ struct Parts {
     images: Vec<Image>,
     indexes: Vec<Document>,
     signatures: Vec<Signature>,
+    files: Vec<BundledFile>,
     documents: BTreeMap<Digest, Vec<u8>>,
 }
 
@@ -105,6 +108,18 @@ impl Parts {
         Ok(())
     }
 
+    /// Adds the file that an image keeps; false if it is no such image.
+    fn file(&mut self, store: &ImageStore, image: &PulledImage) -> bool {
+        let kept = kept_files(store, &BTreeSet::from([image.digest()]));
+        for file in &kept {
+            self.add(file.manifest_bytes(), MANIFEST);
+            self.add(EMPTY_CONFIG.to_vec(), "");
+        }
+        let is_one = !kept.is_empty();
+        self.files.extend(kept);
+        is_one
+    }
+
     fn signature(&mut self, subject: Digest, reference: &ImageReference, mut all: Vec<Vec<u8>>) {
         let Some(manifest) = all.pop() else { return };
         let manifest = self.add(manifest, MANIFEST);
@@ -134,14 +149,16 @@ impl StoredBundle {
             let named = || Box::new(reference.clone());
             let image = store.find(reference);
             let image = image.ok_or_else(|| StoredBundleError::Absent(named()))?;
-            let added = parts.image(&blobs, &image, reference);
-            added.map_err(|source| StoredBundleError::Image {
-                reference: named(),
-                source,
-            })?;
+            if !parts.file(store, &image) {
+                let added = parts.image(&blobs, &image, reference);
+                added.map_err(|source| StoredBundleError::Image {
+                    reference: named(),
+                    source,
+                })?;
+            }
             images.push(image);
         }
-        let index = Index::new(parts.images, parts.indexes, parts.signatures);
+        let index = Index::new(parts.images, parts.indexes, parts.signatures, parts.files);
         let index = index.map_err(Box::new)?;
         let plan = Plan::new(&index, &parts.documents).map_err(Box::new)?;
         Ok(StoredBundle {

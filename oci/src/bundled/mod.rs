@@ -4,6 +4,7 @@
 //! registry ─ gather ─► Gathered ─ write ─► a bundle ─ instar_bundle::verify ─► VerifiedBundle ─ resolve ─► ResolvedImage
 //! a store ─ StoredBundle ─► the archive of a bundle, for another machine
 //! ResolvedImage ─ Policy::verify_offline ─► Verified ─ import ─► VerifiedImage, without a registry
+//! VerifiedBundle ─ keep_file ─► the file of an extension, as a blob ─ copy_file ─► whoever knows its digest
 //! ```
 //!
 //! A signature is gathered wherever the search for signatures would look for it, whatever its key: the policy that judges it is that of the
@@ -12,6 +13,7 @@
 mod from_store;
 mod gather;
 mod import;
+mod keep_file;
 mod resolve;
 mod signatures;
 mod write;
@@ -19,5 +21,6 @@ mod write;
 pub use from_store::{StoredBundle, StoredBundleError};
 pub use gather::{GatherError, Gathered};
 pub use import::import;
+pub use keep_file::{KeepFileError, copy_file, keep_file, kept_files, kept_size};
 pub use resolve::{BundledImageError, resolve};
-pub use write::{BundleError, Target, write};
+pub use write::{BundleError, LocalFile, Target, write};

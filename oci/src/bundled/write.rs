@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::future::{Either, select};
 use instar_base::blocking_io::{self, NoAnswer};
 use instar_bundle::{
-    ChannelFile, ChannelPart, Fault, Index, NotAnIndex, Plan, Planned, Summary, WriteError, Writer,
+    BundledFile, ChannelFile, ChannelPart, EMPTY_CONFIG, Fault, Index, NotAnIndex, Plan, Planned,
+    Summary, WriteError, Writer,
 };
 use instar_channel::{ChannelFiles, ChannelName};
 use instar_values::{Digest, ImageReference};
@@ -27,6 +28,15 @@ pub enum Target {
     Archive(File),
     /// A directory, which may hold other files.
     Directory(PathBuf),
+}
+
+/// A file of an extension, and where its content lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalFile {
+    /// The file as the bundle names it.
+    pub file: BundledFile,
+    /// Its path.
+    pub path: PathBuf,
 }
 
 /// Why a bundle is not made.
@@ -56,14 +66,15 @@ struct Blob {
     digest: Digest,
 }
 
-/// Writes a bundle of these images and of the files of these channels, and reports bytes that were written.
+/// Writes a bundle of these images, of the files of these channels and of files of extensions, and reports bytes that were written.
 ///
 /// # Errors
-/// The images contradict each other, a registry does not send a layer, or the files cannot be written.
+/// The images contradict each other, a registry does not send a layer, a file has changed, or the bundle cannot be written.
 pub async fn write(
     client: &RegistryClient,
     images: Vec<Gathered>,
     channels: &[(ChannelName, ChannelFiles)],
+    files: &[LocalFile],
     target: Target,
     progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<Summary, BundleError> {
@@ -76,10 +87,13 @@ pub async fn write(
         documents.extend(gathered.documents);
     }
     let of_channels = channel_files(channels, &mut documents);
-    let index = Index::new(of_images, indexes, signatures).map_err(Box::new)?;
+    let of_extensions = files_of_extensions(files, &mut documents);
+    let index = Index::new(of_images, indexes, signatures, of_extensions).map_err(Box::new)?;
     let index = index.with_channels(of_channels).map_err(Box::new)?;
     let plan = Plan::new(&index, &documents).map_err(Box::new)?;
-    let sources = sources(&index, &documents);
+    let mut sources = sources(&index, &documents);
+    let of_files = files.iter();
+    sources.extend(of_files.map(|it| (it.file.digest(), Source::File(it.path.clone()))));
     let total = plan.summary().bytes;
     let mut writer = match target {
         Target::Archive(file) => Writer::archive(file, &index, plan)?,
@@ -96,8 +110,12 @@ pub async fn write(
                 writer.blob(&mut document.as_slice())?;
                 arrived(blob.size);
             }
-            (None, Some(reference)) => {
+            (None, Some(Source::Registry(reference))) => {
                 writer = download(client, reference, blob, writer, &arrived).await?;
+            }
+            (None, Some(Source::File(path))) => {
+                writer = copy(path.clone(), blob.digest, writer).await?;
+                arrived(blob.size);
             }
             (None, None) => {
                 let source = io::ErrorKind::NotFound.into();
@@ -130,20 +148,49 @@ fn channel_files(
     entries
 }
 
-/// An image for each layer, from whose registry the layer comes.
-fn sources(
-    index: &Index,
-    documents: &BTreeMap<Digest, Vec<u8>>,
-) -> BTreeMap<Digest, ImageReference> {
+/// The entries for files of extensions; their manifests and configs come to the documents.
+fn files_of_extensions(
+    files: &[LocalFile],
+    documents: &mut BTreeMap<Digest, Vec<u8>>,
+) -> Vec<BundledFile> {
+    let files: Vec<BundledFile> = files.iter().map(|local| local.file.clone()).collect();
+    for file in &files {
+        documents.insert(file.manifest().digest, file.manifest_bytes());
+        documents.insert(Digest::of(EMPTY_CONFIG), EMPTY_CONFIG.to_vec());
+    }
+    files
+}
+
+/// Where a large blob comes from.
+enum Source {
+    /// The registry of this image.
+    Registry(ImageReference),
+    /// This file.
+    File(PathBuf),
+}
+
+/// The source of each layer of an image.
+fn sources(index: &Index, documents: &BTreeMap<Digest, Vec<u8>>) -> BTreeMap<Digest, Source> {
     let mut sources = BTreeMap::new();
     for image in index.images() {
         let manifest = documents.get(&image.manifest.digest);
         let layers: Option<Layers> = manifest.and_then(|it| serde_json::from_slice(it).ok());
         for blob in layers.into_iter().flat_map(|it| it.layers) {
-            sources.insert(blob.digest, image.reference.clone());
+            sources.insert(blob.digest, Source::Registry(image.reference.clone()));
         }
     }
     sources
+}
+
+/// Copies a file into its place in the bundle. That it is still the file whose digest was taken, the writer checks.
+async fn copy(path: PathBuf, digest: Digest, mut writer: Writer) -> Result<Writer, BundleError> {
+    let copying = blocking_io::to_its_end(move || {
+        let opened = File::open(path);
+        let mut file = opened.map_err(|source| WriteError::Source { digest, source })?;
+        writer.blob(&mut file)?;
+        Ok::<_, WriteError>(writer)
+    });
+    Ok(copying.await??)
 }
 
 async fn download(

@@ -57,7 +57,15 @@ async fn archive(
 ) -> Result<VerifiedBundle, BundleError> {
     let images = gathered(registry, references).await;
     let target = Target::Archive(File::create(path).unwrap());
-    write(&client(registry.settings()), images, &[], target, &|_| {}).await?;
+    write(
+        &client(registry.settings()),
+        images,
+        &[],
+        &[],
+        target,
+        &|_| {},
+    )
+    .await?;
     Ok(verify(Files::open(path).unwrap(), &mut |_| {}).unwrap())
 }
 
@@ -234,7 +242,7 @@ async fn a_signed_index_is_in_the_bundle_with_the_one_image_from_it() {
         client.gather(&references[0], &other).await.unwrap(),
     ];
     let target = Target::Archive(File::create(&path).unwrap());
-    let summary = write(&client, both.into(), &[], target, &|_| {})
+    let summary = write(&client, both.into(), &[], &[], target, &|_| {})
         .await
         .unwrap();
     assert_eq!(summary.architectures.len(), 2);
@@ -271,7 +279,7 @@ async fn what_a_registry_does_not_give_is_said() {
     drop(registry);
     let (_directory, path) = scratch();
     let target = Target::Archive(File::create(path).unwrap());
-    let error = write(&client, images, &[], target, &|_| {})
+    let error = write(&client, images, &[], &[], target, &|_| {})
         .await
         .unwrap_err();
     assert!(

@@ -12,8 +12,8 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 pub use channel::{Channel, ChannelRelease, ChannelSpec, ChannelStatus};
 pub use node_upgrade::{NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus};
 pub use pool::{
-    Approval, Drain, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec, PoolStatus, Rate, Rollout,
-    Select, Wave,
+    Approval, Drain, Kind, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec, PoolStatus, Rate,
+    Rollout, Select, Wave,
 };
 
 /// The label of a node with the version of its OS; the node sets it itself.

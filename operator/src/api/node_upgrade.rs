@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::conditions;
+use super::pool::Kind;
 
 /// One node's part in one rollout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
@@ -17,6 +18,7 @@ use super::conditions;
     status = "NodeUpgradeStatus",
     derive = "PartialEq",
     printcolumn(name = "Node", json_path = ".spec.node", type_ = "string"),
+    printcolumn(name = "Kind", json_path = ".spec.kind", type_ = "string"),
     printcolumn(name = "From", json_path = ".status.from", type_ = "string"),
     printcolumn(name = "To", json_path = ".spec.to", type_ = "string"),
     printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string"),
@@ -37,7 +39,10 @@ pub struct NodeUpgradeSpec {
     pub node: String,
     /// The number of the pool's rollout.
     pub rollout: u32,
-    /// The version that the node is to run.
+    /// What the rollout brings.
+    #[serde(default)]
+    pub kind: Kind,
+    /// The version that the node is to run; of a config, its fingerprint.
     pub to: String,
 }
 
@@ -51,7 +56,7 @@ pub struct NodeUpgradeStatus {
     pub reason: String,
     /// Why, in one sentence; of a failure, the node's own.
     pub message: String,
-    /// The version that it ran before.
+    /// The version that it ran before; of a config, the fingerprint of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// When it was asked to change.

@@ -1,4 +1,4 @@
-//! A Pool: nodes, the version that they are to run, and how carefully they get it.
+//! A Pool: nodes, the version and the config that they are to have, and how carefully they get them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::CustomResource;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::conditions;
 
-/// Nodes, the version that they are to run, and how carefully they get it.
+/// Nodes, the version and the config that they are to have, and how carefully they get them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     group = "instar.dev",
@@ -18,6 +18,7 @@ use super::conditions;
     status = "PoolStatus",
     derive = "PartialEq",
     printcolumn(name = "Version", json_path = ".status.version", type_ = "string"),
+    printcolumn(name = "Config", json_path = ".status.config", type_ = "string"),
     printcolumn(name = "Nodes", json_path = ".status.nodes", type_ = "integer"),
     printcolumn(name = "Updated", json_path = ".status.updated", type_ = "integer"),
     printcolumn(name = "Failed", json_path = ".status.failed", type_ = "integer"),
@@ -33,7 +34,7 @@ use super::conditions;
 pub struct PoolSpec {
     /// The nodes of the pool. A node belongs to one pool at most.
     pub node_selector: LabelSelector,
-    /// The installer's image: with a tag, with a digest, or with neither, and then `version` is its tag.
+    /// The installer's image: with a tag, with a digest, or with neither, and then `version` is its tag. A pool with patches needs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
@@ -45,6 +46,11 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub channel: Option<String>,
+    /// Patches of the nodes' machine configs, in this order, as `instarctl fleet apply --patch` takes them: documents to merge, or a JSON patch.
+    /// Everybody who may read the pool reads them: no secrets here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 16384)))]
+    pub config_patches: Vec<String>,
     /// How carefully nodes get the version.
     #[serde(default)]
     pub policy: Policy,
@@ -190,12 +196,15 @@ pub struct PoolStatus {
     /// The generation of the pool that this is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The version of the newest rollout.
+    /// The version of the newest rollout of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The fingerprint of the patches of the newest rollout of configs, as in `config 1a2b3c4d`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
     /// The number of nodes in the rollout.
     pub nodes: u32,
-    /// Those that run the version and have proved themselves.
+    /// Those that have what it brings, and have proved themselves.
     pub updated: u32,
     /// Those that failed.
     pub failed: u32,
@@ -212,6 +221,19 @@ pub struct PoolStatus {
     /// The newest rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
+    /// The newest rollout of the other kind: of configs, where the newest one is of a version. Nothing of it is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_aside: Option<Rollout>,
+}
+
+/// What a rollout brings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Kind {
+    /// A version of the OS.
+    #[default]
+    Version,
+    /// Patches of machine configs.
+    Config,
 }
 
 /// A rollout as the operator keeps it.
@@ -220,8 +242,11 @@ pub struct PoolStatus {
 pub struct Rollout {
     /// Counts the rollouts of the pool.
     pub number: u32,
-    /// The image as the pool names it.
+    /// The image as the pool names it; of configs, that of the version before them.
     pub image: String,
+    /// The patches, if it brings configs; a rollout of a version has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub config_patches: Vec<String>,
     /// What `spec.approvedWaves` was when a version began: that many approvals were for versions before.
     #[serde(skip_serializing_if = "is_zero")]
     pub approved_before: u32,
@@ -231,6 +256,16 @@ pub struct Rollout {
     /// The engine's record.
     #[schemars(schema_with = "anything")]
     pub record: Value,
+}
+
+impl Rollout {
+    /// What it brings.
+    pub fn kind(&self) -> Kind {
+        match self.config_patches.is_empty() {
+            true => Kind::Version,
+            false => Kind::Config,
+        }
+    }
 }
 
 fn is_zero(number: &u32) -> bool {

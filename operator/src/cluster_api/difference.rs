@@ -1,16 +1,22 @@
 //! What of the difference between a machine and the one that it is to become can change in place. Pure.
 //!
 //! ```text
-//!  the OS's image differs, or nothing that counts ──► a patch of exactly that: Cluster API then finds nothing left, and updates in place
-//!  anything else differs as well ───────────────────► no patch at all, and the fields by name: Cluster API replaces, or may not
+//!  only the OS's image, Kubernetes' version and patches of the config differ, each in a way that can be carried out
+//!      ──► patches of exactly that: Cluster API then finds nothing left, and updates in place
+//!  anything else differs as well
+//!      ──► no patch at all, and the fields by name: Cluster API replaces, or may not
 //! ```
 //!
 //! A patch is a promise: what it names is carried out by UpdateMachine, all of it.
 
+use instar_values::Version;
 use serde_json::{Map, Value};
 
+use super::config_patches::check_that_they_are_appended;
 use super::field_path::{FieldPath, pointer};
+use super::kubernetes::check_step;
 use super::settings::Settings;
+use super::wanted::Specs;
 use super::wire::Objects;
 
 /// Whether the objects are of one machine, or of a set of machines, whose templates are asked about.
@@ -21,6 +27,15 @@ pub(super) enum Shape {
 }
 
 impl Shape {
+    /// The specs of a machine in its objects.
+    pub(super) fn specs(self, objects: &Objects) -> Specs<'_> {
+        Specs {
+            machine: self.spec(&objects.machine),
+            infrastructure_machine: self.spec(&objects.infrastructure_machine),
+            bootstrap_config: self.spec(&objects.bootstrap_config),
+        }
+    }
+
     /// The spec of a machine in an object; null if it has none.
     fn spec(self, object: &Value) -> &Value {
         match self {
@@ -43,10 +58,18 @@ impl Shape {
 pub(super) enum Difference {
     /// Nothing that counts.
     Nothing,
-    /// The OS's image alone: this one is wanted.
-    OsImage(String),
-    /// More than can change in place: the fields.
+    /// Only what can change in place: the patches that bring the one state to the other.
+    InPlace(SpecPatches),
+    /// More than can change in place: the fields, with a reason where there is one.
     TooMuch(Vec<String>),
+}
+
+/// Merge patches of a machine's specs; none where nothing of a spec changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SpecPatches {
+    pub(super) machine: Option<Value>,
+    pub(super) infrastructure_machine: Option<Value>,
+    pub(super) bootstrap_config: Option<Value>,
 }
 
 /// Finds what differs between two states of a machine.
@@ -56,44 +79,107 @@ pub(super) fn difference(
     desired: &Objects,
     settings: &Settings,
 ) -> Difference {
+    let (current, desired) = (shape.specs(current), shape.specs(desired));
+
+    let [from, to] = [current.machine, desired.machine].map(machine_that_counts);
+    let mut machine = Part::new("machine", &from, &to);
+    machine.change(&FieldPath::named("version"), |from, to| {
+        check_version(settings, from, to)
+    });
+
+    let [from, to] = [current.bootstrap_config, desired.bootstrap_config];
+    let mut bootstrap = Part::new("bootstrap config", from, to);
+    if let Some(path) = &settings.config_patches {
+        bootstrap.change(path, check_that_they_are_appended);
+    }
+
+    let from = current.infrastructure_machine;
+    let to = desired.infrastructure_machine;
+    let mut infrastructure = Part::new("infrastructure machine", from, to);
+    infrastructure.change(&settings.os_image, check_image);
+
     let mut fields = Vec::new();
-    let machine = |objects: &Objects| machine_that_counts(shape.spec(&objects.machine));
-    compare("machine", &machine(current), &machine(desired), &mut fields);
-
-    let bootstrap = |objects: &Objects| shape.spec(&objects.bootstrap_config).clone();
-    compare(
-        "bootstrap config",
-        &bootstrap(current),
-        &bootstrap(desired),
-        &mut fields,
-    );
-
-    let wanted = shape.spec(&desired.infrastructure_machine);
-    let mut infrastructure = shape.spec(&current.infrastructure_machine).clone();
-    let image = exchange_image(&settings.os_image, &mut infrastructure, wanted);
-    compare(
-        "infrastructure machine",
-        &infrastructure,
-        wanted,
-        &mut fields,
-    );
-
-    match (fields.is_empty(), image) {
-        (false, _) => Difference::TooMuch(fields),
-        (true, Some(image)) => Difference::OsImage(image),
-        (true, None) => Difference::Nothing,
+    let patches = SpecPatches {
+        machine: machine.end(&mut fields),
+        bootstrap_config: bootstrap.end(&mut fields),
+        infrastructure_machine: infrastructure.end(&mut fields),
+    };
+    match fields.is_empty() {
+        false => Difference::TooMuch(fields),
+        true if patches == SpecPatches::default() => Difference::Nothing,
+        true => Difference::InPlace(patches),
     }
 }
 
-/// Gives the one the other's image, if both name one and they differ; returns it. An image that is added or taken away is no exchange.
-fn exchange_image(path: &FieldPath, current: &mut Value, wanted: &Value) -> Option<String> {
-    let wanted = path.of(wanted)?.as_str()?;
-    let own = path.of_mut(current)?;
-    let is_another = own.as_str()? != wanted && !wanted.is_empty();
-    is_another.then(|| {
-        *own = Value::from(wanted);
-        wanted.to_owned()
-    })
+/// Whether Kubernetes can go from one version to the other.
+fn check_version(settings: &Settings, from: Option<&Value>, to: &Value) -> Result<(), String> {
+    if settings.kubernetes_patch.is_none() {
+        return Err("it changes in place only with the setting kubernetesPatch".to_owned());
+    }
+    let version = |value: &Value| {
+        let text = value.as_str().unwrap_or_default();
+        text.parse::<Version>().map_err(|error| error.to_string())
+    };
+    let from = from.ok_or("there was no version that it could follow")?;
+    check_step(&version(from)?, &version(to)?)
+}
+
+/// Whether the one image can take the place of the other.
+fn check_image(from: Option<&Value>, to: &Value) -> Result<(), String> {
+    let is_image = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+    match from.is_some_and(is_image) && is_image(to) {
+        true => Ok(()),
+        false => Err("in place, one image takes the place of another".to_owned()),
+    }
+}
+
+/// One of a machine's specs, on its way from one state to the other.
+struct Part<'a> {
+    name: &'static str,
+    current: Value,
+    desired: &'a Value,
+    /// The merge patch of the changes so far.
+    patch: Option<Value>,
+    /// The fields that cannot change in place.
+    fields: Vec<String>,
+}
+
+impl<'a> Part<'a> {
+    fn new(name: &'static str, current: &Value, desired: &'a Value) -> Self {
+        Self {
+            name,
+            current: current.clone(),
+            desired,
+            patch: None,
+            fields: Vec::new(),
+        }
+    }
+
+    /// Takes a field that differs over into the current state, if it may change so.
+    fn change(
+        &mut self,
+        path: &FieldPath,
+        check: impl FnOnce(Option<&Value>, &Value) -> Result<(), String>,
+    ) {
+        let current = path.of(&self.current);
+        let desired = path.of(self.desired).filter(|it| current != Some(*it));
+        // A field that is taken away is found with all others that differ.
+        let Some(desired) = desired else {
+            return;
+        };
+        match check(current, desired) {
+            Ok(()) => self.patch = Some(path.set_to(desired.clone())),
+            Err(why) => self.fields.push(format!("{} {path} ({why})", self.name)),
+        }
+        path.set_in(&mut self.current, desired.clone());
+    }
+
+    /// Notes the fields that cannot change; returns the patch of those that can.
+    fn end(mut self, fields: &mut Vec<String>) -> Option<Value> {
+        fields.append(&mut self.fields);
+        compare(self.name, &self.current, self.desired, fields);
+        self.patch
+    }
 }
 
 /// The fields of a machine's spec that Cluster API does not compare: they never change, or change without a rollout.
@@ -155,7 +241,7 @@ fn walk<'a>(
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::panic, clippy::unwrap_used)]
     use std::collections::BTreeMap;
 
     use serde_json::json;
@@ -181,7 +267,13 @@ mod tests {
     }
 
     fn found(one: [&Value; 3], other: [&Value; 3]) -> Difference {
-        let settings = Settings::of_machine(&BTreeMap::new(), &Value::Null).unwrap();
+        found_with(&json!({}), one, other)
+    }
+
+    /// The same with settings.
+    fn found_with(settings: &Value, one: [&Value; 3], other: [&Value; 3]) -> Difference {
+        let settings: BTreeMap<_, _> = serde_json::from_value(settings.clone()).unwrap();
+        let settings = Settings::of_machine(&settings, &Value::Null).unwrap();
         let both = [Shape::Machine, Shape::MachineSet].map(|shape| {
             let of = |[machine, infrastructure, bootstrap]: [&Value; 3]| {
                 objects(machine, infrastructure, bootstrap, shape)
@@ -196,6 +288,16 @@ mod tests {
         Difference::TooMuch(vec![field.to_owned()])
     }
 
+    fn another_image(image: &str) -> Difference {
+        Difference::InPlace(SpecPatches {
+            infrastructure_machine: Some(json!({"osImage": image})),
+            ..SpecPatches::default()
+        })
+    }
+
+    const NO_IMAGE: &str =
+        "infrastructure machine /spec/osImage (in place, one image takes the place of another)";
+
     #[test]
     fn an_infrastructure_machine_may_differ_in_its_image_alone() {
         let machine = json!({"version": "v1.36.3"});
@@ -203,7 +305,7 @@ mod tests {
             (
                 json!({"osImage": "a"}),
                 json!({"osImage": "b"}),
-                Difference::OsImage("b".to_owned()),
+                another_image("b"),
             ),
             (
                 json!({"osImage": "a", "cpus": 2}),
@@ -225,20 +327,16 @@ mod tests {
                 json!({}),
                 too_much("infrastructure machine /spec/osImage"),
             ),
-            (
-                json!({}),
-                json!({"osImage": "b"}),
-                too_much("infrastructure machine /spec/osImage"),
-            ),
+            (json!({}), json!({"osImage": "b"}), too_much(NO_IMAGE)),
             (
                 json!({"osImage": "a"}),
                 json!({"osImage": ""}),
-                too_much("infrastructure machine /spec/osImage"),
+                too_much(NO_IMAGE),
             ),
             (
                 json!({"osImage": "a"}),
                 json!({"osImage": ["b"]}),
-                too_much("infrastructure machine /spec/osImage"),
+                too_much(NO_IMAGE),
             ),
             (
                 json!({"x": [1, 2]}),
@@ -257,7 +355,7 @@ mod tests {
     #[test]
     fn what_cluster_api_does_not_compare_does_not_count() {
         let (old, new) = (json!({"osImage": "a"}), json!({"osImage": "b"}));
-        let in_place = Difference::OsImage("b".to_owned());
+        let in_place = another_image("b");
         for (current, desired, expected) in [
             (
                 json!({"infrastructureRef": {"name": "a"}}),
@@ -277,7 +375,9 @@ mod tests {
             (
                 json!({"version": "v1.35.0"}),
                 json!({"version": "v1.36.0"}),
-                too_much("machine /spec/version"),
+                too_much(
+                    "machine /spec/version (it changes in place only with the setting kubernetesPatch)",
+                ),
             ),
             (
                 json!({}),
@@ -320,5 +420,114 @@ mod tests {
                 too_much(&format!("bootstrap config /spec{field}"))
             );
         }
+    }
+
+    #[test]
+    fn kubernetes_goes_on_with_the_setting() {
+        let with = json!({"kubernetesPatch": "image: r/k:{version}"});
+        let image = json!({"osImage": "a"});
+        let version = |version: &str| json!({"version": version});
+        let found = |from: &Value, to: &Value| {
+            found_with(
+                &with,
+                [from, &image, &Value::Null],
+                [to, &image, &Value::Null],
+            )
+        };
+        let patch = |version: Value| {
+            Difference::InPlace(SpecPatches {
+                machine: Some(version),
+                ..SpecPatches::default()
+            })
+        };
+        let own = version("v1.36.3");
+        for next in ["v1.36.4", "v1.37.0"].map(version) {
+            assert_eq!(found(&own, &next), patch(next.clone()));
+        }
+        assert_eq!(found(&own, &own), Difference::Nothing);
+        for (from, to, words) in [
+            (&own, version("v1.38.0"), "next minor version at most"),
+            (&own, version("v1.36.2"), "does not go back"),
+            (&own, version("1.37"), "not a version"),
+            (&own, json!({"version": 1}), "not a version"),
+            (&own, json!({}), "machine /spec/version"),
+            (&json!({}), own.clone(), "no version that it could follow"),
+            (
+                &own,
+                json!({"version": "v1.37.0", "failureDomain": "z"}),
+                "machine /spec/failureDomain",
+            ),
+        ] {
+            let Difference::TooMuch(fields) = found(from, &to) else {
+                panic!("{from} {to}");
+            };
+            assert_eq!(fields.len(), 1, "{fields:?}");
+            assert!(fields[0].contains(words), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn patches_of_the_config_are_appended() {
+        let with = json!({"configPatchesPath": "/spec/of/patches"});
+        let (machine, image) = (json!({}), json!({"osImage": "a"}));
+        let found = |from: &Value, to: &Value| {
+            found_with(&with, [&machine, &image, from], [&machine, &image, to])
+        };
+        let listed = |patches: Value| json!({"of": {"patches": patches}, "type": "worker"});
+        let old = listed(json!(["a"]));
+        let patch = |patches: Value| {
+            Difference::InPlace(SpecPatches {
+                bootstrap_config: Some(json!({"of": {"patches": patches}})),
+                ..SpecPatches::default()
+            })
+        };
+        for from in [&old, &listed(json!([])), &json!({"type": "worker"})] {
+            let to = json!(["a", "b"]);
+            assert_eq!(found(from, &listed(to.clone())), patch(to));
+        }
+        for (from, to, words) in [
+            (&old, listed(json!(["b", "a"])), "only appended"),
+            (&old, listed(json!([])), "only appended"),
+            (&old, listed(json!("a")), "no list of patches"),
+            (&old, json!({"type": "worker"}), "bootstrap config /spec/of"),
+            (
+                &old,
+                json!({"of": {"patches": ["a", "b"]}, "type": "other"}),
+                "bootstrap config /spec/type",
+            ),
+            (
+                &json!({"of": 1, "type": "worker"}),
+                listed(json!(["a"])),
+                "bootstrap config /spec/of",
+            ),
+            (&Value::Null, listed(json!(["a"])), "bootstrap config /spec"),
+        ] {
+            let Difference::TooMuch(fields) = found(from, &to) else {
+                panic!("{from} {to}");
+            };
+            assert_eq!(fields.len(), 1, "{fields:?}");
+            assert!(fields[0].contains(words), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn all_that_changes_in_place_may_change_together() {
+        let with = json!({"kubernetesPatch": "x: {version}", "configPatchesPath": "/spec/patches"});
+        let old = [
+            &json!({"version": "v1.36.3"}),
+            &json!({"osImage": "a"}),
+            &json!({}),
+        ];
+        let new = [
+            &json!({"version": "v1.37.0"}),
+            &json!({"osImage": "b"}),
+            &json!({"patches": ["p"]}),
+        ];
+        let all = SpecPatches {
+            machine: Some(new[0].clone()),
+            infrastructure_machine: Some(new[1].clone()),
+            bootstrap_config: Some(new[2].clone()),
+        };
+        assert_eq!(found_with(&with, old, new), Difference::InPlace(all));
     }
 }

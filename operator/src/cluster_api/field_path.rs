@@ -31,16 +31,30 @@ impl fmt::Display for FieldPath {
 }
 
 impl FieldPath {
+    /// The field with this name in a spec itself.
+    pub(super) fn named(name: &str) -> Self {
+        Self(vec![name.to_owned()])
+    }
+
     /// The field in a spec; none if it is not there, or not below maps alone.
     pub(super) fn of<'a>(&self, spec: &'a Value) -> Option<&'a Value> {
         let mut parts = self.0.iter();
         parts.try_fold(spec, |value, part| value.as_object()?.get(part))
     }
 
-    /// The same, to be changed.
-    pub(super) fn of_mut<'a>(&self, spec: &'a mut Value) -> Option<&'a mut Value> {
-        let mut parts = self.0.iter();
-        parts.try_fold(spec, |value, part| value.as_object_mut()?.get_mut(part))
+    /// Sets the field in a spec, with the maps on its way. Where something else than a map is in the way, nothing is set.
+    pub(super) fn set_in(&self, spec: &mut Value, value: Value) {
+        let Some((name, way)) = self.0.split_last() else {
+            return;
+        };
+        let mut place = spec;
+        for part in way {
+            let Value::Object(map) = place else { return };
+            place = map.entry(part.clone()).or_insert_with(|| json!({}));
+        }
+        if let Value::Object(map) = place {
+            map.insert(name.clone(), value);
+        }
     }
 
     /// The merge patch of a spec that sets the field.
@@ -76,9 +90,33 @@ mod tests {
         ] {
             let path: FieldPath = path.parse().unwrap();
             assert_eq!(path.of(&spec).and_then(Value::as_str), expected, "{path}");
-            let mut spec = spec.clone();
-            assert_eq!(path.of_mut(&mut spec).is_some(), expected.is_some());
         }
+    }
+
+    #[test]
+    fn a_field_is_set_below_maps_alone() {
+        let spec = json!({"os": {"image": "x"}, "list": []});
+        for (path, expected) in [
+            (
+                "/spec/os/image",
+                json!({"os": {"image": "new"}, "list": []}),
+            ),
+            ("/spec/list", json!({"os": {"image": "x"}, "list": "new"})),
+            (
+                "/spec/a/b",
+                json!({"os": {"image": "x"}, "list": [], "a": {"b": "new"}}),
+            ),
+            ("/spec/list/0", spec.clone()),
+            ("/spec/os/image/x", spec.clone()),
+        ] {
+            let mut changed = spec.clone();
+            let path: FieldPath = path.parse().unwrap();
+            path.set_in(&mut changed, json!("new"));
+            assert_eq!(changed, expected, "{path}");
+        }
+        let mut none = Value::Null;
+        FieldPath::named("x").set_in(&mut none, json!("new"));
+        assert_eq!(none, Value::Null);
     }
 
     #[test]

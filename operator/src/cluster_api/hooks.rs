@@ -4,11 +4,11 @@ use kube::Client;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::difference::{Difference, Shape, difference};
+use super::difference::{Difference, Shape, SpecPatches, difference};
 use super::driver;
 use super::settings::Settings;
+use super::wanted::Wanted;
 use super::wire::{Answer, CanUpdate, Hook, UpdateMachine, merge_patch};
-use crate::policy;
 
 /// Answers a call of a hook. `body` is its request.
 pub(super) async fn answer(hook: Hook, body: &[u8], management: &Client) -> Value {
@@ -41,10 +41,13 @@ fn can_update(shape: Shape, body: &[u8]) -> Answer {
     };
     let why = match difference(shape, &request.current, &request.desired, &settings) {
         Difference::Nothing => return Answer::no(String::new()),
-        Difference::OsImage(image) => match is_usable(&settings, &image) {
-            Ok(()) => return patch(shape, &settings, image),
-            Err(why) => why,
-        },
+        Difference::InPlace(patches) => {
+            // Who begins it can end it: UpdateMachine reads the same from the objects.
+            match Wanted::of(&settings, shape.specs(&request.desired)) {
+                Ok(_) => return promise(shape, patches),
+                Err(why) => why,
+            }
+        }
         Difference::TooMuch(fields) => fields.join(", "),
     };
     let name = request.desired.machine["metadata"]["name"].as_str();
@@ -59,24 +62,39 @@ fn can_update(shape: Shape, body: &[u8]) -> Answer {
     }
 }
 
-/// Whether a node can be told to run the image.
-fn is_usable(settings: &Settings, image: &str) -> Result<(), String> {
-    let pool = settings.pool(Default::default(), image.to_owned());
-    let wanted = policy::wanted(&pool).map(|_| ());
-    wanted.map_err(|why| format!("{}: {image}: {why}", settings.os_image))
-}
-
-/// The patch of the image, and of nothing else.
-fn patch(shape: Shape, settings: &Settings, image: String) -> Answer {
-    let spec = json!({"spec": settings.os_image.set_to(Value::from(image))});
-    let (name, object) = match shape {
-        Shape::Machine => ("infrastructureMachinePatch", spec),
-        Shape::MachineSet => (
+/// The patches, and nothing else.
+fn promise(shape: Shape, patches: SpecPatches) -> Answer {
+    let SpecPatches {
+        machine,
+        infrastructure_machine,
+        bootstrap_config,
+    } = patches;
+    let [of_machine, of_infrastructure, of_bootstrap] = match shape {
+        Shape::Machine => [
+            "machinePatch",
+            "infrastructureMachinePatch",
+            "bootstrapConfigPatch",
+        ],
+        Shape::MachineSet => [
+            "machineSetPatch",
             "infrastructureMachineTemplatePatch",
-            json!({"spec": {"template": spec}}),
-        ),
+            "bootstrapConfigTemplatePatch",
+        ],
     };
-    Answer::Success(String::new(), json!({ name: merge_patch(&object) }))
+    let parts = [
+        (of_machine, machine),
+        (of_infrastructure, infrastructure_machine),
+        (of_bootstrap, bootstrap_config),
+    ];
+    let patches = parts.into_iter().filter_map(|(name, spec)| {
+        let spec = json!({ "spec": spec? });
+        let object = match shape {
+            Shape::Machine => spec,
+            Shape::MachineSet => json!({"spec": {"template": spec}}),
+        };
+        Some((name.to_owned(), merge_patch(&object)))
+    });
+    Answer::Success(String::new(), Value::Object(patches.collect()))
 }
 
 #[cfg(test)]
@@ -108,14 +126,54 @@ mod tests {
             json!({"osImage": "r/i:v2"}),
         );
         assert_eq!(answer["status"], "Success");
-        let patch = answer["infrastructureMachineTemplatePatch"]["patch"]
-            .as_str()
-            .unwrap();
-        let patch: Value = serde_json::from_slice(&STANDARD.decode(patch).unwrap()).unwrap();
+        let expected = json!({"spec": {"template": {"spec": {"osImage": "r/i:v2"}}}});
         assert_eq!(
-            patch,
-            json!({"spec": {"template": {"spec": {"osImage": "r/i:v2"}}}})
+            patches(&answer),
+            [("infrastructureMachineTemplatePatch", expected)]
         );
+    }
+
+    /// The names of the answer's patches, and what each says.
+    fn patches(answer: &Value) -> Vec<(&str, Value)> {
+        let fields = answer.as_object().unwrap().iter();
+        let patches = fields.filter_map(|(name, field)| {
+            let patch = STANDARD.decode(field["patch"].as_str()?).unwrap();
+            Some((name.as_str(), serde_json::from_slice(&patch).unwrap()))
+        });
+        let mut patches: Vec<_> = patches.collect();
+        patches.sort_by_key(|(name, _)| *name);
+        patches
+    }
+
+    #[test]
+    fn kubernetes_and_the_config_are_patches_of_their_own_objects() {
+        let settings =
+            json!({"kubernetesPatch": "x: {version}", "configPatchesPath": "/spec/patches"});
+        let objects = |version: &str, patches: Value| {
+            json!({
+                "machine": {"spec": {"version": version}},
+                "infrastructureMachine": {"spec": {"osImage": "r/i:v1"}},
+                "bootstrapConfig": {"spec": {"patches": patches}},
+            })
+        };
+        let asked = |desired: Value| {
+            let current = objects("v1.36.3", json!(["{}"]));
+            let request = json!({"settings": settings, "current": current, "desired": desired});
+            let answer = can_update(Shape::Machine, request.to_string().as_bytes());
+            Hook::CanUpdateMachine.answer(answer)
+        };
+        let both = asked(objects("v1.37.0", json!(["{}", "a: b"])));
+        let list = json!({"spec": {"patches": ["{}", "a: b"]}});
+        let version = json!({"spec": {"version": "v1.37.0"}});
+        assert_eq!(
+            patches(&both),
+            [("bootstrapConfigPatch", list), ("machinePatch", version)]
+        );
+        // A patch that the second update would apply twice is no promise.
+        let refused = asked(objects("v1.36.3", json!(["{}", "a: [b]"])));
+        assert!(patches(&refused).is_empty(), "{refused}");
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains("append to its lists"), "{message}");
     }
 
     #[test]

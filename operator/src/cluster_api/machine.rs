@@ -1,11 +1,10 @@
-//! A Machine and its infrastructure object, in the management cluster.
+//! A Machine with its infrastructure and bootstrap objects, in the management cluster.
 
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::field_path::FieldPath;
 use super::trouble::Trouble;
 
 /// The annotation of a Machine that MachineHealthChecks leave alone.
@@ -33,14 +32,17 @@ pub(super) struct Machine {
     pub(super) node: String,
     /// Null if it has none.
     pub(super) annotations: Value,
-    infrastructure: Reference,
+    pub(super) spec: Value,
+    pub(super) infrastructure: Reference,
+    /// None for a Machine that only names the Secret with its config.
+    pub(super) bootstrap: Option<Reference>,
     version: String,
     mark: Mark,
 }
 
 /// An object of the same namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Reference {
+pub(super) struct Reference {
     group: String,
     kind: String,
     name: String,
@@ -67,6 +69,14 @@ impl Machine {
             let found = object.pointer(path).and_then(Value::as_str);
             found.map(str::to_owned).ok_or(path)
         };
+        let bootstrap = match object["spec"]["bootstrap"]["configRef"].is_null() {
+            true => None,
+            false => Some(Reference {
+                group: text("/spec/bootstrap/configRef/apiGroup")?,
+                kind: text("/spec/bootstrap/configRef/kind")?,
+                name: text("/spec/bootstrap/configRef/name")?,
+            }),
+        };
         let mark = object["metadata"]["annotations"].get(SKIP_REMEDIATION);
         Ok(Self {
             namespace: text("/metadata/namespace")?,
@@ -75,11 +85,13 @@ impl Machine {
             cluster: text("/spec/clusterName")?,
             node: text("/status/nodeRef/name")?,
             annotations: object["metadata"]["annotations"].clone(),
+            spec: object["spec"].clone(),
             infrastructure: Reference {
                 group: text("/spec/infrastructureRef/apiGroup")?,
                 kind: text("/spec/infrastructureRef/kind")?,
                 name: text("/spec/infrastructureRef/name")?,
             },
+            bootstrap,
             version: text("/metadata/resourceVersion")?,
             mark: match mark.map(|it| it == OURS) {
                 None => Mark::Nobody,
@@ -89,15 +101,15 @@ impl Machine {
         })
     }
 
-    /// The OS's image that its infrastructure object names. A request has that object as well, but anybody may send one; who changes the object
-    /// itself is the API server's business. Of the request is the version of its type alone.
-    pub(super) async fn os_image(
+    /// The spec of one of its objects. A request has that object as well, but anybody may send one; who changes the object itself is the API
+    /// server's business. Of the request is the version of its type alone.
+    pub(super) async fn spec_of(
         &self,
         client: &Client,
+        object: &Reference,
         api_version: &str,
-        path: &FieldPath,
-    ) -> Result<String, Trouble> {
-        let Reference { group, kind, name } = &self.infrastructure;
+    ) -> Result<Value, Trouble> {
+        let Reference { group, kind, name } = object;
         let what = format!("{kind} {}/{name}", self.namespace);
         let version = api_version.strip_prefix(&format!("{group}/"));
         let version = version.ok_or_else(|| {
@@ -110,10 +122,7 @@ impl Machine {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &self.namespace, &kind);
         let object = api.get(name).await;
         let object = object.map_err(Trouble::of(format!("{what} cannot be read")))?;
-        let image = path.of(&object.data["spec"]).and_then(Value::as_str);
-        let image = image.filter(|image| !image.is_empty());
-        let missing = || Trouble::Lasting(format!("{what} has no image at {path}"));
-        image.map(str::to_owned).ok_or_else(missing)
+        Ok(object.data["spec"].clone())
     }
 
     /// Keeps health checks away from it, or lets them come; a person's own mark stays.
@@ -169,5 +178,18 @@ mod tests {
         let mut without_node = object(&Value::Null);
         without_node["status"] = json!({});
         assert_eq!(Machine::of(&without_node), Err("/status/nodeRef/name"));
+    }
+
+    #[test]
+    fn a_bootstrap_config_may_be_a_secret_alone() {
+        let mut machine = object(&Value::Null);
+        assert_eq!(Machine::of(&machine).unwrap().bootstrap, None);
+        machine["spec"]["bootstrap"] =
+            json!({"configRef": {"apiGroup": "b", "kind": "C", "name": "x"}});
+        let bootstrap = Machine::of(&machine).unwrap().bootstrap.unwrap();
+        assert_eq!(bootstrap.name, "x");
+        machine["spec"]["bootstrap"]["configRef"]["kind"] = Value::Null;
+        let missing = Machine::of(&machine).unwrap_err();
+        assert_eq!(missing, "/spec/bootstrap/configRef/kind");
     }
 }

@@ -24,10 +24,14 @@ pub fn management() -> Result<String, Error> {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     let rules = json!([
+        // The settings that an administrator has written.
+        rule("runtime.cluster.x-k8s.io", "extensionconfigs", &["list"]),
         // The node of a Machine, and its mark.
         rule("cluster.x-k8s.io", "machines", &["get", "patch"]),
         // The image that an infrastructure machine names, of whichever kind it is.
         rule("infrastructure.cluster.x-k8s.io", "*", &["get"]),
+        // The patches that a bootstrap config lists.
+        rule("bootstrap.cluster.x-k8s.io", "*", &["get"]),
         // CLUSTER-kubeconfig: the way to the nodes of a cluster. RBAC knows no patterns of names.
         rule("", "secrets", &["get"]),
     ]);

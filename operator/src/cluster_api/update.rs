@@ -1,27 +1,41 @@
 //! The update of one machine: what a call of UpdateMachine does next. Pure.
 //!
 //! ```text
-//!                 no pool                the pool has another image
-//!                    │ Make                   │ Rename
+//!                 no pool                the pool names something else
+//!                    │ Make                   │ Change
 //!                    ▼                        ▼
 //!  ┌─────────── the pool of the machine's node, driven by the operator of its cluster ───────────┐
-//!  │ Wait: not taken up, rolling, paused, held, in conflict with another pool                    │
-//!  │ Finish: every node of it runs the image ──► the pool is deleted, the mark removed, answer 0 │
+//!  │ Wait: not taken up, rolling, paused, held, in conflict with another pool, another kubelet   │
+//!  │ Finish: every node of it is as wanted ────► the pool is deleted, the mark removed, answer 0 │
 //!  │ Fail: halted, gone back, aborted, refused ──► the pool stays, for people; answer Failure    │
 //!  └─────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A call after Finish begins again: the operator finds that the node runs the image, and nothing happens to it.
+//! A call after Finish begins again: the operator finds that the node is as wanted, and nothing happens to it.
+//!
+//! A pool knows the config of its node, and not whether kubelet runs by it: another extension is on trial after its config is in force, and may go
+//! back by itself. So an update of Kubernetes ends only by the version that kubelet tells.
 
-use crate::api::{Pool, PoolStatus};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::kubernetes::{check_step, kubelet_version};
+use super::wanted::Wanted;
+use crate::api::{Pool, PoolStatus, Rollout};
 
 /// What is known when a call comes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
-    /// The image that the machine is to run.
-    pub(super) image: &'a str,
+    /// What the machine is to become.
+    pub(super) wanted: &'a Wanted,
+    /// The version of Kubernetes that the kubelet of its node tells.
+    pub(super) kubelet: &'a str,
     /// The pool of its node.
     pub(super) pool: Option<&'a Pool>,
+    /// The time that kubelet has to tell the wanted version, once the pool is done.
+    pub(super) limit: Duration,
+    pub(super) now: Timestamp,
 }
 
 /// What the call does.
@@ -29,13 +43,13 @@ pub(super) struct Facts<'a> {
 pub(super) enum Step {
     /// Make the pool.
     Make,
-    /// Have the pool name the image.
-    Rename,
+    /// Have the pool name what is wanted.
+    Change,
     /// Nothing but wait; why.
     Wait(String),
-    /// The machine runs the image.
+    /// The machine is as wanted.
     Finish,
-    /// It does not, and will not by itself; why.
+    /// It is not, and will not be by itself; why.
     Fail(String),
 }
 
@@ -44,7 +58,7 @@ impl Step {
     /// gave up does not make a dead node well.
     pub(super) fn protects(&self, never_replace: bool) -> bool {
         match self {
-            Self::Make | Self::Rename | Self::Wait(_) => true,
+            Self::Make | Self::Change | Self::Wait(_) => true,
             Self::Finish => false,
             Self::Fail(_) => never_replace,
         }
@@ -53,14 +67,21 @@ impl Step {
 
 /// Decides.
 pub(super) fn next(facts: Facts<'_>) -> Step {
+    // Whatever Cluster API has asked before: a node whose Kubernetes is newer is not taken back.
+    if let Some(version) = &facts.wanted.kubernetes {
+        let may = kubelet_version(facts.kubelet).and_then(|own| check_step(&own, version));
+        if let Err(why) = may {
+            return Step::Fail(format!("its kubelet: {why}"));
+        }
+    }
     let Some(pool) = facts.pool else {
         return Step::Make;
     };
     if pool.metadata.deletion_timestamp.is_some() {
         return Step::Wait("the pool of the last update is being deleted".to_owned());
     }
-    if pool.spec.image.as_deref() != Some(facts.image) {
-        return Step::Rename;
+    if !facts.wanted.is_of(&pool.spec) {
+        return Step::Change;
     }
     let not_taken_up = || Step::Wait("the operator has not taken up the pool yet".to_owned());
     let status = pool.status.as_ref().filter(|status| {
@@ -78,18 +99,27 @@ pub(super) fn next(facts: Facts<'_>) -> Step {
             _ => Step::Fail(message),
         };
     }
-    let begun_with = status.rollout.as_ref().map(|it| it.image.as_str());
-    if begun_with != Some(facts.image) {
+    let shown = status.rollout.as_ref();
+    if !shown.is_some_and(|rollout| is_wanted(rollout, facts.wanted)) {
         // What is shown is the rollout before this one, if there was one.
-        return match (begun_with, message.is_empty()) {
+        return match (shown, message.is_empty()) {
             (None, false) => Step::Wait(message),
             _ => not_taken_up(),
         };
     }
-    ended(status, message)
+    match ended(status, message) {
+        Step::Finish => proved(facts, status),
+        step => step,
+    }
 }
 
-/// The same for a rollout of this image.
+/// Whether a rollout brings something of what is wanted: the image, or the patches after it.
+fn is_wanted(rollout: &Rollout, wanted: &Wanted) -> bool {
+    let patches = &rollout.config_patches;
+    rollout.image == wanted.image && (patches.is_empty() || *patches == wanted.config_patches)
+}
+
+/// The same for a rollout of what is wanted.
 fn ended(status: &PoolStatus, message: String) -> Step {
     match (status.phase.as_deref(), condition(status, "Failed")) {
         (Some("Done"), _) if condition(status, "Updated").is_some_and(|(holds, _)| holds) => {
@@ -105,6 +135,34 @@ fn ended(status: &PoolStatus, message: String) -> Step {
     }
 }
 
+/// The same once the pool is done: patches have to be rolled out, and kubelet has to tell the version.
+fn proved(facts: Facts<'_>, status: &PoolStatus) -> Step {
+    let patches = &facts.wanted.config_patches;
+    let mut rollouts = status.rollout.iter().chain(&status.set_aside);
+    if !patches.is_empty() && !rollouts.any(|rollout| rollout.config_patches == *patches) {
+        let why = "the operator has done the version alone, as one that knows no configPatches does: it has to be a newer one";
+        return Step::Fail(why.to_owned());
+    }
+    let Some(version) = &facts.wanted.kubernetes else {
+        return Step::Finish;
+    };
+    if kubelet_version(facts.kubelet).as_ref() == Ok(version) {
+        return Step::Finish;
+    }
+    let waits = format!("kubelet tells {}, and not {version} yet", facts.kubelet);
+    let mut conditions = status.conditions.iter();
+    let updated = conditions.find(|condition| condition.type_ == "Updated");
+    let since = updated.map(|condition| facts.now.duration_since(condition.last_transition_time.0));
+    // By a clock that is behind, no time has passed.
+    let waited = since.and_then(|since| Duration::try_from(since).ok());
+    match waited.is_some_and(|waited| waited > facts.limit) {
+        false => Step::Wait(waits),
+        true => Step::Fail(format!(
+            "{waits}, although its config is in force: `instarctl get kubernetes` on the node says whether the extension went back, and why"
+        )),
+    }
+}
+
 /// A condition: whether it holds, and its reason.
 fn condition<'a>(status: &'a PoolStatus, kind: &str) -> Option<(bool, &'a str)> {
     let mut conditions = status.conditions.iter();
@@ -114,10 +172,32 @@ fn condition<'a>(status: &'a PoolStatus, kind: &str) -> Option<(bool, &'a str)> 
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::panic, clippy::unwrap_used)]
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn wanted(image: &str, kubernetes: Option<&str>) -> Wanted {
+        Wanted {
+            image: image.to_owned(),
+            kubernetes: kubernetes.map(|version| version.parse().unwrap()),
+            config_patches: Vec::new(),
+        }
+    }
+
+    /// Decides for a node whose kubelet tells this version, some minutes after its pool was done.
+    fn decided(wanted: &Wanted, kubelet: &str, pool: Option<&Pool>, minutes: i64) -> Step {
+        let done: Timestamp = DONE.parse().unwrap();
+        next(Facts {
+            wanted,
+            kubelet,
+            pool,
+            limit: Duration::from_secs(1800),
+            now: done + jiff::SignedDuration::from_mins(minutes),
+        })
+    }
+
+    const DONE: &str = "2026-01-01T00:00:00Z";
 
     fn pool(status: Value) -> Pool {
         let pool = json!({
@@ -136,7 +216,7 @@ mod tests {
             "False"
         };
         let condition = json!({
-            "type": kind, "status": holds, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "type": kind, "status": holds, "reason": reason, "message": "", "lastTransitionTime": DONE,
         });
         let mut status = json!({
             "observedGeneration": 2, "phase": phase, "message": "m", "nodes": 1, "updated": 0, "failed": 0,
@@ -156,11 +236,7 @@ mod tests {
     }
 
     fn step(status: Value) -> Step {
-        let pool = pool(status);
-        next(Facts {
-            image: "r/i:v2",
-            pool: Some(&pool),
-        })
+        decided(&wanted("r/i:v2", None), "", Some(&pool(status)), 1)
     }
 
     const UPDATED: [&str; 2] = ["Updated", "AllNodes"];
@@ -177,6 +253,16 @@ mod tests {
             step(status("Halted", ["Updated", "Halted"], &other)),
             not_yet
         );
+        let patches = json!({"rollout": {"image": "r/i:v2", "number": 1, "configPatches": ["a: b"], "record": {}}});
+        let halted = status("Halted", ["Updated", "Halted"], &patches);
+        assert_eq!(step(halted.clone()), not_yet);
+        let wanted = Wanted {
+            config_patches: vec!["a: b".to_owned()],
+            ..wanted("r/i:v2", None)
+        };
+        let mut pool = pool(halted);
+        pool.spec.config_patches = wanted.config_patches.clone();
+        assert_eq!(decided(&wanted, "", Some(&pool), 1), fail("m"));
         let none = json!({"rollout": null});
         assert_eq!(
             step(status("Waiting", ["Valid", "Valid"], &none)),
@@ -188,6 +274,13 @@ mod tests {
     fn a_call_does_what_the_pool_shows() {
         for (phase, condition, rest, expected) in [
             ("Rolling", ["Updated", "Rolling"], json!({}), wait("m")),
+            // Between the version and its config.
+            (
+                "Waiting",
+                ["Updated", "Waiting"],
+                json!({"updated": 1}),
+                wait("m"),
+            ),
             ("Paused", ["Updated", "Paused"], json!({}), wait("m")),
             ("GoingBack", ["Updated", "GoingBack"], json!({}), wait("m")),
             (
@@ -226,36 +319,93 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_made_renamed_or_waited_for() {
-        assert_eq!(
-            next(Facts {
-                image: "r/i:v2",
-                pool: None
-            }),
-            Step::Make
-        );
+    fn a_pool_is_made_changed_or_waited_for() {
+        let [second, third] = ["r/i:v2", "r/i:v3"].map(|image| wanted(image, None));
+        assert_eq!(decided(&second, "", None, 1), Step::Make);
         let mut pool = pool(Value::Null);
-        assert_eq!(
-            next(Facts {
-                image: "r/i:v3",
-                pool: Some(&pool)
-            }),
-            Step::Rename
-        );
-        pool.metadata.deletion_timestamp =
-            serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        let step = next(Facts {
-            image: "r/i:v3",
-            pool: Some(&pool),
-        });
+        assert_eq!(decided(&third, "", Some(&pool), 1), Step::Change);
+        let patched = Wanted {
+            config_patches: vec!["a: b".to_owned()],
+            ..second
+        };
+        assert_eq!(decided(&patched, "", Some(&pool), 1), Step::Change);
+        pool.metadata.deletion_timestamp = serde_json::from_value(json!(DONE)).unwrap();
+        let step = decided(&third, "", Some(&pool), 1);
         assert_eq!(step, wait("the pool of the last update is being deleted"));
+    }
+
+    #[test]
+    fn patches_are_in_force_once_a_rollout_has_brought_them() {
+        let wanted = Wanted {
+            config_patches: vec!["a: b".to_owned()],
+            ..wanted("r/i:v2", None)
+        };
+        let rollout = |patches: Value| json!({"image": "r/i:v2", "number": 1, "configPatches": patches, "record": {}});
+        let step = |rest: Value| {
+            let mut pool = pool(status("Done", UPDATED, &rest));
+            pool.spec.config_patches = wanted.config_patches.clone();
+            decided(&wanted, "", Some(&pool), 1)
+        };
+        let (version, config) = (rollout(json!([])), rollout(json!(["a: b"])));
+        assert_eq!(step(json!({ "rollout": config })), Step::Finish);
+        let before = json!({"rollout": version, "setAside": config});
+        assert_eq!(step(before), Step::Finish);
+        for rest in [
+            json!({ "rollout": version }),
+            json!({"rollout": version, "setAside": rollout(json!(["c: d"]))}),
+        ] {
+            let Step::Fail(why) = step(rest) else {
+                panic!("it is finished without the patches");
+            };
+            assert!(why.contains("newer one"), "{why}");
+        }
+    }
+
+    #[test]
+    fn kubernetes_of_a_node_is_never_taken_back() {
+        let wanted = wanted("r/i:v2", Some("v1.36.3"));
+        let done = pool(status("Done", UPDATED, &json!({"updated": 1})));
+        for pool in [None, Some(&done)] {
+            for (kubelet, words) in [
+                ("v1.37.0", "does not go back from v1.37.0 to v1.36.3"),
+                ("v1.34.0", "next minor version at most"),
+                ("", "no version of Kubernetes"),
+            ] {
+                let Step::Fail(why) = decided(&wanted, kubelet, pool, 1) else {
+                    panic!("{kubelet}");
+                };
+                assert!(why.contains(words), "{why}");
+            }
+        }
+        assert_eq!(decided(&wanted, "v1.35.0", None, 1), Step::Make);
+    }
+
+    #[test]
+    fn an_update_of_kubernetes_ends_by_the_word_of_kubelet() {
+        let wanted = wanted("r/i:v2", Some("v1.36.3"));
+        let done = pool(status("Done", UPDATED, &json!({"updated": 1})));
+        let step = |kubelet, minutes| decided(&wanted, kubelet, Some(&done), minutes);
+        assert_eq!(step("v1.36.3", 1), Step::Finish);
+        assert_eq!(step("v1.36.3+site", 1000), Step::Finish);
+        for minutes in [-10, 0, 29] {
+            assert_eq!(
+                step("v1.35.4", minutes),
+                wait("kubelet tells v1.35.4, and not v1.36.3 yet")
+            );
+        }
+        let Step::Fail(why) = step("v1.35.4", 31) else {
+            panic!("it waits for ever");
+        };
+        assert!(why.contains("instarctl get kubernetes"), "{why}");
+        let rolling = pool(status("Rolling", ["Updated", "Rolling"], &json!({})));
+        assert_eq!(decided(&wanted, "v1.36.3", Some(&rolling), 1), wait("m"));
     }
 
     #[test]
     fn a_machine_is_protected_for_as_long_as_it_changes() {
         for (step, usually, never_replaced) in [
             (Step::Make, true, true),
-            (Step::Rename, true, true),
+            (Step::Change, true, true),
             (wait(""), true, true),
             (Step::Finish, false, false),
             (fail(""), false, true),

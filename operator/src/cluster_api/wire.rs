@@ -149,6 +149,9 @@ pub(super) struct UpdateMachine {
 pub(super) struct Desired {
     pub(super) machine: Named,
     pub(super) infrastructure_machine: Typed,
+    /// None where the Machine has none.
+    #[serde(default)]
+    pub(super) bootstrap_config: Option<Typed>,
 }
 
 /// An object by its name.
@@ -254,5 +257,6 @@ mod tests {
         }});
         let read: UpdateMachine = serde_json::from_value(request).unwrap();
         assert_eq!(read.desired.machine.metadata.name, "m");
+        assert!(read.desired.bootstrap_config.is_none());
     }
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::machine::Machine;
 use super::settings::Settings;
 use super::trouble::Trouble;
+use super::wanted::Wanted;
 use crate::api::{MACHINE, Pool};
 use crate::failure::code;
 use crate::way;
@@ -69,17 +70,32 @@ impl Workload {
         got.map_err(self.pool_cannot("be read"))
     }
 
-    /// Makes the pool.
-    pub(super) async fn make_pool(&self, settings: &Settings, image: &str) -> Result<(), Trouble> {
-        let nodes: Api<Node> = Api::all(self.client.clone());
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    /// The machine's node.
+    pub(super) async fn node(&self) -> Result<Node, Trouble> {
         let doing = format!("{}: node {} cannot be read", self.cluster, self.node);
-        let node = nodes.get(&self.node).await.map_err(Trouble::of(doing))?;
+        self.nodes()
+            .get(&self.node)
+            .await
+            .map_err(Trouble::of(doing))
+    }
+
+    /// Makes the pool of the node.
+    pub(super) async fn make_pool(
+        &self,
+        node: Node,
+        settings: &Settings,
+        wanted: &Wanted,
+    ) -> Result<(), Trouble> {
         let hostname = node.metadata.labels.unwrap_or_default().remove(HOSTNAME);
         let none = || Trouble::Lasting(format!("node {} has no label {HOSTNAME}", self.node));
         let hostname = hostname.ok_or_else(none)?;
-        self.check_that_it_is_alone(&nodes, &hostname).await?;
+        self.check_that_it_is_alone(&hostname).await?;
         let labels = [(HOSTNAME.to_owned(), hostname)].into();
-        let mut pool = Pool::new(&self.pool, settings.pool(labels, image.to_owned()));
+        let mut pool = Pool::new(&self.pool, wanted.pool(settings, labels));
         pool.metadata = ObjectMeta {
             name: Some(self.pool.clone()),
             annotations: Some([(MACHINE.to_owned(), self.machine.clone())].into()),
@@ -94,7 +110,7 @@ impl Workload {
             ..ObjectMeta::default()
         };
         match self.pools().create(&PostParams::default(), &pool).await {
-            Ok(_) => Ok(()),
+            Ok(made) => self.check_that_it_says_all(&made, wanted),
             Err(error) if code(&error) == Some(404) => Err(Trouble::Lasting(format!(
                 "{} has no pools: install instar-operator there",
                 self.cluster
@@ -103,15 +119,23 @@ impl Workload {
         }
     }
 
+    /// An API server drops fields that it does not know without a word.
+    fn check_that_it_says_all(&self, pool: &Pool, wanted: &Wanted) -> Result<(), Trouble> {
+        match wanted.is_of(&pool.spec) {
+            true => Ok(()),
+            false => Err(Trouble::Lasting(format!(
+                "{}: pools have no field configPatches: apply the definitions of a newer instar-operator there",
+                self.cluster
+            ))),
+        }
+    }
+
     /// A pool over two nodes would update both.
-    async fn check_that_it_is_alone(
-        &self,
-        nodes: &Api<Node>,
-        hostname: &str,
-    ) -> Result<(), Trouble> {
+    async fn check_that_it_is_alone(&self, hostname: &str) -> Result<(), Trouble> {
         let alike = ListParams::default().labels(&format!("{HOSTNAME}={hostname}"));
         let doing = format!("{}: nodes cannot be listed", self.cluster);
-        let found = nodes
+        let found = self
+            .nodes()
             .list_metadata(&alike)
             .await
             .map_err(Trouble::of(doing))?;
@@ -124,14 +148,21 @@ impl Workload {
         }
     }
 
-    /// Has the pool name this image.
-    pub(super) async fn rename(&self, image: &str) -> Result<(), Trouble> {
-        let patch = Patch::Merge(json!({"spec": {"image": image}}));
+    /// Has the pool name what is wanted now.
+    pub(super) async fn change_pool(&self, wanted: &Wanted) -> Result<(), Trouble> {
+        let Wanted {
+            image,
+            config_patches,
+            ..
+        } = wanted;
+        let spec = json!({"image": image, "configPatches": config_patches});
+        let patch = Patch::Merge(json!({ "spec": spec }));
         let patched = self
             .pools()
             .patch(&self.pool, &PatchParams::default(), &patch)
             .await;
-        patched.map(drop).map_err(self.pool_cannot("be changed"))
+        let changed = patched.map_err(self.pool_cannot("be changed"))?;
+        self.check_that_it_says_all(&changed, wanted)
     }
 
     /// Deletes the pool.

@@ -7,7 +7,7 @@ use instar_rollout_page::{MachineView, Seen, SeenMachine, View};
 use kube::ResourceExt as _;
 use kube::core::{Selector, SelectorExt as _};
 
-use crate::api::{NodeUpgrade, Pool, PoolStatus};
+use crate::api::{Kind, NodeUpgrade, Pool, PoolStatus};
 use crate::node::NodeView;
 use crate::record_store;
 
@@ -56,25 +56,33 @@ fn of_rollout(
         let mut upgrades = upgrades.iter();
         let upgrade =
             upgrades.find(|it| it.spec.node == name.as_str() && it.spec.rollout == rollout.number);
-        (name.clone(), seen(node, upgrade.copied()))
+        (name.clone(), seen(rollout.kind(), node, upgrade.copied()))
     });
     let seen = Seen {
         machines: seen.collect(),
     };
     // Some replica of the operator holds the lease, or takes it within moments.
-    let view = View::of(&pool.name_any(), &rollout.image, record, &seen, true);
+    let image = match rollout.kind() {
+        Kind::Version => rollout.image.as_str(),
+        Kind::Config => "",
+    };
+    let view = View::of(&pool.name_any(), image, record, &seen, true);
     match invalid(status) {
         Some(why) => View { why, ..view },
         None => view,
     }
 }
 
-fn seen(node: Option<&NodeView>, upgrade: Option<&NodeUpgrade>) -> SeenMachine {
+/// A node's object tells its version, and nothing of its config.
+fn seen(kind: Kind, node: Option<&NodeView>, upgrade: Option<&NodeUpgrade>) -> SeenMachine {
     let told = upgrade.and_then(|upgrade| upgrade.status.as_ref());
     let unready = node.and_then(|node| node.unready.clone());
     let told = told.map(|status| status.message.clone());
     SeenMachine {
-        running: node.and_then(|node| node.version.clone()),
+        running: match kind {
+            Kind::Version => node.and_then(|node| node.version.clone()),
+            Kind::Config => None,
+        },
         reason: told.or(unready).unwrap_or_default(),
     }
 }
@@ -237,6 +245,17 @@ mod tests {
         );
         assert_eq!((view.name.as_str(), view.pool.as_str()), ("lab", "lab"));
         assert_eq!((view.version.as_str(), view.phase), ("v2", "rolling"));
+    }
+
+    #[test]
+    fn a_rollout_of_configs_shows_no_image() {
+        let mut config = rolling();
+        let rollout = config.status.as_mut().unwrap().rollout.as_mut().unwrap();
+        rollout.config_patches = vec!["{}".to_owned()];
+        let nodes = nodes(&[("n1", "v2", json!({})), ("n2", "v2", json!({}))]);
+        let view = view(&config, &nodes, &[]);
+        assert_eq!(lines(&view), ["n1 updated - [] -", "n2 waiting - [] -"]);
+        assert_eq!(view.image, "");
     }
 
     #[test]

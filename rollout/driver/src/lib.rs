@@ -12,6 +12,8 @@
 //! - [`Machines`]: how machines are looked at and asked.
 //! - [`TraceFile`]: the rounds of a run as lines of JSON, for `instar_rollout::replay`.
 //! - [`fact()`], [`plan()`], [`target()`], [`pinned()`], [`report()`]: what both programs make of the answers of an Instar node.
+//! - [`ConfigChange`], [`ConfigOrder`], [`config_fact()`]: a change of machine configs, how one node takes it and goes back, and how it is seen that
+//!   a node has it. [`NodeConfigStore`] is where a program keeps the configs of before, [`ConfigSite`] what it does around the change.
 //!
 //! # The key decision: a driver is a loop over two traits
 //!
@@ -22,9 +24,15 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod config_change;
+mod config_fact;
+mod config_order;
 mod driver;
 mod trace_file;
 
 pub use answers::{busy, fact, pinned, plan, report, target};
+pub use config_change::{ConfigChange, NodeConfigStore, NodeConfigs, release_of, says_the_same};
+pub use config_fact::config_fact;
+pub use config_order::{ConfigOrder, ConfigSite, Trial, asked};
 pub use driver::{Driver, Ended, Machines, Round, Store, Task, now};
 pub use trace_file::{TraceFile, replay_file};

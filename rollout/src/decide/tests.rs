@@ -455,3 +455,34 @@ fn nothing_is_begun_after_a_stop() {
     assert_eq!(fleet.round(), "");
     assert!(fleet.record.has_ended());
 }
+
+/// The driver keeps its lease between two rounds, so none may take long, however many machines wait.
+#[test]
+fn a_round_over_thousands_of_machines_is_short() {
+    let labelled = Wave {
+        select: Select::Label("first=yes".to_owned()),
+        soak: Seconds(0),
+    };
+    let policy = Policy {
+        at_once: NonZeroU32::new(1),
+        waves: vec![labelled],
+        ..Policy::default()
+    };
+    let member = Member {
+        pool: String::new(),
+        labels: ["first=yes".to_owned()].into(),
+    };
+    let names = (0..3000).map(|number| MachineName::from(format!("n{number}")));
+    let members: BTreeMap<_, _> = names.map(|name| (name, member.clone())).collect();
+    let ready = Fleet::new("one", Policy::default()).fact("a").clone();
+    let facts: Facts = members
+        .keys()
+        .map(|name| (name.clone(), ready.clone()))
+        .collect();
+    let record = Record::begin(release("v2"), vec![policy], members).unwrap();
+    let began = std::time::Instant::now();
+    let decision = decide(&record, &facts, NOW);
+    let took = began.elapsed();
+    assert_eq!((decision.actions.len(), decision.reasons.len()), (1, 3000));
+    assert!(took.as_secs() < 8, "{took:?}");
+}

@@ -4,7 +4,8 @@
 //! waits to be ended. `greeter has PATH` succeeds if the file exists. `greeter stay PROGRAM ARGUMENT…` runs a program to its
 //! end, then stays for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as
 //! its limit allows, and goes on trying. `greeter slow SECONDS` ends this long after SIGTERM. `greeter beat PORT` reports how
-//! long it was kept from running (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
+//! long it was kept from running (`beat.rs`). `greeter hold ADDRESS` holds a connection to a beat, and ends when it is lost
+//! (`hold.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
 //! halves, with that pause between them and none before the next line. `greeter pause` waits to be ended. `greeter eat` takes memory for ever. `greeter place FILE TEXT`
 //! replaces a file whole, then waits to be ended. `greeter [PORT [SECONDS [FILE]]]` listens, on 8080 by default. Its answers to a GET:
 //!
@@ -32,6 +33,7 @@
 //! SIGTERM ends it with 0, after SECONDS; as its last act it writes a line to FILE.
 
 mod beat;
+mod hold;
 mod watch;
 
 use std::fs;
@@ -75,6 +77,12 @@ fn main() -> ExitCode {
             end_when_asked(Duration::ZERO);
             let ended = beat::answer(&arguments.next().unwrap_or_default());
             eprintln!("greeter: no beat: {ended:?}");
+            return ExitCode::FAILURE;
+        }
+        Some(word) if word == "hold" => {
+            end_when_asked(Duration::ZERO);
+            let ended = hold::hold(&arguments.next().unwrap_or_default());
+            eprintln!("greeter: the connection is lost: {ended:?}");
             return ExitCode::FAILURE;
         }
         Some(word) if word == "look" => {

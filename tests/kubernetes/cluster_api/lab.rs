@@ -69,6 +69,12 @@ impl Lab {
         Ok(())
     }
 
+    /// Has the kubelet of a node tell this version.
+    pub(super) fn kubelet_tells(&self, node: &str, version: &str) -> Outcome {
+        let info = json!({"status": {"nodeInfo": {"kubeletVersion": version}}});
+        patch_status(&self.plane, &format!("node/{node}"), &info.to_string())
+    }
+
     /// Waits for the deployment's machine, and has it be this node; returns the id of the Machine.
     pub(super) async fn have_machine(&self, node: &str) -> anyhow::Result<String> {
         let plane = &self.plane;
@@ -135,9 +141,13 @@ impl Lab {
             "type": "Updated", "status": if updated == 1 { "True" } else { "False" }, "reason": phase, "message": message,
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
+        // Of a version, and of the patches if there are some.
+        let rollout = json!({
+            "number": 1, "image": pool["spec"]["image"], "configPatches": pool["spec"]["configPatches"], "record": {},
+        });
         let status = json!({"status": {
             "observedGeneration": pool["metadata"]["generation"], "phase": phase, "message": message, "nodes": 1, "updated": updated,
-            "failed": 0, "conditions": [condition], "rollout": {"number": 1, "image": pool["spec"]["image"], "record": {}},
+            "failed": 0, "conditions": [condition], "rollout": rollout,
         }});
         patch_status(&self.plane, &name, &status.to_string())
     }

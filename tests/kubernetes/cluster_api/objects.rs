@@ -112,8 +112,27 @@ pub(super) fn template(plane: &ControlPlane, name: &str, spec: &Value) -> Outcom
 
 /// Has the machine deployment use a template.
 pub(super) fn roll(plane: &ControlPlane, template: &str) -> Outcome {
-    let patch = json!({"spec": {"template": {"spec": {"infrastructureRef": {"name": template}}}}});
-    patch_deployment(plane, &patch)
+    roll_spec(plane, &json!({"infrastructureRef": {"name": template}}))
+}
+
+/// Has the machine deployment ask for a version of Kubernetes.
+pub(super) fn roll_version(plane: &ControlPlane, version: &str) -> Outcome {
+    roll_spec(plane, &json!({ "version": version }))
+}
+
+/// Has the machine deployment use a template of bootstrap configs with these patches of the machine config, which it makes.
+pub(super) fn roll_patches(plane: &ControlPlane, name: &str, patches: &[&str]) -> Outcome {
+    let spec = json!({"role": "worker", "strategicPatches": patches});
+    let template = json!({
+        "apiVersion": format!("{BOOTSTRAP}/v1alpha1"), "kind": "InstarConfigTemplate",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"template": {"spec": spec}},
+    });
+    plane.kubectl().apply("template", &template.to_string())?;
+    roll_spec(plane, &json!({"bootstrap": {"configRef": {"name": name}}}))
+}
+
+fn roll_spec(plane: &ControlPlane, spec: &Value) -> Outcome {
+    patch_deployment(plane, &json!({"spec": {"template": {"spec": spec}}}))
 }
 
 fn patch_deployment(plane: &ControlPlane, patch: &Value) -> Outcome {

@@ -22,6 +22,9 @@ pub(crate) const NAMES: [&str; 2] = ["worker-1", "worker-2"];
 pub(crate) const BROKEN: &str = "v0.3.0";
 pub(crate) const REASON: &str = "the moon is full";
 
+/// The host of the nodes' APIs.
+const HOST: &str = "127.0.0.1";
+
 /// Whether each node is cordoned, a line for each change.
 const CORDONS: [&str; 5] = [
     "get",
@@ -36,6 +39,8 @@ pub(super) struct Fleet {
     operator: Option<FleetOperator>,
     /// The operator's way to the nodes.
     client_config: String,
+    /// The way by which configs may be changed.
+    administrator: String,
     cordons: RefCell<FollowedProgram>,
     // They end last.
     _nodes: Vec<Node>,
@@ -49,12 +54,12 @@ impl Fleet {
         install_fleet_operator(&cluster.plane)?;
         let identity = Identity::administrator()?;
         let nodes = boot(&cluster, &identity, scratch).await?;
-        let upgrader = identity.with_role(Role::Upgrader)?;
         let mut fleet = Self {
             cordons: RefCell::new(cluster.plane.kubectl().follow(&CORDONS)?),
             cluster,
             operator: None,
-            client_config: upgrader.client_config("127.0.0.1")?,
+            client_config: identity.with_role(Role::Upgrader)?.client_config(HOST)?,
+            administrator: identity.client_config(HOST)?,
             _nodes: nodes,
         };
         fleet.restart_operator(scratch, "first")?;
@@ -75,6 +80,12 @@ impl Fleet {
             &self.client_config,
         )?);
         Ok(())
+    }
+
+    /// Gives the operator that runs the right to change configs.
+    pub(super) fn let_configs_be_changed(&self) -> Outcome {
+        let operator = self.operator.as_ref().context("no operator runs")?;
+        operator.let_configs_be_changed(&self.administrator)
     }
 
     /// Has the pool name this image; `rest` are more lines of its spec.

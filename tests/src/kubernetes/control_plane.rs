@@ -3,18 +3,19 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use instar_qemu::{OwnedProcess, PortLease, lease_port};
-use serde_json::Value;
 
+use super::audit::{self, AuditedRequest};
 use super::authority::{Authority, Credentials, TokenKey};
+use super::etcd::Etcd;
 use super::kubectl::Kubectl;
-use super::programs::program;
+use super::programs::{program, spawn};
 use crate::HOST_FOR_GUEST;
 use crate::scratch::Scratch;
 
@@ -41,6 +42,31 @@ pub struct ControlPlane {
     kubectl: Kubectl,
 }
 
+/// What stands behind the nodes of a cluster.
+#[derive(Debug, Clone, Copy)]
+enum Nodes {
+    Machines,
+    /// Nothing: there are the objects alone.
+    Objects,
+}
+
+impl Nodes {
+    /// The controllers that run. One of them gives up nodes whose kubelets are silent.
+    fn controllers(self) -> &'static str {
+        match self {
+            Self::Machines => "*",
+            Self::Objects => "*,-node-lifecycle-controller",
+        }
+    }
+
+    fn audit_policy(self) -> &'static str {
+        match self {
+            Self::Machines => audit::OF_THE_OPERATOR,
+            Self::Objects => audit::OF_ALL,
+        }
+    }
+}
+
 /// The API server on its etcd.
 #[derive(Debug)]
 struct Apiserver {
@@ -49,26 +75,33 @@ struct Apiserver {
     etcd: Etcd,
 }
 
-#[derive(Debug)]
-struct Etcd {
-    process: OwnedProcess,
-    clients: PortLease,
-    _peers: PortLease,
-}
-
 impl ControlPlane {
     /// Starts a control plane from nothing, and lets nodes join by its token.
     pub fn start(scratch: &Scratch) -> Result<Self> {
+        Self::start_for(scratch, Nodes::Machines)
+    }
+
+    /// Starts one for nodes of which there are the objects alone: none is lost because no kubelet tells of it. All requests are noted.
+    pub fn start_for_objects(scratch: &Scratch) -> Result<Self> {
+        Self::start_for(scratch, Nodes::Objects)
+    }
+
+    fn start_for(scratch: &Scratch, nodes: Nodes) -> Result<Self> {
         let folder = scratch.below("control-plane")?;
         let authority = Authority::make(folder.below("pki")?)?;
         let tokens = authority.token_key()?;
-        let apiserver = Apiserver::start(&folder, &authority, &tokens)?;
+        let apiserver = Apiserver::start(&folder, &authority, &tokens, nodes)?;
         let admin = authority.issue("admin", "admin", Some("system:masters"), &[])?;
         let kubeconfig = authority.kubeconfig("admin", &apiserver.address(), &admin)?;
         let kubectl = Kubectl::of(&kubeconfig, folder.clone())?;
         apiserver.wait_until_ready(&kubectl)?;
         let plane = Self {
-            _controller_manager: controller_manager(&folder, &authority, &tokens, &kubeconfig)?,
+            _controller_manager: controller_manager(
+                &folder,
+                &authority,
+                &tokens,
+                (&kubeconfig, nodes),
+            )?,
             _scheduler: scheduler(&folder, &authority, &apiserver.address())?,
             apiserver,
             authority,
@@ -183,20 +216,21 @@ impl ControlPlane {
     /// What a service account of the operator's namespace has asked for, as in `list pods` and `update instar.dev/pools/status`.
     pub fn audited(&self, account: &str) -> Result<BTreeSet<String>> {
         let user = format!("system:serviceaccount:instar-system:{account}");
-        let log = self.kubectl.folder().join(AUDIT_LOG);
-        let log = std::fs::read_to_string(log).context("cannot read the audit log")?;
-        let events = log.lines().map(|line| {
-            let event: Value = serde_json::from_str(line).context("a line of the audit log")?;
-            if event["user"]["username"] != *user {
-                return Ok(None);
-            }
-            let part = |name: &str| event["objectRef"][name].as_str().unwrap_or_default();
-            let parts = ["apiGroup", "resource", "subresource"].map(part);
-            let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-            let verb = event["verb"].as_str().unwrap_or_default();
-            Ok(Some(format!("{verb} {}", parts.join("/"))))
-        });
-        events.filter_map(Result::transpose).collect()
+        let requests = self.requests()?.into_iter();
+        let own = requests.filter(|request| request.user == user);
+        Ok(own
+            .map(|request| format!("{} {}", request.verb, request.resource))
+            .collect())
+    }
+
+    /// The requests that the API server has noted, in their order.
+    pub fn requests(&self) -> Result<Vec<AuditedRequest>> {
+        audit::read(&self.kubectl.folder().join(AUDIT_LOG))
+    }
+
+    /// The bytes that etcd has received from its clients.
+    pub fn bytes_to_etcd(&self) -> Result<u64> {
+        self.apiserver.etcd.received_bytes()
     }
 
     /// The port of the API server, also for a guest.
@@ -237,44 +271,23 @@ impl ControlPlane {
     }
 }
 
-impl Etcd {
-    fn start(folder: &Scratch) -> Result<Self> {
-        let (clients, peers) = (lease_port()?, lease_port()?);
-        let for_clients = format!("http://{}:{}", Ipv4Addr::LOCALHOST, clients.port());
-        let for_peers = format!("http://{}:{}", Ipv4Addr::LOCALHOST, peers.port());
-        let mut command = Command::new(program("etcd")?);
-        command.arg("--data-dir").arg(folder.join("etcd"));
-        command.args(["--listen-client-urls", &for_clients]);
-        command.args(["--advertise-client-urls", &for_clients]);
-        command.args(["--listen-peer-urls", &for_peers]);
-        command.args(["--initial-advertise-peer-urls", &for_peers]);
-        command.args(["--initial-cluster", &format!("default={for_peers}")]);
-        // The data ends with the test.
-        command.arg("--unsafe-no-fsync");
-        Ok(Self {
-            process: spawn(folder, "etcd", command)?,
-            clients,
-            _peers: peers,
-        })
-    }
-}
-
 impl Apiserver {
-    fn start(folder: &Scratch, authority: &Authority, tokens: &TokenKey) -> Result<Self> {
+    fn start(
+        folder: &Scratch,
+        authority: &Authority,
+        tokens: &TokenKey,
+        nodes: Nodes,
+    ) -> Result<Self> {
         let etcd = Etcd::start(folder)?;
         let port = lease_port()?;
         let mut command = Command::new(program("kube-apiserver")?);
-        command.arg(format!(
-            "--etcd-servers=http://{}:{}",
-            Ipv4Addr::LOCALHOST,
-            etcd.clients.port()
-        ));
+        command.arg(format!("--etcd-servers={}", etcd.url()));
         command.arg(format!("--secure-port={}", port.port()));
         command.args(APISERVER);
         option(
             &mut command,
             "audit-policy-file",
-            &folder.write("audit.yaml", AUDIT)?,
+            &folder.write("audit.yaml", nodes.audit_policy())?,
         );
         option(&mut command, "audit-log-path", &folder.join(AUDIT_LOG));
         let authority_file = authority.own().certificate;
@@ -308,11 +321,12 @@ impl Apiserver {
     fn wait_until_ready(&self, kubectl: &Kubectl) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while let Err(error) = kubectl.run(&["get", "--raw", "/readyz"]) {
-            for (name, process) in [
-                ("etcd", &self.etcd.process),
-                ("kube-apiserver", &self.process),
-            ] {
-                if let Some(ended) = process.ended() {
+            let processes = [
+                ("etcd", self.etcd.ended()),
+                ("kube-apiserver", self.process.ended()),
+            ];
+            for (name, ended) in processes {
+                if let Some(ended) = ended {
                     bail!("{name} ended ({ended}): see {name}.log");
                 }
             }
@@ -325,9 +339,7 @@ impl Apiserver {
     }
 }
 
-/// Requests of service accounts of the operator's namespace are noted, and no others.
-const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
-    rules:\n- {level: Metadata, userGroups: [\"system:serviceaccounts:instar-system\"]}\n- {level: None}\n";
+/// The log of requests, in the folder of the control plane.
 const AUDIT_LOG: &str = "audit.log";
 
 /// Guests reach the host's loopback, and nobody else does.
@@ -350,9 +362,10 @@ fn controller_manager(
     folder: &Scratch,
     authority: &Authority,
     tokens: &TokenKey,
-    kubeconfig: &Path,
+    (kubeconfig, nodes): (&Path, Nodes),
 ) -> Result<OwnedProcess> {
     let mut command = Command::new(program("kube-controller-manager")?);
+    command.arg(format!("--controllers={}", nodes.controllers()));
     // It serves nothing here, so that several may run on one host.
     command.args(["--secure-port=0", "--leader-elect=false"]);
     option(&mut command, "kubeconfig", kubeconfig);
@@ -377,15 +390,4 @@ fn scheduler(folder: &Scratch, authority: &Authority, server: &str) -> Result<Ow
 
 fn option(command: &mut Command, name: &str, file: &Path) {
     command.arg(format!("--{name}={}", file.display()));
-}
-
-/// Starts a part of the control plane; its log is NAME.log in the folder.
-fn spawn(folder: &Scratch, name: &str, mut command: Command) -> Result<OwnedProcess> {
-    let log = std::fs::File::create(folder.join(&format!("{name}.log")))
-        .with_context(|| format!("cannot make the log of {name}"))?;
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    OwnedProcess::start(command, None).with_context(|| format!("cannot run {name}"))
 }

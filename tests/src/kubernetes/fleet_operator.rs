@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use instar_qemu::{OwnedProcess, PortLease, lease_port};
 
 use super::control_plane::ControlPlane;
+use super::process_memory::ProcessMemory;
 use crate::run_command::run;
 use crate::scratch::Scratch;
-use crate::workspace::host_program;
+use crate::workspace::{guest_program_file, host_program};
 
 /// The namespace and the service account of the operator, as its manifest has them.
 const NAMESPACE: &str = "instar-system";
@@ -20,6 +21,8 @@ const ACCOUNT: &str = "instar-operator";
 pub struct FleetOperator {
     process: OwnedProcess,
     log: PathBuf,
+    /// The client configuration by which configs are changed; not there until a test gives it.
+    config_talosconfig: PathBuf,
     page: PortLease,
 }
 
@@ -46,6 +49,19 @@ impl FleetOperator {
         Self::start_by(&kubeconfig, &folder, name, client_config)
     }
 
+    /// The same with the program that `make operator-image` built, which is the one that clusters run: for what it costs.
+    pub fn start_as_built_for_its_image(
+        plane: &ControlPlane,
+        scratch: &Scratch,
+        name: &str,
+        client_config: &str,
+    ) -> Result<Self> {
+        let folder = scratch.below(name)?;
+        let kubeconfig = plane.kubeconfig_of(&folder, NAMESPACE, ACCOUNT)?;
+        let program = guest_program_file("instar-operator")?;
+        Self::start_program(&program, &kubeconfig, &folder, name, client_config)
+    }
+
     /// Starts an operator with this name in a folder of its own, by a kubeconfig.
     pub fn start_by(
         kubeconfig: &Path,
@@ -53,22 +69,41 @@ impl FleetOperator {
         name: &str,
         client_config: &str,
     ) -> Result<Self> {
+        let program = host_program("instar-operator")?;
+        Self::start_program(&program, kubeconfig, folder, name, client_config)
+    }
+
+    fn start_program(
+        program: &Path,
+        kubeconfig: &Path,
+        folder: &Scratch,
+        name: &str,
+        client_config: &str,
+    ) -> Result<Self> {
         let client_config = folder.write("talosconfig", client_config)?;
+        let config_talosconfig = folder.join("config-talosconfig");
         let log = folder.join("operator.log");
         let output = std::fs::File::create(&log).context("cannot make the operator's log")?;
         let page = lease_port()?;
-        let mut command = Command::new(host_program("instar-operator")?);
+        let mut command = Command::new(program);
         command
             .args(["run", "--namespace", NAMESPACE, "--identity", name])
             .arg(format!("--page=127.0.0.1:{}", page.port()))
             .arg("--talosconfig")
             .arg(client_config)
+            .arg("--config-talosconfig")
+            .arg(&config_talosconfig)
             .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
         let process = OwnedProcess::start(command, None).context("cannot run instar-operator")?;
-        Ok(Self { process, log, page })
+        Ok(Self {
+            process,
+            log,
+            config_talosconfig,
+            page,
+        })
     }
 
     /// The address of its page, as in `127.0.0.1:4711`.
@@ -76,14 +111,15 @@ impl FleetOperator {
         format!("127.0.0.1:{}", self.page.port())
     }
 
-    /// Its memory, in MiB: all that is in RAM, its program's pages too.
-    pub fn memory_mib(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid()))?;
-        let mut lines = status.lines();
-        let line = lines.find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        let kib: u64 = kib.context("no VmRSS")?.trim().parse()?;
-        Ok(kib / 1024)
+    /// Its memory.
+    pub fn memory(&self) -> Result<ProcessMemory> {
+        ProcessMemory::of(self.process.pid())
+    }
+
+    /// Gives it a client configuration by which it may change configs.
+    pub fn let_configs_be_changed(&self, client_config: &str) -> Result<()> {
+        std::fs::write(&self.config_talosconfig, client_config)
+            .context("cannot write the client configuration for configs")
     }
 
     /// Ends it at once, as a power cut does.

@@ -34,6 +34,12 @@ pub fn push_operator_image(registry: &Registry, tags: &[&str]) -> Result<String>
     push_with_tags(registry, "image/operator", OPERATOR, tags)
 }
 
+/// Pushes the image of PostgreSQL, as `make postgresql-image` writes it; returns its name in a guest.
+pub fn push_postgresql(registry: &Registry) -> Result<String> {
+    let image = push_with_tags(registry, "kubernetes/postgresql", "postgresql", &["17"])?;
+    Ok(format!("{image}:17"))
+}
+
 /// Pushes an image of the target folder with these tags; returns its name in a guest, without a tag.
 fn push_with_tags(
     registry: &Registry,

@@ -11,30 +11,48 @@
 //! the other choice: quicker, and a node that satisfies it may still not join a cluster. kind and k3d were a third: they need Docker and images
 //! from the internet.
 
+mod airlock;
+mod api_proxy;
+mod audit;
 mod authority;
 mod cluster_api;
 mod control_plane;
+mod etcd;
 mod extensions;
 mod fleet_operator;
 mod helm;
 mod images;
+mod job_kubelets;
 mod kubectl;
 mod object_server;
 mod own_cluster;
 mod peers;
+mod process_memory;
 mod programs;
+mod row_writer;
+mod upgrade_controller;
+mod upgrade_cost;
 mod worker_config;
 
+pub use airlock::Airlock;
+pub use api_proxy::{ApiProxy, PlainApi};
+pub use audit::AuditedRequest;
 pub use cluster_api::{CapiExtension, ClusterApi};
 pub use control_plane::ControlPlane;
 pub use extensions::{extension_file, push_extension, push_extension_with};
 pub use fleet_operator::{FleetOperator, install_fleet_operator};
 pub use helm::Helm;
 pub use images::{
-    KUBERNETES_BASE, PAUSE, push_base, push_operator_image, push_pause, push_upgrade_image,
+    KUBERNETES_BASE, PAUSE, push_base, push_operator_image, push_pause, push_postgresql,
+    push_upgrade_image,
 };
+pub use job_kubelets::JobKubelets;
 pub use kubectl::Kubectl;
 pub use object_server::{ObjectServer, TokenRights};
 pub use own_cluster::{cluster_section, kubernetes_version, push_control_plane, push_core_dns};
 pub use peers::{push_kubectl, push_kured, push_system_upgrade_controller};
+pub use process_memory::ProcessMemory;
+pub use row_writer::{Committed, Database, RowWriter};
+pub use upgrade_controller::UpgradeController;
+pub use upgrade_cost::{UpgradeCost, UpgradeMeter, cost_table};
 pub use worker_config::{ExtensionSource, worker_config};

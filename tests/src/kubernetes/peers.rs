@@ -1,4 +1,4 @@
-//! Programs of other projects that work on a cluster's nodes, as images.
+//! Programs of other projects that work on a cluster's nodes: as images, and as processes of this host.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use crate::oci_image::OciImage;
 use crate::registry::Registry;
 
 /// A program that no package registry has, and whose module does not build under another one.
-struct Peer {
-    name: &'static str,
+pub(super) struct Peer {
+    pub(super) name: &'static str,
     /// The variable that names its file.
     variable: &'static str,
     source: &'static str,
@@ -25,7 +25,14 @@ const KURED: Peer = Peer {
     source: "https://github.com/kubereboot/kured",
     package: "./cmd/kured",
 };
-const SYSTEM_UPGRADE_CONTROLLER: Peer = Peer {
+/// A FleetLock server, which keeps its locks in etcd.
+pub(super) const AIRLOCK: Peer = Peer {
+    name: "airlock",
+    variable: "INSTAR_AIRLOCK",
+    source: "https://github.com/coreos/airlock",
+    package: ".",
+};
+pub(super) const SYSTEM_UPGRADE_CONTROLLER: Peer = Peer {
     name: "system-upgrade-controller",
     variable: "INSTAR_SUC",
     source: "https://github.com/rancher/system-upgrade-controller",
@@ -33,21 +40,27 @@ const SYSTEM_UPGRADE_CONTROLLER: Peer = Peer {
 };
 
 impl Peer {
-    /// Pushes the program as an image of its own, with more files; returns the image's name in a guest.
-    fn push(&self, registry: &Registry, more: &[(&str, &[u8])]) -> Result<String> {
+    /// The path of the program.
+    pub(super) fn program(&self) -> Result<PathBuf> {
         let Peer {
-            name,
             variable,
             source,
             package,
+            ..
         } = self;
         let program = std::env::var_os(variable).map(PathBuf::from);
-        let program = program.with_context(|| {
+        program.with_context(|| {
             format!(
                 "{variable} names no program: clone {source}, run `CGO_ENABLED=0 go build -trimpath {package}` in it, and set {variable} to \
                  the path of the program"
             )
-        })?;
+        })
+    }
+
+    /// Pushes the program as an image of its own, with more files; returns the image's name in a guest.
+    fn push(&self, registry: &Registry, more: &[(&str, &[u8])]) -> Result<String> {
+        let Peer { name, variable, .. } = self;
+        let program = self.program()?;
         let program = std::fs::read(&program)
             .with_context(|| format!("cannot read {}, of {variable}", program.display()))?;
         let path = format!("usr/bin/{name}");

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use instar_bundle::{Platform, Summary, has_bundle, remove_bundle};
 use instar_client::{Failure, FailureKind};
-use instar_oci::bundled::{Gathered, Target, write};
+use instar_oci::bundled::{Gathered, LocalFile, Target, write};
 use instar_oci::registry::RegistryClient;
 use instar_oci::{Retries, base_variant};
 use instar_values::ImageReference;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use super::{manifests, registries, tags};
+use super::show::{file_as_json, file_line};
+use super::{extension_files, manifests, registries, tags};
 use crate::byte_bar::byte_bar;
 use crate::channel_folder::{self, ChannelFolder};
 use crate::cli::{CreateBundle, Global};
@@ -31,6 +32,7 @@ pub(super) async fn run(global: &Global, arguments: &CreateBundle) -> Result<(),
     let channels = arguments.channel.iter();
     let channels = channels.map(|folder| channel_folder::read(folder));
     let channels: Vec<ChannelFolder> = channels.collect::<Result<_, _>>()?;
+    let files = extension_files::read(&arguments.extension)?;
     let objects = manifests::read(arguments)?;
     let output = Output::begin(arguments)?;
     let settings = Arc::new(registries::settings(arguments)?);
@@ -56,11 +58,11 @@ pub(super) async fn run(global: &Global, arguments: &CreateBundle) -> Result<(),
         bar.set_position(progress.bytes);
     };
     let target = output.target(arguments.force)?;
-    let written = write(&client, gathered, &channels, target, &progress).await;
+    let written = write(&client, gathered, &channels, &files, target, &progress).await;
     bar.finish_and_clear();
     let summary = written.map_err(|error| failed(&output.name()).because(error))?;
     let name = output.finish(arguments.force)?;
-    show(global, &name, &summary, &warnings)
+    show(global, &name, &summary, &files, &warnings)
 }
 
 fn failed(name: &str) -> Failure {
@@ -253,6 +255,7 @@ fn show(
     global: &Global,
     name: &str,
     summary: &Summary,
+    files: &[LocalFile],
     warnings: &[String],
 ) -> Result<(), Failure> {
     if global.output == crate::output::Output::Table {
@@ -263,9 +266,14 @@ fn show(
     global.output.show(
         || {
             let (blobs, size) = (summary.blobs, human(summary.bytes));
-            format!("wrote {name}: {}, {blobs} blobs, {size}", summary.digest)
+            let files: String = files.iter().map(|it| file_line(&it.file)).collect();
+            let digest = summary.digest;
+            format!("{files}wrote {name}: {digest}, {blobs} blobs, {size}")
         },
-        || json!({ "bundle": name, "summary": summary, "warnings": warnings }),
+        || {
+            let files: Vec<_> = files.iter().map(|it| file_as_json(&it.file)).collect();
+            json!({ "bundle": name, "summary": summary, "files": files, "warnings": warnings })
+        },
     )
 }
 

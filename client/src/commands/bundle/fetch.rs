@@ -10,7 +10,7 @@ use instar_client::{Failure, FailureKind, Node};
 use serde_json::json;
 use tonic::Streaming;
 
-use super::upload::import;
+use super::upload::{Imported, import};
 use crate::byte_bar::byte_bar;
 use crate::cli::Global;
 use crate::target;
@@ -26,23 +26,27 @@ pub(super) async fn run(global: &Global, images: &[String], from: &str) -> Resul
         let fetched = fetched?;
         global.output.show(
             || {
-                let lines: Vec<String> = fetched.iter().map(|it| format!("\n  {it}")).collect();
+                let lines = fetched.images.iter().chain(&fetched.files);
+                let lines: Vec<String> = lines.map(|it| format!("\n  {it}")).collect();
                 let (node, peer) = (node.name(), peer.name());
                 format!("{node}: imported from {peer}:{}", lines.concat())
             },
-            || json!({ "node": node.name(), "from": peer.name(), "images": fetched }),
+            || {
+                let Imported { images, files, .. } = &fetched;
+                json!({ "node": node.name(), "from": peer.name(), "images": images, "files": files })
+            },
         )?;
     }
     Ok(())
 }
 
-/// Fetches images from a peer for a node; returns their references.
+/// Fetches images from a peer for a node; returns what the node has taken.
 async fn fetch(
     peer: &Node,
     node: &Node,
     images: &[String],
     bar: &ProgressBar,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Imported, Failure> {
     let request = BundleExportRequest {
         references: images.to_vec(),
     };
@@ -79,8 +83,7 @@ async fn fetch(
         let written = written.map_err(|it| node.explain(DOING, it))?;
         here = written.into_inner().offset;
     }
-    let imported = import(node, &mut client, &digest, DOING, bar).await?;
-    Ok(imported.images)
+    import(node, &mut client, &digest, DOING, bar).await
 }
 
 /// The next message of the peer.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use instar_bundle::{Image, VerifiedBundle};
+use instar_bundle::{BundledFile, Image, VerifiedBundle};
 use instar_channel::List;
 use instar_client::{Failure, FailureKind};
 use instar_oci::verification::is_signed_by;
@@ -123,23 +123,36 @@ fn print(
                 "SIGNATURES",
             ];
             let (blobs, size) = (summary.blobs, human(summary.bytes));
+            let files: String = bundle.index().files().iter().map(file_line).collect();
             let lists: String = lists.iter().map(|it| format!("list {it}\n")).collect();
             let bundle = format!("bundle {}, {blobs} blobs, {size}", summary.digest);
             format!(
-                "{}\n{lists}{bundle}: every byte is as it was written",
+                "{}\n{files}{lists}{bundle}: every byte is as it was written",
                 table(&header, &rows)
             )
         },
         || {
             let images: Vec<Value> = images.iter().map(as_json).collect();
+            let files: Vec<Value> = bundle.index().files().iter().map(file_as_json).collect();
             json!({
                 "bundle": path.display().to_string(),
                 "summary": summary,
                 "images": images,
+                "files": files,
                 "channels": lists,
             })
         },
     )
+}
+
+/// A line about a file of an extension, with the digest by which a config names it.
+pub(super) fn file_line(file: &BundledFile) -> String {
+    let (name, digest) = (file.name(), file.digest());
+    format!("file {name}, {}, {digest}\n", human(file.size()))
+}
+
+pub(super) fn file_as_json(file: &BundledFile) -> Value {
+    json!({ "name": file.name(), "digest": file.digest(), "bytes": file.size() })
 }
 
 /// The lists of channels by name and serial. Their signatures are not checked here: nodes know the keys of their channels.

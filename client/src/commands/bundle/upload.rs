@@ -41,10 +41,14 @@ pub(super) async fn run(global: &Global, path: &Path, unchecked: bool) -> Result
         let bar = byte_bar(global.output, node.name().to_owned());
         let imported = upload.to(&node, &bar).await;
         bar.finish_and_clear();
-        let Imported { images, channels } = imported?;
+        let Imported {
+            images,
+            files,
+            channels,
+        } = imported?;
         global.output.show(
             || {
-                let lines = images.iter().chain(&channels);
+                let lines = images.iter().chain(&files).chain(&channels);
                 let lines: Vec<String> = lines.map(|it| format!("\n  {it}")).collect();
                 format!(
                     "{}: imported from the bundle {digest}:{}",
@@ -52,7 +56,15 @@ pub(super) async fn run(global: &Global, path: &Path, unchecked: bool) -> Result
                     lines.concat()
                 )
             },
-            || json!({ "node": node.name(), "bundle": digest, "images": images, "channels": channels }),
+            || {
+                json!({
+                    "node": node.name(),
+                    "bundle": digest,
+                    "images": images,
+                    "files": files,
+                    "channels": channels,
+                })
+            },
         )?;
     }
     Ok(())
@@ -149,6 +161,8 @@ impl Upload {
 pub(super) struct Imported {
     /// The references of the images.
     pub(super) images: Vec<String>,
+    /// A sentence about each file of an extension in the bundle.
+    pub(super) files: Vec<String>,
     /// A sentence about each channel whose list is in the bundle.
     pub(super) channels: Vec<String>,
 }
@@ -177,6 +191,7 @@ pub(super) async fn import(
         ));
         imported = Imported {
             images: message.images,
+            files: message.files,
             channels: message.channels,
         };
     }

@@ -5,21 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use instar_api::machine::ApplyConfiguration;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Facts, MachineName};
+use instar_rollout_driver::{ConfigChange, Trial, asked};
 use serde_json::json;
 use tokio::task::LocalSet;
 
-use super::config_change::ConfigChange;
 use super::look::{Brings, Nodes};
 use super::plan::{self, Preview};
-use super::store::{Folder, Rollout, Subject, Trial};
-use super::{begin_or_go_on, configure, members};
+use super::store::{Folder, Rollout, Subject};
+use super::{begin_or_go_on, config_change, members};
 use crate::cli::{FleetApply, Global};
 
 pub(super) async fn run(global: &Global, arguments: &FleetApply) -> Result<(), Failure> {
     let fleet = members::fleet(global, &arguments.over).await?;
     let change = match &arguments.configs {
-        Some(folder) => ConfigChange::files(folder, fleet.ways.keys())?,
-        None => ConfigChange::patches(&arguments.patches)?,
+        Some(folder) => config_change::of_files(folder, fleet.ways.keys())?,
+        None => config_change::of_patches(&arguments.patches)?,
     };
     let folder = Folder::of(global, &arguments.over.state)?;
     if arguments.dry_run {
@@ -81,7 +81,7 @@ impl Survey {
         let mut answers = BTreeMap::new();
         for name in fleet.ways.keys() {
             if let Some(node) = nodes.connected(name) {
-                let answer = configure::asked(&node, name, change).await;
+                let answer = asked(&node, name, change).await;
                 answers.insert(name.clone(), answer);
             }
         }

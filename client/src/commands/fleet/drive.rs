@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::MultiProgress;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Action, Facts, MachineName, Phase, Record};
-use instar_rollout_driver::{Driver, Machines, Task, TraceFile};
+use instar_rollout_driver::{ConfigOrder, Driver, Machines, Task, TraceFile};
 use instar_rollout_page::Seen;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
@@ -121,18 +121,20 @@ impl Machines for Asked<'_> {
             }
             Subject::Config { config, how } => {
                 let (target, way) = self.nodes.way(name)?;
-                let order = configure::Order {
-                    target,
-                    way,
+                let order = ConfigOrder {
+                    site: configure::Site {
+                        target,
+                        way,
+                        display,
+                    },
                     change: config.clone(),
                     trial: *how,
-                    folder: self.folder.clone(),
-                    display,
+                    configs: self.folder.clone(),
                     limit,
                     action,
                     node,
                 };
-                Some(Box::pin(order.carry_out()))
+                Some(Box::pin(configure::carry_out(order)))
             }
         }
     }

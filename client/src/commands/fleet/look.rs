@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use instar_client::{Failure, Node, Standing, Target};
 use instar_rollout::{Fact, Facts, MachineName, Record, Step};
-use instar_rollout_driver::{busy as busy_fact, fact};
+use instar_rollout_driver::{ConfigChange, busy as busy_fact, config_fact, fact};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::config_change::ConfigChange;
-use super::config_fact;
 use super::members::Way;
 use super::store::Folder;
 use crate::cli::Global;
@@ -141,7 +139,7 @@ impl<'a> Nodes<'a> {
                 let fact = match &brings {
                     Brings::Version => fact(&Standing::of(&node).await?),
                     Brings::Config(change, folder) => {
-                        config_fact::fact_of(&node, &name, goes_back, change, folder).await?
+                        config_fact(&node, &name, goes_back, change, folder).await?
                     }
                 };
                 Ok((node, fact))

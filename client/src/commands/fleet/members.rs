@@ -31,6 +31,19 @@ pub(super) struct Way {
     pub(super) node: Option<String>,
 }
 
+impl Way {
+    /// The way to the node itself, by the name that an endpoint would have passed calls on to.
+    fn direct(self) -> Self {
+        match self.node {
+            Some(address) => Self {
+                endpoints: vec![address],
+                node: None,
+            },
+            None => self,
+        }
+    }
+}
+
 /// The members of a fleet and their policies.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
@@ -66,14 +79,20 @@ pub(super) async fn ways(
     Ok(members(global, nodes).await?.ways)
 }
 
-/// How the nodes of the command line are reached.
-pub(super) fn ways_of_arguments(global: &Global) -> Result<BTreeMap<MachineName, Way>, Failure> {
-    Ok(by_arguments(global)?.ways)
-}
-
-/// How the nodes of a file are reached.
-pub(super) fn ways_of_file(file: &Path) -> Result<BTreeMap<MachineName, Way>, Failure> {
-    Ok(by_file(file)?.ways)
+/// The same without a node that passes calls on: members are called at their own addresses, so that each shows its own certificate. Only the
+/// nodes of `-n` are still behind others.
+pub(super) async fn direct_ways(
+    global: &Global,
+    nodes: &FleetNodes,
+) -> Result<BTreeMap<MachineName, Way>, Failure> {
+    let ways = ways(global, nodes).await?;
+    Ok(match nodes.members {
+        true => ways
+            .into_iter()
+            .map(|(name, way)| (name, way.direct()))
+            .collect(),
+        false => ways,
+    })
 }
 
 /// The same, of the nodes in one pool.
@@ -328,6 +347,11 @@ mod tests {
                 .as_deref()
                 .unwrap()
                 .starts_with("fdfd:")
+        );
+        let direct = fleet.ways[&first].clone().direct();
+        assert_eq!(
+            (direct.endpoints, direct.node),
+            (vec!["10.0.0.1".to_owned()], None)
         );
         let pools: Vec<&str> = fleet.members.values().map(|it| it.pool.as_str()).collect();
         assert_eq!(pools, ["controlplane", "worker"]);

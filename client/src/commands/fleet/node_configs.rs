@@ -3,8 +3,8 @@
 use instar_base::whole_file;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::MachineName;
+use instar_rollout_driver::{NodeConfigStore, NodeConfigs};
 
-use super::config_change::NodeConfigs;
 use super::store::Folder;
 
 /// The folder, within that of the rollout, with the configs of nodes that were asked to change.
@@ -16,34 +16,31 @@ fn file_of(folder: &Folder, node: &MachineName) -> std::path::PathBuf {
     folder.file(CONFIGS).join(format!("{name}.json"))
 }
 
-/// The configs of a node before the change and after it; none if it was not asked to change yet.
-pub(super) fn known(folder: &Folder, node: &MachineName) -> Result<Option<NodeConfigs>, Failure> {
-    let read = whole_file::read_json(&file_of(folder, node));
-    read.map_err(|error| {
-        Failure::new(
-            FailureKind::Failed,
-            format!("cannot read the config of {node} before the change"),
-        )
-        .because(error)
-    })
-}
+impl NodeConfigStore for Folder {
+    async fn known(&self, node: &MachineName) -> Result<Option<NodeConfigs>, Failure> {
+        let read = whole_file::read_json(&file_of(self, node));
+        read.map_err(|error| {
+            Failure::new(
+                FailureKind::Failed,
+                format!("cannot read the config of {node} before the change"),
+            )
+            .because(error)
+        })
+    }
 
-/// Keeps them, for the way back. Readable for their owner alone: they hold secrets.
-pub(super) fn keep(
-    folder: &Folder,
-    node: &MachineName,
-    configs: &NodeConfigs,
-) -> Result<(), Failure> {
-    let made = std::fs::create_dir_all(folder.file(CONFIGS));
-    made.map_err(|error| Failure::io("cannot make a folder for configs", error))?;
-    let kept = whole_file::replace_json(&file_of(folder, node), 0o600, configs);
-    kept.map_err(|error| {
-        Failure::new(
-            FailureKind::Failed,
-            format!("cannot keep the config of {node} before the change"),
-        )
-        .because(error)
-    })
+    /// Readable for their owner alone: they hold secrets.
+    async fn keep(&self, node: &MachineName, configs: &NodeConfigs) -> Result<(), Failure> {
+        let made = std::fs::create_dir_all(self.file(CONFIGS));
+        made.map_err(|error| Failure::io("cannot make a folder for configs", error))?;
+        let kept = whole_file::replace_json(&file_of(self, node), 0o600, configs);
+        kept.map_err(|error| {
+            Failure::new(
+                FailureKind::Failed,
+                format!("cannot keep the config of {node} before the change"),
+            )
+            .because(error)
+        })
+    }
 }
 
 /// Forgets those of the rollout before.

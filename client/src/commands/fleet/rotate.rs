@@ -50,7 +50,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
     if arguments.dry_run {
         let rotation = match known {
             Some(rotation) => rotation,
-            None => new_rotation(global, arguments, &client)?,
+            None => new_rotation(global, arguments, &client).await?,
         };
         let client = client.with_context(&rotation.context);
         return plan(global, &left(rotation, arguments)?, &client).await;
@@ -62,7 +62,8 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
             left(rotation, arguments)?
         }
         None => {
-            let rotation = left(new_rotation(global, arguments, &client)?, arguments)?;
+            let rotation = new_rotation(global, arguments, &client).await?;
+            let rotation = left(rotation, arguments)?;
             keep(&folder, BEFORE, &client.text()?)?;
             rotation
         }
@@ -94,21 +95,18 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
 }
 
 /// A rotation that begins now.
-fn new_rotation(
+async fn new_rotation(
     global: &Global,
     arguments: &FleetRotate,
     client: &ClientFile,
 ) -> Result<Rotation, Failure> {
-    let ways = match &arguments.fleet {
-        Some(file) => members::ways_of_file(file)?,
-        None => members::ways_of_arguments(global)?,
-    };
+    let ways = members::direct_ways(global, &arguments.nodes).await?;
     if let Some((name, _)) = ways.iter().find(|(_, way)| way.node.is_some()) {
         return Err(Failure::new(
             FailureKind::Usage,
             format!("{name} has no address of its own to connect to"),
         )
-        .advise("name the nodes with their addresses in a file, with --fleet"));
+        .advise("name the nodes with their addresses in a file, with --fleet; --members takes them from their Kubernetes cluster"));
     }
     let authority = match &arguments.authority {
         Some(path) => authority_file::read(path)?,

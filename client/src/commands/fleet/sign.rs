@@ -40,15 +40,19 @@ pub(super) async fn run(global: &Global, arguments: &FleetSign) -> Result<(), Fa
         ),
         None => None,
     };
+    let fleet = match arguments.nodes.fleet.is_some() || arguments.nodes.members {
+        true => Some(members::direct_ways(global, &arguments.nodes).await?),
+        false => None,
+    };
     let signer = Signer {
         global,
         arguments,
         authority,
         lifetime,
         config,
-        others: Others::of(arguments)?,
+        others: Others(fleet.clone().unwrap_or_default()),
     };
-    let nodes = nodes(global, arguments).await?;
+    let nodes = nodes(global, fleet).await?;
     let (count, mut unsigned) = (nodes.len(), Vec::new());
     // One that is away or refuses keeps no other one from its certificate.
     for (name, node) in nodes {
@@ -104,6 +108,14 @@ impl Signer<'_> {
                 0,
             );
         }
+        if self.arguments.nodes.members && shown.asks_control_plane {
+            return say(
+                global,
+                node,
+                "gets its certificate from its control plane",
+                0,
+            );
+        }
         let mut request = confirmed(global, node, &shown)?;
         self.others.check(node, &request)?;
         let names = self.arguments.name.iter();
@@ -126,15 +138,15 @@ impl Signer<'_> {
 /// The nodes to sign for by their names; one of a fleet that does not answer has the reason instead.
 async fn nodes(
     global: &Global,
-    arguments: &FleetSign,
+    fleet: Option<BTreeMap<MachineName, Way>>,
 ) -> Result<Vec<(String, Result<Node, String>)>, Failure> {
-    let Some(file) = &arguments.fleet else {
+    let Some(ways) = fleet else {
         let nodes = target::all(global).await?.into_iter();
         return Ok(nodes
             .map(|node| (node.name().to_owned(), Ok(node)))
             .collect());
     };
-    let connecting = look::connect_all(global, members::ways_of_file(file)?);
+    let connecting = look::connect_all(global, ways);
     let nodes = LocalSet::new().run_until(connecting).await.into_iter();
     let called = nodes.map(|(name, node)| {
         let node = node.map(|node| node.called(name.as_str()));
@@ -226,13 +238,6 @@ fn text(name: &SubjectName) -> String {
 struct Others(BTreeMap<MachineName, Way>);
 
 impl Others {
-    fn of(arguments: &FleetSign) -> Result<Self, Failure> {
-        Ok(Self(match &arguments.fleet {
-            Some(file) => members::ways_of_file(file)?,
-            None => BTreeMap::new(),
-        }))
-    }
-
     fn check(&self, node: &Node, request: &ServerRequest) -> Result<(), Failure> {
         let others = self
             .0

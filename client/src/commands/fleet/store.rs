@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 
 use instar_base::whole_file;
 use instar_client::{Failure, FailureKind};
-use instar_rollout::{MachineName, Record, Seconds};
-use instar_rollout_driver::Store;
+use instar_rollout::{MachineName, Record};
+use instar_rollout_driver::{ConfigChange, Store, Trial};
 use instar_rollout_page::Seen;
 use serde::{Deserialize, Serialize};
 
-use super::config_change::ConfigChange;
 use super::members::Way;
 use crate::cli::{FleetState, Global};
 use crate::target;
@@ -55,17 +54,6 @@ pub(super) enum Subject {
         /// How nodes take it.
         how: Trial,
     },
-}
-
-/// How a node takes a changed config.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Trial {
-    /// Time after which a node that was not told to keep the config goes back by itself.
-    pub(super) limit: Seconds,
-    /// How long a node has to be ready with the config before it keeps it.
-    pub(super) steady: Seconds,
-    /// Whether a node may reboot for what only a boot applies.
-    pub(super) may_reboot: bool,
 }
 
 impl fmt::Display for Subject {

@@ -195,6 +195,42 @@ fn who_approves_what() {
 }
 
 #[test]
+fn files_of_extensions_are_told_with_what_becomes_of_them() {
+    let file = |name: &str, use_of_it| FoundFile {
+        name: name.to_owned(),
+        digest: Digest::of(b"file"),
+        use_of_it,
+    };
+    let keeping = Phase::Keeping {
+        images: 1,
+        file: "a.raw".to_owned(),
+        number: 1,
+        count: 2,
+    };
+    let digest = Digest::of(b"file");
+    let bundle = BundleFact {
+        files: vec![file("a.raw", UseOfFile::NotDecided)],
+        ..stick(keeping, installer(signed()))
+    };
+    let expected = [
+        FOUND,
+        HOLDS,
+        "All of its images are signed by the key of the rule for r.io/*, which this machine trusts.",
+        "The bundle is good and allowed. File 1 of 2 is being copied: a.raw.",
+        &format!("The bundle has the file a.raw ({digest})."),
+        LEAVE,
+    ];
+    assert_eq!(said(&bundle), expected);
+    let bundle = BundleFact {
+        files: vec![file("a.raw", UseOfFile::Kept)],
+        ..stick(Phase::Taken { images: Vec::new() }, Vec::new())
+    };
+    let kept =
+        format!("The file a.raw ({digest}) is on this machine now, for extensions that name it.");
+    assert_eq!(said(&bundle), [FOUND, "The bundle was taken.", &kept, PULL]);
+}
+
+#[test]
 fn what_it_does_to_the_version() {
     let version = || "v0.2.0".to_owned();
     let running = || "v0.2.0".to_owned();

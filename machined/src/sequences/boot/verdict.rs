@@ -9,7 +9,7 @@ use super::{Boot, before, records};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::disk::Users;
 use crate::init_link::{End, StartReason};
-use crate::intent;
+use crate::intent::{self, next_config};
 use crate::kubernetes::KUBELET_UP;
 use crate::machine::Machine;
 use crate::sequences::steps::leave::leave;
@@ -46,7 +46,8 @@ fn no_config(machine: &Machine) -> String {
     )
 }
 
-/// Waits until the services that were up before an upgrade are up again, kubelet among them, and the config's probes get an answer.
+/// Waits until the services that were up before an upgrade are up again, kubelet says steadily that it is healthy if it was one of them, and
+/// the config's probes get an answer.
 pub(super) async fn wait_at_gate(
     machine: &Arc<Machine>,
     mut services: Vec<String>,
@@ -58,20 +59,21 @@ pub(super) async fn wait_at_gate(
         machine.begin_node();
         up::node_has_plan(machine, until).await;
         tokio::select! {
-            passed = pass(machine, gate(machine, &services), until) => return passed,
+            passed = pass(machine, gate(machine, &services, until), until) => return passed,
             () = up::membership_ends(&member) => {
                 tracing::info!("the node joins anew: this version is kept without kubelet's answer");
             }
         }
     }
     services.retain(|name| name != KUBELET_UP);
-    pass(machine, gate(machine, &services), until).await
+    pass(machine, gate(machine, &services, until), until).await
 }
 
 /// Returns the gate of a generation before which these services were up.
-fn gate(machine: &Machine, services: &[String]) -> Gate {
+fn gate(machine: &Machine, services: &[String], until: Instant) -> Gate {
+    let left = until.saturating_duration_since(Instant::now());
     let probes = match machine.config() {
-        Some(configured) => intent::gate_probes(&configured.config, services),
+        Some(configured) => intent::gate_probes(&configured.config, services, left),
         None => Vec::new(),
     };
     Gate {
@@ -165,7 +167,9 @@ async fn give_up(boot: &Boot, reason: &str) {
     tracing::error!("this generation gives itself up: {reason}");
     // What lives on takes its log and its past into the version before, as it does at an upgrade.
     let until = before(boot.deadline, BEFORE_TEARDOWN);
-    machine.services.leave_workloads(Some(until)).await;
+    let next = next_config::planned(machine);
+    let kept = intent::kept_by(next.as_deref());
+    machine.services.leave_workloads(Some(until), &kept).await;
     machine.log_disk.close().await;
     // As before an upgrade: callers of the API notice nothing of a rollback either.
     system_services::drain(&machine.services).await;

@@ -21,11 +21,14 @@ pub(super) struct Judged {
     pub(super) allowed: Vec<Allowed>,
     /// The same in the same order, with the approval of each.
     pub(super) found: Vec<FoundImage>,
+    /// Whether the bundle as a whole is approved: by the caller who brought it, by the config, or by a person.
+    pub(super) is_approved: bool,
 }
 
 impl Judged {
     /// The same after a person has approved the bundle.
     pub(super) fn approved_by_person(mut self) -> Self {
+        self.is_approved = true;
         let open = self.found.iter_mut();
         for image in open.filter(|image| image.approval == Approval::Nobody) {
             image.approval = Approval::Person;
@@ -55,6 +58,7 @@ pub(super) fn judge(
         config: &rules.approved,
         person: !rules.ask_at.is_empty() && before.is_some_and(|taken| taken.by_person),
     };
+    let is_approved = origin == Origin::Caller || given.config.contains(&digest) || given.person;
     let images = bundle.index().images().iter();
     let (mut allowed, mut found) = (Vec::new(), Vec::new());
     for image in images.filter(|image| is_for_this_machine(image)) {
@@ -68,7 +72,11 @@ pub(super) fn judge(
         });
         allowed.push(verified);
     }
-    Ok(Judged { allowed, found })
+    Ok(Judged {
+        allowed,
+        found,
+        is_approved,
+    })
 }
 
 fn version(config: &ImageConfig) -> Option<String> {

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use crate::base::lock::Lock as _;
 use crate::bundles::{
-    BundleFact, Event, FoundImage, FoundList, Kind, Phase, Place, Sentence, Support, Upgrade, news,
-    next, sentences,
+    BundleFact, Event, FoundFile, FoundImage, FoundList, Kind, Phase, Place, Sentence, Support,
+    Upgrade, news, next, sentences,
 };
 use crate::machine::Machine;
 use crate::store::Store;
@@ -44,17 +44,23 @@ impl Report {
         report
     }
 
-    /// Notes which bundle it is, and the images that it says it has.
-    pub fn name(&self, digest: Digest, images: Vec<FoundImage>) {
+    /// Notes which bundle it is, and the images and files that it says it has.
+    pub fn name(&self, digest: Digest, images: Vec<FoundImage>, files: Vec<FoundFile>) {
         self.change(|fact| {
             fact.digest = Some(digest.to_string());
             fact.images = images;
+            fact.files = files;
         });
     }
 
     /// Notes the images with what was decided about them.
     pub fn judged(&self, images: Vec<FoundImage>) {
         self.change(|fact| fact.images = images);
+    }
+
+    /// Notes what is done with files of extensions.
+    pub fn files(&self, files: Vec<FoundFile>) {
+        self.change(|fact| fact.files = files);
     }
 
     /// Notes what is done with the lists of channels.
@@ -172,7 +178,8 @@ fn action(phase: &Phase) -> Action {
         Phase::Searching
         | Phase::Receiving { .. }
         | Phase::Verifying { .. }
-        | Phase::Importing { .. } => Action::Running,
+        | Phase::Importing { .. }
+        | Phase::Keeping { .. } => Action::Running,
     }
 }
 
@@ -197,6 +204,7 @@ fn place_of(phase: &Phase) -> (&'static str, usize, u64) {
             total,
             ..
         } => (phase.word(), *number, quarter(*bytes, *total)),
+        Phase::Keeping { images, number, .. } => (phase.word(), images + number, 0),
         Phase::Searching
         | Phase::Asking { .. }
         | Phase::Taken { .. }

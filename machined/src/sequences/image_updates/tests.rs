@@ -214,7 +214,6 @@ fn workload(
         image: image.clone(),
         puller: Box::new(move || puller.clone()),
         images: machine.images.clone(),
-        may_be_kept: Box::new(|| Ok(())),
         stop_timeout: Box::new(Duration::default),
         in_force: machine.images_in_force.clone(),
         runtime: Runtime::new(runtime.clone(), runtime.clone(), runtime),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use instar_kubernetes_plan::PlannedExtension;
 
 use super::admitted::Admitted;
-use super::published::Lists;
+use super::published::{Lists, brought};
 use crate::config::{Extension, ExtensionFile, ExtensionSource, Kubernetes, PublishedExtension};
 use crate::kubernetes::trial::Chosen;
 use crate::kubernetes::{Followed, Offer};
@@ -152,7 +152,11 @@ impl Choices {
         let heard = self.lists.newest(&configured.config, name, published);
         let (newest, failure) = match heard.await {
             Ok(newest) => (newest, None),
-            Err(error) => (None, Some(error)),
+            Err(error) => {
+                let brought = brought(&self.machine, published).await;
+                let newer = Followed::if_newer(before.as_ref(), &published.pattern, brought);
+                (newer, Some(error))
+            }
         };
         let followed = Followed::after(before.clone(), &published.pattern, newest);
         let Some(mut followed) = followed else {

@@ -1,27 +1,23 @@
-//! Asks publishers of extensions for their lists of files, and believes a list by its signature alone.
+//! Asks publishers of extensions for their lists of files, and looks into the lists that bundles have brought.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
-use base64::{Engine as _, prelude::BASE64_STANDARD};
-use instar_extension::Sums;
+use anyhow::Context as _;
+use instar_bundle::BundledFile;
 use instar_http_client::Client;
 use tokio::task::JoinHandle;
 
+use crate::base::blocking_io;
 use crate::config::{MachineConfig, PublishedExtension};
 use crate::kubernetes::Offer;
+use crate::machine::Machine;
+use crate::oci::bundled::kept_files;
 use crate::sequences::owners_servers::{client, get};
+use crate::sequences::signed_list::{
+    LIST, LONGEST_LIST, LONGEST_SIGNATURE, SERVED, SIGNATURE, newest, newest_brought,
+};
 
-/// The list, and its signature by `cosign sign-blob` or `openssl dgst -sign`: in base64 or as it is.
-const LIST: &str = "SHA256SUMS";
-const SIGNATURE: &str = "SHA256SUMS.sig";
-/// What publishers have to offer.
-const SERVED: &str = "a list is believed by SHA256SUMS.sig, which `cosign sign-blob` or `openssl dgst -sign` makes; signatures of OpenPGP \
-                      (SHA256SUMS.asc, SHA256SUMS.gpg) are not read";
-/// Limits on their sizes, in bytes: a line has some 100.
-const LONGEST_LIST: usize = 1 << 20;
-const LONGEST_SIGNATURE: usize = 16 << 10;
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(60);
 
@@ -120,87 +116,24 @@ async fn document(
     Ok(answer.document(limit).await?)
 }
 
-/// Returns the newest file of a signed list.
-fn newest(of: &PublishedExtension, list: &[u8], signature: &[u8]) -> anyhow::Result<Offer> {
-    let decoded = BASE64_STANDARD.decode(signature.trim_ascii());
-    let signature = decoded.as_deref().unwrap_or(signature);
-    let is_right = instar_pki::is_signature(&of.key, list, signature);
-    ensure!(
-        is_right || !is_open_pgp(signature),
-        "{}/{SIGNATURE} is a signature of OpenPGP; {SERVED}",
-        of.folder
-    );
-    ensure!(
-        is_right,
-        "{}/{LIST} is not signed by the key {}, or its signature in {SIGNATURE} is of another list",
-        of.folder,
-        of.key.fingerprint()
-    );
-    let list = std::str::from_utf8(list).context("the list of sums is no text")?;
-    Offer::newest(&Sums::parse(list)?, &of.pattern).with_context(|| {
-        let (folder, pattern) = (&of.folder, &of.pattern);
-        format!("{folder}/{LIST} names no file {pattern} of this machine's architecture")
-    })
-}
-
-/// Whether a signature that no key of ours has made is one of OpenPGP: in its armour, or as a packet of a signature (RFC 9580, 4.2).
-fn is_open_pgp(signature: &[u8]) -> bool {
-    signature.starts_with(b"-----BEGIN PGP ")
-        || matches!(signature.first(), Some(0x88 | 0x89 | 0x8a | 0xc2))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use instar_extension::Architecture;
-    use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, SigningKey as _};
-
-    fn key() -> KeyPair {
-        KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap()
+/// Returns the newest file of the publisher's lists that bundles have brought. Nobody knows how old they are.
+pub(super) async fn brought(machine: &Machine, of: &PublishedExtension) -> Option<Offer> {
+    let images = machine.bundles.kept.files();
+    if images.is_empty() {
+        return None;
     }
-
-    fn published(key: &KeyPair) -> PublishedExtension {
-        PublishedExtension {
-            folder: "https://example.com/extensions".parse().unwrap(),
-            pattern: "k-@v-%a.raw".parse().unwrap(),
-            key: key.public_key_pem().parse().unwrap(),
-            interval: Duration::from_secs(60),
-            window: None,
-        }
-    }
-
-    fn sign(key: &KeyPair, list: &str) -> Vec<u8> {
-        key.sign(list.as_bytes()).unwrap()
-    }
-
-    #[test]
-    fn a_list_is_believed_by_the_signature_of_its_key_alone() {
-        let (key, other) = (key(), key());
-        let file = format!("k-v1-{}.raw", Architecture::OWN);
-        let list = format!("{}  {file}\n", "a".repeat(64));
-        let of = published(&key);
-        let found = |list: &str, signature: &[u8]| newest(&of, list.as_bytes(), signature);
-        let right = sign(&key, &list);
-        assert_eq!(found(&list, &right).unwrap().file, file);
-        let base64 = format!("{}\n", BASE64_STANDARD.encode(&right));
-        assert_eq!(found(&list, base64.as_bytes()).unwrap().file, file);
-        let changed = list.replace('a', "b");
-        for (list, signature) in [(&changed, &right), (&list, &sign(&other, &list))] {
-            let error = found(list, signature).unwrap_err().to_string();
-            assert!(error.contains("is not signed by the key"), "{error}");
-        }
-        let armoured = b"-----BEGIN PGP SIGNATURE-----\n";
-        for signature in [
-            armoured.as_slice(),
-            &[0x88, 0x75, 4, 0],
-            &[0xc2, 0x75, 4, 0],
-        ] {
-            let error = found(&list, signature).unwrap_err().to_string();
-            assert!(error.contains("is a signature of OpenPGP"), "{error}");
-            assert!(error.contains("cosign sign-blob"), "{error}");
-        }
-        let error = found("", &sign(&key, "")).unwrap_err().to_string();
-        assert!(error.contains("names no file k-@v-%a.raw"), "{error}");
-    }
+    let (store, of) = (machine.images.clone(), of.clone());
+    let looking = blocking_io::within(blocking_io::ANSWER, move || {
+        let blobs = store.blobs()?;
+        let read = |file: &BundledFile| {
+            let longest = LONGEST_LIST as u64;
+            blobs.document(file.digest(), longest).ok().flatten()
+        };
+        newest_brought(&of, &kept_files(&store, &images), &read)
+    });
+    let found = looking.await.inspect_err(|error| {
+        tracing::warn!("lists of extensions that bundles have brought are not read: {error}");
+    });
+    // Without an answer there is none of which anybody knows.
+    Some(found.ok()??.offer)
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::disk;
 use crate::base::blocking_io;
 use crate::disk::Users;
-use crate::machine::Machine;
+use crate::intent;
+use crate::machine::{Configured, Machine};
 use crate::sequences::{Phase, Task, Urgency, settings};
 
 /// Time limit for writing the disk's caches: the caller who ends the machine does not wait longer.
@@ -24,11 +25,16 @@ pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>, urgency: Urgen
     })
 }
 
-/// Stops the services that end with the generation, and leaves the containers that live through the change running.
-pub(in crate::sequences) fn stop_for_next_generation(machine: &Arc<Machine>) -> Phase {
+/// Stops the services that end with the generation, and leaves the containers running that live through the change, by the config of the next
+/// generation.
+pub(in crate::sequences) fn stop_for_next_generation(
+    machine: &Arc<Machine>,
+    next: Option<Arc<Configured>>,
+) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
-        machine.services.leave_workloads(None).await;
+        let kept = intent::kept_by(next.as_deref());
+        machine.services.leave_workloads(None, &kept).await;
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! The dry run of an upgrade: finds out its effects without changing anything.
 
 use super::{Found, Var, look_up, plan, route};
+use crate::intent::{self, next_config};
 use crate::machine::Machine;
 use crate::upgrade::{Refusal, Route, UpgradeError, UpgradeRequest, created};
 
@@ -37,7 +38,9 @@ pub async fn plan_upgrade(
         ..
     } = look_up(machine, request).await?;
     let path = route(request.mode, plan(machine, &candidate, Var::AsItSays)?.path);
-    let fates = machine.services.fates().into_iter();
+    let next = next_config::planned(machine);
+    let kept = intent::kept_by(next.as_deref());
+    let fates = machine.services.fates(&kept).into_iter();
     let containers = fates.map(|(service, fate)| {
         let ends = match path {
             Route::Soft => fate.err().map(|why| format!("{why:#}")),

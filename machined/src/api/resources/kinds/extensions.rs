@@ -1,10 +1,8 @@
 //! The kind of extensions: those of a Kubernetes node, and those of the machine itself.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source};
-use crate::kubernetes::{ExtensionFact, ExtensionState};
 use crate::machine::Machine;
-use crate::os_extensions::{OsExtensionFact, OsExtensionState};
-use crate::store::{Metadata, Resource as _};
+use crate::store::{ExtensionFact, Metadata, Resource as _};
 
 /// The extensions. The config has each name once, whatever the extension is for.
 pub(super) const EXTENSIONS: Kind = Kind {
@@ -20,55 +18,22 @@ pub(super) const EXTENSIONS: Kind = Kind {
         ("Reason", "{.reason}"),
     ],
     sensitivity: Sensitivity::Open,
-    sources: &[
-        Source::Store(ExtensionFact::TYPE),
-        Source::Store(OsExtensionFact::TYPE),
-    ],
+    sources: &[Source::Store(ExtensionFact::TYPE)],
     read: |machine| Ok(extensions(machine)),
 };
 
 fn extensions(machine: &Machine) -> Vec<Item> {
-    let of_kubernetes = machine.store.list::<ExtensionFact>().into_iter();
-    let of_os = machine.store.list::<OsExtensionFact>().into_iter();
-    of_kubernetes
-        .map(of_kubernetes_item)
-        .chain(of_os.map(of_os_item))
-        .collect()
+    let extensions = machine.store.list::<ExtensionFact>().into_iter();
+    extensions.map(item).collect()
 }
 
-fn of_kubernetes_item((metadata, fact): (Metadata, ExtensionFact)) -> Item {
-    let (state, reason) = match fact.state {
-        ExtensionState::Fetching => ("fetching", String::new()),
-        ExtensionState::Refused(reason) => ("refused", reason),
-        ExtensionState::Planned => ("planned", String::new()),
-    };
-    let spec = record(state, fact.image, fact.digest, reason, "kubernetes");
-    Item::stored(metadata, spec)
-}
-
-fn of_os_item((metadata, fact): (Metadata, OsExtensionFact)) -> Item {
-    let (state, reason) = match fact.state {
-        OsExtensionState::Fetching => ("fetching", String::new()),
-        OsExtensionState::Refused(reason) => ("refused", reason),
-        OsExtensionState::InForce => ("in force", String::new()),
-    };
-    Item::stored(
-        metadata,
-        record(state, fact.source, fact.digest, reason, "os"),
-    )
-}
-
-fn record(
-    state: &str,
-    image: String,
-    digest: Option<String>,
-    reason: String,
-    target: &str,
-) -> Record {
-    Record::default()
-        .with("state", 1, state.to_owned())
-        .with("image", 2, image)
-        .with("digest", 3, digest.unwrap_or_default())
+fn item((metadata, fact): (Metadata, ExtensionFact)) -> Item {
+    let reason = fact.state.reason().unwrap_or_default().to_owned();
+    let spec = Record::default()
+        .with("state", 1, fact.state.word())
+        .with("image", 2, fact.source)
+        .with("digest", 3, fact.digest.unwrap_or_default())
         .with("reason", 4, reason)
-        .with("target", 5, target.to_owned())
+        .with("target", 5, fact.target.word());
+    Item::stored(metadata, spec)
 }

@@ -9,6 +9,7 @@ mod extensions;
 mod hardware;
 mod images;
 mod kernel;
+mod kubelet;
 mod kubernetes;
 mod kubernetes_pods;
 mod meta;
@@ -22,7 +23,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// All kinds. If two would have the same initials, the first one gets them.
-pub static KINDS: [&Kind; 46] = [
+pub static KINDS: [&Kind; 47] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -48,6 +49,7 @@ pub static KINDS: [&Kind; 46] = [
     &kubernetes::NODE_NAMES,
     &kubernetes::NODES,
     &kubernetes::SERVICES,
+    &kubelet::SPECS,
     &kubernetes_pods::NODE_STATUSES,
     &kubernetes_pods::STATIC_PODS,
     &kubernetes_pods::STATIC_POD_STATUSES,

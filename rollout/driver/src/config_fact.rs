@@ -1,17 +1,10 @@
 //! The engine's view of a node in a rollout of configs.
 
-use instar_client::{Failure, Node, Standing};
+use instar_client::{CONFIG_IN_FORCE, CONFIG_KEPT, Failure, Node, Standing, read_config};
 use instar_rollout::{Condition, Fact, MachineName};
-use instar_rollout_driver::fact;
 
-use super::config_change::{ConfigChange, release_of};
-use super::node_configs;
-use super::store::Folder;
-use crate::commands::patch::read_config;
-
-/// The config in force, and the one for the next boot.
-pub(super) const IN_FORCE: &str = "v1alpha1";
-pub(super) const KEPT: &str = "persistent";
+use crate::answers::fact;
+use crate::config_change::{ConfigChange, NodeConfigStore, release_of};
 
 /// Where the change is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,17 +25,20 @@ impl Places {
 }
 
 /// Looks at a node: its standing, and whether its configs have the change. `goes_back`: it was asked to have its config of before.
-pub(super) async fn fact_of(
+///
+/// # Errors
+/// A call failed, or its configs of before cannot be read.
+pub async fn config_fact(
     node: &Node,
     name: &MachineName,
     goes_back: bool,
     change: &ConfigChange,
-    folder: &Folder,
+    configs: &impl NodeConfigStore,
 ) -> Result<Fact, Failure> {
     let standing = Standing::of(node).await?;
-    let in_force = read_config(node, IN_FORCE).await?;
-    let kept = read_config(node, KEPT).await?;
-    let known = node_configs::known(folder, name)?;
+    let in_force = read_config(node, CONFIG_IN_FORCE).await?;
+    let kept = read_config(node, CONFIG_KEPT).await?;
+    let known = configs.known(name).await?;
     let has = |config: &str| change.is_in(config, name, known.as_ref());
     let places = Places {
         is_in_force: has(&in_force),

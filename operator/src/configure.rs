@@ -1,0 +1,147 @@
+//! One node's config: what the node says of the change, way is made, and the node tries the config, or goes back to that of before.
+//!
+//! ```text
+//!  a dry run at the node ─► cordon, and a drain if the node says that pods should leave ─► tried, proved, kept; or taken back
+//! ```
+
+use std::time::Duration;
+
+use instar_api::machine::ApplyConfiguration;
+use instar_api::machine::apply_configuration_request::Mode;
+use instar_client::{Failure, Node};
+use instar_rollout::{Action, Report, Seconds};
+use instar_rollout_driver::{ConfigChange, ConfigOrder, ConfigSite, Trial, report};
+use tokio::time::timeout;
+
+use crate::config_secrets::ConfigSecrets;
+use crate::making_way::MakingWay;
+
+/// How nodes take configs: as `instarctl fleet apply` has them do.
+const TRIAL: Trial = Trial {
+    limit: Seconds(120),
+    steady: Seconds(10),
+    may_reboot: true,
+};
+
+/// One action on one node.
+pub(crate) struct Order {
+    pub(crate) way: MakingWay,
+    pub(crate) change: ConfigChange,
+    pub(crate) configs: ConfigSecrets,
+    /// The time that it has.
+    pub(crate) limit: Duration,
+}
+
+impl Order {
+    /// Carries it out. Without a report the facts show what came of it: that a node has proved itself is never reported, but seen.
+    pub(crate) async fn carry_out(self) -> Option<Report> {
+        let limit = self.limit;
+        let action = self.way.action.clone();
+        let site = &Site { way: self.way };
+        let act = async {
+            let node = site.connect().await?;
+            let mut order = ConfigOrder {
+                action: action.clone(),
+                node,
+                change: self.change,
+                trial: TRIAL,
+                limit,
+                configs: self.configs,
+                site,
+            };
+            order.carry_out().await
+        };
+        // A node that tries a config meanwhile goes back by itself.
+        let done = match timeout(limit, act).await {
+            Ok(done) => done,
+            Err(_) => return None,
+        };
+        match (done, &action) {
+            (Ok(()), Action::Prepare(_)) => Some(Report::Done),
+            (Ok(()), _) => None,
+            (Err(failure), _) => {
+                site.way.log(&failure.chain());
+                report(&failure).map(|report| site.way.without_name(report))
+            }
+        }
+    }
+}
+
+/// A node of the cluster, and its pods.
+struct Site {
+    way: MakingWay,
+}
+
+impl ConfigSite for &Site {
+    async fn connect(&self) -> Result<Node, Failure> {
+        let view = self.way.view()?;
+        self.way.cluster.connect_for_configs(&view).await
+    }
+
+    async fn make_way(&mut self, would: &ApplyConfiguration) -> Result<(), Failure> {
+        self.way.make(ends_pods(would).as_deref()).await
+    }
+
+    /// The cluster's word counts beside the node's own.
+    fn finds_unwell(&self) -> Option<String> {
+        self.way.view().ok()?.unready
+    }
+
+    fn note(&mut self, text: &str) {
+        self.way.log(text);
+    }
+}
+
+/// Why the node's pods have to leave before, by its own word.
+fn ends_pods(would: &ApplyConfiguration) -> Option<String> {
+    match &would.pods {
+        Some(pods) => (!pods.leave_first.is_empty()).then(|| pods.leave_first.clone()),
+        // An older version says of a reboot alone. Whatever else it would do, pods may end by it.
+        None if would.mode() == Mode::Reboot => Some("the machine reboots".to_owned()),
+        None => Some("its version does not tell whether they would live through".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use instar_api::machine::PodsEffect;
+
+    use super::*;
+
+    #[test]
+    fn pods_leave_unless_the_node_says_that_they_live_through() {
+        let would = |mode: Mode, leave_first: Option<&str>| ApplyConfiguration {
+            mode: mode.into(),
+            pods: leave_first.map(|why| PodsEffect {
+                leave_first: why.to_owned(),
+            }),
+            ..ApplyConfiguration::default()
+        };
+        for (would, expected) in [
+            (would(Mode::NoReboot, Some("")), None),
+            (
+                would(Mode::NoReboot, Some("extensions change")),
+                Some("extensions change"),
+            ),
+            // A machine without pods says that none has to leave.
+            (would(Mode::Reboot, Some("")), None),
+            (would(Mode::Reboot, None), Some("the machine reboots")),
+            (
+                would(Mode::NoReboot, None),
+                Some("its version does not tell"),
+            ),
+        ] {
+            let why = ends_pods(&would);
+            let is_meant = match (&why, expected) {
+                (Some(why), Some(expected)) => why.starts_with(expected),
+                (why, expected) => why.is_none() && expected.is_none(),
+            };
+            assert!(is_meant, "{would:?}: {why:?}");
+        }
+    }
+
+    #[test]
+    fn the_trial_can_be_passed() {
+        assert!(TRIAL.can_be_passed());
+    }
+}
