@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bundled_file::{BundledFile, NotAFile};
 use crate::channel_file::{ChannelFile, ChannelPart};
-use crate::limits::{LARGEST_DOCUMENT, MOST_DOCUMENTS, quote};
+use crate::limits::{LARGEST_DOCUMENT, MOST_DOCUMENTS, MOST_FILES, quote};
 use crate::root::Document;
 
 /// The annotation with a reference in full, by which other tools select an image.
@@ -132,6 +132,9 @@ pub enum NotAnIndex {
     /// There are more entries than the limit.
     #[error("it has {0} entries; at most {MOST_DOCUMENTS} are taken")]
     TooMany(usize),
+    /// There are more files of extensions than the limit.
+    #[error("it has {0} files of extensions; at most {MOST_FILES} are taken: make several bundles")]
+    TooManyFiles(usize),
     /// A document is larger than the limit.
     #[error("{digest} has {size} bytes; a document has at most {LARGEST_DOCUMENT}")]
     TooLarge {
@@ -244,6 +247,10 @@ impl Index {
         let count = self.documents().count();
         if count > MOST_DOCUMENTS {
             return Err(NotAnIndex::TooMany(count));
+        }
+        let files = self.files.len();
+        if files > MOST_FILES {
+            return Err(NotAnIndex::TooManyFiles(files));
         }
         if let Some(&Document { digest, size, .. }) =
             self.documents().find(|it| it.size > LARGEST_DOCUMENT)

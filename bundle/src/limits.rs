@@ -10,6 +10,8 @@ pub const LARGEST_FILE: u64 = 2 << 30;
 pub(crate) const MOST_BLOBS: usize = 16 << 10;
 /// Limit on the documents that index.json names.
 pub(crate) const MOST_DOCUMENTS: usize = 2 << 10;
+/// Limit on the files of extensions of a bundle: each of them is a thing that a machine has to decide about.
+pub(crate) const MOST_FILES: usize = 64;
 /// Limit on the layers of a manifest.
 pub(crate) const MOST_LAYERS: usize = 256;
 /// Limit on the text of a bundle in an error: it may be hostile.

@@ -52,7 +52,11 @@ impl EtcFiles {
             return Ok(());
         }
         let of_extensions = whole_file::read_json(&self.record)?;
-        self.wanted.locked().of_extensions = of_extensions.unwrap_or_default();
+        let mut wanted = self.wanted.locked();
+        wanted.of_extensions = of_extensions.unwrap_or_default();
+        // The machined before may have died between the record and /etc.
+        wanted.not_compared = true;
+        drop(wanted);
         Ok(self.tree.protect()?)
     }
 
@@ -65,6 +69,8 @@ impl EtcFiles {
         let next = Wanted {
             of_config: files,
             of_extensions: wanted.of_extensions.clone(),
+            // This compares /etc, and not the record.
+            not_compared: wanted.not_compared,
         };
         self.tree.apply(&next.all())?;
         *wanted = next;
@@ -85,18 +91,20 @@ impl EtcFiles {
     /// The first failure, also for a file that has no place; /etc is as it was.
     pub fn set_of_extensions(&self, files: OfExtensions) -> Result<(), EtcFilesError> {
         let mut wanted = self.wanted.locked();
-        if wanted.of_extensions == files {
+        if wanted.of_extensions == files && !wanted.not_compared {
             return Ok(());
         }
         let next = Wanted {
             of_config: wanted.of_config.clone(),
             of_extensions: files,
+            not_compared: false,
         };
         // Before: a machined that starts again in between carries the change out.
         self.note(&next.of_extensions)?;
         if let Err(error) = self.tree.apply(&next.all()) {
             if let Err(error) = self.note(&wanted.of_extensions) {
                 tracing::warn!("files of extensions: the record is ahead of /etc: {error:#}");
+                wanted.not_compared = true;
             }
             return Err(error);
         }

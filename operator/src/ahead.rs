@@ -18,6 +18,9 @@ const ASKED: usize = 3;
 const AT_ONCE: usize = 16;
 /// The time for all of these checks. Who was not asked by then is asked when it is its turn.
 const CHECKS: Duration = Duration::from_secs(120);
+/// The pause before a node that has refused a change is asked again; it doubles up to the last one.
+const FIRST_PAUSE: Duration = Duration::from_secs(20);
+const LAST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Why a rollout cannot begin yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,16 +79,106 @@ pub(crate) async fn version(
     })
 }
 
-/// The change as what a rollout brings, once the nodes have checked their changed configs: one that a node refuses begins nowhere.
+/// The change as what a rollout brings, once the nodes have checked their changed configs: one that a node refuses begins nowhere. The change is that
+/// of a pool at this generation. A refusal is remembered.
 pub(crate) async fn config(
     cluster: &Cluster,
-    change: &ConfigChange,
+    (change, generation): (&ConfigChange, Option<i64>),
     nodes: &[NodeView],
+    refusal: &mut Option<Refusal>,
 ) -> Result<Release, Wait> {
-    let ready = nodes
-        .iter()
-        .filter(|node| node.unready.is_none() && node.hold.is_none());
-    let mut due = ready.cloned();
+    let asked = Asked {
+        change: change.release(),
+        generation,
+    };
+    let ready = nodes.iter();
+    let ready = ready.filter(|node| node.unready.is_none() && node.hold.is_none());
+    let ready: Vec<NodeView> = ready.cloned().collect();
+    let known = refusal.take().filter(|known| known.asked == asked);
+    let again = known.as_ref().and_then(|known| known.of(&ready));
+    let surveyed = match (&known, again) {
+        (Some(known), Some(view)) if !known.is_due(view, Instant::now()) => {
+            let wait = Wait::Refused(known.why.clone());
+            *refusal = Some(known.clone());
+            return Err(wait);
+        }
+        // Who has refused is asked first, alone: the others have nothing to say while it refuses.
+        (_, Some(view)) => {
+            match Judged::default().take(&view.name, check(cluster, change, view).await) {
+                Ok(()) => survey(cluster, change, &ready).await,
+                Err(why) => Err(Unfit::Refused(why, Box::new(view.clone()))),
+            }
+        }
+        (_, None) => survey(cluster, change, &ready).await,
+    };
+    match surveyed {
+        Ok(()) => Ok(asked.change),
+        Err(Unfit::Unheard(why)) => Err(Wait::For(why)),
+        Err(Unfit::Refused(why, view)) => {
+            let wait = Wait::Refused(why.clone());
+            let new = Refusal::new(asked, &view, why, known.as_ref());
+            *refusal = Some(new);
+            Err(wait)
+        }
+    }
+}
+
+/// What a refusal is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asked {
+    change: Release,
+    /// The generation of the pool: who has edited it wants an answer now.
+    generation: Option<i64>,
+}
+
+/// A node's refusal of a change. It is remembered, as a survey reads the configs of all nodes: that node is asked again, after a pause that grows, or
+/// when its object has changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    asked: Asked,
+    node: String,
+    /// The state of its object then.
+    state: [Option<String>; 4],
+    why: Invalid,
+    at: Instant,
+    pause: Duration,
+}
+
+impl Refusal {
+    /// `before`: the refusal of the same change before this one.
+    fn new(asked: Asked, view: &NodeView, why: Invalid, before: Option<&Self>) -> Self {
+        Self {
+            asked,
+            node: view.name.clone(),
+            state: view.state(),
+            why,
+            at: Instant::now(),
+            pause: before.map_or(FIRST_PAUSE, |before| (before.pause * 2).min(LAST_PAUSE)),
+        }
+    }
+
+    /// The node that has refused, if it is one of these.
+    fn of<'a>(&self, nodes: &'a [NodeView]) -> Option<&'a NodeView> {
+        nodes.iter().find(|node| node.name == self.node)
+    }
+
+    /// Whether the node has to be asked again.
+    fn is_due(&self, view: &NodeView, now: Instant) -> bool {
+        self.state != view.state() || now >= self.at + self.pause
+    }
+}
+
+/// Why a change does not begin.
+enum Unfit {
+    /// This node refuses it.
+    Refused(Invalid, Box<NodeView>),
+    /// No node could say anything.
+    Unheard(String),
+}
+
+/// Has nodes check their changed configs, until one refuses.
+async fn survey(cluster: &Cluster, change: &ConfigChange, nodes: &[NodeView]) -> Result<(), Unfit> {
+    let mut due = nodes.iter().cloned();
     let mut judged = Judged::default();
     let mut checks = JoinSet::new();
     let until = Instant::now() + CHECKS;
@@ -95,17 +188,21 @@ pub(crate) async fn config(
         {
             let (cluster, change) = (cluster.clone(), change.clone());
             checks.spawn_local(async move {
-                (view.name.clone(), check(&cluster, &change, &view).await)
+                let answer = check(&cluster, &change, &view).await;
+                (view, answer)
             });
         }
         match timeout_at(until, checks.join_next()).await {
-            Ok(Some(Ok((name, answer)))) => judged.take(&name, answer)?,
+            Ok(Some(Ok((view, answer)))) => {
+                let taken = judged.take(&view.name, answer);
+                taken.map_err(|why| Unfit::Refused(why, Box::new(view)))?;
+            }
             // A check that was lost, as all of its kind, is made again when it is the node's turn.
             Ok(Some(Err(_))) => {}
             Ok(None) | Err(_) => break,
         }
     }
-    judged.end().map(|()| change.release())
+    judged.end().map_err(Unfit::Unheard)
 }
 
 async fn check(cluster: &Cluster, change: &ConfigChange, view: &NodeView) -> Result<(), Failure> {
@@ -132,7 +229,7 @@ struct Judged {
 }
 
 impl Judged {
-    fn take(&mut self, name: &str, answer: Result<(), Failure>) -> Result<(), Wait> {
+    fn take(&mut self, name: &str, answer: Result<(), Failure>) -> Result<(), Invalid> {
         let Err(failure) = answer else {
             self.would += 1;
             return Ok(());
@@ -144,10 +241,10 @@ impl Judged {
             false => own + &why,
         };
         match failure.kind() {
-            FailureKind::NotAuthorized => Err(Wait::Refused(Invalid::new(
+            FailureKind::NotAuthorized => Err(Invalid::new(
                 "ConfigNotAuthorized",
                 format!("{why}; the client configuration for configs needs the role os:admin"),
-            ))),
+            )),
             FailureKind::Unreachable | FailureKind::TimedOut => {
                 self.silent = Some(why);
                 Ok(())
@@ -156,16 +253,17 @@ impl Judged {
                 self.silent = Some(why);
                 Ok(())
             }
-            _ => Err(Wait::Refused(Invalid::new("ConfigRefused", why))),
+            _ => Err(Invalid::new("ConfigRefused", why)),
         }
     }
 
-    fn end(self) -> Result<(), Wait> {
+    /// Why nobody has said anything, if it is so.
+    fn end(self) -> Result<(), String> {
         match (self.would, self.silent) {
-            (0, Some(why)) => Err(Wait::For(format!("no node could check its config: {why}"))),
+            (0, Some(why)) => Err(format!("no node could check its config: {why}")),
             (0, None) => {
-                let why = "no node is ready, and could check its config";
-                Err(Wait::For(why.to_owned()))
+                let why = "no node is ready with the pool's version, and could check its config";
+                Err(why.to_owned())
             }
             _ => Ok(()),
         }
@@ -174,7 +272,41 @@ impl Judged {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
     use super::*;
+
+    fn view(name: &str, boot: &str) -> NodeView {
+        let object = json!({"metadata": {"name": name}});
+        NodeView {
+            boot_id: boot.to_owned(),
+            ..NodeView::of(&serde_json::from_value(object).unwrap())
+        }
+    }
+
+    #[test]
+    fn who_has_refused_is_asked_again_after_pauses_that_grow_or_when_it_has_changed() {
+        let asked = || Asked {
+            change: ConfigChange::Patches(vec!["{}".to_owned()]).release(),
+            generation: Some(3),
+        };
+        let why = || Invalid::new("ConfigRefused", "n1: it says no");
+        let node = view("n1", "1");
+        let mut refusal = Refusal::new(asked(), &node, why(), None);
+        for pause in [20, 40, 80, 160, 300, 300] {
+            let pause = Duration::from_secs(pause);
+            assert!(!refusal.is_due(&node, refusal.at + pause - Duration::from_secs(1)));
+            assert!(refusal.is_due(&node, refusal.at + pause));
+            assert!(
+                refusal.is_due(&view("n1", "2"), refusal.at),
+                "it has booted"
+            );
+            refusal = Refusal::new(asked(), &node, why(), Some(&refusal));
+        }
+        assert!(refusal.of(&[view("n0", "1"), node]).is_some());
+        assert!(refusal.of(&[view("n0", "1")]).is_none());
+    }
 
     fn judged(answers: &[Option<FailureKind>]) -> Result<(), Wait> {
         let mut judged = Judged::default();
@@ -183,9 +315,10 @@ mod tests {
                 Some(kind) => Err(Failure::new(*kind, "it says no")),
                 None => Ok(()),
             };
-            judged.take(&format!("n{number}"), answer)?;
+            let taken = judged.take(&format!("n{number}"), answer);
+            taken.map_err(Wait::Refused)?;
         }
-        judged.end()
+        judged.end().map_err(Wait::For)
     }
 
     #[test]

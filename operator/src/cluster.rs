@@ -19,6 +19,9 @@ use crate::node::NodeView;
 /// Timeout of a new connection to a node, and of one question to it.
 pub(crate) const ASK: Duration = Duration::from_secs(10);
 
+/// The kernel's own id of its boot, which kubelet tells as well. No upgrade without a reboot changes it.
+const KERNEL_BOOT_ID: &str = "/run/kernel-boot-id";
+
 /// The cluster.
 #[derive(Clone)]
 pub(crate) struct Cluster {
@@ -87,18 +90,41 @@ impl Cluster {
         connect(node, self.talosconfig.clone()).await
     }
 
-    /// Connects to the API of a node, with the right to read and change its config.
-    pub(crate) async fn connect_for_configs(&self, node: &NodeView) -> Result<Node, Failure> {
+    /// Connects to the API of a node, with the right to read and change its config, once the machine there has proved to be this node: a node
+    /// says itself where its API is, and must not get the config of another one.
+    pub(crate) async fn connect_for_configs(&self, view: &NodeView) -> Result<Node, Failure> {
+        let node = self.connect_to_compare_configs(view).await?;
+        let told = timeout(ASK, node.read_text(KERNEL_BOOT_ID)).await;
+        let told =
+            told.map_err(|_| unreachable(format!("{} does not tell its boot", view.name)))?;
+        let told = told.map_err(|status| node.explain("cannot tell its boot", status))?;
+        view.check_boot(told.trim()).map_err(unreachable)?;
+        Ok(node)
+    }
+
+    /// The same without this proof, for callers that send a config only to a machine that has the very config that this node was given. A node
+    /// whose new config keeps it from its API server cannot tell the cluster of its last boot, and has to go back all the same.
+    pub(crate) async fn connect_to_compare_configs(
+        &self,
+        view: &NodeView,
+    ) -> Result<Node, Failure> {
         let Some(file) = self.config_talosconfig.clone() else {
             let why = "there is no client configuration by which configs are changed";
-            return Err(Failure::new(FailureKind::Unreachable, why));
+            return Err(unreachable(why.to_owned()));
         };
-        connect(node, Some(file)).await
+        let objects = self.nodes.state();
+        let others = objects.iter().map(|object| &**object);
+        view.check_that_it_is_alone(others).map_err(unreachable)?;
+        connect(view, Some(file)).await
     }
 }
 
+/// The machine may show that it is this node a moment later: it is asked anew.
+fn unreachable(why: String) -> Failure {
+    Failure::new(FailureKind::Unreachable, why)
+}
+
 async fn connect(node: &NodeView, config_file: Option<PathBuf>) -> Result<Node, Failure> {
-    let unreachable = |why: String| Failure::new(FailureKind::Unreachable, why);
     let Some(address) = node.address.clone() else {
         return Err(unreachable(format!("{} has no InternalIP", node.name)));
     };

@@ -16,8 +16,8 @@
 //! - `machine`: the Machine and its objects in the management cluster
 //! - `registration`: whether settings are an administrator's
 //! - pure parts: `update` (what to do next), `difference` (what can change in place), `wanted` (what a machine is to become), `settings`,
-//!   `kubernetes` (versions, and the patch with one), `config_patches`, `wire` (requests and answers), `field_path`, `trouble` (why a step was
-//!   not taken)
+//!   `kubernetes` (versions, and the patch with one), `config_patches`, `wire` (requests and answers), `field_path`, `address` (which texts may
+//!   be parts of an object's address), `trouble` (why a step was not taken)
 //! - `manifest`: rights, the deployment and the registration as YAML
 //!
 //! # The key decision: an update is a Pool of one node
@@ -28,6 +28,7 @@
 //! second state machine, with its own record and its own lease, and two of them could drive the same node. Now a node that belongs to another pool
 //! too is a conflict that both pools tell.
 
+mod address;
 mod config_patches;
 mod difference;
 mod driver;

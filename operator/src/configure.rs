@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::config_secrets::ConfigSecrets;
 use crate::making_way::MakingWay;
+use crate::node_lease;
 
 /// How nodes take configs: as `instarctl fleet apply` has them do.
 const TRIAL: Trial = Trial {
@@ -75,20 +76,38 @@ struct Site {
 impl ConfigSite for &Site {
     async fn connect(&self) -> Result<Node, Failure> {
         let view = self.way.view()?;
-        self.way.cluster.connect_for_configs(&view).await
+        let cluster = &self.way.cluster;
+        match &self.way.action {
+            // It begins at a machine with the config that this node was given, and nowhere else.
+            Action::Return(_) => cluster.connect_to_compare_configs(&view).await,
+            Action::Prepare(_) | Action::Switch(_) => cluster.connect_for_configs(&view).await,
+        }
     }
 
     async fn make_way(&mut self, would: &ApplyConfiguration) -> Result<(), Failure> {
+        // Without it no node could prove itself: a missing right is told before anything changes.
+        self.last_word().await?;
         self.way.make(ends_pods(would).as_deref()).await
     }
 
-    /// The cluster's word counts beside the node's own.
-    fn finds_unwell(&self) -> Option<String> {
-        self.way.view().ok()?.unready
+    /// The cluster's word counts beside the node's own. It calls a node Ready for 40 s and more after it has heard from it: the mark is the Lease
+    /// that kubelet renews every 10 s.
+    async fn heard(&self) -> Result<Option<String>, String> {
+        let told = |failure: Failure| failure.chain();
+        if let Some(why) = self.way.view().map_err(told)?.unready {
+            return Err(why);
+        }
+        self.last_word().await.map(Some).map_err(told)
     }
 
     fn note(&mut self, text: &str) {
         self.way.log(text);
+    }
+}
+
+impl Site {
+    async fn last_word(&self) -> Result<String, Failure> {
+        node_lease::last_word(&self.way.cluster.client, &self.way.node).await
     }
 }
 

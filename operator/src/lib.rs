@@ -19,6 +19,7 @@
 //! - `upgrade`, `configure`: one node's upgrade or change of config, by the calls of its API
 //! - `making_way`: what comes before either: cordon, drain, and whether it is still wanted
 //! - `config_secrets`: the configs of before, for the way back
+//! - `node_lease`: when the cluster has heard from a node
 //! - `drain`: the pods of one node leave, within the time of the policy
 //! - `cluster`: the cluster as all of them see it: the client, the stores of watched objects
 //! - `record_store`: the records of rollouts in the status of their pool
@@ -57,6 +58,7 @@ mod making_way;
 pub mod manifest;
 mod named;
 mod node;
+mod node_lease;
 mod page;
 mod policy;
 mod pool;

@@ -201,7 +201,8 @@ impl Question {
                     Ok::<_, Failure>(fact(&Standing::of(&node).await?))
                 }
                 Brings::Config(change) => {
-                    let node = self.cluster.connect_for_configs(view).await?;
+                    // Only the fact leaves here, and a node that has to go back may not have told its last boot.
+                    let node = self.cluster.connect_to_compare_configs(view).await?;
                     config_fact(&node, name, self.goes_back, change, &self.configs).await
                 }
             }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Channel, NodeUpgrade, Pool};
 use crate::failure::Error;
+use crate::node_lease;
 
 /// The name of the Deployment, and of all that is its own.
 pub(crate) const NAME: &str = "instar-operator";
@@ -91,6 +92,7 @@ impl Place {
     fn objects(self) -> Vec<Value> {
         let [role, binding] = self.rights();
         let [own_role, own_binding] = self.rights_in_the_namespace();
+        let [lease_role, lease_binding] = self.rights_to_the_leases_of_nodes();
         let [page_role, page_binding] = self.rights_of_the_page();
         vec![
             self.account(NAME),
@@ -98,6 +100,8 @@ impl Place {
             binding,
             own_role,
             own_binding,
+            lease_role,
+            lease_binding,
             self.account(PAGE),
             page_role,
             page_binding,
@@ -151,6 +155,13 @@ impl Place {
             ),
         ]);
         self.granted("Role", &self.named(NAME), NAME, &rules)
+    }
+
+    /// A node that tries a config proves by its Lease that it reaches its API server.
+    fn rights_to_the_leases_of_nodes(self) -> [Value; 2] {
+        let metadata = json!({"name": NAME, "namespace": node_lease::NAMESPACE});
+        let rules = json!([rule(LEASES, "leases", &["get"])]);
+        self.granted("Role", &metadata, NAME, &rules)
     }
 
     /// What a visitor of the page needs for all that it shows and all of its buttons. No program has a token of this account.

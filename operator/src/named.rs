@@ -63,6 +63,13 @@ impl Named {
         }
     }
 
+    /// Whether a node runs the version that the pool names. One that does not, as it failed at it, may refuse what only that version knows.
+    pub(crate) fn runs_the_version(&self, kept: &Kept, node: &NodeView) -> bool {
+        let last = kept.last(Kind::Version);
+        let named = last.filter(|_| self.version.is_some() && self.is_for(Kind::Version, node));
+        named.is_none_or(|(_, record)| node.version.as_ref() == Some(&record.target.version))
+    }
+
     /// Whether the version is the release of a channel: who runs a newer one is not taken back.
     fn follows_a_channel(&self) -> bool {
         matches!(self.version, Some(NamedVersion::Release(_)))
@@ -83,10 +90,10 @@ impl Named {
 
     /// What the pool names of each kind, beside what was rolled out last.
     pub(crate) fn sides<'a>(&self, kept: &'a Kept, nodes: &[NodeView]) -> Sides<'a> {
-        let side = |kind, is_meant: &dyn Fn(&Rollout) -> bool| Side {
+        let side = |kind, is_meant: &dyn Fn(&Rollout, &Record) -> bool| Side {
             last: kept.last(kind).map(|(rollout, record)| Last {
                 record,
-                is_meant: is_meant(rollout),
+                is_meant: is_meant(rollout, record),
                 is_due: nodes
                     .iter()
                     .any(|node| self.is_for(kind, node) && is_due(kind, node, record)),
@@ -97,14 +104,21 @@ impl Named {
             self.follows_a_channel() && !nodes.iter().any(|node| self.is_for(Kind::Version, node));
         let image = self.image(kept);
         let version = image.map(|image| {
-            let is_meant = |rollout: &Rollout| run_newer || rollout.image == image;
+            // An operator from before configs that took over for a moment leaves a rollout of configs as one of a version, with its image. Only a
+            // version leads to an image.
+            let is_meant = |rollout: &Rollout, record: &Record| {
+                run_newer || rollout.image == image && record.target.image.is_some()
+            };
             side(Kind::Version, &is_meant)
         });
         let config = self.config.as_ref().map(|change| {
-            side(Kind::Config, &|rollout: &Rollout| match change {
-                ConfigChange::Patches(texts) => *texts == rollout.config_patches,
-                ConfigChange::Files(_) => false,
-            })
+            side(
+                Kind::Config,
+                &|rollout: &Rollout, _: &Record| match change {
+                    ConfigChange::Patches(texts) => *texts == rollout.config_patches,
+                    ConfigChange::Files(_) => false,
+                },
+            )
         });
         Sides { version, config }
     }
@@ -163,11 +177,13 @@ mod tests {
         NodeView::of(&serde_json::from_value(object).unwrap())
     }
 
+    /// A rollout that is done: of this version's image, or of configs.
     fn done(version: &str) -> Record {
+        let is_version = version.starts_with('v');
         let target = Release {
             version: version.to_owned(),
             digest: None,
-            image: None,
+            image: is_version.then(|| format!("r/i:{version}")),
         };
         let members = [(MachineName::from("n1"), Member::default())];
         let mut record = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
@@ -251,12 +267,33 @@ mod tests {
                 Turn::Begin(Config, Another),
             ),
             (named("", &["{}"]), kept(&[config]), "v1", Turn::GoOn),
+            // An operator from before configs was here: it has dropped the patches, and what was set aside.
+            (
+                named("r/i:v2", &["{}"]),
+                kept(&[("r/i:v2", &[], "config 1")]),
+                "v2",
+                Turn::Begin(Version, Another),
+            ),
         ] {
             let newest = kept
                 .newest()
                 .map(|(rollout, record)| (rollout.kind(), record));
             let turn = named.sides(&kept, &[node(runs)]).turn(newest);
             assert_eq!(turn, expected);
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_run_the_version_is_not_asked_for_its_config() {
+        let version: (&str, &[&str], &str) = ("r/i:v2", &[], "v2");
+        for (named, kept, runs, expected) in [
+            (named("r/i:v2", &["{}"]), kept(&[version]), "v2", true),
+            (named("r/i:v2", &["{}"]), kept(&[version]), "v1", false),
+            // The pool leaves the version alone.
+            (named("", &["{}"]), kept(&[version]), "v1", true),
+            (named("", &["{}"]), kept(&[]), "v1", true),
+        ] {
+            assert_eq!(named.runs_the_version(&kept, &node(runs)), expected);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use instar_rollout::{MachineName, Phase, Policy, Record, Release};
-use instar_rollout_driver::{ConfigChange, Driver, Round};
+use instar_rollout_driver::{ConfigChange, Driver, Round, now};
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::{ObjectMeta, Selector, SelectorExt as _};
@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::ahead::{self, Wait};
+use crate::ahead::{self, Refusal, Wait};
 use crate::api::{
     COMMAND, Kind, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
 };
@@ -52,6 +52,8 @@ pub(crate) struct Keeper {
     wake: Rc<Notify>,
     /// NodeUpgrades as they were written last.
     written: BTreeMap<String, NodeUpgradeStatus>,
+    /// Which node has refused the pool's patches last.
+    refusal: Option<Refusal>,
 }
 
 /// A pool that can be driven.
@@ -105,6 +107,7 @@ impl Keeper {
         let written = own.map(|it| (it.name_any(), it.status.clone().unwrap_or_default()));
         Self {
             written: written.collect(),
+            refusal: None,
             name: name.clone(),
             uid: pool.uid(),
             driver: Driver::new(store.clone(), machines),
@@ -145,7 +148,17 @@ impl Keeper {
     /// One step; returns the pause after which time alone may change something.
     async fn step(&mut self, pool: &Pool) -> Result<Option<Duration>, Error> {
         let mut kept = self.store.kept().await?;
-        let checked = self.check(pool, &kept);
+        let mut checked = self.check(pool, &kept);
+        let was_driven = kept.newest().is_some();
+        if was_driven {
+            // Nodes may be asked for minutes before another rollout begins: a person's command is for the one that is there.
+            self.take_in(pool, &checked).await?;
+            let has_obeyed = self.obey(pool).await?;
+            kept = self.store.kept().await?;
+            if has_obeyed {
+                checked = self.check(pool, &kept);
+            }
+        }
         let mut waits = None;
         if let Ok(checked) = &checked {
             waits = self.renew(pool, checked, &kept).await?;
@@ -170,7 +183,9 @@ impl Keeper {
         };
         self.driver.machines().take_up(brings(rollout));
         self.take_in(pool, &checked).await?;
-        self.obey(pool).await?;
+        if !was_driven {
+            self.obey(pool).await?;
+        }
         let round = self.driver.round().await;
         let round = round.map_err(|failure| Error::Other(failure.chain()))?;
         self.uncordon_ended(&round.record).await;
@@ -242,11 +257,11 @@ impl Keeper {
         checked: &Checked,
         kept: &Kept,
     ) -> Result<Option<Wait>, Error> {
-        let now = newest(kept);
-        let turn = checked.sides(kept).turn(now);
+        let driven = newest(kept);
+        let turn = checked.sides(kept).turn(driven);
         let stays = match turn {
             Turn::GoOn => return Ok(None),
-            Turn::Begin(kind, _) => now.is_none_or(|(now, _)| now == kind),
+            Turn::Begin(kind, _) => driven.is_none_or(|(driven, _)| driven == kind),
             Turn::TakeUp => false,
         };
         // What is asked for one kind would be noted in the record of the other.
@@ -256,7 +271,7 @@ impl Keeper {
         match turn {
             Turn::Begin(kind, next) => self.begin(pool, checked, kept, (kind, next)).await,
             Turn::TakeUp | Turn::GoOn => {
-                let take_up = |kept: &mut Kept| kept.take_up(&pool.spec);
+                let take_up = |kept: &mut Kept| kept.take_up(&pool.spec, now());
                 self.store.update(take_up).await?;
                 Ok(None)
             }
@@ -287,7 +302,7 @@ impl Keeper {
         }
         let release = match (next, before) {
             (Next::Again, Some((_, record))) => record.target.clone(),
-            _ => match self.release(checked, kept, kind, &nodes).await {
+            _ => match self.release(pool, checked, kept, (kind, &nodes)).await {
                 Ok(release) => release,
                 Err(wait) => return Ok(Some(wait)),
             },
@@ -333,16 +348,22 @@ impl Keeper {
 
     /// What a new rollout brings, as nodes say it.
     async fn release(
-        &self,
+        &mut self,
+        pool: &Pool,
         checked: &Checked,
         kept: &Kept,
-        kind: Kind,
-        nodes: &[NodeView],
+        (kind, nodes): (Kind, &[NodeView]),
     ) -> Result<Release, Wait> {
         let named = &checked.named;
         match (kind, named.image(kept), &named.config) {
             (Kind::Version, Some(image), _) => ahead::version(&self.cluster, image, nodes).await,
-            (Kind::Config, _, Some(change)) => ahead::config(&self.cluster, change, nodes).await,
+            (Kind::Config, _, Some(change)) => {
+                let nodes = nodes.iter();
+                let nodes = nodes.filter(|node| named.runs_the_version(kept, node));
+                let nodes: Vec<NodeView> = nodes.cloned().collect();
+                let asked = (change, pool.metadata.generation);
+                ahead::config(&self.cluster, asked, &nodes, &mut self.refusal).await
+            }
             (Kind::Version, None, _) | (Kind::Config, _, None) => {
                 Err(Wait::For("the pool names nothing of this kind".to_owned()))
             }
@@ -409,8 +430,8 @@ impl Keeper {
         self.store.update(take_in).await.map(|_| ())
     }
 
-    /// Carries out a person's command, once, and then removes it.
-    async fn obey(&self, pool: &Pool) -> Result<(), Error> {
+    /// Carries out a person's command, once, and then removes it. Returns whether one was carried out.
+    async fn obey(&self, pool: &Pool) -> Result<bool, Error> {
         let text = pool.annotations().get(COMMAND);
         let obey = |kept: &mut Kept| {
             let (Some(rollout), Some(record)) = (&mut kept.status.rollout, &mut kept.record) else {
@@ -428,8 +449,9 @@ impl Keeper {
         };
         let (told, _) = self.store.update(obey).await?;
         let Some(text) = text else {
-            return Ok(());
+            return Ok(false);
         };
+        let has_obeyed = matches!(told, Some(Ok(())));
         match told {
             Some(Ok(())) => eprintln!("pool {}: a person's command: {text}", self.name),
             Some(Err(why)) => eprintln!("pool {}: {text} is refused: {why}", self.name),
@@ -439,7 +461,7 @@ impl Keeper {
         let patch = Patch::Merge(json!({"metadata": {"annotations": {COMMAND: null}}}));
         let patched = api.patch(&self.name, &PatchParams::default(), &patch).await;
         let failed = Error::calling("the command of the pool cannot be removed");
-        patched.map_err(failed).map(|_| ())
+        patched.map_err(failed).map(|_| has_obeyed)
     }
 
     /// Takes back this pool's cordons of nodes that have come to an end.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use instar_client::Failure;
-use instar_rollout::{Record, Step};
+use instar_rollout::{Moment, Record, Step};
 use instar_rollout_driver::Store;
 use kube::Api;
 use kube::api::PostParams;
@@ -77,12 +77,18 @@ impl Kept {
     /// Makes a rollout the newest one. That of the other kind is set aside.
     pub(crate) fn begin(&mut self, rollout: Rollout, record: Record) {
         let is_same = self.status.rollout.as_ref().map(Rollout::kind) == Some(rollout.kind());
+        let command = self.command();
         if !is_same && self.status.rollout.is_some() {
             self.status.set_aside = self.status.rollout.take().map(without_command);
             self.aside = self.record.take().map(at_rest);
         }
-        self.status.rollout = Some(rollout);
+        self.status.rollout = Some(Rollout { command, ..rollout });
         self.record = Some(record);
+    }
+
+    /// The command that has been carried out: the next rollout does not carry it out again while its annotation is there.
+    fn command(&self) -> Option<String> {
+        self.status.rollout.as_ref()?.command.clone()
     }
 
     /// What `spec.approvedWaves` was before a rollout that begins now.
@@ -95,9 +101,17 @@ impl Kept {
         }
     }
 
-    /// Makes the rollout that is set aside the newest one, and sets that one aside.
-    pub(crate) fn take_up(&mut self, spec: &PoolSpec) {
-        if let (Some(rollout), Some(record)) = (&mut self.status.set_aside, &self.aside) {
+    /// Makes the rollout that is set aside the newest one, and sets that one aside. The time in between does not count: nobody watched its nodes.
+    pub(crate) fn take_up(&mut self, spec: &PoolSpec, now: Moment) {
+        let command = self.command();
+        if let (Some(rollout), Some(record)) = (&mut self.status.set_aside, &mut self.aside) {
+            if let Some(saved) = record.saved_at {
+                record.skip_unwatched(saved, now);
+                // A driver that takes over from here leaves no time out twice.
+                record.saved_at = Some(now);
+            }
+            record.stalled = None;
+            rollout.command = command;
             rollout.approved_before = rollouts::approved_before_it_goes_on(spec, record);
             let newest = self.status.rollout.take().map(without_command);
             self.status.rollout = std::mem::replace(&mut self.status.set_aside, newest);
@@ -266,7 +280,7 @@ impl Store for RecordStore {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use instar_rollout::{MachineName, Member, Moment, Phase, Policy, Release};
+    use instar_rollout::{MachineName, Member, Phase, Policy, Release};
     use serde_json::json;
 
     use super::*;
@@ -323,13 +337,52 @@ mod tests {
         };
         kept.begin(rollout(4, &[]), record("v3"));
         assert_eq!(shown(&kept), ["4 v3", "3 config 1"]);
-        kept.take_up(&spec(0));
+        kept.take_up(&spec(0), Moment(1));
         assert_eq!(shown(&kept), ["3 config 1", "4 v3"]);
         assert!(matches!(
             kept.record.as_ref().unwrap().phase,
             Phase::Halted { .. }
         ));
         assert_eq!(kept.next_number(), 5);
+    }
+
+    #[test]
+    fn a_command_is_carried_out_once_also_if_another_rollout_comes_next() {
+        let mut kept = Kept::of(PoolStatus::default()).unwrap();
+        kept.begin(rollout(1, &[]), record("v1"));
+        kept.status.rollout.as_mut().unwrap().command = Some("resume".to_owned());
+        let commands = |kept: &Kept| {
+            let both = [&kept.status.rollout, &kept.status.set_aside];
+            both.map(|rollout| rollout.as_ref().and_then(|it| it.command.clone()))
+        };
+        kept.begin(rollout(2, &["{}"]), record("config 1"));
+        assert_eq!(commands(&kept), [Some("resume".to_owned()), None]);
+        kept.take_up(&spec(0), Moment(1));
+        assert_eq!(commands(&kept), [Some("resume".to_owned()), None]);
+    }
+
+    #[test]
+    fn time_in_which_a_rollout_was_set_aside_does_not_count() {
+        let name = MachineName::from("n1");
+        let (saved, hour) = (Moment(1_000_000), 3600);
+        let mut config = record("config 1");
+        config.saved_at = Some(saved);
+        config.stalled = Some(Moment(saved.0 - 60));
+        config.machines.get_mut(&name).unwrap().step = Step::Updated {
+            at: Moment(saved.0 - 100),
+        };
+        let mut kept = Kept::of(PoolStatus::default()).unwrap();
+        kept.begin(rollout(1, &["{}"]), config);
+        kept.begin(rollout(2, &[]), record("v2"));
+        // What is set aside is saved and read in between.
+        kept.write().unwrap();
+        let mut kept = Kept::of(kept.status).unwrap();
+        let now = Moment(saved.0 + hour);
+        kept.take_up(&spec(0), now);
+        let taken = kept.record.unwrap();
+        let at = Moment(now.0 - 100);
+        assert_eq!(taken.machines[&name].step, Step::Updated { at });
+        assert_eq!((taken.stalled, taken.saved_at), (None, Some(now)));
     }
 
     #[test]
@@ -385,7 +438,7 @@ mod tests {
             kept.approved_before(Kind::Version, Next::Again, &spec(7)),
             5
         );
-        kept.take_up(&spec(7));
+        kept.take_up(&spec(7), Moment(1));
         assert_eq!(kept.status.rollout.as_ref().unwrap().approved_before, 5);
     }
 }

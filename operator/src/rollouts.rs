@@ -140,7 +140,10 @@ pub(crate) fn take_in(
     let before = record.clone();
     if !record.has_ended() {
         record.policies = policies(wishes.policy, &record.machines, is_held);
-        record.approved = wishes.approved as usize;
+        // What is approved once the pool names something else is for that.
+        if wishes.is_meant {
+            record.approved = wishes.approved as usize;
+        }
         let is_over = !wishes.is_meant && record.phase == Phase::Rolling;
         let paused = wishes.is_paused.then_some(PAUSED);
         let other = match wishes.kind {
@@ -373,6 +376,7 @@ mod tests {
         let wishes = wishes(&policy, false, false);
         assert!(take_in(&mut record, &wishes, |_| false));
         assert_eq!(record.paused.as_deref(), Some(OTHER_IMAGE));
+        assert_eq!(record.approved, 0);
         // A person's way back goes on.
         record.phase = Phase::GoingBack { why: String::new() };
         take_in(&mut record, &wishes, |_| false);

@@ -100,7 +100,9 @@ impl Sides<'_> {
             Some((Kind::Config, _)) => self.config.is_some(),
             None => false,
         };
-        let newest_is_done = newest.is_some_and(|(_, record)| record.phase == Phase::Done);
+        // One that is neither, such as one that halted, goes on before anything else.
+        let newest_is_over =
+            newest.is_some_and(|(kind, record)| record.phase == Phase::Done || !self.mean(kind));
         for (kind, side) in [(Kind::Version, self.version), (Kind::Config, self.config)] {
             let Some(side) = side else {
                 continue;
@@ -114,7 +116,7 @@ impl Sides<'_> {
                 (true, false) => return Turn::GoOn,
                 (false, false) => return Turn::TakeUp,
                 (false, true) if !newest_is_named => return Turn::TakeUp,
-                (_, true) if last.is_due && newest_is_done => {
+                (_, true) if last.is_due && newest_is_over => {
                     return Turn::Begin(kind, Next::Again);
                 }
                 (_, true) => {}
@@ -172,7 +174,7 @@ mod tests {
         NodeView::of(&serde_json::from_value(object).unwrap())
     }
 
-    /// A side by a word: `-` is not named, `new` was never rolled out, `other` was with something else; `done`, `due`, `halted` and `rolling` with
+    /// A side by a word: `-` is not named, `new` was never rolled out, `other` and `other halted` were with something else; `done`, `due`, `halted` and `rolling` with
     /// what the pool names.
     fn side<'a>(
         word: &str,
@@ -191,6 +193,7 @@ mod tests {
             "-" => return None,
             "new" => None,
             "other" => last(done, false, false),
+            "other halted" => last(halted, false, false),
             "done" => last(done, true, false),
             "due" => last(done, true, true),
             "halted" => last(halted, true, false),
@@ -235,6 +238,10 @@ mod tests {
             ("due", "done", Some(Config), Begin(Version, Again)),
             ("done", "due", Some(Config), Begin(Config, Again)),
             ("done", "other", Some(Config), Begin(Config, Another)),
+            // The newest one came to no end, and is not meant any more.
+            ("done", "other halted", Some(Config), Begin(Config, Another)),
+            ("due", "other halted", Some(Config), Begin(Version, Again)),
+            ("due", "other", Some(Config), Begin(Version, Again)),
             ("other", "rolling", Some(Config), Begin(Version, Another)),
             ("other", "halted", Some(Config), Begin(Version, Another)),
             ("new", "done", Some(Config), Begin(Version, Another)),
@@ -252,7 +259,7 @@ mod tests {
                 Some(Version) if version == "rolling" => &rolling,
                 Some(Version) if version == "halted" => &halted,
                 Some(Config) if config == "rolling" => &rolling,
-                Some(Config) if config == "halted" => &halted,
+                Some(Config) if config.ends_with("halted") => &halted,
                 _ => &done,
             };
             let newest = newest.map(|kind| (kind, record));

@@ -1,7 +1,6 @@
 //! A machine that is a cluster gives to its cluster what its config has for it: manifests, and DNS for pods.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{Node, Outcome, Scratch, Test, chapters, push_core_dns, tests};

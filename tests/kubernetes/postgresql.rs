@@ -87,6 +87,7 @@ async fn its_rows_survive(
     database: &Database,
 ) -> Outcome {
     let rows = RowWriter::start(database.clone());
+    writes_on(node, &rows).await?;
     for (turn, version) in (0..upgrades()?).zip(VERSIONS.iter().cycle()) {
         let by_reboot = turn % 2 == 1;
         let before = rows.committed();

@@ -251,6 +251,7 @@ impl MachineService for Api {
             while shared.machine(number).upgrades == before && !sender.is_closed() {
                 sleep(LOOK).await;
             }
+            // As above.
             let _ = sender.send(Ok(ready())).await;
             sender.closed().await;
         });

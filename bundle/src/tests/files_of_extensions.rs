@@ -175,3 +175,20 @@ fn the_annotations_of_a_file_have_to_agree_with_its_manifest() {
         assert!(matches!(refused, Err(NotAnIndex::Entry(_))), "{refused:?}");
     }
 }
+
+#[test]
+fn a_bundle_has_at_most_64_files() {
+    let mut contents = Contents::default();
+    // One content under many names is one file for each name.
+    let files: Vec<BundledFile> = (0..65)
+        .map(|number| file(&mut contents, &format!("site-{number}.raw"), CONTENT))
+        .collect();
+    let made = |files: &[BundledFile]| Index::new(vec![], vec![], vec![], files.to_vec());
+    assert_eq!(made(&files[..64]).unwrap().files().len(), 64);
+    let error = made(&files).unwrap_err();
+    assert!(matches!(error, NotAnIndex::TooManyFiles(65)), "{error}");
+    assert!(
+        error.to_string().contains("at most 64 are taken"),
+        "{error}"
+    );
+}

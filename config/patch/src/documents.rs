@@ -1,15 +1,38 @@
 //! The documents of a YAML text, each with its own text.
 
+use std::error::Error;
 use std::fmt;
 
 use instar_config::ConfigErrors;
 use serde_json::Value;
+
+use super::size::Size;
 
 /// The line that begins a document.
 const MARK: &str = "---";
 /// Begins a text that was written without quotes and is a number or a truth value for the node, in a form that JSON does not keep: `0644`,
 /// `1.10`. Whoever writes the value writes the text without quotes again. Unicode leaves this character to programs: no text has it.
 pub(super) const PLAIN: char = '\u{fdd0}';
+
+/// Why a text cannot be read as documents.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It is no YAML, or one of its documents is larger than a config can be.
+    Config(ConfigErrors),
+    /// All of its documents are larger than a config can be; says by what.
+    TooLarge(String),
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(errors) => errors.fmt(f),
+            Self::TooLarge(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Error for Unreadable {}
 
 /// A text split into its documents.
 #[derive(Debug)]
@@ -84,7 +107,7 @@ impl fmt::Display for Identity {
 
 impl Documents {
     /// Splits a text. Nothing is lost: `to_string` returns the same text.
-    pub(super) fn parse(text: &str) -> Result<Self, ConfigErrors> {
+    pub(super) fn parse(text: &str) -> Result<Self, Unreadable> {
         let mut pieces = vec![(false, String::new())];
         for line in text.split_inclusive('\n') {
             // Inside a document every line that could look like this is indented (YAML 1.2.2, 9.1.2).
@@ -101,16 +124,25 @@ impl Documents {
         let documents = pieces
             .into_iter()
             .filter(|(marked, text)| *marked || !text.is_empty());
-        let all: Result<Vec<_>, _> = documents
-            .map(|(marked, text)| {
-                Ok(Document {
-                    marked,
-                    value: value(&text)?,
-                    text,
-                })
-            })
-            .collect();
-        Ok(Self { all: all? })
+        let (mut all, mut size) = (Vec::new(), Size::default());
+        for (marked, text) in documents {
+            let value = value(&text).map_err(Unreadable::Config)?;
+            size.add(&value).map_err(Unreadable::TooLarge)?;
+            all.push(Document {
+                marked,
+                text,
+                value,
+            });
+        }
+        Ok(Self { all })
+    }
+
+    /// The size of all of them.
+    ///
+    /// # Errors
+    /// They are too large.
+    pub(super) fn size(&self) -> Result<Size, String> {
+        Size::of(self.all.iter().map(|document| &document.value))
     }
 
     pub(super) fn into_values(self) -> impl Iterator<Item = Value> {
@@ -225,6 +257,16 @@ mod tests {
             assert_eq!(documents.to_string(), text);
             assert_eq!(documents.all.len(), count, "{text:?}");
         }
+    }
+
+    /// Each document alone would be read.
+    #[test]
+    fn documents_count_together() {
+        let document = format!("a: &a [{}]\nb: [*a, *a]\n", vec!["x"; 10_000].join(","));
+        assert!(Documents::parse(&document).is_ok());
+        let several = vec![document; 3].join("---\n");
+        let refused = Documents::parse(&several).unwrap_err();
+        assert!(matches!(refused, Unreadable::TooLarge(_)), "{refused}");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! added when there is none ([`merge`]). A patch that is a list changes a single document ([`operations`]). Parts that a patch does not
 //! touch stay as they were written, with comments, order and all ([`keep`]): people keep these files.
 //!
+//! What a patch makes of a config is never larger than a config can be ([`size`]).
+//!
 //! The crate reads no files: a program that takes patches from a network must not open a file that one of them names.
 
 #![forbid(unsafe_code)]
@@ -13,19 +15,23 @@ mod documents;
 mod keep;
 mod merge;
 mod operations;
+mod size;
 
 use instar_client::{Failure, FailureKind};
-use instar_config::ConfigErrors;
 use serde_json::Value;
 
 use documents::{Documents, Identity};
 use operations::Operations;
+
+pub use documents::Unreadable;
+pub use size::Size;
 
 /// A patch.
 pub struct Patch {
     /// The name of the patch for messages.
     name: String,
     pieces: Vec<Piece>,
+    size: Size,
 }
 
 /// A document of a patch.
@@ -45,6 +51,7 @@ impl Patch {
         let parsed = Documents::parse(text).map_err(|error| {
             Failure::new(FailureKind::Usage, format!("cannot read {name}")).because(error)
         })?;
+        let size = parsed.size().map_err(|reason| too_large(name, reason))?;
         let documents = parsed.into_values().filter(|value| !value.is_null());
         let pieces: Result<Vec<_>, _> = documents
             .map(|document| {
@@ -58,7 +65,19 @@ impl Patch {
         Ok(Self {
             pieces: pieces?,
             name: name.to_owned(),
+            size,
         })
+    }
+
+    /// How large it is. That can be far more than its text, by aliases.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// Whether it only merges: it has no operations.
+    pub fn only_merges(&self) -> bool {
+        let mut pieces = self.pieces.iter();
+        pieces.all(|piece| matches!(piece, Piece::Config(_)))
     }
 }
 
@@ -75,8 +94,8 @@ impl Piece {
 /// The documents of a config, without empty ones.
 ///
 /// # Errors
-/// It is no YAML.
-pub fn documents(config: &str) -> Result<Vec<Value>, ConfigErrors> {
+/// It is no YAML, or too large for a config.
+pub fn documents(config: &str) -> Result<Vec<Value>, Unreadable> {
     let values = Documents::parse(config)?.into_values();
     let values = values.filter(|value| !value.is_null());
     Ok(values.map(documents::bare).collect())
@@ -85,7 +104,7 @@ pub fn documents(config: &str) -> Result<Vec<Value>, ConfigErrors> {
 /// The config after all patches, one after the other.
 ///
 /// # Errors
-/// It is no YAML, or has nothing that a patch deletes or changes.
+/// It is no YAML, or has nothing that a patch deletes or changes, or becomes larger than a config can be.
 pub fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> {
     let mut documents = Documents::parse(config).map_err(|error| {
         Failure::new(FailureKind::Usage, "cannot read the machine config").because(error)
@@ -99,9 +118,17 @@ pub fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> {
             changed.map_err(|reason| {
                 Failure::new(FailureKind::Usage, format!("{}: {reason}", patch.name))
             })?;
+            // After each piece: the next one could make far more of what is too large already.
+            let size = documents.size();
+            size.map_err(|reason| too_large(&patch.name, reason))?;
         }
     }
     Ok(documents.to_string())
+}
+
+fn too_large(name: &str, reason: String) -> Failure {
+    Failure::new(FailureKind::Usage, format!("{name}: {reason}"))
+        .advise("leave out what the config does not need; an alias counts as often as it is used")
 }
 
 fn lay_over(documents: &mut Documents, piece: &Value) -> Result<(), String> {
@@ -362,6 +389,30 @@ image: example/web:1
             said.contains("operation 2 (remove \"/machine/nodeLabels\")"),
             "{said}"
         );
+    }
+
+    /// Each patch is small, and so is each document.
+    #[test]
+    fn patches_do_not_make_too_much_of_a_config() {
+        let list = vec!["x"; 12_000].join(",");
+        let patches = ["A", "B", "C", "D", "E"]
+            .map(|kind| read(&format!("kind: {kind}\nl: [{list}]")).unwrap());
+        assert_eq!(patches[0].size().values, 12_003);
+        assert!(apply("", &patches[..4]).is_ok());
+        let refused = apply("", &patches).unwrap_err().to_string();
+        assert!(refused.contains("too large"), "{refused}");
+    }
+
+    #[test]
+    fn a_patch_tells_whether_it_only_merges() {
+        for (patch, only_merges) in [
+            ("a: 1\n---\nkind: X\n", true),
+            ("# words", true),
+            ("[]", false),
+            ("a: 1\n---\n[{op: remove, path: /a}]", false),
+        ] {
+            assert_eq!(read(patch).unwrap().only_merges(), only_merges, "{patch}");
+        }
     }
 
     #[test]

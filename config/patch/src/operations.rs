@@ -3,6 +3,11 @@
 use json_patch::{PatchErrorKind, PatchOperation};
 use serde_json::Value;
 
+use super::size::Size;
+
+/// The most operations of one patch: each is a walk through the document.
+const MOST: usize = 1000;
+
 /// The operations of a patch, in their order.
 pub(super) struct Operations(Vec<PatchOperation>);
 
@@ -11,8 +16,14 @@ impl Operations {
     ///
     /// # Errors
     ///
-    /// Names the first element that is not an operation, counted from 1.
+    /// Names the first element that is not an operation, counted from 1; or there are too many.
     pub(super) fn read(list: Vec<Value>) -> Result<Self, String> {
+        if list.len() > MOST {
+            let many = list.len();
+            return Err(format!(
+                "it has {many} operations, and {MOST} are the most; make several patches of it"
+            ));
+        }
         let operations = (1..).zip(list).map(|(number, operation)| {
             serde_json::from_value(operation)
                 .map_err(|error| format!("operation {number} is none of a JSON patch: {error}"))
@@ -24,16 +35,16 @@ impl Operations {
     ///
     /// # Errors
     ///
-    /// Names the operation that failed, and its path.
+    /// Names the operation that failed, or has made more of the document than a config can be, and its path.
     pub(super) fn applied(&self, document: &Value) -> Result<Value, String> {
         let mut changed = document.clone();
-        json_patch::patch(&mut changed, &self.0).map_err(|error| {
-            let (number, reason) = (error.operation + 1, reason(&error.kind));
-            match self.0.get(error.operation) {
-                Some(operation) => format!("operation {number} ({}): {reason}", shown(operation)),
-                None => format!("operation {number}: {reason}"),
-            }
-        })?;
+        for (number, operation) in (1..).zip(&self.0) {
+            let done = json_patch::patch(&mut changed, std::slice::from_ref(operation));
+            let done = done.map_err(|error| reason(&error.kind));
+            // After each one: a few copies of the whole into itself take all memory.
+            let small = done.and_then(|()| Size::of([&changed]).map(drop));
+            small.map_err(|why| format!("operation {number} ({}): {why}", shown(operation)))?;
+        }
         match changed.is_object() {
             true => Ok(changed),
             false => Err("its operations leave no machine config".to_owned()),
@@ -130,6 +141,37 @@ mod tests {
             let error = operations.applied(&document).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    /// Each operation doubles the document, or its depth.
+    #[test]
+    fn operations_do_not_make_too_much_of_a_document() {
+        let doubled = (0..40).map(|number| {
+            let path = format!("/copy-{number}");
+            json!({"op": "copy", "from": "", "path": path})
+        });
+        let copied = json!({"op": "copy", "from": "", "path": "/a"});
+        let grown = json!({"op": "add", "path": "/a/a/b", "value": "x".repeat(3 << 20)});
+        for (operations, words) in [
+            (Value::from_iter(doubled), "(copy \"\" to \"/copy-"),
+            (Value::from(vec![copied.clone(); 70]), "deeper"),
+            (
+                json!([copied, copied, grown]),
+                "operation 3 (add \"/a/a/b\"): it would be too large",
+            ),
+        ] {
+            let operations = read(operations).unwrap();
+            let error = operations.applied(&json!({"a": {}})).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn there_are_not_too_many_operations() {
+        let test = json!({"op": "test", "path": "", "value": {}});
+        assert!(read(Value::from(vec![test.clone(); MOST])).is_ok());
+        let refused = read(Value::from(vec![test; MOST + 1])).map(|_| ());
+        assert!(refused.unwrap_err().contains("1001 operations"));
     }
 
     #[test]

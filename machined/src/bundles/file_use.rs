@@ -5,6 +5,7 @@
 //! named by the config, whoever brings it                      kept: the config has its digest
 //! not named yet; an upload, or an approved bundle             kept, for a config that names it later
 //! not named yet; a stick that nobody has approved             left out: whoever plugs one in could fill the disk
+//! another name of a content that is kept                      left out: each name would take room
 //! ```
 //!
 //! Nothing looks into a file until the config names it: a file system that nobody vouches for is not given to the kernel.
@@ -43,6 +44,8 @@ pub enum UseOfFile {
     NotNamed,
     /// The config does not name it, and the machine has no disk to keep it on.
     NoDisk,
+    /// The same content is kept under another name.
+    OtherName,
 }
 
 /// The facts about a machine and a bundle that decide about its files.
@@ -66,9 +69,9 @@ impl FileFacts<'_> {
         if self.named.contains(&digest) {
             return UseOfFile::Kept;
         }
-        match (self.is_approved, self.has_disk) {
-            (false, _) => UseOfFile::NotNamed,
-            (true, false) => UseOfFile::NoDisk,
+        match (self.has_disk, self.is_approved) {
+            (false, _) => UseOfFile::NoDisk,
+            (true, false) => UseOfFile::NotNamed,
             (true, true) => UseOfFile::Kept,
         }
     }
@@ -96,6 +99,10 @@ impl fmt::Display for FoundFile {
                 f,
                 "The file {name} ({digest}) is not kept: no extension of this machine's config names it, and the machine has no disk."
             ),
+            UseOfFile::OtherName => write!(
+                f,
+                "The file {name} ({digest}) is on this machine under another name: the bundle has it more than once."
+            ),
         }
     }
 }
@@ -113,7 +120,7 @@ mod tests {
             (named, false, true, UseOfFile::Kept),
             (named, true, false, UseOfFile::Kept),
             (named, true, true, UseOfFile::Kept),
-            (other, false, false, UseOfFile::NotNamed),
+            (other, false, false, UseOfFile::NoDisk),
             (other, false, true, UseOfFile::NotNamed),
             (other, true, false, UseOfFile::NoDisk),
             (other, true, true, UseOfFile::Kept),
@@ -154,6 +161,7 @@ mod tests {
             (UseOfFile::OtherArchitecture, "for another architecture"),
             (UseOfFile::NotNamed, "nobody has approved the bundle"),
             (UseOfFile::NoDisk, "the machine has no disk"),
+            (UseOfFile::OtherName, "under another name"),
         ] {
             let file = FoundFile {
                 name: "site.raw".to_owned(),

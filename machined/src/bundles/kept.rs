@@ -1,7 +1,8 @@
 //! The images and files that bundles brought. They stay though nothing names them yet: there is no registry to get them from again.
 //!
-//! Those of the last few bundles stay; with each further bundle those of the oldest may be collected. The record lies beside the images,
-//! and goes with them.
+//! Those of the last few bundles stay; with each further bundle those of the oldest may be collected. Images and files are counted by
+//! themselves, and so are bundles that nobody has approved: any stick may bring files that the config names, and must not push out the
+//! images of the next upgrade. The record lies beside the images, and goes with them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 use crate::values::Digest;
 
-/// Number of bundles whose images stay: the one for the next upgrade, and the one before.
+/// Number of bundles whose images stay, and of those whose files do: the one for the next upgrade, and the one before.
 const MOST: usize = 2;
 /// Only root reads it.
 const MODE: u32 = 0o600;
@@ -36,12 +37,19 @@ pub struct Taken {
     /// The images by which its files of extensions stay in the store, and those that were made of such files.
     #[serde(default)]
     pub files: BTreeSet<Digest>,
+    /// Its caller, the config or a person has approved it as a whole. Earlier versions did not say so: what they kept stays.
+    #[serde(default = "approved_before")]
+    pub approved: bool,
     /// A person at the machine has approved it.
     #[serde(default)]
     pub by_person: bool,
     /// An upgrade to its installer has begun.
     #[serde(default)]
     pub upgrade_begun: bool,
+}
+
+fn approved_before() -> bool {
+    true
 }
 
 impl Kept {
@@ -92,16 +100,31 @@ impl Kept {
                 bundle,
                 images: BTreeSet::new(),
                 files: BTreeSet::new(),
+                approved: false,
                 by_person: false,
                 upgrade_begun: false,
             },
         };
         change(&mut taken);
         all.push(taken);
-        let surplus = all.len().saturating_sub(MOST);
-        all.drain(..surplus);
+        forget_old(&mut all);
         whole_file::replace_json(&self.file, MODE, &all)
     }
+}
+
+/// Forgets the images of all but the last bundles that have images, and the files of all but the last that have files.
+fn forget_old(all: &mut Vec<Taken>) {
+    let parts: [fn(&mut Taken) -> &mut BTreeSet<Digest>; 2] =
+        [|taken| &mut taken.images, |taken| &mut taken.files];
+    for approved in [true, false] {
+        for part in parts {
+            let newest_first = all.iter_mut().rev();
+            let alike = newest_first.filter(|taken| taken.approved == approved);
+            let brought = alike.map(part).filter(|digests| !digests.is_empty());
+            brought.skip(MOST).for_each(BTreeSet::clear);
+        }
+    }
+    all.retain(|taken| !taken.images.is_empty() || !taken.files.is_empty());
 }
 
 #[cfg(test)]
@@ -143,6 +166,39 @@ mod tests {
     }
 
     #[test]
+    fn a_bundle_pushes_out_only_what_it_brings_itself_and_nothing_of_an_approved_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::new(directory.path().join("kept.json"));
+        let digest = |text: &str| Digest::of(text.as_bytes());
+        let set = |texts: &[&str]| -> BTreeSet<Digest> {
+            texts.iter().map(|text| digest(text)).collect()
+        };
+        let add = |bundle: &str, approved: bool, images: &[&str], files: &[&str]| {
+            let change = |taken: &mut Taken| {
+                taken.approved |= approved;
+                (taken.images, taken.files) = (set(images), set(files));
+            };
+            kept.change(digest(bundle), change).unwrap();
+        };
+        let stay = || (kept.images(), kept.files());
+        add("system", true, &["a"], &["f"]);
+        add("programs", true, &["b"], &[]);
+        for stranger in ["one", "two", "three"] {
+            add(stranger, false, &[], &[stranger]);
+        }
+        assert_eq!(stay(), (set(&["a", "b"]), set(&["f", "two", "three"])));
+        add("signed", false, &["s"], &[]);
+        assert_eq!(stay(), (set(&["a", "b", "s"]), set(&["f", "two", "three"])));
+        // One that a stranger brings again stays approved.
+        add("system", false, &["a"], &["f"]);
+        for files in ["g", "h"] {
+            add(files, true, &[], &[files]);
+        }
+        let files = set(&["g", "h", "two", "three"]);
+        assert_eq!(stay(), (set(&["a", "b", "s"]), files));
+    }
+
+    #[test]
     fn files_stay_as_images_do_and_an_old_record_has_none() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("kept.json");
@@ -151,14 +207,22 @@ mod tests {
         std::fs::write(&path, old).unwrap();
         let kept = Kept::new(path);
         assert_eq!((kept.images().len(), kept.files().len()), (1, 0));
-        let add = |taken: &mut Taken| {
-            taken.files.insert(file);
+        let add = |bundle: Digest, file: Digest| {
+            let change = |taken: &mut Taken| {
+                taken.approved = true;
+                taken.files.insert(file);
+            };
+            kept.change(bundle, change).unwrap();
         };
-        kept.change(bundle, add).unwrap();
+        // An earlier version kept this bundle: it counts as approved.
+        assert!(kept.find(bundle).unwrap().approved);
+        add(bundle, file);
         assert_eq!(kept.files(), BTreeSet::from([file]));
-        for other in [b"two", b"six"] {
-            kept.change(Digest::of(other), |_| {}).unwrap();
+        let others = [Digest::of(b"two"), Digest::of(b"six")];
+        for other in others {
+            add(other, other);
         }
-        assert!(kept.files().is_empty());
+        assert_eq!(kept.files(), BTreeSet::from(others));
+        assert_eq!(kept.images(), BTreeSet::from([image]));
     }
 }

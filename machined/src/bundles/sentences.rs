@@ -217,7 +217,8 @@ fn file(file: &FoundFile) -> Sentence {
         UseOfFile::NotDecided
         | UseOfFile::Kept
         | UseOfFile::OtherArchitecture
-        | UseOfFile::NotNamed => fact(file.to_string()),
+        | UseOfFile::NotNamed
+        | UseOfFile::OtherName => fact(file.to_string()),
     }
 }
 

@@ -14,6 +14,8 @@ pub type OfExtensions = BTreeMap<String, Vec<EtcFile>>;
 pub(super) struct Wanted {
     pub(super) of_config: Vec<EtcFile>,
     pub(super) of_extensions: OfExtensions,
+    /// Neither the record nor /etc was compared with them: one of the two may be ahead of the other.
+    pub(super) not_compared: bool,
 }
 
 impl Wanted {
@@ -161,6 +163,7 @@ mod tests {
         let wanted = Wanted {
             of_config: vec![named("motd", "config")],
             of_extensions: [("a".to_owned(), extension), ("b".to_owned(), later)].into(),
+            not_compared: false,
         };
         let all = wanted.all();
         let all: Vec<_> = all.iter().map(|it| (&*it.name, &*it.contents)).collect();
@@ -172,6 +175,7 @@ mod tests {
         let wanted = Wanted {
             of_config: files(&["a/b", "c"]),
             of_extensions: [("x".to_owned(), files(&["a", "c/d", "e/f"]))].into(),
+            not_compared: false,
         };
         let all = wanted.all();
         let all: BTreeSet<&str> = all.iter().map(|it| it.name.as_str()).collect();

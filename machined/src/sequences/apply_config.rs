@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use similar::TextDiff;
 
-use super::pods_effect::why_pods_leave;
+use super::pods_effect::{why_pods_end, why_pods_leave};
 use super::steps::disk;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
@@ -247,12 +247,17 @@ impl Change {
         })
     }
 
-    /// Warns of the running containers whose images the new rules do not allow.
+    /// Warns of the running containers whose images the new rules do not allow, and has the pods leave if that of Kubernetes is one.
     async fn warn_of_images(&mut self, machine: &Machine) {
         if self.change.changes_image_rules() {
             let refused = image_rules::not_allowed(machine, &self.configured).await;
             let warnings = refused.iter().map(image_rules::NotAllowed::warning);
             self.warnings.extend(warnings);
+            // A staged config has no effect on pods before the next boot.
+            if self.pods_leave.is_none() && self.mode != ApplyMode::Staged {
+                let ending = refused.iter().map(image_rules::NotAllowed::container);
+                self.pods_leave = why_pods_end(ending);
+            }
         }
     }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use instar_bundle::{Files, Image, Index, Refused, VerifiedBundle, verify};
 
+use self::ask::Asked;
 use self::judge::{Judged, judge};
 use self::lists::take_lists;
 use crate::base::blocking_io::{self, NoAnswer};
@@ -214,14 +215,14 @@ async fn take(
         Origin::Stick => upgrade::plan(machine, bundle.digest(), &judged.allowed, report),
     };
     let judged = approved(machine, &bundle, origin, judged, report).await?;
-    let files = files::decide(machine, &bundle, judged.is_approved);
+    let (judged, files) = decided_files(machine, &bundle, origin, judged, report).await?;
     if judged.allowed.is_empty() && !files.iter().any(|it| it.use_of_it == UseOfFile::Kept) {
         report.files(files.clone());
         let files = files.into_iter().map(|file| file.name).collect();
         return Err(BundleError::NoFile { files });
     }
     let images = import_all(machine, &bundle, &judged, report).await?;
-    files::keep_files(machine, &bundle, &files, report).await?;
+    files::keep_files(machine, &bundle, &files, &judged, report).await?;
     report.files(files.clone());
     // After the images: a release that a list names is here when the machine looks for it.
     let lists = take_lists(machine, &bundle).await;
@@ -250,10 +251,39 @@ async fn approved(
     if origin == Origin::Caller || rules.ask_at.is_empty() {
         return Err(open.into());
     }
-    ask::ask(&rules.ask_at, report).await?;
+    ask::ask(Asked::Bundle, &rules.ask_at, report).await?;
     let judged = judged.approved_by_person();
     report.judged(judged.found.clone());
     Ok(judged)
+}
+
+/// Decides about the files of extensions. A person is asked about those of a stick that nobody has approved, if the config allows that;
+/// without an approval they are left out, and the rest of the bundle is taken all the same.
+async fn decided_files(
+    machine: &Arc<Machine>,
+    bundle: &VerifiedBundle,
+    origin: Origin,
+    judged: Judged,
+    report: &Arc<Report>,
+) -> Result<(Judged, Vec<FoundFile>), BundleError> {
+    let files = files::decide(machine, bundle, judged.is_approved).await?;
+    let rules = rules(machine);
+    let is_open = files.iter().any(|it| it.use_of_it == UseOfFile::NotNamed);
+    if origin == Origin::Caller || rules.ask_at.is_empty() || !is_open {
+        return Ok((judged, files));
+    }
+    match ask::ask(Asked::Files, &rules.ask_at, report).await {
+        Ok(()) => {
+            let judged = judged.approved_by_person();
+            let files = files::decide(machine, bundle, judged.is_approved).await?;
+            Ok((judged, files))
+        }
+        Err(NotAnswered::Gone) => Err(NotAnswered::Gone.into()),
+        Err(why) => {
+            tracing::info!("files of extensions in a bundle are left out: {why}");
+            Ok((judged, files))
+        }
+    }
 }
 
 /// Unpacks all images; returns their references.
@@ -267,7 +297,6 @@ async fn import_all(
     if let Some(first) = judged.allowed.first() {
         report.tell(Event::Good(name(first), judged.allowed.len()));
     }
-    let by_person = judged.is_by_person();
     let mut digests = BTreeSet::new();
     for (number, image) in judged.allowed.iter().enumerate() {
         if number > 0 {
@@ -287,7 +316,7 @@ async fn import_all(
         // Each image by itself: a power cut leaves those that are whole.
         let kept = machine.bundles.kept.change(bundle.digest(), |taken| {
             taken.images.clone_from(&digests);
-            taken.by_person |= by_person;
+            judged.note(taken);
         });
         kept.map_err(BundleError::Machine)?;
     }

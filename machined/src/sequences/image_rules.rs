@@ -19,6 +19,11 @@ pub(super) struct NotAllowed {
 }
 
 impl NotAllowed {
+    /// Its name.
+    pub(super) fn container(&self) -> &str {
+        &self.container
+    }
+
     /// Returns the warning for the caller who applies the config.
     pub(super) fn warning(&self) -> String {
         format!("the container {} ends: {}", self.container, self.reason)

@@ -4,7 +4,7 @@
 //! settings restart a container, and which only a boot takes over.
 
 use super::ConfigChange;
-use crate::config::{Kubernetes, MachineConfig};
+use crate::config::{Extension, ExtensionSource, Kubernetes, MachineConfig};
 use crate::kubernetes::changed_images;
 
 /// Why the pods should have left before the change: they would end, or what they stand on changes under them. None if they live through it, or
@@ -35,14 +35,36 @@ pub(super) fn why_pods_leave(
     (!images.is_empty()).then(|| "DaemonSets that they may depend on get other images".to_owned())
 }
 
+/// Why the pods should have left before these containers end, whose images new rules do not allow: only one of them has pods.
+pub(super) fn why_pods_end<'a>(mut ending: impl Iterator<Item = &'a str>) -> Option<String> {
+    ending.any(|name| name == Kubernetes::CONTAINER).then(|| {
+        "the container of Kubernetes ends, as its image is not allowed any more, and they end"
+            .to_owned()
+    })
+}
+
 /// The names of extensions that come, go, or come from elsewhere.
 fn other_extensions<'a>(before: &'a Kubernetes, after: &'a Kubernetes) -> Vec<&'a str> {
     let (old, new) = (&before.extensions, &after.extensions);
     let gone = old
         .iter()
         .filter(|it| !new.iter().any(|other| other.name == it.name));
-    let other = new.iter().filter(|it| !old.contains(it));
+    let other = new
+        .iter()
+        .filter(|it| !old.iter().any(|before| is_same(before, it)));
     gone.chain(other).map(|it| it.name.as_str()).collect()
+}
+
+/// Whether the same files come by both. When a publisher is asked, and when its files are taken, changes none of them.
+fn is_same(one: &Extension, other: &Extension) -> bool {
+    use ExtensionSource::Published;
+    let are_same = match (&one.source, &other.source) {
+        (Published(one), Published(other)) => {
+            (&one.folder, &one.pattern, &one.key) == (&other.folder, &other.pattern, &other.key)
+        }
+        (one, other) => one == other,
+    };
+    one.name == other.name && are_same
 }
 
 #[cfg(test)]
@@ -114,9 +136,36 @@ image: r.example.com/ext/containerd:v1
     }
 
     #[test]
+    fn pods_stay_when_a_publisher_is_asked_at_other_times() {
+        let followed = |folder: &str, rest: &str| {
+            let key = "-----BEGIN PUBLIC KEY-----\n  MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n  -----END PUBLIC KEY-----";
+            format!(
+                "{WORKER}{NODE}---\napiVersion: instar.dev/v1alpha1\nkind: ExtensionConfig\nname: containerd\n\
+                 url: https://example.com/{folder}/\nmatch: containerd-@v-%a.raw\npublicKey: |\n  {key}\n{rest}"
+            )
+        };
+        let old = followed("a", "interval: 6h\n");
+        for (folder, rest, stays) in [
+            ("a", "interval: 1h\n", true),
+            ("a", "window: {start: \"02:00\", length: 2h}\n", true),
+            ("b", "interval: 6h\n", false),
+        ] {
+            let why = why(&old, &followed(folder, rest), false);
+            assert_eq!(why.is_none(), stays, "{folder} {rest} {why:?}");
+        }
+    }
+
+    #[test]
     fn a_machine_without_pods_has_none_that_leave() {
         assert_eq!(why(WORKER, WORKER, true), None);
         assert_eq!(why(WORKER, &format!("{WORKER}{NODE}"), false), None);
+    }
+
+    #[test]
+    fn pods_end_with_the_container_of_kubernetes_alone() {
+        assert_eq!(why_pods_end(["web", "db"].into_iter()), None);
+        let why = why_pods_end(["web", Kubernetes::CONTAINER].into_iter());
+        assert!(why.unwrap().contains("not allowed"));
     }
 
     /// machined's own DaemonSet, kube-proxy, is one of them.

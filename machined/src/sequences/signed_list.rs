@@ -18,8 +18,11 @@ pub(super) const SERVED: &str = "a list is believed by SHA256SUMS.sig, which `co
 /// Limits on their sizes, in bytes: a line has some 100.
 pub(super) const LONGEST_LIST: usize = 1 << 20;
 pub(super) const LONGEST_SIGNATURE: usize = 16 << 10;
-/// Limit on the lists, and on the signatures, that are tried: bundles may bring those of several publishers.
-const MOST: usize = 16;
+/// Limit on the lists, and on the signatures, of one bundle that are tried: it may bring those of several publishers. Each list is compared with
+/// each signature, so that a hostile bundle costs no more than 16 comparisons for each publisher.
+pub(super) const MOST_OF_BUNDLE: usize = 4;
+/// The same for all bundles that are kept.
+pub(super) const MOST_KEPT: usize = 16;
 
 /// Returns the newest file of a signed list.
 pub(super) fn newest(
@@ -62,15 +65,17 @@ pub(super) struct Brought {
     pub(super) documents: [Digest; 2],
 }
 
-/// Returns the newest file that a publisher's lists among these files name. Nothing says which signature is of which list, so all are tried.
+/// Returns the newest file that a publisher's lists among these files name. Nothing says which signature is of which list, so all are tried,
+/// up to `most` of each.
 pub(super) fn newest_brought(
     of: &PublishedExtension,
     files: &[BundledFile],
+    most: usize,
     read: &dyn Fn(&BundledFile) -> Option<Vec<u8>>,
 ) -> Option<Brought> {
     let named = |name: &str, longest: usize| {
         let fits = |file: &&BundledFile| file.name() == name && file.size() <= longest as u64;
-        let files = files.iter().filter(fits).take(MOST);
+        let files = files.iter().filter(fits).take(most);
         let read = files.filter_map(|file| Some((file.digest(), read(file)?)));
         read.collect::<Vec<(Digest, Vec<u8>)>>()
     };
@@ -180,10 +185,13 @@ mod tests {
             all.find(|it| Digest::of(it) == file.digest()).cloned()
         };
         let of = published(&key);
-        let found = newest_brought(&of, &files, &read).unwrap();
+        let found = newest_brought(&of, &files, MOST_KEPT, &read).unwrap();
         assert_eq!(found.offer.digest, Digest::of(b"1.10"));
         assert_eq!(found.documents, [files[1].digest(), files[4].digest()]);
-        assert_eq!(newest_brought(&of, &files[..4], &read), None);
-        assert_eq!(newest_brought(&of, &files, &|_| None), None);
+        assert_eq!(newest_brought(&of, &files[..4], MOST_KEPT, &read), None);
+        assert_eq!(newest_brought(&of, &files, MOST_KEPT, &|_| None), None);
+        // The signature of the newest list is the second one.
+        assert_eq!(newest_brought(&of, &files, 1, &read), None);
+        assert!(newest_brought(&of, &files, 2, &read).is_some());
     }
 }

@@ -402,6 +402,10 @@ impl Workload for ContainerWorkload {
         Box::pin(self.take_over(log))
     }
 
+    fn is_part_of_generation(&self) -> bool {
+        false
+    }
+
     fn outlives_generation(&self) -> anyhow::Result<()> {
         // Its mounts may be of another filesystem by now.
         keepable(&self.spec)?;

@@ -216,8 +216,13 @@ impl Service {
         match status.left {
             true => Ok(()),
             false => {
-                kept(&self.definition.id)?;
-                self.definition.workload.outlives_generation()
+                let workload = &self.definition.workload;
+                // The config says more than a container, which may have been started as one that ends only because the config said so. Of
+                // a part of the generation it knows nothing.
+                if !workload.is_part_of_generation() {
+                    kept(&self.definition.id)?;
+                }
+                workload.outlives_generation()
             }
         }
     }

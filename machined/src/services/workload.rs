@@ -38,6 +38,10 @@ pub trait Workload: Send + Sync + 'static {
     }
     /// Adopts the workload of an earlier machined, if it still runs and equals the one that would be started now.
     fn adopt(&self, log: LogRing) -> Step<'_, Adopted>;
+    /// Whether it ends with the generation whatever the machine config says, which does not name it.
+    fn is_part_of_generation(&self) -> bool {
+        true
+    }
     /// Checks whether the workload may live through a change of generations; the error says why not, for people.
     ///
     /// # Errors

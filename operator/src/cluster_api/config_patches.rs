@@ -2,10 +2,19 @@
 //!
 //! Nobody knows here which patches a node has had since its first boot, so an update applies all of them. Each has to leave a config that has it as
 //! it is: a merge that appends to a list does not, and a list of operations need not.
+//!
+//! Anybody in reach may have patches checked, so they are looked at before anything is made of them: no operations, and no more than their texts can
+//! say without aliases.
 
-use instar_rollout::MachineName;
-use instar_rollout_driver::{ConfigChange, says_the_same};
+use instar_config_patch::{Patch, Size, apply};
+use instar_rollout_driver::says_the_same;
 use serde_json::Value;
+
+/// The most that a patch of a pool says without aliases: of 16,384 characters each value takes two, and each character four bytes.
+const LARGEST: Size = Size {
+    values: 8192,
+    bytes: 65_536,
+};
 
 /// The patches that a field lists.
 ///
@@ -51,20 +60,28 @@ fn check_one(patch: &str) -> Result<(), String> {
     if patch.is_empty() {
         return Err("it is empty".to_owned());
     }
-    let change = ConfigChange::of_patches(vec![patch.to_owned()]);
-    let change = change.map_err(|failure| failure.chain())?;
+    let patch = Patch::read("the patch", patch).map_err(|failure| failure.chain())?;
+    if !patch.only_merges() {
+        return Err("it is a JSON patch; write it as a piece of machine config".to_owned());
+    }
+    let Size { values, bytes } = patch.size();
+    if values > LARGEST.values || bytes > LARGEST.bytes {
+        return Err(format!(
+            "its aliases make {values} values and {bytes} bytes of it: write it without them"
+        ));
+    }
+    let patches = [patch];
     // Where a patch that only merges does the same twice on an empty config, it does so on each: merging goes key by key.
-    let apply = |config: &str| {
-        let applied = change.applied_to(&MachineName::from(""), config);
-        applied.map_err(|failure| {
+    let applied = |config: &str| {
+        apply(config, &patches).map_err(|failure| {
             let why = failure.chain();
             format!(
                 "it needs a config that has something already, and would need it each time: {why}"
             )
         })
     };
-    let once = apply("")?;
-    match says_the_same(&once, &apply(&once)?) {
+    let once = applied("")?;
+    match says_the_same(&once, &applied(&once)?) {
         true => Ok(()),
         false => Err("each update would append to its lists again".to_owned()),
     }
@@ -106,20 +123,42 @@ mod tests {
             ("", "empty"),
             ("a: [", "cannot read"),
             ("just words", "no patch"),
-            (
-                "[{op: remove, path: /machine/env}]",
-                "would need it each time",
-            ),
-            (
-                "[{op: add, path: /machine/env/A, value: b}]",
-                "would need it each time",
-            ),
+            // Also one that could be repeated.
+            ("[{op: add, path: /a, value: b}]", "JSON patch"),
+            ("a: b\n---\n[]", "JSON patch"),
             ("kind: X\n$patch: delete", "would need it each time"),
             ("machine: {certSANs: [a]}", "append to its lists"),
             ("a: 1\n---\nkind: X\nb: {c: [d]}", "append to its lists"),
         ] {
             let why = check_that_they_can_be_repeated(&texts(&["{}", bad])).unwrap_err();
             assert!(why.contains("patch 2"), "{why}");
+            assert!(why.contains(words), "{why}");
+        }
+    }
+
+    /// A few bytes that would take the memory of the whole server.
+    #[test]
+    fn a_patch_says_no_more_than_its_text() {
+        let copies = ["{op: copy, from: '', path: /a/-}"; 60].join(", ");
+        let aliases = format!(
+            "a: &a [{}]\nb: [*a, *a, *a, *a, *a]\n",
+            ["x"; 2000].join(",")
+        );
+        let long = format!(
+            "a: &a {}\nb: [{}]\n",
+            "x".repeat(8000),
+            ["*a"; 10].join(",")
+        );
+        for (bad, words) in [
+            (
+                format!("[{{op: add, path: /a, value: []}}, {copies}]"),
+                "JSON patch",
+            ),
+            (aliases, "12008 values"),
+            (long, "88002 bytes"),
+        ] {
+            assert!(bad.len() <= 16_384);
+            let why = check_one(&bad).unwrap_err();
             assert!(why.contains(words), "{why}");
         }
     }

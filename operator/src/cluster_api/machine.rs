@@ -5,6 +5,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::address::{is_kind, is_label, is_name, is_version};
 use super::trouble::Trouble;
 
 /// The annotation of a Machine that MachineHealthChecks leave alone.
@@ -49,50 +50,59 @@ pub(super) struct Reference {
 }
 
 impl Machine {
-    /// Reads it.
+    /// Reads it. A caller writes both names.
     pub(super) async fn read(
         client: &Client,
         namespace: &str,
         name: &str,
     ) -> Result<Self, Trouble> {
-        let doing = format!("Machine {namespace}/{name} cannot be read");
+        if !is_label(namespace) || !is_name(name) {
+            return Err(Trouble::Lasting(format!(
+                "the request names a Machine {namespace:?}/{name:?}, which no Machine can be called"
+            )));
+        }
+        let what = format!("Machine {namespace}/{name}");
         let object = machines(client, namespace).get(name).await;
-        let object = object.map_err(Trouble::of(doing))?;
+        let object = object.map_err(Trouble::of(format!("{what} cannot be read")))?;
+        check_that_it_is(&object, namespace, name, &what)?;
         let object = serde_json::to_value(object).unwrap_or_default();
         Self::of(&object)
-            .map_err(|what| Trouble::Lasting(format!("Machine {namespace}/{name} has no {what}")))
+            .map_err(|field| Trouble::Lasting(format!("{what} has no {field} that can be used")))
     }
 
-    /// The Machine of an object; the field that is missing otherwise.
+    /// The Machine of an object; otherwise the field that is missing, or cannot be a part of an address.
     fn of(object: &Value) -> Result<Self, &'static str> {
-        let text = |path: &'static str| {
+        let text = |path: &'static str, is_fit: fn(&str) -> bool| {
             let found = object.pointer(path).and_then(Value::as_str);
-            found.map(str::to_owned).ok_or(path)
+            found
+                .filter(|text| is_fit(text))
+                .map(str::to_owned)
+                .ok_or(path)
         };
         let bootstrap = match object["spec"]["bootstrap"]["configRef"].is_null() {
             true => None,
             false => Some(Reference {
-                group: text("/spec/bootstrap/configRef/apiGroup")?,
-                kind: text("/spec/bootstrap/configRef/kind")?,
-                name: text("/spec/bootstrap/configRef/name")?,
+                group: text("/spec/bootstrap/configRef/apiGroup", is_name)?,
+                kind: text("/spec/bootstrap/configRef/kind", is_kind)?,
+                name: text("/spec/bootstrap/configRef/name", is_name)?,
             }),
         };
         let mark = object["metadata"]["annotations"].get(SKIP_REMEDIATION);
         Ok(Self {
-            namespace: text("/metadata/namespace")?,
-            name: text("/metadata/name")?,
-            uid: text("/metadata/uid")?,
-            cluster: text("/spec/clusterName")?,
-            node: text("/status/nodeRef/name")?,
+            namespace: text("/metadata/namespace", is_label)?,
+            name: text("/metadata/name", is_name)?,
+            uid: text("/metadata/uid", is_label)?,
+            cluster: text("/spec/clusterName", is_name)?,
+            node: text("/status/nodeRef/name", is_name)?,
             annotations: object["metadata"]["annotations"].clone(),
             spec: object["spec"].clone(),
             infrastructure: Reference {
-                group: text("/spec/infrastructureRef/apiGroup")?,
-                kind: text("/spec/infrastructureRef/kind")?,
-                name: text("/spec/infrastructureRef/name")?,
+                group: text("/spec/infrastructureRef/apiGroup", is_name)?,
+                kind: text("/spec/infrastructureRef/kind", is_kind)?,
+                name: text("/spec/infrastructureRef/name", is_name)?,
             },
             bootstrap,
-            version: text("/metadata/resourceVersion")?,
+            version: text("/metadata/resourceVersion", |_| true)?,
             mark: match mark.map(|it| it == OURS) {
                 None => Mark::Nobody,
                 Some(true) => Mark::Us,
@@ -109,19 +119,17 @@ impl Machine {
         object: &Reference,
         api_version: &str,
     ) -> Result<Value, Trouble> {
-        let Reference { group, kind, name } = object;
-        let what = format!("{kind} {}/{name}", self.namespace);
-        let version = api_version.strip_prefix(&format!("{group}/"));
-        let version = version.ok_or_else(|| {
+        let name = &object.name;
+        let what = format!("{} {}/{name}", object.kind, self.namespace);
+        let kind = object.resource(api_version).ok_or_else(|| {
             Trouble::Lasting(format!(
-                "{what} is not of the type {api_version} of the request"
+                "{what} is not of the type {api_version:?} of the request"
             ))
         })?;
-        let kind = GroupVersionKind::gvk(group, version, kind);
-        let kind = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &self.namespace, &kind);
         let object = api.get(name).await;
         let object = object.map_err(Trouble::of(format!("{what} cannot be read")))?;
+        check_that_it_is(&object, &self.namespace, name, &what)?;
         Ok(object.data["spec"].clone())
     }
 
@@ -140,6 +148,32 @@ impl Machine {
             .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
             .await;
         patched.map(|_| ()).map_err(Trouble::of(doing))
+    }
+}
+
+impl Reference {
+    /// Its type, in the version that a caller names; none if that is not the version of this group.
+    fn resource(&self, api_version: &str) -> Option<ApiResource> {
+        let version = api_version.strip_prefix(&self.group)?.strip_prefix('/')?;
+        let kind = GroupVersionKind::gvk(&self.group, version, &self.kind);
+        is_version(version).then(|| ApiResource::from_gvk(&kind))
+    }
+}
+
+/// Whether an answer is the object that was asked for.
+fn check_that_it_is(
+    object: &DynamicObject,
+    namespace: &str,
+    name: &str,
+    what: &str,
+) -> Result<(), Trouble> {
+    let found = &object.metadata;
+    let found = (found.namespace.as_deref(), found.name.as_deref());
+    match found == (Some(namespace), Some(name)) {
+        true => Ok(()),
+        false => Err(Trouble::Lasting(format!(
+            "{what} was asked for, and the API server has answered with another object: {found:?}"
+        ))),
     }
 }
 
@@ -178,6 +212,70 @@ mod tests {
         let mut without_node = object(&Value::Null);
         without_node["status"] = json!({});
         assert_eq!(Machine::of(&without_node), Err("/status/nodeRef/name"));
+    }
+
+    #[test]
+    fn a_field_that_would_be_another_path_is_named() {
+        for field in [
+            "/metadata/namespace",
+            "/spec/clusterName",
+            "/spec/infrastructureRef/apiGroup",
+            "/spec/infrastructureRef/kind",
+            "/spec/infrastructureRef/name",
+            "/status/nodeRef/name",
+        ] {
+            let mut machine = object(&Value::Null);
+            *machine.pointer_mut(field).unwrap() = "x/../y?".into();
+            assert_eq!(Machine::of(&machine), Err(field));
+        }
+    }
+
+    /// Each caller names a version, and nothing but a version.
+    #[test]
+    fn a_caller_does_not_choose_which_object_is_read() {
+        let reference = Reference {
+            group: "bootstrap.cluster.x-k8s.io".to_owned(),
+            kind: "KubeadmConfig".to_owned(),
+            name: "x".to_owned(),
+        };
+        let read = |version: &str| reference.resource(&format!("{}/{version}", reference.group));
+        let kind = read("v1beta2").unwrap();
+        assert_eq!(kind.api_version, "bootstrap.cluster.x-k8s.io/v1beta2");
+        assert_eq!(kind.plural, "kubeadmconfigs");
+        for version in [
+            "",
+            "v1beta2/",
+            "v1beta2?",
+            "v1beta2/namespaces/evil/kubeadmconfigs/x?",
+            "../v1",
+        ] {
+            assert_eq!(read(version), None, "{version}");
+        }
+        for api_version in [
+            "v1beta2",
+            "another.io/v1beta2",
+            "bootstrap.cluster.x-k8s.io",
+        ] {
+            assert_eq!(reference.resource(api_version), None, "{api_version}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_the_object_that_was_asked_for() {
+        let answer = |metadata: Value| {
+            let object =
+                json!({"apiVersion": "b/v1", "kind": "C", "metadata": metadata, "spec": {}});
+            let object = serde_json::from_value(object).unwrap();
+            check_that_it_is(&object, "n", "x", "C n/x")
+        };
+        assert_eq!(answer(json!({"namespace": "n", "name": "x"})), Ok(()));
+        for other in [
+            json!({"namespace": "evil", "name": "x"}),
+            json!({"namespace": "n", "name": "y"}),
+            json!({"name": "x"}),
+        ] {
+            assert!(answer(other.clone()).is_err(), "{other}");
+        }
     }
 
     #[test]

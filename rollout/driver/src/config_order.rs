@@ -1,7 +1,7 @@
 //! Brings a changed config to one node, and back.
 //!
 //! ```text
-//!  asked what it would do ── live ──► tries it ── ready for a time, over new connections ──► told to keep it
+//!  asked what it would do ── live ──► tries it ── ready for a time, over new connections, and heard by others ──► told to keep it
 //!          │                             └─ not ready in time ─► told to go back; by itself if it cannot be told
 //!          └── takes a reboot ──► takes it and reboots ── ready with it in time
 //! ```
@@ -52,8 +52,11 @@ pub trait ConfigSite {
     fn make_way(&mut self, would: &ApplyConfiguration)
     -> impl Future<Output = Result<(), Failure>>;
 
-    /// Why others than the node itself say that it is not well; none if they do not.
-    fn finds_unwell(&self) -> Option<String>;
+    /// What others than the node itself hear of it: a mark, which is another one after each word of the node to them. None if nobody else is asked.
+    ///
+    /// # Errors
+    /// They say that it is not well, or cannot be asked; says why.
+    fn heard(&self) -> impl Future<Output = Result<Option<String>, String>>;
 
     /// Takes a line about a step.
     fn note(&mut self, text: &str);
@@ -197,6 +200,8 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
             return Err(forbidden);
         }
         self.site.make_way(&would).await?;
+        // That may have taken minutes.
+        self.still_keeps(from).await?;
         match would.mode() {
             Mode::Reboot => {
                 self.site.note("takes the config, and reboots");
@@ -204,6 +209,18 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
                 self.prove_after_a_boot(to).await
             }
             _ => self.try_out(from, to).await,
+        }
+    }
+
+    /// What was given to the node since its config was read stays: it is asked anew, from there.
+    async fn still_keeps(&self, config: &str) -> Result<(), Failure> {
+        let kept = read_config(&self.node, CONFIG_KEPT).await?;
+        match says_the_same(&kept, config) {
+            true => Ok(()),
+            false => Err(Failure::new(
+                FailureKind::Unreachable,
+                "somebody has changed its config meanwhile; it is asked anew",
+            )),
         }
     }
 
@@ -223,18 +240,30 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
                 Ok(())
             }
             Err(why) => {
-                // Its own trial ends if this call does not reach it.
-                let back = self.site.connect();
-                let told = match timeout(LOOK, back).await {
-                    Ok(Ok(node)) => send(&node, from, Mode::NoReboot, false, self.trial).await,
-                    _ => Err(Failure::new(FailureKind::Unreachable, "no answer")),
-                };
-                let how = match told {
-                    Ok(_) => "it has its config of before again",
-                    Err(_) => "it goes back to its config of before by itself",
-                };
+                let how = self.end_trial(from).await;
                 Err(Failure::new(FailureKind::Failed, format!("{why}; {how}")))
             }
+        }
+    }
+
+    /// Ends a trial that was not passed: the node has its config of before again. Says what became of it.
+    async fn end_trial(&self, before: &str) -> &'static str {
+        let look = async {
+            let node = self.site.connect().await?;
+            let kept = read_config(&node, CONFIG_KEPT).await?;
+            Ok::<_, Failure>((node, kept))
+        };
+        // Its own trial ends if no call reaches it.
+        let by_itself = "it goes back to its config of before by itself";
+        let Ok(Ok((node, kept))) = timeout(LOOK, look).await else {
+            return by_itself;
+        };
+        if !says_the_same(&kept, before) {
+            return "somebody has changed its config meanwhile; that one is left as it is";
+        }
+        match send(&node, before, Mode::NoReboot, false, self.trial).await {
+            Ok(_) => "it has its config of before again",
+            Err(_) => by_itself,
         }
     }
 
@@ -244,20 +273,25 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         proved.map(|_| ()).map_err(failed)
     }
 
-    /// Waits until the node has been ready with this config for a time, each look over a new connection. Returns the last one.
+    /// Waits until the node has been ready with this config for a time, each look over a new connection, and others have heard from it in that time.
+    /// Returns the last connection.
     async fn prove(&self, config: &str, until: Instant) -> Result<Node, String> {
-        let mut steady = None;
+        let mut steady: Option<Steady> = None;
         loop {
             let looked = timeout(LOOK, self.is_ready_with(config)).await;
             let seen = looked.unwrap_or_else(|_| Err("it does not answer".to_owned()));
             let now = Instant::now();
             let why = match seen {
-                Ok(node) => {
-                    let since = *steady.get_or_insert(now);
-                    if now >= since + Duration::from_secs(self.trial.steady.0) {
-                        return Ok(node);
+                Ok((node, mark)) => {
+                    let steady = steady.get_or_insert_with(|| Steady {
+                        since: now,
+                        mark: mark.clone(),
+                    });
+                    let time = Duration::from_secs(self.trial.steady.0);
+                    match steady.lacks(mark.as_deref(), now, time) {
+                        None => return Ok(node),
+                        Some(why) => why.to_owned(),
                     }
-                    "it was not ready for long enough".to_owned()
                 }
                 Err(why) => {
                     steady = None;
@@ -271,7 +305,8 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         }
     }
 
-    async fn is_ready_with(&self, config: &str) -> Result<Node, String> {
+    /// The connection, and the mark of what others hear of the node.
+    async fn is_ready_with(&self, config: &str) -> Result<(Node, Option<String>), String> {
         let away = |failure: Failure| format!("it does not answer: {}", failure.chain());
         let node = self.site.connect().await.map_err(away)?;
         let standing = Standing::of(&node).await.map_err(away)?;
@@ -281,12 +316,11 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
             Condition::Busy => return Err("it is busy".to_owned()),
             Condition::Away(why) => return Err(format!("it does not answer: {why}")),
         }
-        if let Some(why) = self.site.finds_unwell() {
-            return Err(format!("it is not ready: {why}"));
-        }
+        let heard = self.site.heard().await;
+        let mark = heard.map_err(|why| format!("it is not ready: {why}"))?;
         let in_force = read_config(&node, CONFIG_IN_FORCE).await.map_err(away)?;
         match says_the_same(&in_force, config) {
-            true => Ok(node),
+            true => Ok((node, mark)),
             false => Err("another config is in force".to_owned()),
         }
     }
@@ -298,6 +332,26 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         dry_run: bool,
     ) -> Result<ApplyConfiguration, Failure> {
         send(&self.node, config, mode, dry_run, self.trial).await
+    }
+}
+
+/// A time in which each look found the node ready.
+struct Steady {
+    /// When it began.
+    since: Instant,
+    /// The mark of what others had heard of the node by then.
+    mark: Option<String>,
+}
+
+impl Steady {
+    /// What the node lacks yet to have proved itself. `mark`: that of now.
+    fn lacks(&self, mark: Option<&str>, now: Instant, time: Duration) -> Option<&'static str> {
+        if now < self.since + time {
+            return Some("it was not ready for long enough");
+        }
+        // Word of before does not count: others believe it for a time, whatever became of the node.
+        let is_silent = mark.is_some() && mark == self.mark.as_deref();
+        is_silent.then_some("the cluster has not heard from it since: can it reach its API server?")
     }
 }
 

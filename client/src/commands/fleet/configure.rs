@@ -27,8 +27,9 @@ impl ConfigSite for Site {
         Ok(())
     }
 
-    fn finds_unwell(&self) -> Option<String> {
-        None
+    /// The command asks nobody but the node.
+    async fn heard(&self) -> Result<Option<String>, String> {
+        Ok(None)
     }
 
     fn note(&mut self, text: &str) {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use instar_api::machine::ApplyConfigurationRequest;
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_base::whole_file;
-use instar_client::{Failure, FailureKind};
+use instar_client::{Failure, FailureKind, is_busy};
 use instar_pki::CertificateAuthority;
 use instar_rollout::MachineName;
 use serde_json::json;
@@ -250,7 +250,7 @@ async fn steps_of_a_look(
             Step::Node(name, change) => {
                 match act(global, rotation, name, *change).await {
                     Ok(()) => tell(global, name.as_str(), node_words(*change))?,
-                    Err(failure) if is_away(&failure) => {
+                    Err(failure) if passes(&failure) => {
                         return Ok(Outcome::Waits(format!("{name} ({})", failure.chain())));
                     }
                     Err(failure) => return Err(failure),
@@ -267,10 +267,11 @@ async fn steps_of_a_look(
     }
 }
 
-fn is_away(failure: &Failure) -> bool {
+/// Whether the failure ends by itself: the node is away, or another operation runs on it, as its boot after a power cut.
+fn passes(failure: &Failure) -> bool {
     use FailureKind::{NotAuthorized, TimedOut, Unreachable};
     // A node that has just changed its certificate may refuse one connection.
-    matches!(failure.kind(), Unreachable | TimedOut | NotAuthorized)
+    matches!(failure.kind(), Unreachable | TimedOut | NotAuthorized) || is_busy(failure)
 }
 
 fn in_words(nodes: &[(MachineName, String)]) -> String {
@@ -372,4 +373,25 @@ fn tell_the_end(global: &Global, folder: &Folder, rotation: &Rotation) -> Result
         },
         || json!({ "authority": authority, "left": left, "before": before }),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_waits_for_nodes_that_are_away_or_busy() {
+        use FailureKind::{Failed, NotAuthorized, Refused, TimedOut, Unreachable};
+        let busy = "did not take the machine config: the machine is busy: the boot has been running for 8 s";
+        for (kind, words, expected) in [
+            (Unreachable, "", true),
+            (TimedOut, "", true),
+            (NotAuthorized, "", true),
+            (Refused, busy, true),
+            (Refused, "did not take the machine config: line 3", false),
+            (Failed, busy, false),
+        ] {
+            assert_eq!(passes(&Failure::new(kind, words)), expected, "{words}");
+        }
+    }
 }

@@ -19,6 +19,27 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Columns of the narrowest screens.
 const COLUMNS: usize = 80;
 
+/// What a person is asked to approve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The bundle: without an approval nothing of it is used.
+    Bundle,
+    /// Its files of extensions, as its images are good without an approval.
+    Files,
+}
+
+impl Asked {
+    /// What a wrong digit does.
+    fn refusal(self) -> &'static str {
+        match self {
+            Asked::Bundle => "A wrong digit refuses it, and so does waiting.",
+            Asked::Files => {
+                "A wrong digit leaves its files of extensions out, and so does waiting."
+            }
+        }
+    }
+}
+
 /// Why a bundle is not approved though a person could be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotAnswered {
@@ -42,7 +63,11 @@ pub enum NotAnswered {
 ///
 /// # Errors
 /// The bundle is not approved.
-pub(super) async fn ask(at: &BTreeSet<AskAt>, report: &Report) -> Result<(), NotAnswered> {
+pub(super) async fn ask(
+    what: Asked,
+    at: &BTreeSet<AskAt>,
+    report: &Report,
+) -> Result<(), NotAnswered> {
     let terminals = open(at);
     if terminals.is_empty() {
         return Err(NotAnswered::NoTerminal);
@@ -51,7 +76,7 @@ pub(super) async fn ask(at: &BTreeSet<AskAt>, report: &Report) -> Result<(), Not
     // The first bytes of such a UUID are random.
     let [a, b, c, d, e, f, ..] = Uuid::new_v4().into_bytes();
     let question = Question::new([a, b, c, d, e, f]);
-    let text = text(report, &question);
+    let text = text(&report.texts(), &question, what);
     for terminal in &terminals {
         // One that fails gives no answer either.
         let _ = terminal.write(text.as_bytes());
@@ -99,14 +124,14 @@ async fn answer(terminal: &Terminal, mut question: Question) -> Answer {
     }
 }
 
-fn text(report: &Report, question: &Question) -> String {
-    let said: Vec<String> = report.texts().iter().map(|text| wrapped(text)).collect();
+fn text(said: &[String], question: &Question, what: Asked) -> String {
+    let said: Vec<String> = said.iter().map(|text| wrapped(text)).collect();
     format!(
-        "\r\n{}\r\n\r\nTo approve exactly this bundle, type these digits within {} seconds:\r\n\r\n    {}\r\n\r\n\
-         A wrong digit refuses it, and so does waiting.\r\n",
+        "\r\n{}\r\n\r\nTo approve exactly this bundle, type these digits within {} seconds:\r\n\r\n    {}\r\n\r\n{}\r\n",
         said.join("\r\n"),
         PATIENCE.as_secs(),
-        question.shown()
+        question.shown(),
+        what.refusal()
     )
 }
 
@@ -132,6 +157,26 @@ fn wrapped(sentence: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_person_reads_the_digits_and_what_a_wrong_one_does() {
+        let question = Question::new([1, 2, 3, 4, 5, 6]);
+        let said = ["The bundle has the file site.raw.".to_owned()];
+        for (what, expected) in [
+            (Asked::Bundle, "A wrong digit refuses it"),
+            (
+                Asked::Files,
+                "A wrong digit leaves its files of extensions out",
+            ),
+        ] {
+            let text = text(&said, &question, what);
+            assert!(
+                text.contains(&said[0]) && text.contains("123 456"),
+                "{text}"
+            );
+            assert!(text.contains(expected), "{text}");
+        }
+    }
 
     #[test]
     fn sentences_are_broken_at_spaces() {

@@ -4,10 +4,12 @@
 //! Whoever fetches an extension looks for its file here before it asks a server (`sequences/extension_files.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use instar_bundle::{BundledFile, Index, VerifiedBundle};
 
+use super::judge::Judged;
 use super::{BundleError, Report};
 use crate::base::blocking_io;
 use crate::bundles::{Event, FileFacts, FoundFile, UseOfFile};
@@ -16,7 +18,7 @@ use crate::machine::Machine;
 use crate::oci::bundled::keep_file;
 use crate::oci::name_of_file;
 use crate::sequences::extension_files;
-use crate::sequences::signed_list::{Brought, newest_brought};
+use crate::sequences::signed_list::{Brought, LIST, MOST_OF_BUNDLE, SIGNATURE, newest_brought};
 use crate::values::Digest;
 
 /// The files that the index names.
@@ -27,17 +29,26 @@ pub(super) fn not_decided(index: &Index) -> Vec<FoundFile> {
         .collect()
 }
 
-/// Decides about all files of a bundle.
-pub(super) fn decide(
-    machine: &Machine,
+/// Decides about all files of a bundle, on a thread of its own: the lists of a hostile bundle take a while.
+pub(super) async fn decide(
+    machine: &Arc<Machine>,
     bundle: &VerifiedBundle,
     is_approved: bool,
-) -> Vec<FoundFile> {
+) -> Result<Vec<FoundFile>, BundleError> {
+    let (machine, bundle) = (machine.clone(), bundle.clone());
+    let deciding = blocking_io::to_its_end(move || decided(&machine, &bundle, is_approved));
+    Ok(deciding.await?)
+}
+
+fn decided(machine: &Machine, bundle: &VerifiedBundle, is_approved: bool) -> Vec<FoundFile> {
     let has_disk = machine.images.blobs().is_some();
-    let mut named: BTreeSet<Digest> = named(machine, bundle).into_keys().collect();
+    let mut named: BTreeSet<Digest> = named(machine).into_keys().collect();
+    // Without a disk no list stays that could name the file later.
     if has_disk {
-        let lists = believed(machine, bundle).into_iter();
-        named.extend(lists.flat_map(|(_, list)| list.documents));
+        for list in believed(machine, bundle) {
+            named.extend(list.documents);
+            named.insert(list.offer.digest);
+        }
     }
     let facts = FileFacts {
         named: &named,
@@ -45,9 +56,25 @@ pub(super) fn decide(
         has_disk,
     };
     let files = bundle.index().files().iter();
-    files
-        .map(|file| found(file, facts.use_of(file.name(), file.digest())))
-        .collect()
+    let found = files.map(|file| found(file, facts.use_of(file.name(), file.digest())));
+    let mut found: Vec<FoundFile> = found.collect();
+    keep_once(&mut found);
+    found
+}
+
+/// Leaves out further names of a content that is kept. A list and its signature are found by their names, so these count first.
+fn keep_once(files: &mut [FoundFile]) {
+    let is_found_by_name = |file: &FoundFile| [LIST, SIGNATURE].contains(&file.name.as_str());
+    let mut kept = BTreeSet::new();
+    for by_name in [true, false] {
+        let files = files.iter_mut();
+        let files = files.filter(|it| it.use_of_it == UseOfFile::Kept);
+        for file in files.filter(|it| is_found_by_name(it) == by_name) {
+            if !kept.insert(file.digest) {
+                file.use_of_it = UseOfFile::OtherName;
+            }
+        }
+    }
 }
 
 /// Keeps the files that are to be kept, one after the other.
@@ -55,6 +82,7 @@ pub(super) async fn keep_files(
     machine: &Machine,
     bundle: &VerifiedBundle,
     decided: &[FoundFile],
+    judged: &Judged,
     report: &Report,
 ) -> Result<(), BundleError> {
     let files = bundle.index().files().iter().zip(decided);
@@ -68,6 +96,7 @@ pub(super) async fn keep_files(
         // Each file by itself: a power cut leaves those that are whole.
         let remember = machine.bundles.kept.change(bundle.digest(), |taken| {
             taken.files.insert(image);
+            judged.note(taken);
         });
         remember.map_err(BundleError::Machine)?;
     }
@@ -82,8 +111,9 @@ fn found(file: &BundledFile, use_of_it: UseOfFile) -> FoundFile {
     }
 }
 
-/// The files that the config names by their digests, and those that a publisher's list names, with the names of their extensions.
-fn named(machine: &Machine, bundle: &VerifiedBundle) -> BTreeMap<Digest, String> {
+/// The files that the config names by their digests, and those that the lists of its publishers have named so far, with the names of their
+/// extensions.
+fn named(machine: &Machine) -> BTreeMap<Digest, String> {
     let mut named = BTreeMap::new();
     if let Some(configured) = machine.config() {
         for extension in &configured.config.os_extensions {
@@ -103,13 +133,11 @@ fn named(machine: &Machine, bundle: &VerifiedBundle) -> BTreeMap<Digest, String>
         let digests = offers.into_iter().flatten().map(|offer| offer.digest);
         named.extend(digests.map(|digest| (digest, name.clone())));
     }
-    let lists = believed(machine, bundle).into_iter();
-    named.extend(lists.map(|(name, list)| (list.offer.digest, name)));
     named
 }
 
-/// The lists in the bundle that are signed by a publisher whom the config follows, with the names of the extensions.
-fn believed(machine: &Machine, bundle: &VerifiedBundle) -> Vec<(String, Brought)> {
+/// The lists in the bundle that are signed by a publisher whom the config follows.
+fn believed(machine: &Machine, bundle: &VerifiedBundle) -> Vec<Brought> {
     let configured = machine.config();
     let kubernetes = configured
         .iter()
@@ -121,8 +149,7 @@ fn believed(machine: &Machine, bundle: &VerifiedBundle) -> Vec<(String, Brought)
             let ExtensionSource::Published(published) = &extension.source else {
                 return None;
             };
-            let brought = newest_brought(published, bundle.index().files(), &read)?;
-            Some((extension.name.clone(), brought))
+            newest_brought(published, bundle.index().files(), MOST_OF_BUNDLE, &read)
         });
     believed.collect()
 }
@@ -137,7 +164,7 @@ async fn keep(
         return Ok(image);
     }
     let digest = file.digest();
-    let extension = named(machine, bundle).remove(&digest);
+    let extension = named(machine).remove(&digest);
     let extension = extension.context("no extension of the config names it any more")?;
     let name = name_of_file(&extension, digest)?;
     let (bundle, file, store) = (bundle.clone(), file.clone(), machine.images.clone());
@@ -147,4 +174,31 @@ async fn keep(
     });
     taking.await??;
     Ok(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_content_with_several_names_is_kept_once_and_a_list_under_its_own() {
+        use UseOfFile::{Kept, NotNamed, OtherName};
+        let rows = [
+            ("A", "list", Kept, OtherName),
+            ("SHA256SUMS", "list", Kept, Kept),
+            ("SHA256SUMS.sig", "signature", Kept, Kept),
+            ("a.raw", "site", NotNamed, NotNamed),
+            ("b.raw", "site", Kept, Kept),
+            ("c.raw", "site", Kept, OtherName),
+            ("d.raw", "other", Kept, Kept),
+            ("z", "signature", Kept, OtherName),
+        ];
+        let mut files = rows.map(|(name, content, use_of_it, _)| FoundFile {
+            name: name.to_owned(),
+            digest: Digest::of(content.as_bytes()),
+            use_of_it,
+        });
+        keep_once(&mut files);
+        assert_eq!(files.map(|file| file.use_of_it), rows.map(|row| row.3));
+    }
 }

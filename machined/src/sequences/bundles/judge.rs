@@ -3,7 +3,7 @@
 use instar_bundle::VerifiedBundle;
 
 use super::{BundleError, is_for_this_machine, rules};
-use crate::bundles::{Approval, Approvals, FoundImage, Origin, approve};
+use crate::bundles::{Approval, Approvals, FoundImage, Origin, Taken, approve};
 use crate::intent;
 use crate::machine::Machine;
 use crate::oci::bundled::resolve;
@@ -23,12 +23,15 @@ pub(super) struct Judged {
     pub(super) found: Vec<FoundImage>,
     /// Whether the bundle as a whole is approved: by the caller who brought it, by the config, or by a person.
     pub(super) is_approved: bool,
+    /// Whether a person has approved the bundle, now or earlier.
+    pub(super) by_person: bool,
 }
 
 impl Judged {
     /// The same after a person has approved the bundle.
     pub(super) fn approved_by_person(mut self) -> Self {
         self.is_approved = true;
+        self.by_person = true;
         let open = self.found.iter_mut();
         for image in open.filter(|image| image.approval == Approval::Nobody) {
             image.approval = Approval::Person;
@@ -36,10 +39,10 @@ impl Judged {
         self
     }
 
-    /// Whether a person has approved the bundle.
-    pub(super) fn is_by_person(&self) -> bool {
-        let mut found = self.found.iter();
-        found.any(|image| image.approval == Approval::Person)
+    /// Notes who has approved the bundle, with what is remembered of it.
+    pub(super) fn note(&self, taken: &mut Taken) {
+        taken.approved |= self.is_approved;
+        taken.by_person |= self.by_person;
     }
 }
 
@@ -76,6 +79,7 @@ pub(super) fn judge(
         allowed,
         found,
         is_approved,
+        by_person: given.person,
     })
 }
 

@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::oci::bundled::kept_files;
 use crate::sequences::owners_servers::{client, get};
 use crate::sequences::signed_list::{
-    LIST, LONGEST_LIST, LONGEST_SIGNATURE, SERVED, SIGNATURE, newest, newest_brought,
+    LIST, LONGEST_LIST, LONGEST_SIGNATURE, MOST_KEPT, SERVED, SIGNATURE, newest, newest_brought,
 };
 
 /// The pause after a failure.
@@ -129,7 +129,7 @@ pub(super) async fn brought(machine: &Machine, of: &PublishedExtension) -> Optio
             let longest = LONGEST_LIST as u64;
             blobs.document(file.digest(), longest).ok().flatten()
         };
-        newest_brought(&of, &kept_files(&store, &images), &read)
+        newest_brought(&of, &kept_files(&store, &images), MOST_KEPT, &read)
     });
     let found = looking.await.inspect_err(|error| {
         tracing::warn!("lists of extensions that bundles have brought are not read: {error}");

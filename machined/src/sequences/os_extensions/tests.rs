@@ -173,3 +173,34 @@ async fn restarts() {
     assert_eq!(inode(), before);
     assert_eq!(problem(&again, "site"), None);
 }
+
+#[test]
+fn a_record_that_is_ahead_of_etc_is_carried_out_by_the_next_machined() {
+    let test = "sequences::os_extensions::tests::a_record_that_is_ahead_of_etc_is_carried_out_by_the_next_machined";
+    isolated(test, NAMESPACES, || block_on(ahead()));
+}
+
+async fn ahead() {
+    let host = Host::new();
+    let machine = host.machined("first").await;
+    let site = confext(&machine, "site", &[(SETTING, "first")]);
+    carry_out(&machine, &[&site]).await;
+    let mut files = machine.etc_files.of_extensions();
+    for file in files.values_mut().flatten() {
+        if file.name == SETTING {
+            file.contents = "next".to_owned();
+        }
+    }
+    // This machined dies between the record and /etc.
+    let record = serde_json::to_vec(&files).unwrap();
+    fs::write(host.path("first/extensions.json"), record).unwrap();
+
+    let again = host.machined("first").await;
+    again.etc_files.adopt().unwrap();
+    again.etc_files.set_of_extensions(files.clone()).unwrap();
+    assert_eq!(host.setting(), "next");
+    let inode = || fs::metadata(host.path("etc").join(SETTING)).unwrap().ino();
+    let before = inode();
+    again.etc_files.set_of_extensions(files).unwrap();
+    assert_eq!(inode(), before);
+}

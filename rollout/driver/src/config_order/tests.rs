@@ -1,7 +1,7 @@
 //! A change of one node's config, by a node in this process.
 #![allow(clippy::unwrap_used)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex};
 
 use instar_api::cosi::resource as cosi;
@@ -26,6 +26,16 @@ struct Machine {
     in_force: String,
     kept: String,
     came: Vec<String>,
+    /// A config that a person gives to the node as soon as one of this mode has come, or as way is made.
+    edited: Option<(Mode, String)>,
+}
+
+impl Machine {
+    fn edit_after(&mut self, mode: Mode) {
+        if let Some((_, edited)) = self.edited.take_if(|(after, _)| *after == mode) {
+            (self.in_force, self.kept) = (edited.clone(), edited);
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -52,6 +62,7 @@ impl MachineService for Api {
             if mode != Mode::Try {
                 machine.kept = data;
             }
+            machine.edit_after(mode);
         }
         let messages = vec![ApplyConfiguration {
             mode: Mode::NoReboot.into(),
@@ -149,6 +160,21 @@ struct Site {
     /// Why no way can be made.
     blocked: Option<&'static str>,
     unwell: Option<&'static str>,
+    hears: Hears,
+    /// The looks for a mark so far.
+    looks: Cell<u32>,
+    machine: Arc<Mutex<Machine>>,
+}
+
+/// What others hear of the node.
+#[derive(Clone, Copy)]
+enum Hears {
+    /// Nobody is asked.
+    Unasked,
+    /// Something new at each look.
+    Always,
+    /// Nothing since before.
+    Never,
 }
 
 impl ConfigSite for Site {
@@ -159,12 +185,23 @@ impl ConfigSite for Site {
     async fn make_way(&mut self, _: &ApplyConfiguration) -> Result<(), Failure> {
         match self.blocked {
             Some(why) => Err(Failure::new(FailureKind::Refused, why)),
-            None => Ok(()),
+            None => {
+                self.machine.lock().unwrap().edit_after(Mode::Auto);
+                Ok(())
+            }
         }
     }
 
-    fn finds_unwell(&self) -> Option<String> {
-        self.unwell.map(str::to_owned)
+    async fn heard(&self) -> Result<Option<String>, String> {
+        self.looks.set(self.looks.get() + 1);
+        if let Some(why) = self.unwell {
+            return Err(why.to_owned());
+        }
+        Ok(match self.hears {
+            Hears::Unasked => None,
+            Hears::Always => Some(self.looks.get().to_string()),
+            Hears::Never => Some("before".to_owned()),
+        })
     }
 
     fn note(&mut self, _: &str) {}
@@ -182,6 +219,7 @@ impl World {
             in_force: BEFORE.to_owned(),
             kept: BEFORE.to_owned(),
             came: Vec::new(),
+            edited: None,
         }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -215,6 +253,9 @@ impl World {
                 node: self.node.clone(),
                 blocked: None,
                 unwell: None,
+                hears: Hears::Unasked,
+                looks: Cell::default(),
+                machine: self.machine.clone(),
             },
         }
     }
@@ -334,5 +375,58 @@ async fn a_config_that_was_changed_meanwhile_is_left_as_it_is() {
     let back = world.order(Action::Return, PATCH).carry_out().await;
     let why = back.unwrap_err().chain();
     assert!(why.contains("changed meanwhile"), "{why}");
+    assert_eq!(world.config(), edited);
+}
+
+/// Others call a node ready for a time after its last word, whatever became of it.
+#[tokio::test]
+async fn a_node_that_others_do_not_hear_any_more_has_its_config_of_before_again() {
+    let world = World::begin().await;
+    let mut order = world.order(Action::Switch, PATCH);
+    order.site.hears = Hears::Never;
+    order.trial.limit = Seconds(RESERVE.as_secs() + 1);
+    let why = order.carry_out().await.unwrap_err().chain();
+    assert!(why.contains("has not heard from it since"), "{why}");
+    assert!(why.contains("it has its config of before again"), "{why}");
+    assert_eq!(world.config(), BEFORE);
+
+    let mut order = world.order(Action::Switch, PATCH);
+    order.site.hears = Hears::Always;
+    order.trial.limit = Seconds(RESERVE.as_secs() + 5);
+    order.carry_out().await.unwrap();
+    // The first look is what it is compared with.
+    assert_eq!(order.site.looks.get(), 2);
+    assert!(world.config().contains("sysctls"), "{}", world.config());
+}
+
+#[tokio::test]
+async fn what_a_person_changes_while_way_is_made_stays() {
+    let world = World::begin().await;
+    let edited = format!("{BEFORE}---\nkind: HostnameConfig\n");
+    world.machine.lock().unwrap().edited = Some((Mode::Auto, edited.clone()));
+    let mut order = world.order(Action::Switch, PATCH);
+    let failure = order.carry_out().await.unwrap_err();
+    // The driver asks anew.
+    assert_eq!(failure.kind(), FailureKind::Unreachable);
+    assert_eq!(world.came(), ["AUTO?"]);
+    assert_eq!(world.config(), edited);
+    order.carry_out().await.unwrap();
+    let config = world.config();
+    let has_both = config.contains("HostnameConfig") && config.contains("sysctls");
+    assert!(has_both, "{config}");
+    let known = world.known.0.borrow().clone().unwrap();
+    assert_eq!((known.before, known.after), (edited, config));
+}
+
+#[tokio::test]
+async fn what_a_person_changes_during_a_trial_stays() {
+    let world = World::begin().await;
+    let edited = format!("{BEFORE}---\nkind: HostnameConfig\n");
+    world.machine.lock().unwrap().edited = Some((Mode::Try, edited.clone()));
+    let failed = world.order(Action::Switch, PATCH).carry_out().await;
+    let why = failed.unwrap_err().chain();
+    assert!(why.contains("another config is in force"), "{why}");
+    assert!(why.contains("left as it is"), "{why}");
+    assert_eq!(world.came(), ["AUTO?", "TRY"]);
     assert_eq!(world.config(), edited);
 }
