@@ -456,9 +456,18 @@ fn nothing_is_begun_after_a_stop() {
     assert!(fleet.record.has_ended());
 }
 
-/// The driver keeps its lease between two rounds, so none may take long, however many machines wait.
+/// The driver keeps its lease between two rounds, so none may take long, however many machines wait: a search in all of them for each machine of
+/// each machine took minutes.
 #[test]
 fn a_round_over_thousands_of_machines_is_short() {
+    // The host may have other work: the shortest of three counts, and a ratio.
+    let shortest = |machines: u32| (0..3).map(|_| time_of_a_round(machines)).min().unwrap();
+    let (few, many) = (shortest(400), shortest(1600));
+    assert!(many < 32 * few, "{few:?} for 400, {many:?} for 1,600");
+}
+
+/// How long it takes to decide about machines of which one may begin.
+fn time_of_a_round(machines: u32) -> std::time::Duration {
     let labelled = Wave {
         select: Select::Label("first=yes".to_owned()),
         soak: Seconds(0),
@@ -472,17 +481,16 @@ fn a_round_over_thousands_of_machines_is_short() {
         pool: String::new(),
         labels: ["first=yes".to_owned()].into(),
     };
-    let names = (0..3000).map(|number| MachineName::from(format!("n{number}")));
+    let names = (0..machines).map(|number| MachineName::from(format!("n{number}")));
     let members: BTreeMap<_, _> = names.map(|name| (name, member.clone())).collect();
     let ready = Fleet::new("one", Policy::default()).fact("a").clone();
-    let facts: Facts = members
-        .keys()
-        .map(|name| (name.clone(), ready.clone()))
-        .collect();
+    let names = members.keys();
+    let facts: Facts = names.map(|name| (name.clone(), ready.clone())).collect();
     let record = Record::begin(release("v2"), vec![policy], members).unwrap();
     let began = std::time::Instant::now();
     let decision = decide(&record, &facts, NOW);
     let took = began.elapsed();
-    assert_eq!((decision.actions.len(), decision.reasons.len()), (1, 3000));
-    assert!(took.as_secs() < 8, "{took:?}");
+    let all = usize::try_from(machines).unwrap();
+    assert_eq!((decision.actions.len(), decision.reasons.len()), (1, all));
+    took
 }

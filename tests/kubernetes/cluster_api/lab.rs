@@ -139,7 +139,8 @@ impl Lab {
         let pool = self.plane.kubectl().get(&[&name])?;
         let condition = json!({
             "type": "Updated", "status": if updated == 1 { "True" } else { "False" }, "reason": phase, "message": message,
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
+            // Some seconds ago, as the pool is made in this chapter.
+            "lastTransitionTime": pool["metadata"]["creationTimestamp"],
         });
         // Of a version, and of the patches if there are some.
         let rollout = json!({
