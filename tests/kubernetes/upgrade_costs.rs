@@ -52,9 +52,8 @@ async fn upgrades_cost_a_cluster_little(scratch: Scratch) -> Outcome {
         costs.push(by_a_pool(&bed, &scratch, round).await?);
         println!("{}", cost_table(&costs));
     }
-    let own = costs.iter().filter(|cost| cost.program == OPERATOR.0);
-    own.map(|cost| cost.is_at_most(REQUESTS, MEMORY_MIB))
-        .collect()
+    let mut own = costs.iter().filter(|cost| cost.program == OPERATOR.0);
+    own.try_for_each(|cost| cost.is_at_most(REQUESTS, MEMORY_MIB))
 }
 
 fn sizes() -> anyhow::Result<Vec<usize>> {
