@@ -130,11 +130,14 @@ impl Contents {
     }
 
     fn archive(&self) -> Vec<u8> {
+        self.archive_with(&self.index())
+    }
+
+    fn archive_with(&self, index: &Index) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("bundle");
-        let index = self.index();
-        let plan = Plan::new(&index, &self.blobs).unwrap();
-        self.write(Writer::archive(File::create(&path).unwrap(), &index, plan).unwrap());
+        let plan = Plan::new(index, &self.blobs).unwrap();
+        self.write(Writer::archive(File::create(&path).unwrap(), index, plan).unwrap());
         fs::read(path).unwrap()
     }
 

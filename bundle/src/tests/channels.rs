@@ -25,14 +25,6 @@ fn files(contents: &mut Contents) -> Vec<ChannelFile> {
     ]
 }
 
-fn archive(contents: &Contents, index: &Index) -> Vec<u8> {
-    let scratch = Scratch::new();
-    let plan = Plan::new(index, &contents.blobs).unwrap();
-    let file = File::create(&scratch.path).unwrap();
-    contents.write(Writer::archive(file, index, plan).unwrap());
-    fs::read(&scratch.path).unwrap()
-}
-
 #[test]
 fn files_of_channels_are_read_as_they_were_written() {
     let mut contents = Contents::usual();
@@ -42,7 +34,7 @@ fn files_of_channels_are_read_as_they_were_written() {
     reversed.reverse();
     assert_eq!(contents.index().with_channels(reversed).unwrap(), index);
     let scratch = Scratch::new();
-    let bundle = scratch.verify(&archive(&contents, &index)).unwrap();
+    let bundle = scratch.verify(&contents.archive_with(&index)).unwrap();
     assert_eq!(bundle.index(), &index);
     let names: Vec<String> = bundle.channels().iter().map(ToString::to_string).collect();
     assert_eq!(names, ["beta", "stable"]);
@@ -63,7 +55,7 @@ fn a_byte_of_a_list_that_is_altered_is_refused_with_its_place() {
     let mut contents = Contents::usual();
     let files = files(&mut contents);
     let index = contents.index().with_channels(files).unwrap();
-    let mut bytes = archive(&contents, &index);
+    let mut bytes = contents.archive_with(&index);
     let place = bytes
         .windows(14)
         .position(|window| window == b"list of stable");

@@ -26,14 +26,6 @@ fn index(contents: &Contents, files: &[BundledFile]) -> Index {
     .unwrap()
 }
 
-fn archive(contents: &Contents, index: &Index) -> Vec<u8> {
-    let scratch = Scratch::new();
-    let plan = Plan::new(index, &contents.blobs).unwrap();
-    let file = File::create(&scratch.path).unwrap();
-    contents.write(Writer::archive(file, index, plan).unwrap());
-    fs::read(&scratch.path).unwrap()
-}
-
 fn read(bundle: &crate::VerifiedBundle, digest: Digest) -> Vec<u8> {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut bundle.blob(digest).unwrap(), &mut bytes).unwrap();
@@ -49,7 +41,7 @@ fn files_are_read_as_they_were_written_beside_images_and_alone() {
         ];
         let index = index(&contents, &files);
         let scratch = Scratch::new();
-        let bundle = scratch.verify(&archive(&contents, &index)).unwrap();
+        let bundle = scratch.verify(&contents.archive_with(&index)).unwrap();
         assert_eq!(bundle.index(), &index);
         let names: Vec<&str> = index.files().iter().map(BundledFile::name).collect();
         assert_eq!(names, ["SHA256SUMS", NAME]);
@@ -114,7 +106,7 @@ fn another_document_is_the_manifest_of_no_file() {
 fn every_altered_byte_and_every_early_end_is_refused() {
     let mut contents = Contents::default();
     let file = file(&mut contents, NAME, CONTENT);
-    let good = archive(&contents, &index(&contents, &[file]));
+    let good = contents.archive_with(&index(&contents, &[file]));
     let scratch = Scratch::new();
     for at in 0..good.len() {
         let mut bad = good.clone();
