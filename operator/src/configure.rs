@@ -10,7 +10,7 @@ use instar_api::machine::ApplyConfiguration;
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_client::{Failure, Node};
 use instar_rollout::{Action, Report, Seconds};
-use instar_rollout_driver::{ConfigChange, ConfigOrder, ConfigSite, Trial, report};
+use instar_rollout_driver::{ConfigChange, ConfigOrder, ConfigSite, Trial};
 use tokio::time::timeout;
 
 use crate::config_secrets::ConfigSecrets;
@@ -34,15 +34,14 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Carries it out. Without a report the facts show what came of it: that a node has proved itself is never reported, but seen.
+    /// Carries it out; returns what is reported of it ([`MakingWay::reported`]).
     pub(crate) async fn carry_out(self) -> Option<Report> {
         let limit = self.limit;
-        let action = self.way.action.clone();
         let site = &Site { way: self.way };
         let act = async {
             let node = site.connect().await?;
             let mut order = ConfigOrder {
-                action: action.clone(),
+                action: site.way.action.clone(),
                 node,
                 change: self.change,
                 trial: TRIAL,
@@ -53,17 +52,9 @@ impl Order {
             order.carry_out().await
         };
         // A node that tries a config meanwhile goes back by itself.
-        let done = match timeout(limit, act).await {
-            Ok(done) => done,
-            Err(_) => return None,
-        };
-        match (done, &action) {
-            (Ok(()), Action::Prepare(_)) => Some(Report::Done),
-            (Ok(()), _) => None,
-            (Err(failure), _) => {
-                site.way.log(&failure.chain());
-                report(&failure).map(|report| site.way.without_name(report))
-            }
+        match timeout(limit, act).await {
+            Ok(done) => site.way.reported(done),
+            Err(_) => None,
         }
     }
 }

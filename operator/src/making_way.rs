@@ -8,6 +8,7 @@
 
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Action, Phase, Record, Release, Report, Step};
+use instar_rollout_driver::report;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -75,8 +76,21 @@ impl MakingWay {
         eprintln!("pool {}, node {}: {text}", self.pool, self.node);
     }
 
+    /// What is reported of the action's end. Without a report the facts show what came of it: that a node has proved itself is never reported, but
+    /// seen.
+    pub(crate) fn reported(&self, done: Result<(), Failure>) -> Option<Report> {
+        match (done, &self.action) {
+            (Ok(()), Action::Prepare(_)) => Some(Report::Done),
+            (Ok(()), _) => None,
+            (Err(failure), _) => {
+                self.log(&failure.chain());
+                report(&failure).map(|report| self.without_name(report))
+            }
+        }
+    }
+
     /// The report without the node's name, which stands before each failure anyway.
-    pub(crate) fn without_name(&self, report: Report) -> Report {
+    fn without_name(&self, report: Report) -> Report {
         match report {
             Report::Failed(why) => {
                 let own = format!("{}: ", self.node);

@@ -13,7 +13,7 @@ use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
 use instar_api::machine::UpgradeRequest;
 use instar_client::{Failure, FailureKind, Node, Progress, Update, resources, upgrade};
 use instar_rollout::{Action, Report};
-use instar_rollout_driver::{pinned, plan, report};
+use instar_rollout_driver::{pinned, plan};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::ASK;
@@ -32,20 +32,12 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Carries it out. Without a report the facts show what came of it: that a node has proved itself is never reported, but seen.
+    /// Carries it out; returns what is reported of it ([`MakingWay::reported`]).
     pub(crate) async fn carry_out(self) -> Option<Report> {
         let limit = self.limit;
-        let done = match timeout(limit, self.act()).await {
-            Ok(done) => done,
-            Err(_) => return None,
-        };
-        match (done, &self.way.action) {
-            (Ok(()), Action::Prepare(_)) => Some(Report::Done),
-            (Ok(()), _) => None,
-            (Err(failure), _) => {
-                self.way.log(&failure.chain());
-                report(&failure).map(|report| self.way.without_name(report))
-            }
+        match timeout(limit, self.act()).await {
+            Ok(done) => self.way.reported(done),
+            Err(_) => None,
         }
     }
 
