@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE};
 use hyper::{Method, Request, Response, StatusCode};
 use instar_http_server::{Limits, accept, requests};
@@ -18,6 +18,7 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -35,7 +36,9 @@ const LIMITS: Limits = Limits {
 /// Timeout for a handshake, for the head of a request, and for its body.
 const HEAD: Duration = Duration::from_secs(5);
 /// Limit on a request, in bytes: it has six objects at most, and an object of a cluster 1.5 MiB.
-const LONGEST: usize = 10 << 20;
+const LONGEST: u32 = 10 << 20;
+/// Limit on all requests that are being answered, in bytes. One that was read takes some six times its text, and the pod has 128 MiB.
+const ALL: usize = LONGEST as usize;
 
 /// How the server runs.
 #[derive(Clone, Debug, clap::Args)]
@@ -76,15 +79,16 @@ async fn listen(management: Client, options: Options) -> Result<(), Error> {
     let failed = |error| Error::Other(format!("cannot listen on {}: {error}", options.listen));
     let listener = listener.map_err(failed)?;
     eprintln!("serves the hooks of Cluster API at {}", options.listen);
-    let options = Rc::new(options);
+    let (options, room) = (Rc::new(options), Rc::new(Semaphore::new(ALL)));
     accept(listener, LIMITS, async move |stream| {
-        connection(stream, &options, &management).await;
+        connection(stream, &options, &management, &room).await;
     })
     .await;
     Err(Error::Other("no connection can be accepted".to_owned()))
 }
 
-async fn connection(stream: TcpStream, options: &Options, management: &Client) {
+/// `room`: for the bytes of requests.
+async fn connection(stream: TcpStream, options: &Options, management: &Client, room: &Semaphore) {
     let tls = match acceptor(options) {
         Ok(tls) => tls,
         Err(error) => {
@@ -94,7 +98,7 @@ async fn connection(stream: TcpStream, options: &Options, management: &Client) {
     };
     if let Ok(Ok(stream)) = timeout(HEAD, tls.accept(stream)).await {
         let served = requests(stream, HEAD, async |request| {
-            respond(request, management).await
+            respond(request, management, room).await
         });
         served.await;
     }
@@ -140,7 +144,11 @@ fn unusable<E: std::fmt::Display>(file: &Path) -> impl FnOnce(E) -> Error {
     move |error| Error::Other(format!("{file} cannot be used: {error}"))
 }
 
-async fn respond(request: Request<Incoming>, management: &Client) -> Response<Full<Bytes>> {
+async fn respond(
+    request: Request<Incoming>,
+    management: &Client,
+    room: &Semaphore,
+) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     if path == "/healthz" {
         return plain(StatusCode::OK, "ok\n");
@@ -151,8 +159,17 @@ async fn respond(request: Request<Incoming>, management: &Client) -> Response<Fu
     if request.method() != Method::POST {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "hooks are called by POST\n");
     }
+    let Some(bytes) = bytes(request.body()) else {
+        return plain(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long\n");
+    };
+    let Ok(Ok(_room)) = timeout(HEAD, room.acquire_many(bytes)).await else {
+        return plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too much is asked at once: call again later\n",
+        );
+    };
     // Callers send no Content-Type, so none is asked for.
-    let body = Limited::new(request.into_body(), LONGEST).collect();
+    let body = Limited::new(request.into_body(), bytes as usize).collect();
     let Ok(Ok(body)) = timeout(HEAD, body).await else {
         return plain(
             StatusCode::BAD_REQUEST,
@@ -168,6 +185,14 @@ async fn respond(request: Request<Incoming>, management: &Client) -> Response<Fu
     response
 }
 
+/// The bytes of a request, at most: what it says itself, or the limit. None if it is too long.
+fn bytes(body: &impl Body) -> Option<u32> {
+    match body.size_hint().upper() {
+        Some(told) => u32::try_from(told).ok().filter(|told| *told <= LONGEST),
+        None => Some(LONGEST),
+    }
+}
+
 /// A response, after which the connection ends: calls are seconds apart, and a connection that waits has a slot.
 fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(text.into()));
@@ -177,4 +202,20 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
         .headers_mut()
         .extend(close.ok().map(|close| (CONNECTION, close)));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+
+    use super::*;
+
+    #[test]
+    fn a_request_takes_the_room_that_it_says() {
+        let of = |length: u32| bytes(&Full::new(Bytes::from(vec![0; length as usize])));
+        assert_eq!(of(7), Some(7));
+        assert_eq!(of(LONGEST), Some(LONGEST));
+        assert_eq!(of(LONGEST + 1), None);
+        assert_eq!(bytes(&Empty::<Bytes>::new()), Some(0));
+    }
 }
