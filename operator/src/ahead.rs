@@ -209,7 +209,7 @@ async fn check(cluster: &Cluster, change: &ConfigChange, view: &NodeView) -> Res
     let check = async {
         // Who cannot be reached has refused nothing.
         let away = |failure: Failure| Failure::new(FailureKind::Unreachable, failure.chain());
-        let node = cluster.connect_for_configs(view).await.map_err(away)?;
+        let node = cluster.connect_as_administrator(view).await.map_err(away)?;
         let name = MachineName::from(view.name.as_str());
         asked(&node, &name, change).await.map(drop)
     };

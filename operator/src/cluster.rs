@@ -36,7 +36,7 @@ pub(crate) struct Cluster {
     pub(crate) recorder: Recorder,
     /// The client configuration for the nodes' APIs.
     pub(crate) talosconfig: Option<PathBuf>,
-    /// The client configuration by which configs are changed, if the administrator gives one.
+    /// The client configuration by which configs are changed and machines replaced, if the administrator gives one.
     pub(crate) config_talosconfig: Option<PathBuf>,
     /// The namespace of the operator.
     pub(crate) namespace: String,
@@ -79,8 +79,8 @@ impl Cluster {
         Api::all(self.client.clone())
     }
 
-    /// Whether the administrator lets this operator change configs. The Secret may come and go while it runs.
-    pub(crate) fn may_change_configs(&self) -> bool {
+    /// Whether the administrator lets this operator change configs and replace machines. The Secret may come and go while it runs.
+    pub(crate) fn has_administrators_rights(&self) -> bool {
         let file = self.config_talosconfig.as_ref();
         file.is_some_and(|file| file.exists())
     }
@@ -90,9 +90,9 @@ impl Cluster {
         connect(node, self.talosconfig.clone()).await
     }
 
-    /// Connects to the API of a node, with the right to read and change its config, once the machine there has proved to be this node: a node
-    /// says itself where its API is, and must not get the config of another one.
-    pub(crate) async fn connect_for_configs(&self, view: &NodeView) -> Result<Node, Failure> {
+    /// Connects to the API of a node with the administrator's rights, once the machine there has proved to be this node: a node says itself where
+    /// its API is, and must neither get the config of another one nor have another one erased.
+    pub(crate) async fn connect_as_administrator(&self, view: &NodeView) -> Result<Node, Failure> {
         let node = self.connect_to_compare_configs(view).await?;
         let told = timeout(ASK, node.read_text(KERNEL_BOOT_ID)).await;
         let told =
@@ -109,7 +109,7 @@ impl Cluster {
         view: &NodeView,
     ) -> Result<Node, Failure> {
         let Some(file) = self.config_talosconfig.clone() else {
-            let why = "there is no client configuration by which configs are changed";
+            let why = "there is no client configuration with the role os:admin";
             return Err(unreachable(why.to_owned()));
         };
         let objects = self.nodes.state();

@@ -71,7 +71,7 @@ impl ConfigSite for &Site {
         match &self.way.action {
             // It begins at a machine with the config that this node was given, and nowhere else.
             Action::Return(_) => cluster.connect_to_compare_configs(&view).await,
-            Action::Prepare(_) | Action::Switch(_) => cluster.connect_for_configs(&view).await,
+            Action::Prepare(_) | Action::Switch(_) => cluster.connect_as_administrator(&view).await,
         }
     }
 

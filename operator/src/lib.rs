@@ -5,7 +5,7 @@
 //!                      ▲              │ record saved in Pool.status, lease looked at      (rules)
 //!  kubelet ── Node ────┘              ▼
 //!                          upgrade: cordon, plan, drain, upgrade ─► the node's API, as os:upgrader
-//!                          configure: cordon, drain, try, keep   ─► the same, as os:admin, if the administrator allows it
+//!                          configure: cordon, drain, try, keep   ─► the same, as os:admin, if the administrator allows it; so for a replacement
 //! ```
 //!
 //! The floor plan, imports run down this list:
@@ -28,7 +28,8 @@
 //! - `way`: the ways to clusters
 //! - `cluster_api`: another program of this package, which makes pools for Cluster API
 //! - pure parts: `turns` (whether a rollout begins, of a version or of configs), `rollouts` (how), `step` (which release of a channel comes next), `shown` (record → status, conditions,
-//!   NodeUpgrades), `policy` (Pool → the engine's policy), `node` (Node → what a rollout needs of it), `eviction` (which pods have to go)
+//!   NodeUpgrades), `policy` (Pool → the engine's policy), `node` (Node → what a rollout needs of it), `replacement` (which nodes may be replaced),
+//!   `eviction` (which pods have to go)
 //! - `manifest`: definitions, rights and the deployment as YAML
 //! - `api`: the custom resources
 //!
@@ -63,6 +64,7 @@ mod page;
 mod policy;
 mod pool;
 mod record_store;
+mod replacement;
 mod rollouts;
 mod run;
 mod serve;

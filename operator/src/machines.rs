@@ -13,6 +13,7 @@ use kube::core::{Selector, SelectorExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::api::Strategy;
 use crate::cluster::{ASK, Cluster};
 use crate::config_secrets::ConfigSecrets;
 use crate::drain::Drain;
@@ -44,6 +45,8 @@ pub(crate) struct PoolNodes {
     pub(crate) selector: Selector,
     /// How their pods leave.
     pub(crate) drain: Drain,
+    /// What becomes of their data.
+    pub(crate) strategy: Strategy,
     /// Where their configs of before are.
     pub(crate) configs: ConfigSecrets,
     brings: Brings,
@@ -68,6 +71,7 @@ impl PoolNodes {
             pool: pool.to_owned(),
             selector: Selector::default(),
             drain: Drain::default(),
+            strategy: Strategy::default(),
             answers: BTreeMap::new(),
         }
     }
@@ -263,7 +267,15 @@ impl Machines for PoolNodes {
         };
         self.answers.remove(name);
         Some(match &self.brings {
-            Brings::Version => Box::pin(upgrade::Order { way, limit }.carry_out()),
+            Brings::Version => {
+                let strategy = self.strategy;
+                let order = upgrade::Order {
+                    way,
+                    strategy,
+                    limit,
+                };
+                Box::pin(order.carry_out())
+            }
             Brings::Config(change) => {
                 let order = configure::Order {
                     way,

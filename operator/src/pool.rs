@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use crate::ahead::{self, Refusal, Wait};
 use crate::api::{
     COMMAND, Kind, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
+    Strategy,
 };
 use crate::cluster::Cluster;
 use crate::config_secrets::ConfigSecrets;
@@ -31,6 +32,7 @@ use crate::named::Named;
 use crate::node::NodeView;
 use crate::policy;
 use crate::record_store::{Kept, RecordStore};
+use crate::replacement;
 use crate::rollouts::{self, Wishes};
 use crate::shown::{self, Invalid, Known};
 use crate::turns::{Next, Sides, Turn};
@@ -84,8 +86,9 @@ fn newest(kept: &Kept) -> Option<(Kind, &Record)> {
     Some((rollout.kind(), record))
 }
 
-/// The reason of a pool that waits for the administrator's consent to changes of configs.
-const NO_RIGHT: &str = "NoConfigRights";
+/// The reasons of pools that wait for the administrator's consent: to changes of configs, and to replacements.
+const NO_CONFIG_RIGHT: &str = "NoConfigRights";
+const NO_REPLACE_RIGHT: &str = "NoReplaceRights";
 
 impl Keeper {
     /// Returns the keeper of this very object; another one of its name gets another keeper.
@@ -170,7 +173,9 @@ impl Keeper {
         }
         let wait = waits.as_ref().map(Wait::text);
         // Nobody tells when the Secret is there.
-        let lacks_right = invalid.as_ref().is_some_and(|it| it.reason == NO_RIGHT);
+        let lacks_right = invalid
+            .as_ref()
+            .is_some_and(|it| [NO_CONFIG_RIGHT, NO_REPLACE_RIGHT].contains(&it.reason));
         let later = (waits.is_some() || lacks_right).then_some(LATER);
         let Some((rollout, _)) = kept.newest() else {
             let known = Known {
@@ -218,16 +223,20 @@ impl Keeper {
         let machines = self.driver.machines();
         machines.selector = selector.clone();
         machines.drain = Drain { timeout, force };
+        machines.strategy = pool.spec.strategy;
         let mut nodes = self.cluster.all_nodes();
         nodes.retain(|node| selector.matches(&node.labels));
         let named = Named::of(&self.cluster, pool, &nodes, kept)?;
-        if named.config.is_some() && !self.cluster.may_change_configs() {
+        if let Some((field, wants, reason)) = self.lacks_right_for(pool, &named) {
             let why = format!(
-                "configPatches: this operator may not change configs. Make a client configuration with the role os:admin, and put it under the \
-                 key config into the Secret {CONFIG_SECRET} of the namespace {}",
+                "{field}: this operator may not {wants}. Make a client configuration with the role os:admin, and put it under the key config into \
+                 the Secret {CONFIG_SECRET} of the namespace {}",
                 self.cluster.namespace
             );
-            return Err(Invalid::new(NO_RIGHT, why));
+            return Err(Invalid::new(reason, why));
+        }
+        if pool.spec.strategy == Strategy::Replace {
+            replacement::check(&nodes).map_err(bad("BadStrategy"))?;
         }
         for other in self.cluster.pools.state() {
             let Ok(selects) = selector_of_another(&other, &self.name) else {
@@ -248,6 +257,22 @@ impl Keeper {
             policy,
             nodes,
         })
+    }
+
+    /// The field of a pool that needs the administrator's rights, which this operator does not have; for what, and the reason.
+    fn lacks_right_for(
+        &self,
+        pool: &Pool,
+        named: &Named,
+    ) -> Option<(&'static str, &'static str, &'static str)> {
+        if self.cluster.has_administrators_rights() {
+            return None;
+        }
+        match (named.config.is_some(), pool.spec.strategy) {
+            (true, _) => Some(("configPatches", "change configs", NO_CONFIG_RIGHT)),
+            (false, Strategy::Replace) => Some(("strategy", "replace machines", NO_REPLACE_RIGHT)),
+            (false, Strategy::InPlace) => None,
+        }
     }
 
     /// Begins a new rollout, if there has to be one, or goes on with that of the other kind. Returns why there has to be one and cannot be yet.

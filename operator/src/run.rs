@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, env = "TALOSCONFIG")]
     talosconfig: Option<PathBuf>,
     /// A second one, whose certificate has the role os:admin: by it alone the operator reads and changes the configs of nodes, for pools with
-    /// configPatches. The file may come and go.
+    /// configPatches, and replaces machines, for pools with the strategy Replace. The file may come and go.
     #[arg(long, env = "INSTAR_CONFIG_TALOSCONFIG")]
     config_talosconfig: Option<PathBuf>,
     /// The namespace of the lease, and of the operator's own pods.

@@ -3,30 +3,38 @@
 //! ```text
 //!  the node's own plan ─► cordon, and a drain if the plan ends the pods ─► upgrade, followed until the version is committed
 //! ```
+//!
+//! A node that is replaced by the version is drained in any case, and asked with the administrator's rights. Its way back is an upgrade in place:
+//! of what was on EPHEMERAL before, nothing is left to go back to, and a node that has not joined again could not prove which one it is.
 
 use std::time::Duration;
 
 use instar_api::definitions::instar::ImagePinSpec;
 use instar_api::instar::PrepareUpgradeRequest;
+use instar_api::instar::ReplaceRequest;
 use instar_api::instar::UpgradePlanResponse;
 use instar_api::instar::upgrade_service_client::UpgradeServiceClient;
 use instar_api::machine::UpgradeRequest;
-use instar_client::{Failure, FailureKind, Node, Progress, Update, resources, upgrade};
+use instar_client::{Failure, FailureKind, Node, Progress, Update, replace, resources, upgrade};
 use instar_rollout::{Action, Report};
 use instar_rollout_driver::{pinned, plan};
 use tokio::time::{sleep, timeout};
 
+use crate::api::Strategy;
 use crate::cluster::ASK;
 use crate::making_way::{MakingWay, unreachable};
 
 /// The container of a node in which all pods are.
 const KUBERNETES: &str = "kubernetes";
+/// Why the pods of a node leave that is replaced.
+const REPLACED: &str = "the machine is replaced, and nothing is left on EPHEMERAL";
 /// The pause between two looks at how far images are.
 const FETCHES: Duration = Duration::from_secs(2);
 
 /// One action on one node.
 pub(crate) struct Order {
     pub(crate) way: MakingWay,
+    pub(crate) strategy: Strategy,
     /// The time that it has.
     pub(crate) limit: Duration,
 }
@@ -49,16 +57,21 @@ impl Order {
                 "the version of before came from no image: roll it back with `instarctl rollback`",
             )
         })?;
-        let node = self.way.cluster.connect(&view).await?;
-        match self.way.action {
-            Action::Prepare(_) => prepare(&node, &image).await,
-            Action::Switch(_) | Action::Return(_) => self.change(&node, image).await,
+        let cluster = &self.way.cluster;
+        match (&self.way.action, self.strategy) {
+            (Action::Prepare(_), _) => prepare(&cluster.connect(&view).await?, &image).await,
+            (Action::Switch(_), Strategy::Replace) => {
+                let node = cluster.connect_as_administrator(&view).await?;
+                self.replace(&node, image).await
+            }
+            (Action::Switch(_) | Action::Return(_), _) => {
+                self.change(&cluster.connect(&view).await?, image).await
+            }
         }
     }
 
     async fn change(&self, node: &Node, image: String) -> Result<(), Failure> {
-        let plan = timeout(ASK, plan(node, &image)).await;
-        let plan = plan.map_err(|_| unreachable("it does not answer"))??;
+        let plan = self.plan(node, &image).await?;
         let leave = plan.as_ref().and_then(ends_pods);
         self.way.make(leave.as_deref()).await?;
         let request = UpgradeRequest {
@@ -69,6 +82,25 @@ impl Order {
         let mut progress = Log { way: &self.way };
         upgrade(node, request, self.limit, &mut progress).await?;
         Ok(())
+    }
+
+    async fn replace(&self, node: &Node, image: String) -> Result<(), Failure> {
+        // A node that would refuse the image is not drained for it.
+        self.plan(node, &image).await?;
+        self.way.make(Some(REPLACED)).await?;
+        let request = ReplaceRequest {
+            image,
+            force: false,
+        };
+        let mut progress = Log { way: &self.way };
+        replace(node, request, self.limit, &mut progress).await?;
+        Ok(())
+    }
+
+    /// The node's own plan; none from a version that cannot tell.
+    async fn plan(&self, node: &Node, image: &str) -> Result<Option<UpgradePlanResponse>, Failure> {
+        let plan = timeout(ASK, plan(node, image)).await;
+        plan.map_err(|_| unreachable("it does not answer"))?
     }
 }
 

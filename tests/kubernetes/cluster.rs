@@ -1,10 +1,12 @@
 //! A cluster of one node: a control plane and a registry on this host, a machine that joins by its config.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use instar_qemu::{Bus, Drive, VmSpec};
 use instar_tests::{
     ControlPlane, ExtensionSource, GREETER_PORT, Identity, ImageUnderTest, Node, NodePlan,
-    Registry, Scratch, push_base, push_extension, push_greeter, push_pause, worker_config,
+    Registry, Scratch, push_base, push_extension, push_greeter, push_pause, uefi, worker_config,
 };
 use serde_json::Value;
 
@@ -124,6 +126,25 @@ impl Cluster {
             .config(config, identity)
             .spec(|spec| spec.deadline(LIFETIME))
             .blank_disk()
+    }
+
+    /// Plans the machine with the ISO and a blank disk, on which it installs v0.1.0: an upgrade by a reboot needs a boot loader. It has this long.
+    pub(crate) fn plan_installation(
+        &self,
+        scratch: &Scratch,
+        identity: Identity,
+        life: Duration,
+    ) -> anyhow::Result<NodePlan> {
+        self.registry.push_both_installers()?;
+        let image = self.registry.installer_for_guest("v0.1.0");
+        let kind = "kind: UnattendedInstallConfig\n";
+        let with_image = format!("{kind}installer: {{image: '{image}'}}\n");
+        let config = self.config_with(&identity, &[]);
+        let config = config.replace(kind, &with_image);
+        let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
+        let plan = Node::plan_from(scratch, VmSpec::uefi(uefi()?)).blank_disk()?;
+        let plan = plan.config(config, identity);
+        Ok(plan.spec(|spec| spec.drive(iso).deadline(life)))
     }
 
     /// The name of the greeter's image in a guest.

@@ -2,6 +2,7 @@
 
 mod configs;
 mod fleet;
+mod replacement;
 mod told;
 
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use instar_tests::{
 use self::configs::a_pool_configures_its_nodes_one_by_one;
 use self::fleet::Fleet;
 pub(crate) use self::fleet::{BROKEN, NAMES, REASON, boot, join, push_versions};
+use self::replacement::a_pool_replaces_its_node;
 use self::told::{Told, has_event};
 pub(crate) use self::told::{column, granted, is_told};
 use crate::PATIENCE;
@@ -26,6 +28,7 @@ pub(crate) fn tests() -> Vec<Test> {
         many_nodes_cost_little,
         a_pool_upgrades_its_nodes_one_by_one,
         a_pool_configures_its_nodes_one_by_one,
+        a_pool_replaces_its_node,
     ]
 }
 

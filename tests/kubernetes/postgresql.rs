@@ -1,10 +1,9 @@
 //! A database on a node's disk: upgrades of both kinds replace the OS under it, and no row that it has confirmed is lost.
 
 use anyhow::{Context as _, ensure};
-use instar_qemu::{Bus, Drive, VmSpec};
 use instar_tests::{
-    Committed, Database, Identity, ImageUnderTest, Node, Outcome, RowWriter, Scratch, Test,
-    chapters, push_postgresql, tests, uefi,
+    Committed, Database, Identity, Node, Outcome, RowWriter, Scratch, Test, chapters,
+    push_postgresql, tests,
 };
 
 use crate::cluster::Cluster;
@@ -42,28 +41,13 @@ fn upgrades() -> anyhow::Result<u32> {
     }
 }
 
-/// Boots the ISO with a blank disk beside it: an upgrade by a reboot needs a boot loader.
 async fn install(cluster: &Cluster, scratch: &Scratch) -> anyhow::Result<Node> {
-    cluster.registry.push_both_installers()?;
     let identity = Identity::administrator()?.believing_any_node();
-    let config = installing_config(cluster, &identity);
-    let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
     let life = LIFETIME * (1 + upgrades()? / 20);
-    let plan = Node::plan_from(scratch, VmSpec::uefi(uefi()?)).blank_disk()?;
-    let plan = plan.config(config, identity).forward(PORT);
-    let plan = plan.spec(|spec| spec.drive(iso).deadline(life));
-    let node = plan.start()?;
+    let plan = cluster.plan_installation(scratch, identity, life)?;
+    let node = plan.forward(PORT).start()?;
     node.wait_until_installed("v0.1.0", START).await?;
     Ok(node)
-}
-
-/// The node's config, with the image that it installs.
-fn installing_config(cluster: &Cluster, identity: &Identity) -> String {
-    let image = cluster.registry.installer_for_guest("v0.1.0");
-    let kind = "kind: UnattendedInstallConfig\n";
-    let with_image = format!("{kind}installer: {{image: '{image}'}}\n");
-    let config = cluster.config_with(identity, &[]);
-    config.replace(kind, &with_image)
 }
 
 async fn postgresql_runs(node: &Node, cluster: &Cluster, database: &Database) -> Outcome {

@@ -13,7 +13,7 @@ pub use channel::{Channel, ChannelRelease, ChannelSpec, ChannelStatus};
 pub use node_upgrade::{NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus};
 pub use pool::{
     Approval, Drain, Kind, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec, PoolStatus, Rate,
-    Rollout, Select, Wave,
+    Rollout, Select, Strategy, Wave,
 };
 
 /// The label of a node with the version of its OS; the node sets it itself.

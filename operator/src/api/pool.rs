@@ -46,6 +46,9 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub channel: Option<String>,
+    /// What becomes of a node's data when it gets a version.
+    #[serde(default, skip_serializing_if = "Strategy::is_in_place")]
+    pub strategy: Strategy,
     /// Patches of the nodes' machine configs, in this order, as `instarctl fleet apply --patch` takes them: documents to merge, or a JSON patch.
     /// Everybody who may read the pool reads them: no secrets here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -67,6 +70,22 @@ pub struct PoolSpec {
     /// begins approves none of its waves.
     #[serde(default)]
     pub approved_waves: u32,
+}
+
+/// What becomes of a node's data when it gets a version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Strategy {
+    /// It stays, and so do pods where no reboot is needed.
+    #[default]
+    InPlace,
+    /// Nothing is left on EPHEMERAL: the node reboots into the version with its config, and joins again.
+    Replace,
+}
+
+impl Strategy {
+    fn is_in_place(&self) -> bool {
+        *self == Self::InPlace
+    }
 }
 
 /// How carefully nodes get a version.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::field_path::FieldPath;
 use super::kubernetes::KubernetesPatch;
-use crate::api::{Drain, NEVER_REPLACE, PoolSpec};
+use crate::api::{Drain, NEVER_REPLACE, PoolSpec, Strategy};
 use crate::policy;
 
 /// What the user has set.
@@ -100,6 +100,7 @@ impl Settings {
             image: None,
             version: None,
             channel: None,
+            strategy: Strategy::InPlace,
             config_patches: Vec::new(),
             policy: crate::api::Policy {
                 patience: self.patience.clone(),

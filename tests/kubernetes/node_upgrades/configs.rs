@@ -78,7 +78,7 @@ async fn without_the_administrators_consent_nothing_changes(fleet: &Fleet) -> Ou
 /// The consent comes while the operator runs, as a Secret does.
 async fn a_patch_goes_from_node_to_node(fleet: &Fleet) -> Outcome {
     let plane = &fleet.cluster.plane;
-    fleet.let_configs_be_changed()?;
+    fleet.give_it_all_rights()?;
     fleet.told("Done", "2 of 2 nodes have config").await?;
     nodes_are_labelled(fleet, "1").await?;
     fleet.never_two_at_once()?;

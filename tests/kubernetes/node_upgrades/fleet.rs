@@ -15,6 +15,7 @@ use super::{eventually, pool};
 use crate::cluster::Cluster;
 use crate::manifests;
 use crate::shown::is_ready;
+use crate::{LIFETIME, START};
 
 /// The nodes, in the order in which they go.
 pub(crate) const NAMES: [&str; 2] = ["worker-1", "worker-2"];
@@ -39,11 +40,11 @@ pub(super) struct Fleet {
     operator: Option<FleetOperator>,
     /// The operator's way to the nodes.
     client_config: String,
-    /// The way by which configs may be changed.
+    /// The way by which configs may be changed, and machines replaced.
     administrator: String,
     cordons: RefCell<FollowedProgram>,
     // They end last.
-    _nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
 }
 
 impl Fleet {
@@ -51,16 +52,36 @@ impl Fleet {
     pub(super) async fn start(scratch: &Scratch) -> anyhow::Result<Self> {
         let cluster = Cluster::start(scratch)?;
         push_versions(&cluster, scratch)?;
-        install_fleet_operator(&cluster.plane)?;
         let identity = Identity::administrator()?;
         let nodes = boot(&cluster, &identity, scratch).await?;
+        Self::of(cluster, &identity, nodes, scratch)
+    }
+
+    /// The same with the first machine alone, which boots from its disk.
+    pub(super) async fn start_from_disk(scratch: &Scratch) -> anyhow::Result<Self> {
+        let cluster = Cluster::start(scratch)?;
+        let identity = Identity::administrator()?;
+        let node = cluster.plan_installation(scratch, identity.twin()?, LIFETIME)?;
+        let node = node.start()?;
+        node.wait_until_installed("v0.1.0", START).await?;
+        join(&cluster, &node, NAMES[0]).await?;
+        Self::of(cluster, &identity, vec![node], scratch)
+    }
+
+    fn of(
+        cluster: Cluster,
+        identity: &Identity,
+        nodes: Vec<Node>,
+        scratch: &Scratch,
+    ) -> anyhow::Result<Self> {
+        install_fleet_operator(&cluster.plane)?;
         let mut fleet = Self {
             cordons: RefCell::new(cluster.plane.kubectl().follow(&CORDONS)?),
             cluster,
             operator: None,
             client_config: identity.with_role(Role::Upgrader)?.client_config(HOST)?,
             administrator: identity.client_config(HOST)?,
-            _nodes: nodes,
+            nodes,
         };
         fleet.restart_operator(scratch, "first")?;
         Ok(fleet)
@@ -82,10 +103,10 @@ impl Fleet {
         Ok(())
     }
 
-    /// Gives the operator that runs the right to change configs.
-    pub(super) fn let_configs_be_changed(&self) -> Outcome {
+    /// Gives the operator that runs the administrator's rights.
+    pub(super) fn give_it_all_rights(&self) -> Outcome {
         let operator = self.operator.as_ref().context("no operator runs")?;
-        operator.let_configs_be_changed(&self.administrator)
+        operator.give_it_all_rights(&self.administrator)
     }
 
     /// Has the pool name this image; `rest` are more lines of its spec.

@@ -116,8 +116,8 @@ impl FleetOperator {
         ProcessMemory::of(self.process.pid())
     }
 
-    /// Gives it a client configuration by which it may change configs.
-    pub fn let_configs_be_changed(&self, client_config: &str) -> Result<()> {
+    /// Gives it a client configuration by which it may change configs and replace machines.
+    pub fn give_it_all_rights(&self, client_config: &str) -> Result<()> {
         std::fs::write(&self.config_talosconfig, client_config)
             .context("cannot write the client configuration for configs")
     }
