@@ -42,6 +42,8 @@ pub(crate) struct Cluster {
     pub(crate) namespace: String,
     /// The node on which this process runs.
     pub(crate) own_node: Option<String>,
+    /// The folder for traces of rollouts, if they are written.
+    pub(crate) traces: Option<PathBuf>,
 }
 
 impl Cluster {

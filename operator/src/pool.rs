@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use instar_client::Failure;
 use instar_rollout::{MachineName, Phase, Policy, Record, Release};
-use instar_rollout_driver::{ConfigChange, Driver, Round, now};
+use instar_rollout_driver::{ConfigChange, Driver, Round, TraceFile, now};
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::{ObjectMeta, Selector, SelectorExt as _};
@@ -56,6 +57,7 @@ pub(crate) struct Keeper {
     written: BTreeMap<String, NodeUpgradeStatus>,
     /// Which node has refused the pool's patches last.
     refusal: Option<Refusal>,
+    trace: Option<TraceFile>,
 }
 
 /// A pool that can be driven.
@@ -90,6 +92,13 @@ fn newest(kept: &Kept) -> Option<(Kind, &Record)> {
 const NO_CONFIG_RIGHT: &str = "NoConfigRights";
 const NO_REPLACE_RIGHT: &str = "NoReplaceRights";
 
+/// The result, or none and a line of the log.
+fn told<T>(pool: &str, result: Result<T, Failure>) -> Option<T> {
+    result
+        .inspect_err(|failure| eprintln!("pool {pool}: {}", failure.chain()))
+        .ok()
+}
+
 impl Keeper {
     /// Returns the keeper of this very object; another one of its name gets another keeper.
     pub(crate) fn new(cluster: Cluster, pool: &Pool, wake: Rc<Notify>) -> Self {
@@ -108,9 +117,14 @@ impl Keeper {
         };
         let own = upgrades.iter().filter(is_own);
         let written = own.map(|it| (it.name_any(), it.status.clone().unwrap_or_default()));
+        let trace = cluster.traces.as_ref().and_then(|folder| {
+            let opened = TraceFile::open(&folder.join(format!("{name}.jsonl")));
+            told(name, opened)
+        });
         Self {
             written: written.collect(),
             refusal: None,
+            trace,
             name: name.clone(),
             uid: pool.uid(),
             driver: Driver::new(store.clone(), machines),
@@ -193,6 +207,10 @@ impl Keeper {
         }
         let round = self.driver.round().await;
         let round = round.map_err(|failure| Error::Other(failure.chain()))?;
+        // A rollout does not stop for its trace.
+        if let Some(trace) = &mut self.trace {
+            told(&self.name, trace.note(&round));
+        }
         self.uncordon_ended(&round.record).await;
         let kept = self.store.kept().await?;
         let next = |checked: &Checked| checked.sides(&kept).next(newest(&kept));

@@ -59,6 +59,10 @@ pub struct Options {
     /// Where to serve the page of the pools for a browser. It has no TLS; visitors bring a token of the cluster.
     #[arg(long, env = "INSTAR_PAGE")]
     page: Option<SocketAddr>,
+    /// A folder for traces: the rounds of each pool's rollouts, as lines of JSON in POOL.jsonl, which the engine can replay. For tests and reports
+    /// of faults: nothing limits these files.
+    #[arg(long, env = "INSTAR_TRACES")]
+    traces: Option<PathBuf>,
 }
 
 /// Runs until the process is asked to end, or has lost its lease.
@@ -170,6 +174,7 @@ async fn watch(
             config_talosconfig: options.config_talosconfig.clone(),
             namespace: options.namespace.clone(),
             own_node: options.node.clone(),
+            traces: options.traces.clone(),
         },
         wakers: Rc::default(),
         readers: RefCell::default(),

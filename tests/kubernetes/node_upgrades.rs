@@ -14,8 +14,8 @@ use instar_tests::{
 };
 
 use self::configs::a_pool_configures_its_nodes_one_by_one;
-use self::fleet::Fleet;
 pub(crate) use self::fleet::{BROKEN, NAMES, REASON, boot, join, push_versions};
+use self::fleet::{Fleet, the_engine_comes_to_the_same_actions};
 use self::replacement::a_pool_replaces_its_node;
 use self::told::{Told, has_event};
 pub(crate) use self::told::{column, granted, is_told};
@@ -283,6 +283,7 @@ async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
         a_pool_that_is_made_again_is_another_one(&fleet),
         a_channel_that_cannot_be_read_says_why(&fleet),
         every_right_was_used(&fleet),
+        the_engine_comes_to_the_same_actions(&fleet),
     ]
     .await
 }

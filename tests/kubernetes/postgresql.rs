@@ -2,13 +2,12 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Committed, Database, Identity, Node, Outcome, RowWriter, Scratch, Test, chapters,
+    Committed, Database, Identity, Instarctl, Node, Outcome, RowWriter, Scratch, Test, chapters,
     push_postgresql, tests,
 };
 
 use crate::cluster::Cluster;
 use crate::manifests;
-use crate::operator::Operator;
 use crate::shown::{give_it_a_network, tell_time, wait_for_os, wait_until_ready};
 use crate::{LIFETIME, START};
 
@@ -42,7 +41,8 @@ fn upgrades() -> anyhow::Result<u32> {
 }
 
 async fn install(cluster: &Cluster, scratch: &Scratch) -> anyhow::Result<Node> {
-    let identity = Identity::administrator()?.believing_any_node();
+    // Its certificate is the authority's: one that is known by its fingerprint alone would be another one after a reboot.
+    let identity = Identity::administrator()?;
     let life = LIFETIME * (1 + upgrades()? / 20);
     let plan = cluster.plan_installation(scratch, identity, life)?;
     let node = plan.forward(PORT).start()?;
@@ -104,8 +104,8 @@ async fn upgrade(
     let words = ["upgrade", "--image", &image];
     let reboot = ["--reboot-mode", "powercycle"];
     let more: &[&str] = if by_reboot { &reboot } else { &[] };
-    let operator = Operator::of(node, scratch)?;
-    let said = operator.run(&[&words, more].concat()).await?;
+    let client = Instarctl::of(node, scratch)?;
+    let said = client.run(&[&words, more].concat()).await?;
     ensure!(said.code == Some(0), "{said:?}");
     let rebooted = node.kernel_boot_id().await? != kernel;
     ensure!(rebooted == by_reboot, "whether it rebooted: {rebooted}");

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use instar_tests::{Outcome, Scratch, chapters};
 
 use super::eventually;
-use super::fleet::{Fleet, NAMES};
+use super::fleet::{Fleet, NAMES, the_engine_comes_to_the_same_actions};
 use super::told::{Told, column, has_event};
 
 /// The label that the patches give to nodes.
@@ -21,6 +21,7 @@ pub(super) async fn a_pool_configures_its_nodes_one_by_one(scratch: Scratch) -> 
         a_node_that_failed_tries_it_again(&fleet),
         a_config_that_a_node_refuses_begins_nowhere(&fleet),
         each_right_to_secrets_was_used(&fleet),
+        the_engine_comes_to_the_same_actions(&fleet),
     ]
     .await
 }

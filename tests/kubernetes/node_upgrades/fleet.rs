@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use instar_pki::Role;
+use instar_rollout_driver::replay_file;
 use instar_tests::{
     FleetOperator, FollowedProgram, Identity, ImageUnderTest, Node, OciImage, Outcome, Scratch,
     install_fleet_operator,
@@ -91,7 +92,9 @@ impl Fleet {
     pub(super) fn restart_operator(&mut self, scratch: &Scratch, name: &str) -> Outcome {
         if let Some(operator) = self.operator.take() {
             println!("{}", operator.log()?);
+            let trace = operator.trace("lab");
             operator.kill();
+            replay_file(&trace)?;
         }
         let plane = &self.cluster.plane;
         self.operator = Some(FleetOperator::start(
@@ -100,6 +103,15 @@ impl Fleet {
             name,
             &self.client_config,
         )?);
+        Ok(())
+    }
+
+    /// Puts the rounds of the operator that runs through the engine: it has to come to the same actions, and to keep the model's promises.
+    pub(super) fn replay(&self) -> Outcome {
+        let operator = self.operator.as_ref().context("no operator runs")?;
+        let replayed = replay_file(&operator.trace("lab"))?;
+        println!("{replayed:?}");
+        ensure!(replayed.actions > 0, "{replayed:?}");
         Ok(())
     }
 
@@ -295,4 +307,9 @@ pub(crate) async fn join(cluster: &Cluster, node: &Node, name: &str) -> Outcome 
         Ok(())
     })
     .await
+}
+
+/// The operator's rounds were written down.
+pub(super) async fn the_engine_comes_to_the_same_actions(fleet: &Fleet) -> Outcome {
+    fleet.replay()
 }

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use instar_tests::{Outcome, Scratch, chapters};
 
 use super::eventually;
-use super::fleet::{Fleet, NAMES};
+use super::fleet::{Fleet, NAMES, the_engine_comes_to_the_same_actions};
 use super::told::{Told, has_event};
 use crate::shown::is_ready;
 
@@ -19,6 +19,7 @@ pub(super) async fn a_pool_replaces_its_node(scratch: Scratch) -> Outcome {
         pods_that_may_not_leave_keep_their_node(&fleet),
         a_node_is_replaced_and_joins_again(&fleet),
         the_way_back_erases_nothing(&fleet),
+        the_engine_comes_to_the_same_actions(&fleet),
     ]
     .await
 }

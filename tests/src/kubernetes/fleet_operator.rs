@@ -24,6 +24,8 @@ pub struct FleetOperator {
     /// The client configuration by which configs are changed; not there until a test gives it.
     config_talosconfig: PathBuf,
     page: PortLease,
+    /// The folder with the traces of its rollouts.
+    traces: PathBuf,
 }
 
 /// Installs what the operator's manifest has, but for the Deployment: here the operator is a process beside the control plane.
@@ -85,6 +87,8 @@ impl FleetOperator {
         let log = folder.join("operator.log");
         let output = std::fs::File::create(&log).context("cannot make the operator's log")?;
         let page = lease_port()?;
+        let traces = folder.join("traces");
+        std::fs::create_dir_all(&traces).context("cannot make the folder for traces")?;
         let mut command = Command::new(program);
         command
             .args(["run", "--namespace", NAMESPACE, "--identity", name])
@@ -93,6 +97,8 @@ impl FleetOperator {
             .arg(client_config)
             .arg("--config-talosconfig")
             .arg(&config_talosconfig)
+            .arg("--traces")
+            .arg(&traces)
             .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -103,6 +109,7 @@ impl FleetOperator {
             log,
             config_talosconfig,
             page,
+            traces,
         })
     }
 
@@ -125,6 +132,11 @@ impl FleetOperator {
     /// Ends it at once, as a power cut does.
     pub fn kill(self) {
         self.process.kill();
+    }
+
+    /// The file with the trace of a pool's rollouts.
+    pub fn trace(&self, pool: &str) -> PathBuf {
+        self.traces.join(format!("{pool}.jsonl"))
     }
 
     /// What it has written up to now.
