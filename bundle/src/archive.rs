@@ -10,6 +10,7 @@ use tar::{EntryType, Header};
 use crate::fault::{Fault, Place, Refused};
 use crate::limits::quote;
 use crate::member::{Member, Name};
+use crate::pace::Pace;
 
 const BLOCK: usize = 512;
 /// Bytes of zeros at the end.
@@ -43,6 +44,7 @@ pub(crate) fn padding(size: u64) -> usize {
 pub struct Archive {
     file: Arc<File>,
     at: u64,
+    pace: Pace,
 }
 
 impl Archive {
@@ -50,6 +52,7 @@ impl Archive {
         Archive {
             file: Arc::new(file),
             at: 0,
+            pace: Pace::default(),
         }
     }
 
@@ -67,12 +70,14 @@ impl Archive {
 
     /// Fills the buffer from the next byte on.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), Fault> {
-        self.file
-            .read_exact_at(buffer, self.at)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => Fault::Incomplete,
-                _ => Fault::Io(error),
-            })?;
+        let read = || {
+            let read = self.file.read_exact_at(buffer, self.at);
+            read.map(|()| buffer.len())
+        };
+        self.pace.of(read).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Fault::Incomplete,
+            _ => Fault::Io(error),
+        })?;
         self.at += buffer.len() as u64;
         Ok(())
     }
@@ -145,7 +150,7 @@ impl Archive {
 
     /// Reads content that was found before, from an offset on.
     pub(crate) fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-        self.file.read_at(buffer, at)
+        self.pace.of(|| self.file.read_at(buffer, at))
     }
 
     /// The offset of the content of a member of this size that was read last.

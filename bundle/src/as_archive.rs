@@ -90,7 +90,7 @@ impl AsArchive {
         })
     }
 
-    /// What the bundle says of itself.
+    /// The summary in the bundle.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }

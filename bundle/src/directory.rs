@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::fault::{Fault, Place, Refused};
 use crate::limits::quote;
 use crate::member::{Member, Name};
+use crate::pace::Pace;
 
 /// Size of the pieces in which content is read.
 const PIECE: usize = 64 << 10;
@@ -21,6 +22,7 @@ const PIECE: usize = 64 << 10;
 #[derive(Debug, Clone)]
 pub struct Directory {
     directory: Arc<OwnedFd>,
+    pace: Pace,
 }
 
 fn place(what: impl ToString) -> Place {
@@ -34,6 +36,7 @@ impl Directory {
     pub(crate) fn new(directory: OwnedFd) -> Self {
         Directory {
             directory: Arc::new(directory),
+            pace: Pace::default(),
         }
     }
 
@@ -70,6 +73,11 @@ impl Directory {
         Ok(opened.map_err(|it| it.at(place(name)))?.1)
     }
 
+    /// Reads the next bytes of a file that was opened before.
+    pub(crate) fn read_on(&self, file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+        self.pace.of(|| file.read(buffer))
+    }
+
     /// Reads a file, piece by piece.
     pub(crate) fn read(&self, member: Member, sink: &mut dyn FnMut(&[u8])) -> Result<(), Refused> {
         let Member { name, size } = member;
@@ -85,8 +93,11 @@ impl Directory {
             let mut left = size;
             while left > 0 {
                 let length = left.min(PIECE as u64) as usize;
-                let read = file.read_exact(&mut piece[..length]);
-                read.map_err(|error| match error.kind() {
+                let read = || {
+                    let read = file.read_exact(&mut piece[..length]);
+                    read.map(|()| length)
+                };
+                self.pace.of(read).map_err(|error| match error.kind() {
                     io::ErrorKind::UnexpectedEof => Fault::Incomplete,
                     _ => Fault::Io(error),
                 })?;

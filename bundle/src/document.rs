@@ -26,7 +26,7 @@ struct IndexOfPlatforms {
     manifests: Vec<Named>,
 }
 
-/// What an image's config says about the image.
+/// The description of an image in its config.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Description {
     /// The processor, for example `amd64`.

@@ -36,7 +36,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with a bundle.
+/// A defect of a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// It cannot be read.

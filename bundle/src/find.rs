@@ -18,7 +18,7 @@ pub const FOLDER: &str = "instar-bundle";
 /// Limit on the entries of the medium that are looked at.
 const MOST_ENTRIES: usize = 1000;
 
-/// What is on a medium.
+/// The content of a medium.
 #[derive(Debug)]
 pub enum OnMedium {
     /// Nothing that looks like a bundle.

@@ -37,6 +37,7 @@ mod find;
 mod index;
 mod limits;
 mod member;
+mod pace;
 mod plan;
 mod root;
 mod summary;

@@ -14,6 +14,8 @@ pub(crate) const MOST_DOCUMENTS: usize = 2 << 10;
 pub(crate) const MOST_FILES: usize = 64;
 /// Limit on the layers of a manifest.
 pub(crate) const MOST_LAYERS: usize = 256;
+/// Longest build time of an image, in bytes: RFC 3339 with a fraction has some 35.
+pub(crate) const LONGEST_TIME: usize = 64;
 /// Limit on the text of a bundle in an error: it may be hostile.
 const LONGEST_QUOTE: usize = 100;
 

@@ -15,7 +15,7 @@ use crate::summary::Summary;
 pub enum Group {
     /// Documents that index.json names: manifests of images, of signatures and of files, and indexes.
     Documents,
-    /// What manifests of signatures name.
+    /// Blobs that manifests of signatures name.
     Signatures,
     /// Configs of images, and the empty one of files.
     Configs,

@@ -10,11 +10,12 @@ use instar_values::digest::Hasher;
 
 use crate::archive::Archive;
 use crate::channel_file::ChannelPart;
+use crate::directory::Directory;
 use crate::document::{self, Description};
 use crate::fault::{Fault, Refused};
 use crate::files::Files;
 use crate::index::{Image, Index};
-use crate::limits::LARGEST_DOCUMENT;
+use crate::limits::{LARGEST_DOCUMENT, LONGEST_TIME};
 use crate::member::{Member, Name};
 use crate::plan::{Group, Plan, Planned, Planner};
 use crate::summary::Summary;
@@ -96,7 +97,7 @@ pub fn verify(mut files: Files, progress: &mut dyn FnMut(u64)) -> Result<Verifie
 
 /// Reads the config of an image, whose platform has to be the one of index.json.
 fn describe(image: &Image, config: &[u8]) -> Result<Description, Fault> {
-    let described = document::description(config)?;
+    let mut described = document::description(config)?;
     let expected = &image.platform;
     if (&described.os, &described.architecture) != (&expected.os, &expected.architecture) {
         let found = format!("{}/{}", described.os, described.architecture);
@@ -105,6 +106,8 @@ fn describe(image: &Image, config: &[u8]) -> Result<Description, Fault> {
             found: crate::limits::quote(found.as_bytes()),
         });
     }
+    // It stays in memory, and a hostile one has a MiB.
+    described.created = described.created.filter(|time| time.len() <= LONGEST_TIME);
     Ok(described)
 }
 
@@ -151,7 +154,7 @@ impl VerifiedBundle {
         self.plan.summary.digest
     }
 
-    /// What is in it.
+    /// The index of its contents.
     pub fn index(&self) -> &Index {
         &self.index
     }
@@ -166,7 +169,7 @@ impl VerifiedBundle {
         &self.plan.summary
     }
 
-    /// What the config of an image says of it.
+    /// The description of an image in its config.
     pub fn description(&self, image: &Image) -> Option<&Description> {
         self.descriptions.get(&image.manifest.digest)
     }
@@ -230,7 +233,7 @@ impl VerifiedBundle {
             }
             Files::Directory(directory) => {
                 let opened = directory.open(Name::Blob(digest));
-                Content::File(opened.map_err(io::Error::other)?.0)
+                Content::File(directory.clone(), opened.map_err(io::Error::other)?.0)
             }
         };
         Ok(BlobReader {
@@ -253,7 +256,7 @@ pub struct BlobReader {
 
 enum Content {
     Archive(Archive, u64),
-    File(File),
+    File(Directory, File),
 }
 
 impl Read for BlobReader {
@@ -267,7 +270,7 @@ impl Read for BlobReader {
                 *at += count as u64;
                 count
             }
-            Content::File(file) => file.read(buffer)?,
+            Content::File(directory, file) => directory.read_on(file, buffer)?,
         };
         if count == 0 && self.left > 0 && length > 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

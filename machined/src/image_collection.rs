@@ -13,6 +13,8 @@
 //!
 //! With the images go the blobs and the shared files that no other image needs (`oci/src/store/collection.rs`).
 //!
+//! The file of a bundle's upload that nobody has gone on with for a day goes too.
+//!
 //! A power cut in the middle leaves a directory that the next sweep removes.
 
 use std::collections::BTreeSet;
@@ -20,6 +22,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::base::blocking_io;
+use crate::base::error_chain::chain;
+use crate::bundles::{BundleFact, FORGOTTEN, Phase, SILENCE, UPLOAD};
 use crate::config::{ExtensionSource, OsExtensionSource};
 use crate::machine::{Configured, Machine};
 use crate::oci::{PulledImage, Urgency};
@@ -46,10 +50,11 @@ pub async fn keep(machine: Arc<Machine>) {
     let (mut config, mut in_force) = (machine.watch_config(), machine.images_in_force.watch());
     let mut pins = machine.pins.watch();
     loop {
-        tokio::select! {
-            () = tokio::time::sleep(AFTER_CHANGE) => {}
-            () = machine.images.lacks_room() => {}
-        }
+        let silence = tokio::select! {
+            () = tokio::time::sleep(AFTER_CHANGE) => FORGOTTEN,
+            () = machine.images.lacks_room() => SILENCE,
+        };
+        forget_upload(&machine, silence).await;
         let pause = match collect(&machine).await {
             Ok(true) => PERIOD,
             Ok(false) => AGAIN,
@@ -63,6 +68,7 @@ pub async fn keep(machine: Arc<Machine>) {
             () = tokio::time::sleep(pause) => {}
             () = machine.images.lacks_room() => {
                 // It is a change, and its pull waits.
+                forget_upload(&machine, SILENCE).await;
                 if let Err(error) = collect(&machine).await {
                     tracing::warn!("a pull lacks room, and images that nothing names stay: {error:#}");
                 }
@@ -73,6 +79,24 @@ pub async fn keep(machine: Arc<Machine>) {
             _ = in_force.changed() => {}
             _ = pins.changed() => {}
         }
+    }
+}
+
+/// Removes the file of a bundle's upload that nobody has gone on with for this time.
+async fn forget_upload(machine: &Arc<Machine>, silence: Duration) {
+    let forgetter = machine.clone();
+    let forgetting = move || forgetter.bundles.uploads.forget(silence);
+    match blocking_io::within(blocking_io::ANSWER, forgetting).await {
+        Ok(Ok(false)) => {}
+        Ok(Ok(true)) => {
+            tracing::info!("the file of a bundle's upload is removed: nobody went on with it");
+            let shown = machine.store.get::<BundleFact>(UPLOAD);
+            if shown.is_some_and(|fact| matches!(fact.phase, Phase::Receiving { .. })) {
+                machine.store.remove::<BundleFact>(UPLOAD);
+            }
+        }
+        Ok(Err(error)) => tracing::warn!("the file of an upload stays: {}", chain(&error)),
+        Err(error) => tracing::warn!("the file of an upload stays: {error}"),
     }
 }
 

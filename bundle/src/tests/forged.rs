@@ -1,4 +1,4 @@
-//! Bundles that somebody made with care, whose parts contradict each other.
+//! Bundles that an attacker made with care, whose parts contradict each other.
 
 use serde_json::Value;
 

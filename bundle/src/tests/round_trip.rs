@@ -55,6 +55,26 @@ fn everything_is_read_as_it_was_written_from_both_forms() {
 }
 
 #[test]
+fn a_build_time_that_is_too_long_for_one_is_left_out() {
+    let mut contents = Contents::default();
+    let created = "2".repeat(1 << 19);
+    let config = json!({"os": "linux", "architecture": "amd64", "created": created});
+    let manifest = contents.manifest(config.to_string().as_bytes(), &[b"layer"]);
+    contents.images.push(Image {
+        reference: "r.io/a:v1".parse().unwrap(),
+        platform: Platform {
+            architecture: "amd64".to_owned(),
+            os: "linux".to_owned(),
+        },
+        manifest,
+        index: None,
+    });
+    let bundle = Scratch::new().verify(&contents.archive()).unwrap();
+    let described = bundle.description(&bundle.index().images()[0]).unwrap();
+    assert_eq!(described.created, None);
+}
+
+#[test]
 fn documents_come_first_and_layers_last() {
     let contents = Contents::usual();
     let plan = Plan::new(&contents.index(), &contents.blobs).unwrap();

@@ -83,6 +83,7 @@ fn bundle_status(error: &BundleError) -> Status {
         BundleError::Machine(_) => Status::internal(text),
         BundleError::OtherArchitecture { .. }
         | BundleError::Image(_)
+        | BundleError::TooMuch { .. }
         | BundleError::NotAllowed(_)
         | BundleError::NotApproved(_)
         | BundleError::NotAnswered(_)
@@ -130,7 +131,7 @@ async fn import(
     })
 }
 
-/// What becomes of the file of an upload that was not imported.
+/// The end of an upload's file that was not imported.
 #[derive(Debug, PartialEq, Eq)]
 enum After {
     /// Its caller tries again in a moment.
@@ -153,6 +154,7 @@ fn file_after(error: &BundleError) -> After {
         BundleError::Altered(_)
         | BundleError::OtherArchitecture { .. }
         | BundleError::Image(_)
+        | BundleError::TooMuch { .. }
         | BundleError::NotAnswered(_)
         | BundleError::Import { .. }
         | BundleError::File { .. }
@@ -249,6 +251,7 @@ impl BundleService for BundleApi {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::bundles::NotApproved;
     use crate::oci::verification::VerificationError;
@@ -256,6 +259,9 @@ mod tests {
     #[test]
     fn the_file_of_an_upload_goes_only_if_it_is_of_no_use() {
         let unreadable = VerificationError::Bundle {
+            image: "r.io/web:v1".parse().unwrap(),
+            digest: Digest::of(b"image"),
+            wanted: None,
             source: std::io::ErrorKind::NotFound.into(),
         };
         let not_approved = NotApproved {

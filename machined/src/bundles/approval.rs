@@ -1,4 +1,4 @@
-//! Whether images of a bundle may be taken, beyond what the rules for images say.
+//! Whether images of a bundle may be taken, after the rules for images have allowed them.
 //!
 //! ```text
 //! rules                      upload by a caller who may pull    stick
@@ -17,7 +17,7 @@ use super::contents::{Approval, FoundImage};
 use crate::oci::verification::Basis;
 use crate::values::Digest;
 
-/// Who brought a bundle.
+/// The way on which a bundle came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A caller of the API who may pull images.

@@ -1,4 +1,4 @@
-//! What is in a bundle, as far as it is known: its images with their versions, and who allows them.
+//! The contents of a bundle, as far as they are known: its images with their versions, and who allows them.
 
 use std::fmt;
 
@@ -48,11 +48,11 @@ pub enum Approval {
 pub struct FoundList {
     /// The channel.
     pub channel: ChannelName,
-    /// What the machine does with it.
+    /// The use that the machine has for it.
     pub use_of_it: UseOfList,
 }
 
-/// What the machine does with the list of a channel.
+/// The use that the machine has for the list of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum UseOfList {

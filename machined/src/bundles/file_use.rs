@@ -26,11 +26,11 @@ pub struct FoundFile {
     pub name: String,
     /// The digest of its content.
     pub digest: Digest,
-    /// What the machine does with it.
+    /// The use that the machine has for it.
     pub use_of_it: UseOfFile,
 }
 
-/// What the machine does with a file of an extension.
+/// The use that the machine has for a file of an extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum UseOfFile {

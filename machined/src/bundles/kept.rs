@@ -48,6 +48,13 @@ pub struct Taken {
     pub upgrade_begun: bool,
 }
 
+impl Taken {
+    /// Notes an image that is in the store. Those of an earlier time at which the bundle was brought stay too: this time may be cut off.
+    pub fn brought(&mut self, image: Digest) {
+        self.images.insert(image);
+    }
+}
+
 fn approved_before() -> bool {
     true
 }
@@ -81,7 +88,7 @@ impl Kept {
         read.ok().flatten().unwrap_or_default()
     }
 
-    /// Returns what is remembered of a bundle.
+    /// Returns the record of a bundle.
     pub fn find(&self, bundle: Digest) -> Option<Taken> {
         self.read().into_iter().find(|taken| taken.bundle == bundle)
     }
@@ -163,6 +170,22 @@ mod tests {
         assert_eq!((begun("three"), begun("two")), (Some(false), None));
         std::fs::write(directory.path().join("kept.json"), "[{").unwrap();
         assert!(kept.images().is_empty());
+    }
+
+    #[test]
+    fn a_bundle_that_is_brought_again_and_cut_off_keeps_its_images() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::new(directory.path().join("kept.json"));
+        let digest = |text: &str| Digest::of(text.as_bytes());
+        let bring = |images: &[&str]| {
+            for image in images {
+                let brought = |taken: &mut Taken| taken.brought(digest(image));
+                kept.change(digest("bundle"), brought).unwrap();
+            }
+        };
+        bring(&["a", "b"]);
+        bring(&["a"]);
+        assert_eq!(kept.images(), BTreeSet::from(["a", "b"].map(digest)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Bundles of images on their way into the machine: where they lie, how far they are, and which images came by them.
 //!
-//! What is done with a bundle is a sequence (`sequences/bundles`); this room has its parts: the states as a value ([`Phase`]), the file of
+//! The work on a bundle is a sequence (`sequences/bundles`); this room has its parts: the states as a value ([`Phase`]), the file of
 //! an upload ([`Uploads`]), the decisions about an image ([`approve`]) and about an upgrade ([`upgrade::plan`]), what is said about it all
 //! ([`sentences`]), and the images that stay because a bundle brought them ([`Kept`]).
 
@@ -24,7 +24,7 @@ pub use question::{Answer, Question};
 pub use sentences::{Kind, Sentence, news, sentences};
 pub use stick::{FileSystem, LABELS, Stick, Uevents, Word, plugged_in};
 pub use upgrade::Upgrade;
-pub use upload::{UploadError, Uploads};
+pub use upload::{FORGOTTEN, SILENCE, UploadError, Uploads};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,13 +34,16 @@ use tokio::sync::Semaphore;
 
 use crate::store::Resource;
 
+/// The origin of bundles that callers of the API bring.
+pub const UPLOAD: &str = "upload";
+
 /// A bundle that was found or uploaded, as `get bundles` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BundleFact {
     /// Where it lies: `upload`, or the stick's device.
     pub origin: String,
-    /// What kind of place that is.
+    /// The kind of that place.
     pub place: Place,
     /// Its digest, once that is known.
     pub digest: Option<String>,

@@ -75,14 +75,14 @@ pub enum Phase {
         imported: usize,
         /// Why.
         reason: String,
-        /// What a person can do about it.
+        /// The action by which a person can help.
         advice: String,
     },
     /// There is no bundle on the stick, and nothing is wrong with that.
     Empty,
 }
 
-/// What happens to a bundle.
+/// A change in the course of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// More bytes of the file have come.
@@ -91,23 +91,23 @@ pub enum Event {
     Found(u64),
     /// More bytes were compared.
     Read(u64),
-    /// It is good, but nobody has approved it: a person has so many seconds to do so.
+    /// The bundle is good, but nobody has approved it: a person has this many seconds to do so.
     Open(u64),
-    /// It is good and allowed; this image is the first of so many.
+    /// The bundle is good and allowed. The name of its first image, and the number of all.
     Good(String, usize),
-    /// The next image.
+    /// The next image begins; its name.
     Next(String),
-    /// Bytes of the image that are unpacked, and those of the image.
+    /// The number of the image's bytes that are unpacked, and the number of all its bytes.
     Unpacked(u64, u64),
-    /// All images are in the store; this file of an extension is the one of this number, of so many.
+    /// All images are in the store, and a file of an extension begins: its name, its number from 1, and the number of all files.
     File(String, usize, usize),
-    /// All images are in the store, and all files.
+    /// All images are in the store, and all files; their names.
     Imported(Vec<String>),
-    /// It is refused, or something failed.
+    /// The bundle is refused, or a step failed.
     Failed {
         /// Why.
         reason: String,
-        /// What a person can do about it.
+        /// The action by which a person can help.
         advice: String,
     },
     /// There is no bundle on the stick, which was plugged in for something else.

@@ -16,7 +16,7 @@ pub struct Question {
     typed: usize,
 }
 
-/// What the keys so far say.
+/// The answer that the keys pressed so far give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// Not all digits are typed.

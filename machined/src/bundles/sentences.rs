@@ -18,7 +18,7 @@ const NAMED: usize = 4;
 pub struct Sentence {
     /// The text.
     pub text: String,
-    /// What kind of sentence it is.
+    /// The kind of the sentence.
     pub kind: Kind,
 }
 

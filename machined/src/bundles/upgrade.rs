@@ -23,6 +23,16 @@ pub struct Installer {
     pub version: Version,
 }
 
+impl Installer {
+    /// The name of exactly this image. It has the tag, which the upgrade compares with the image's version.
+    pub fn pinned_name(&self) -> String {
+        match self.reference.digest() {
+            Some(_) => self.reference.to_string(),
+            None => format!("{}@{}", self.reference, self.digest),
+        }
+    }
+}
+
 /// Whether the machine is upgraded by a stick.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -119,6 +129,16 @@ mod tests {
             digest: Digest::of(version.as_bytes()),
             version: version.parse().unwrap(),
         }
+    }
+
+    #[test]
+    fn the_name_of_exactly_one_image_has_its_tag() {
+        let mut installer = installer("v0.2.0");
+        let digest = installer.digest;
+        let pinned = format!("r.io/installer:v0.2.0@{digest}");
+        assert_eq!(installer.pinned_name(), pinned);
+        installer.reference = pinned.parse().unwrap();
+        assert_eq!(installer.pinned_name(), pinned);
     }
 
     #[test]

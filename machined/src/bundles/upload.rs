@@ -14,10 +14,13 @@ use std::time::{Duration, Instant};
 
 use crate::base::byte_size::human_short;
 use crate::base::lock::Lock as _;
+use crate::oci::reserve_of;
 use crate::values::Digest;
 
 /// Time without a new byte after which another upload may take the place.
-const SILENCE: Duration = Duration::from_secs(60);
+pub const SILENCE: Duration = Duration::from_secs(60);
+/// Time without a new byte after which an upload is given up: its caller does not come back, and no config takes its bundle.
+pub const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// Only root reads it.
 const MODE: u32 = 0o600;
 
@@ -85,15 +88,18 @@ pub enum UploadError {
     },
     /// There is no room.
     #[error(
-        "there is no room for the bundle: it needs {} (its rest, and its images twice), {} are free on /var; remove images or files",
+        "there is no room for the bundle: it needs {} (its rest, and its images twice), {} are free on /var, of which {} are kept for upgrades; remove images or files",
         human_short(*needed),
-        human_short(*free)
+        human_short(*free),
+        human_short(*reserve)
     )]
     NoRoom {
         /// Bytes needed.
         needed: u64,
         /// Bytes free.
         free: u64,
+        /// Bytes of these that are kept for upgrades.
+        reserve: u64,
     },
     /// The file system failed.
     #[error("{step} {path:?} failed")]
@@ -174,10 +180,15 @@ impl Uploads {
         let room = rustix::fs::statvfs(directory);
         let room = room.map_err(|error| self.failed("looking at the room of")(error.into()))?;
         let free = room.f_bavail.saturating_mul(room.f_frsize);
-        if needed > free {
+        let reserve = reserve_of(room.f_blocks.saturating_mul(room.f_frsize));
+        if needed > free.saturating_sub(reserve) {
             // What is here of it may be what is missing.
             fs::remove_file(&path).map_err(self.failed("clearing"))?;
-            return Err(UploadError::NoRoom { needed, free });
+            return Err(UploadError::NoRoom {
+                needed,
+                free,
+                reserve,
+            });
         }
         Ok(Upload {
             digest,
@@ -188,6 +199,41 @@ impl Uploads {
             last_byte: Some(Instant::now()),
             taken: false,
         })
+    }
+
+    /// Removes the file of an upload to which nothing was added for this time, unless its images are being imported. Returns whether there was
+    /// one.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn forget(&self, silence: Duration) -> Result<bool, UploadError> {
+        let mut slot = self.slot.locked();
+        let is_in_use = slot.as_ref().is_some_and(|upload| {
+            let last_byte = upload.last_byte;
+            upload.taken || last_byte.is_some_and(|at| at.elapsed() < silence)
+        });
+        if is_in_use {
+            return Ok(false);
+        }
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            entries => entries.map_err(self.failed("listing"))?,
+        };
+        let mut has_removed = false;
+        for entry in entries {
+            let entry = entry.map_err(self.failed("listing"))?;
+            let changed = entry.metadata().and_then(|file| file.modified());
+            let changed = changed.map_err(self.failed("reading"))?;
+            // A time in the future is from a wrong clock.
+            if changed.elapsed().is_ok_and(|age| age >= silence) {
+                fs::remove_file(entry.path()).map_err(self.failed("clearing"))?;
+                has_removed = true;
+            }
+        }
+        if has_removed {
+            *slot = None;
+        }
+        Ok(has_removed)
     }
 
     /// Adds bytes at an offset, which has to be the end; returns the new number of bytes.
@@ -286,109 +332,4 @@ fn open_upload(slot: &mut Option<Upload>, digest: Digest) -> Result<&mut Upload,
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use std::io::Read as _;
-
-    use super::*;
-
-    fn uploads() -> (tempfile::TempDir, Uploads) {
-        let directory = tempfile::tempdir().unwrap();
-        let uploads = Uploads::new(directory.path().join("uploads"));
-        (directory, uploads)
-    }
-
-    #[test]
-    fn an_upload_goes_on_where_it_was_cut_off() {
-        let (directory, uploads) = uploads();
-        let digest = Digest::of(b"bundle");
-        assert_eq!(uploads.begin(digest, 6).unwrap(), 0);
-        assert_eq!(uploads.write(digest, 0, b"bun").unwrap(), 3);
-        assert_eq!(uploads.begin(digest, 6).unwrap(), 3);
-        let wrong = uploads.write(digest, 2, b"dle").unwrap_err();
-        assert!(matches!(
-            wrong,
-            UploadError::Offset {
-                expected: 3,
-                given: 2
-            }
-        ));
-        assert!(matches!(
-            uploads.take(digest),
-            Err(UploadError::Incomplete { .. })
-        ));
-
-        // A restart of machined.
-        let uploads = Uploads::new(directory.path().join("uploads"));
-        assert!(matches!(
-            uploads.write(digest, 3, b"dle"),
-            Err(UploadError::NotBegun(_))
-        ));
-        assert_eq!(uploads.begin(digest, 6).unwrap(), 3);
-        assert!(matches!(
-            uploads.write(digest, 3, b"dle!"),
-            Err(UploadError::TooLong(6))
-        ));
-        assert_eq!(uploads.write(digest, 3, b"dle").unwrap(), 6);
-        let mut read = String::new();
-        uploads
-            .take(digest)
-            .unwrap()
-            .read_to_string(&mut read)
-            .unwrap();
-        assert_eq!(read, "bundle");
-        assert!(matches!(
-            uploads.begin(digest, 6),
-            Err(UploadError::Taken(_))
-        ));
-        assert!(matches!(
-            uploads.write(digest, 6, b""),
-            Err(UploadError::Taken(_))
-        ));
-        uploads.release(digest);
-        assert_eq!(uploads.begin(digest, 6).unwrap(), 6);
-        uploads.end(digest).unwrap();
-        assert_eq!(uploads.begin(digest, 6).unwrap(), 0);
-    }
-
-    #[test]
-    fn there_is_one_at_a_time() {
-        let (_directory, uploads) = uploads();
-        let (one, other) = (Digest::of(b"one"), Digest::of(b"other"));
-        uploads.begin(one, 3).unwrap();
-        uploads.write(one, 0, b"o").unwrap();
-        let busy = uploads.begin(other, 5).unwrap_err();
-        assert!(matches!(busy, UploadError::Busy { .. }), "{busy}");
-        let long_ago = Instant::now().checked_sub(SILENCE);
-        uploads.slot.locked().as_mut().unwrap().last_byte = long_ago;
-        assert_eq!(uploads.begin(other, 5).unwrap(), 0);
-        assert!(matches!(
-            uploads.write(one, 1, b"n"),
-            Err(UploadError::NotBegun(_))
-        ));
-        assert_eq!(fs::read_dir(&uploads.directory).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn what_the_rules_refuse_is_imported_later_and_stands_in_nobodys_way() {
-        let (_directory, uploads) = uploads();
-        let (refused, other) = (Digest::of(b"refused"), Digest::of(b"other"));
-        uploads.begin(refused, 3).unwrap();
-        uploads.write(refused, 0, b"abc").unwrap();
-        uploads.take(refused).unwrap();
-        uploads.leave(refused);
-        assert_eq!(uploads.begin(refused, 3).unwrap(), 3);
-        uploads.take(refused).unwrap();
-        uploads.leave(refused);
-        assert_eq!(uploads.begin(other, 5).unwrap(), 0);
-    }
-
-    #[test]
-    fn more_than_there_is_room_for_is_refused_with_the_numbers() {
-        let (_directory, uploads) = uploads();
-        let error = uploads.begin(Digest::of(b"huge"), 1 << 60).unwrap_err();
-        assert!(matches!(error, UploadError::NoRoom { .. }));
-        assert!(error.to_string().contains("are free on /var"), "{error}");
-        assert_eq!(fs::read_dir(&uploads.directory).unwrap().count(), 0);
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ mod sticks;
 mod support;
 mod upgrade;
 
+pub use crate::bundles::UPLOAD;
 pub use ask::NotAnswered;
 pub use report::Report;
 pub use sticks::watch_sticks;
@@ -35,15 +36,12 @@ use crate::bundles::{
 };
 use crate::config::BundleRules;
 use crate::machine::Machine;
-use crate::oci::bundled::{BundledImageError, import};
+use crate::oci::bundled::{BundledImageError, Naming, import};
 use crate::oci::manifest::PLATFORM;
-use crate::oci::verification::VerificationError;
+use crate::oci::verification::{VerificationError, VerifiedImage};
 use crate::oci::{Limits, PullError};
 use crate::operation_lock::{Interrupted, Operations};
 use crate::values::Digest;
-
-/// The origin of bundles that callers of the API bring.
-pub const UPLOAD: &str = "upload";
 
 /// Why a bundle is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +58,14 @@ pub enum BundleError {
     /// An image is of no use.
     #[error("an image of the bundle is of no use")]
     Image(#[from] BundledImageError),
+    /// The documents of its images take too much memory.
+    #[error(
+        "the manifests and configs of the bundle's images have more than {limit}, which this machine does not take"
+    )]
+    TooMuch {
+        /// The limit.
+        limit: String,
+    },
     /// The rules refuse an image.
     #[error(transparent)]
     NotAllowed(#[from] Box<VerificationError>),
@@ -125,6 +131,7 @@ impl BundleError {
             BundleError::OtherArchitecture { .. } => {
                 return format!("Bring a bundle that was made for {PLATFORM}.");
             }
+            BundleError::TooMuch { .. } => "Make several bundles, each with some of the images.",
             BundleError::NotAllowed(_) => {
                 "The images need a signature by a key that this machine's config names, in ImageVerificationConfig."
             }
@@ -208,7 +215,7 @@ async fn take(
     };
     let _turn = turn.ok_or(BundleError::Busy)?;
     let bundle = verified(files, report).await?;
-    let judged = judge(machine, &bundle, origin)?;
+    let judged = judge(machine, &bundle, origin).await?;
     report.judged(judged.found.clone());
     let installer = match origin {
         Origin::Caller => None,
@@ -286,7 +293,7 @@ async fn decided_files(
     }
 }
 
-/// Unpacks all images; returns their references.
+/// Unpacks all images; returns the references by which they are in the store.
 async fn import_all(
     machine: &Machine,
     bundle: &VerifiedBundle,
@@ -297,7 +304,11 @@ async fn import_all(
     if let Some(first) = judged.allowed.first() {
         report.tell(Event::Good(name(first), judged.allowed.len()));
     }
-    let mut digests = BTreeSet::new();
+    let naming = match judged.is_approved {
+        true => Naming::Moves,
+        false => Naming::MovesToNewer,
+    };
+    let mut references = Vec::new();
     for (number, image) in judged.allowed.iter().enumerate() {
         if number > 0 {
             report.tell(Event::Next(name(image)));
@@ -306,21 +317,34 @@ async fn import_all(
         let progress = |progress: crate::oci::Progress| {
             report.unpacked(progress.bytes, progress.total);
         };
-        let imported = import(bundle, image, images, &limits, &progress).await;
+        let imported = import(bundle, image, naming, images, &limits, &progress).await;
         let imported = imported.map_err(|error| BundleError::Import {
             number: number + 1,
             count: judged.allowed.len(),
             source: Box::new(error),
         })?;
-        digests.insert(imported.digest());
+        references.push(named(image, &imported));
         // Each image by itself: a power cut leaves those that are whole.
         let kept = machine.bundles.kept.change(bundle.digest(), |taken| {
-            taken.images.clone_from(&digests);
+            taken.brought(imported.digest());
             judged.note(taken);
         });
         kept.map_err(BundleError::Machine)?;
     }
-    Ok(judged.allowed.iter().map(name).collect())
+    Ok(references)
+}
+
+/// The reference by which an image of a bundle is in the store: its name, unless another image keeps that.
+fn named(image: &judge::Allowed, imported: &VerifiedImage) -> String {
+    let (name, digest) = (&image.reference, image.digest());
+    if imported.is_named(name) {
+        return name.to_string();
+    }
+    tracing::warn!(
+        "{name} stays the name of the image that has it: a bundle brings {digest}, which is not newer by its date, and nobody has approved \
+         the bundle; name the image by its digest, or the bundle's digest in BundleConfig, and plug the stick in once more"
+    );
+    name.at(digest).to_string()
 }
 
 /// The rules for bundles that are in force.
@@ -329,7 +353,7 @@ fn rules(machine: &Machine) -> BundleRules {
     configured.map_or_else(BundleRules::default, |it| it.config.bundles.clone())
 }
 
-/// Reads every byte of the bundle. The files' own device limits the wait: an upload lies on /var, and a stick that is pulled out fails.
+/// Reads every byte of the bundle. A device that is too slow fails the reading, and so does a stick that is pulled out.
 async fn verified(files: Files, report: &Arc<Report>) -> Result<VerifiedBundle, BundleError> {
     let report = report.clone();
     let verifying = blocking_io::to_its_end(move || {

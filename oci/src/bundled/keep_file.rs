@@ -72,7 +72,8 @@ pub async fn keep_file(
         keep_blob(bundle, &blobs, digest, size).await?;
     }
     let (store, size) = (store.clone(), file.size());
-    blocking_io::to_its_end(move || commit(&store, image, name, size)).await??;
+    let blobs = file.blobs().map(|(digest, _)| digest).into();
+    blocking_io::to_its_end(move || commit(&store, image, name, size, blobs)).await??;
     Ok(Some(image))
 }
 
@@ -183,6 +184,7 @@ fn commit(
     image: Digest,
     name: ImageReference,
     size: u64,
+    blobs: BTreeSet<Digest>,
 ) -> Result<(), StoreError> {
     if store.get(image).is_some() {
         return Ok(());
@@ -195,6 +197,7 @@ fn commit(
         config: ImageConfig::default(),
         download_bytes: size,
         unpacked_bytes: 0,
+        blobs,
     })?;
     Ok(())
 }

@@ -20,7 +20,7 @@ mod write;
 
 pub use from_store::{StoredBundle, StoredBundleError};
 pub use gather::{GatherError, Gathered};
-pub use import::import;
+pub use import::{Naming, import};
 pub use keep_file::{KeepFileError, copy_file, keep_file, kept_files, kept_size};
 pub use resolve::{BundledImageError, resolve};
 pub use write::{BundleError, LocalFile, Target, write};

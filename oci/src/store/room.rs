@@ -14,6 +14,11 @@
 /// Bytes of the reserve at most: an installer's image, packed and unpacked, and a container's layer.
 const LARGEST_RESERVE: u64 = 512 << 20;
 
+/// What is kept for upgrades of a file system of this capacity.
+pub fn reserve_of(capacity: u64) -> u64 {
+    (capacity / 10).min(LARGEST_RESERVE)
+}
+
 /// The facts about a store and an image that is to come into it. Sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RoomFacts {
@@ -99,7 +104,7 @@ impl RoomFacts {
     pub(super) fn reserve(&self) -> u64 {
         match self.for_upgrade {
             true => 0,
-            false => (self.capacity / 10).min(LARGEST_RESERVE),
+            false => reserve_of(self.capacity),
         }
     }
 

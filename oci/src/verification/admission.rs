@@ -112,13 +112,17 @@ impl Policy {
     pub(super) fn verify_by(
         &self,
         image: ResolvedImage,
-        find: impl FnOnce(&ResolvedImage, &PublicKey) -> Result<FoundProof, Box<VerificationError>>,
+        find: impl FnOnce(
+            &ResolvedImage,
+            &RuleName,
+            &PublicKey,
+        ) -> Result<FoundProof, Box<VerificationError>>,
     ) -> Result<Verified<ResolvedImage>, Box<VerificationError>> {
         let name = image.reference.clone();
         match self.decide(&name, image).map_err(refused)? {
             Decision::Allowed(verified) => Ok(verified),
             Decision::NeedsSignature(image, rule, key) => {
-                let found = find(&image, key)?;
+                let found = find(&image, &rule, key)?;
                 judged(image, rule, key, found)
             }
         }

@@ -1,5 +1,7 @@
 //! What a signature's form decides: the bytes that are signed, the images that they are about, and the layer that holds them.
 
+use std::borrow::Cow;
+
 use instar_values::{Digest, PublicKey};
 
 use super::signature::{Form, NotASignature, Signature};
@@ -9,8 +11,8 @@ impl Signature {
     /// Whether it was made with this key.
     pub(super) fn is_by(&self, key: &PublicKey) -> bool {
         let signed = match self.form {
-            Form::SimpleSigning => self.payload.clone(),
-            Form::Statement => bundle::signed_bytes(&self.payload),
+            Form::SimpleSigning => Cow::from(&self.payload),
+            Form::Statement => Cow::from(bundle::signed_bytes(&self.payload)),
         };
         instar_pki::is_signature(key, &signed, &self.signature)
     }

@@ -10,13 +10,19 @@ use serde::Deserialize;
 use super::admission::FoundProof;
 use super::findings::{Findings, Subject};
 use super::places;
-use super::policy::Policy;
+use super::policy::{Policy, RuleName};
 use super::refusal::VerificationError;
 use super::signature::{NotASignature, Signature};
 use super::unjudged::Unjudged;
 use super::verified::Verified;
 use super::{bundle, simple_signing};
 use crate::registry::ResolvedImage;
+
+/// Limit on the manifests of signatures of one image that are read, and on the documents that they name: anyone can add some to a bundle.
+const MOST_MANIFESTS: usize = 100;
+const MOST_DOCUMENTS: usize = 100;
+/// Size limit of a document with signatures, in bytes. Real ones have some KiB.
+const LARGEST_DOCUMENT: u64 = 256 << 10;
 
 #[derive(Debug, Default, Deserialize)]
 struct Manifest {
@@ -30,6 +36,7 @@ struct Layer {
     #[serde(default)]
     media_type: String,
     digest: Digest,
+    size: u64,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
 }
@@ -46,13 +53,21 @@ impl Policy {
         image: &Image,
         resolved: ResolvedImage,
     ) -> Result<Verified<ResolvedImage>, Box<VerificationError>> {
-        let unreadable = |source| Box::new(VerificationError::Bundle { source });
-        let unjudged = unjudged(bundle, image, &subject_of(&resolved)).map_err(unreadable)?;
-        let verified = self.verify_by(resolved, |resolved, key| {
+        let unreadable = |wanted: Option<(&RuleName, &PublicKey)>, source| {
+            Box::new(VerificationError::Bundle {
+                image: image.reference.clone(),
+                digest: image.manifest.digest,
+                wanted: wanted.map(|(rule, key)| (rule.clone(), key.fingerprint())),
+                source,
+            })
+        };
+        let verified = self.verify_by(resolved, |resolved, rule, key| {
             let found = find_proof(bundle, image, &subject_of(resolved), key);
-            found.map_err(unreadable)
-        });
-        Ok(verified?.with_unjudged(unjudged))
+            found.map_err(|source| unreadable(Some((rule, key)), source))
+        })?;
+        let unjudged = unjudged(bundle, image, &subject_of(&verified));
+        let unjudged = unjudged.map_err(|source| unreadable(None, source))?;
+        Ok(verified.with_unjudged(unjudged))
     }
 }
 
@@ -63,13 +78,18 @@ fn subject_of(image: &ResolvedImage) -> Subject<'_> {
     }
 }
 
-/// All signatures of an image that can be read.
+/// The signatures of an image that stay with it. Not more of them than stay are in memory at any time.
 fn unjudged(bundle: &VerifiedBundle, image: &Image, subject: &Subject<'_>) -> io::Result<Unjudged> {
-    let mut readable = Vec::new();
-    for signature in signatures(bundle, image) {
-        readable.extend(signature?.ok());
-    }
-    Ok(Unjudged::about(subject, readable))
+    let mut failed = None;
+    let readable = signatures(bundle, image).map_while(|signature| match signature {
+        Ok(readable) => Some(readable.ok()),
+        Err(error) => {
+            failed = Some(error);
+            None
+        }
+    });
+    let unjudged = Unjudged::about(subject, readable.flatten());
+    failed.map_or(Ok(unjudged), Err)
 }
 
 /// Whether an image of a bundle is signed by the owner of this key, itself or as a part of its index.
@@ -115,7 +135,7 @@ fn find_proof(
     Ok(Err(findings))
 }
 
-/// The signatures for an image or its index, read one document after the other.
+/// The signatures for an image or its index, read one document after the other, and no more documents than the limits allow.
 fn signatures<'a>(
     bundle: &'a VerifiedBundle,
     image: &'a Image,
@@ -123,7 +143,9 @@ fn signatures<'a>(
     let subjects = [Some(image.manifest.digest), image.index];
     let all = bundle.index().signatures().iter();
     let ours = all.filter(move |it| subjects.contains(&Some(it.subject)));
+    let ours = ours.take(MOST_MANIFESTS);
     let layers = ours.flat_map(|signature| layers(bundle, signature.manifest.digest));
+    let layers = layers.take(MOST_DOCUMENTS);
     layers.flat_map(|layer| match layer.and_then(|layer| read(bundle, &layer)) {
         Ok(signatures) => signatures.into_iter().map(Ok).collect(),
         Err(error) => vec![Err(error)],
@@ -147,6 +169,12 @@ fn read(
     bundle: &VerifiedBundle,
     layer: &Layer,
 ) -> io::Result<Vec<Result<Signature, NotASignature>>> {
+    if layer.size > LARGEST_DOCUMENT {
+        return Ok(vec![Err(NotASignature::TooLarge {
+            size: layer.size,
+            limit: LARGEST_DOCUMENT,
+        })]);
+    }
     let document = bundle.document(layer.digest)?;
     if places::is_bundle(&layer.media_type) {
         return Ok(match bundle::signatures(&document) {

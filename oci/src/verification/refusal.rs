@@ -80,11 +80,28 @@ pub enum VerificationError {
         source: RegistryError,
     },
     /// The bundle that the image came in cannot be read any more.
-    #[error("reading signatures from the bundle failed")]
+    #[error(
+        "{image} ({digest}) is not verified: reading its signatures from the bundle failed{}; bring the bundle again",
+        wanted_by(wanted.as_ref())
+    )]
     Bundle {
+        /// The image.
+        image: ImageReference,
+        /// The digest of its manifest.
+        digest: Digest,
+        /// The rule that wants a signature, and the fingerprint of its key, if there is such a rule.
+        wanted: Option<(RuleName, Digest)>,
         /// The error.
         source: std::io::Error,
     },
+}
+
+/// Who wants the signature that could not be read.
+fn wanted_by(wanted: Option<&(RuleName, Digest)>) -> String {
+    let wanted = wanted.map(|(rule, key)| {
+        format!(", and {rule} of ImageVerificationConfig wants one by the key {key}")
+    });
+    wanted.unwrap_or_default()
 }
 
 impl VerificationError {

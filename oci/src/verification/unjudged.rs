@@ -11,6 +11,8 @@ use super::signature::Signature;
 const MOST: usize = 8;
 /// Size limit of what is signed, in bytes. Payloads that name one image have some hundred.
 const LARGEST: usize = 64 << 10;
+/// Size limit of a signature itself, in bytes: one by a key of RSA with 8192 bits has a KiB.
+const LARGEST_SIGNATURE: usize = 4 << 10;
 
 /// Signatures that are kept with an image. They hold nothing until they are judged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +33,7 @@ impl Unjudged {
         let digests = subject.digests();
         let is_about = |signature: &Signature| {
             signature.payload.len() <= LARGEST
+                && signature.signature.len() <= LARGEST_SIGNATURE
                 && signature
                     .subjects()
                     .is_ok_and(|named| named.iter().any(|it| digests.contains(it)))
@@ -65,19 +68,28 @@ impl Unjudged {
         }
     }
 
-    /// Adds newer ones; returns whether anything has changed.
+    /// Adds newer ones where there is room; returns whether anything has changed. The older ones and their index stay: else whoever brings the
+    /// image again could take its signatures away from it.
     pub(crate) fn add(&mut self, newer: &Self) -> bool {
-        let is_known = |it: &Signature| self.signatures.contains(it);
-        if newer.signatures.iter().all(is_known) {
-            return false;
+        let before = self.signatures.len();
+        let index = self.index.as_ref().or(newer.index.as_ref()).cloned();
+        // An index that is not kept proves nothing, and neither does a signature of it.
+        let other_index = newer.index.as_ref().filter(|it| index.as_ref() != Some(it));
+        let other_index = other_index.map(|index| Digest::of(&index.0));
+        let is_of_use = |it: &Signature| {
+            let named = it.subjects().unwrap_or_default();
+            named.iter().any(|digest| Some(*digest) != other_index)
+        };
+        for signature in newer.signatures.iter().filter(|it| is_of_use(it)) {
+            if self.signatures.len() < MOST && !self.signatures.contains(signature) {
+                self.signatures.push(signature.clone());
+            }
         }
-        let older = std::mem::take(&mut self.signatures).into_iter();
-        self.signatures = older.filter(|it| !newer.signatures.contains(it)).collect();
-        self.signatures.extend_from_slice(&newer.signatures);
-        let surplus = self.signatures.len().saturating_sub(MOST);
-        self.signatures.drain(..surplus);
-        self.index = newer.index.clone().or(self.index.take());
-        true
+        let has_changed = self.signatures.len() > before;
+        if has_changed {
+            self.index = index;
+        }
+        has_changed
     }
 }
 
@@ -110,13 +122,36 @@ mod tests {
         let kept = Unjudged::about(&subject, all);
         assert_eq!(kept.iter().count(), MOST);
         assert_eq!(read(&write(&kept).unwrap()), Some(kept.clone()));
+    }
 
-        let mut more = kept.clone();
-        assert!(!more.add(&kept));
-        let last = Unjudged::about(&subject, [many[MOST].clone()]);
-        assert!(more.add(&last));
-        let newest: Vec<_> = more.iter().cloned().collect();
-        let expected: Vec<_> = many.into_iter().skip(1).rev().collect();
-        assert_eq!(newest, expected);
+    #[test]
+    fn whoever_brings_an_image_again_takes_no_signature_from_it() {
+        let (image, signer) = (Digest::of(b"image"), Signer::ecdsa());
+        let signed = |digest| signer.simple(payload(digest));
+        let about = |index: Option<&[u8]>, signatures: &[Signature]| {
+            Unjudged::about(&Subject { image, index }, signatures.to_vec())
+        };
+        let many: Vec<_> = (0..MOST).map(|_| Signer::ecdsa()).collect();
+        let many: Vec<_> = many.iter().map(|it| it.simple(payload(image))).collect();
+        let full = about(None, &many);
+        let mut kept = full.clone();
+        assert!(!kept.add(&full));
+        assert!(!kept.add(&about(None, &[signed(image)])));
+        assert_eq!(kept, full);
+        let mut room = about(None, &many[..1]);
+        assert!(room.add(&about(None, &many[1..])));
+        assert_eq!(room, full);
+
+        // The index stays, and signatures of another one are of no use without theirs.
+        let of_index = about(Some(b"index"), &[signed(Digest::of(b"index"))]);
+        let of_other = about(Some(b"other"), &[signed(Digest::of(b"other"))]);
+        let mut kept = of_index.clone();
+        assert!(!kept.add(&of_other));
+        assert_eq!(kept, of_index);
+        assert!(kept.add(&about(Some(b"other"), &many[..1])));
+        assert_eq!((kept.iter().count(), &kept.index), (2, &of_index.index));
+        let mut kept = Unjudged::default();
+        assert!(kept.add(&of_other));
+        assert_eq!(kept, of_other);
     }
 }

@@ -1,4 +1,4 @@
-//! What is said about each state of a bundle.
+//! The sentences about each state of a bundle.
 
 use super::*;
 use crate::bundles::BundleFact;

@@ -1,4 +1,4 @@
-//! The kernel's words about devices (NETLINK_KOBJECT_UEVENT): that one came or went. They only say when to look; sysfs says what is there.
+//! The kernel's messages about devices (NETLINK_KOBJECT_UEVENT): that one came or went. They only say when to look; sysfs has the devices.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ const LONGEST: usize = 4096;
 /// Pause after a word: a stick makes a dozen of them, for its controller, disk and partitions.
 const BURST: Duration = Duration::from_millis(500);
 
-/// What a burst of words was about.
+/// The subject of a burst of messages from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Word {
     /// A block device came, went or changed.

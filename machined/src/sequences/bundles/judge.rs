@@ -1,8 +1,13 @@
 //! Judges the images of a bundle: by the rules for images, and by the approvals of the bundle.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use instar_bundle::VerifiedBundle;
 
 use super::{BundleError, is_for_this_machine, rules};
+use crate::base::blocking_io::{self, ANSWER, NoAnswer};
+use crate::base::byte_size::human_short;
 use crate::bundles::{Approval, Approvals, FoundImage, Origin, Taken, approve};
 use crate::intent;
 use crate::machine::Machine;
@@ -12,6 +17,10 @@ use crate::oci::{ImageConfig, ResolvedImage, Verified};
 
 /// The labels that name an image's version: that of an installer, and that of the OCI's image specification.
 const VERSIONS: [&str; 2] = ["dev.instar.version", VERSION_LABEL];
+
+/// Limit on the documents of all images of a bundle, in bytes: they are in memory until the bundle is taken. Those of one image have some
+/// ten KiB.
+const MOST_OF_DOCUMENTS: u64 = 16 << 20;
 
 /// An image of the bundle that the rules allow.
 pub(super) type Allowed = Verified<ResolvedImage>;
@@ -46,9 +55,18 @@ impl Judged {
     }
 }
 
-/// Judges all images for this machine by the rules in force. One that is refused refuses the bundle; one that nobody has approved does not
-/// yet.
-pub(super) fn judge(
+/// Judges all images for this machine, on a thread of its own: the documents are read from the stick again, and a hostile bundle has many.
+pub(super) async fn judge(
+    machine: &Arc<Machine>,
+    bundle: &VerifiedBundle,
+    origin: Origin,
+) -> Result<Judged, BundleError> {
+    let (machine, bundle) = (machine.clone(), bundle.clone());
+    blocking_io::within(ANSWER, move || judged(&machine, &bundle, origin)).await?
+}
+
+/// Judges the images by the rules in force. One that is refused refuses the bundle; one that nobody has approved does not yet.
+fn judged(
     machine: &Machine,
     bundle: &VerifiedBundle,
     origin: Origin,
@@ -64,8 +82,14 @@ pub(super) fn judge(
     let is_approved = origin == Origin::Caller || given.config.contains(&digest) || given.person;
     let images = bundle.index().images().iter();
     let (mut allowed, mut found) = (Vec::new(), Vec::new());
+    let (began, mut documents) = (Instant::now(), 0);
     for image in images.filter(|image| is_for_this_machine(image)) {
+        if began.elapsed() >= ANSWER {
+            // Nobody waits any more.
+            return Err(NoAnswer::Late(ANSWER).into());
+        }
         let resolved = resolve(bundle, image)?;
+        documents = with_documents(documents, &resolved)?;
         let version = version(&resolved.config);
         let verified = puller.policy().verify_offline(bundle, image, resolved)?;
         found.push(FoundImage {
@@ -83,7 +107,51 @@ pub(super) fn judge(
     })
 }
 
+/// Adds the bytes of an image's documents to those of the images before.
+fn with_documents(before: u64, image: &ResolvedImage) -> Result<u64, BundleError> {
+    let index = image.index.as_ref().map_or(0, Vec::len);
+    let own = image.manifest.len() + image.config_document.len() + index;
+    let all = before.saturating_add(own as u64);
+    match all > MOST_OF_DOCUMENTS {
+        true => Err(BundleError::TooMuch {
+            limit: human_short(MOST_OF_DOCUMENTS),
+        }),
+        false => Ok(all),
+    }
+}
+
 fn version(config: &ImageConfig) -> Option<String> {
     let mut named = VERSIONS.iter();
     named.find_map(|label| config.labels.get(*label).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::values::Digest;
+
+    #[test]
+    fn the_documents_of_many_images_are_not_taken_into_memory() {
+        let document = |bytes: usize| vec![b' '; bytes];
+        let image = |index: Option<Vec<u8>>| ResolvedImage {
+            reference: "r.io/web:v1".parse().unwrap(),
+            digest: Digest::of(b"image"),
+            named_digest: Digest::of(b"image"),
+            config: ImageConfig::default(),
+            layers: Vec::new(),
+            index,
+            manifest: document(2),
+            config_document: document(3),
+        };
+        assert_eq!(with_documents(1, &image(None)).unwrap(), 6);
+        assert_eq!(with_documents(1, &image(Some(document(4)))).unwrap(), 10);
+        let room = MOST_OF_DOCUMENTS - 5;
+        assert!(with_documents(room, &image(None)).is_ok());
+        let refused = with_documents(room + 1, &image(None)).unwrap_err();
+        assert!(
+            refused.to_string().contains("more than 16 MiB"),
+            "{refused}"
+        );
+    }
 }

@@ -53,22 +53,22 @@ impl Report {
         });
     }
 
-    /// Notes the images with what was decided about them.
+    /// Notes the images with the decisions about them.
     pub fn judged(&self, images: Vec<FoundImage>) {
         self.change(|fact| fact.images = images);
     }
 
-    /// Notes what is done with files of extensions.
+    /// Notes the use of the files of extensions.
     pub fn files(&self, files: Vec<FoundFile>) {
         self.change(|fact| fact.files = files);
     }
 
-    /// Notes what is done with the lists of channels.
+    /// Notes the use of the lists of channels.
     pub fn lists(&self, lists: Vec<FoundList>) {
         self.change(|fact| fact.lists = lists);
     }
 
-    /// Notes what is decided about an upgrade.
+    /// Notes the decision about an upgrade.
     pub fn upgrade(&self, upgrade: Upgrade) {
         self.change(|fact| fact.upgrade = Some(upgrade));
     }

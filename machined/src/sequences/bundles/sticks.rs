@@ -17,6 +17,7 @@ use super::support::{self, CollectSupport};
 use super::{Report, rules, take_bundle, tell_end, upgrade};
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
+use crate::bundles::upgrade::Installer;
 use crate::bundles::{
     Event, FileSystem, LABELS, Origin, Phase, Place, Stick, Uevents, Word, plugged_in,
 };
@@ -248,10 +249,16 @@ async fn take(machine: &Arc<Machine>, mount: TransientMount, files: Files, repor
     drop(mount);
     tell_end(report, &taken);
     if let Ok(taken) = taken
-        && let Some(installer) = taken.installer
+        && let Some(installer) = installer_of(taken.installer, &report.phase())
     {
         upgrade::begin(machine, taken.bundle, installer, report).await;
     }
+}
+
+/// The installer that the machine is upgraded with. A stick that was pulled out before its end is refused, also if all its bytes had been read
+/// by then: whoever does that wants no upgrade.
+fn installer_of(planned: Option<Installer>, phase: &Phase) -> Option<Installer> {
+    planned.filter(|_| matches!(phase, Phase::Taken { .. }))
 }
 
 /// The directories of a stick that say what it is for.
@@ -304,7 +311,34 @@ async fn open(stick: &Stick) -> anyhow::Result<Option<(TransientMount, Files)>> 
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::bundles::next;
+    use crate::values::Digest;
+
+    #[test]
+    fn a_stick_that_is_pulled_out_before_its_end_upgrades_nothing() {
+        let installer = Installer {
+            reference: "r.io/installer:v0.2.0".parse().unwrap(),
+            digest: Digest::of(b"image"),
+            version: "v0.2.0".parse().unwrap(),
+        };
+        let importing = || Phase::Importing {
+            image: "r.io/installer:v0.2.0".to_owned(),
+            number: 1,
+            count: 1,
+            bytes: 0,
+            total: 0,
+        };
+        let end = || Event::Imported(Vec::new());
+        let taken = next(importing(), end()).unwrap();
+        let planned = Some(installer.clone());
+        assert_eq!(installer_of(planned.clone(), &taken), planned);
+        assert_eq!(installer_of(None, &taken), None);
+        let pulled_out = next(importing(), Event::PulledOut).unwrap();
+        let ended = next(pulled_out, end()).unwrap();
+        assert_eq!(installer_of(planned, &ended), None);
+    }
 
     #[test]
     fn a_person_is_told_how_to_format_a_stick_that_cannot_be_read() {

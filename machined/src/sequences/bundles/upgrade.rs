@@ -53,7 +53,7 @@ pub(super) async fn begin(
     let version = installer.version.to_string();
     let request = UpgradeRequest {
         // Exactly this image: a registry that can be reached may mean another one by its name.
-        image: installer.reference.at(installer.digest).to_string(),
+        image: installer.pinned_name(),
         force: false,
         mode: UpgradeMode::Quickest,
     };
