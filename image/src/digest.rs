@@ -37,7 +37,23 @@ impl Sha256 {
     /// Returns the digest of these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        Self(sha2::Sha256::digest(bytes).into())
+        Self::of_pieces([bytes])
+    }
+
+    /// Returns the digest of these pieces, one after the other.
+    #[must_use]
+    pub fn of_pieces<const N: usize>(pieces: [&[u8]; N]) -> Self {
+        let mut hasher = sha2::Sha256::new();
+        for piece in pieces {
+            hasher.update(piece);
+        }
+        Self(hasher.finalize().into())
+    }
+
+    /// The 32 bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 }
 

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use instar_pki::rootfs_signature;
-use instar_values::VersionRanges;
+use instar_pki::{installer_signature, rootfs_signature};
+use instar_values::{Digest, VersionRanges};
 
 use crate::{
-    boot::signer::Signer,
-    digest::Blake3,
+    boot::{authenticode, signer::Signer},
+    digest::{Blake3, Sha256},
     kernel::bzimage,
     oci::layout::{Compression, Image, Layer},
     tree::Tree,
@@ -41,7 +41,7 @@ pub struct Parts<'a> {
     pub rules: &'a ReleaseRules,
     /// When the release was made.
     pub created: Option<jiff::Timestamp>,
-    /// Signs the root filesystem, as it signs the UKI.
+    /// Signs the root filesystem and the whole image, as it signs the UKI.
     pub signer: Option<&'a Signer>,
 }
 
@@ -120,6 +120,10 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     if let Ok(banner) = bzimage::banner(parts.kernel) {
         labels.insert("dev.instar.kernel.release", banner.release);
     }
+    // Firmware may have revoked a UKI by this digest.
+    if let Ok(digest) = authenticode::digest_of(parts.uki) {
+        labels.insert(installer_signature::UKI_LABEL, digest.to_string());
+    }
     if let Some(floor) = &parts.rules.floor {
         labels.insert("dev.instar.floor", floor.to_string());
     }
@@ -161,7 +165,7 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     boot.file("usr/install/amd64/uki.tail", 0o644, tail)?;
     boot.file("usr/install/amd64/systemd-bootx64.efi", 0o644, parts.loader)?;
 
-    Ok(Image {
+    let mut image = Image {
         // All large files are compressed already; uncompressed layers are unpacked fastest.
         layers: [soft, boot]
             .map(|tree| Layer {
@@ -169,7 +173,7 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
                 compression: Compression::None,
             })
             .into(),
-        entrypoint: vec!["/usr/bin/installer".into()],
+        entrypoint: vec![installer_signature::PROGRAM.into()],
         labels: labels
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
@@ -177,7 +181,26 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
         tag: Some(parts.version.to_string()),
         created: parts.created,
         ..Image::default()
-    })
+    };
+    if let Some(signer) = parts.signer {
+        sign(&mut image, signer).context("cannot sign the installer image")?;
+    }
+    Ok(image)
+}
+
+/// Signs all labels and layers of the image: none may change afterwards.
+fn sign(image: &mut Image, signer: &Signer) -> Result<()> {
+    let layers = image.layers.iter().map(|layer| {
+        let digest = Sha256::of(&layer.archive()?);
+        Ok(Digest::from_bytes(*digest.bytes()))
+    });
+    let layers = layers.collect::<Result<Vec<Digest>>>()?;
+    let statement = installer_signature::statement(&image.labels, &layers);
+    let statement = statement.context("a label has a line break")?;
+    let signature = rootfs_signature::to_label(&signer.sign(statement.as_bytes())?);
+    let label = installer_signature::LABEL.to_owned();
+    image.labels.insert(label, signature);
+    Ok(())
 }
 
 /// Returns the parts of `whole` before and after `part`.
@@ -197,8 +220,10 @@ fn around<'a>(whole: &'a [u8], part: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use instar_values::PublicKey;
+
     use super::*;
-    use crate::tree::Content;
+    use crate::{boot::keys, oci::layout, tree::Content};
 
     #[test]
     fn labels_say_what_is_inside() {
@@ -290,6 +315,49 @@ mod tests {
         };
         let error = composed(&too_high).unwrap_err().to_string();
         assert!(error.contains("above the version v0.3.0"), "{error}");
+    }
+
+    #[test]
+    fn a_signer_signs_what_a_machine_reads_of_the_written_image() {
+        let keys = tempfile::tempdir().unwrap();
+        let folder = keys.path().join("keys");
+        keys::make(&folder).unwrap();
+        let signer = Signer::read(&folder.join("db.key"), &folder.join("db.crt")).unwrap();
+        let version = "v0.2.0".parse().unwrap();
+        let image = compose(&Parts {
+            version: &version,
+            installer: b"i",
+            rootfs: b"root",
+            kernel: b"k",
+            init: b"init",
+            uki: b"kernel, init, root",
+            loader: b"l",
+            rules: &ReleaseRules::default(),
+            created: None,
+            signer: Some(&signer),
+        })
+        .unwrap();
+        let layout = keys.path().join("layout");
+        let manifest = layout::write(&image, &layout).unwrap();
+        let blob = |digest: &str| -> serde_json::Value {
+            let hex = digest.strip_prefix("sha256:").unwrap();
+            let bytes = std::fs::read(layout.join("blobs/sha256").join(hex)).unwrap();
+            serde_json::from_slice(&bytes).unwrap()
+        };
+        let manifest = blob(&manifest.digest);
+        let config = blob(manifest["config"]["digest"].as_str().unwrap());
+        let layers: Vec<Digest> =
+            serde_json::from_value(config["rootfs"]["diff_ids"].clone()).unwrap();
+        let labels = serde_json::from_value(config["config"]["Labels"].clone()).unwrap();
+        let key = PublicKey::from_certificate(signer.certificate()).unwrap();
+        let is_signed = |labels, layers: &[Digest]| {
+            installer_signature::signer([&key], labels, layers).is_some()
+        };
+        assert!(is_signed(&labels, &layers));
+        assert!(!is_signed(&labels, &layers[..1]));
+        let mut other = labels.clone();
+        other.insert("dev.instar.kernel.blake3".to_owned(), "00".repeat(32));
+        assert!(!is_signed(&other, &layers));
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub const RELEASE_FLOOR: StateFile = StateFile {
     name: "release-floor.json",
     mode: 0o644,
     writer: "upgrade/floor.rs",
-    loss: "the running version's own floor is in force",
+    loss: "no version before the running one is taken without force, until a release has raised the floor",
 };
 
 /// The images that the versions on the disk came from.
@@ -125,7 +125,7 @@ pub const IMAGE_UPDATES: StateFile = StateFile {
     loss: "registries are asked again, approvals are forgotten, and an image that failed may be tried again",
 };
 
-/// The images that are pinned, and what their names meant.
+/// The images that are pinned, and the names that meant them.
 pub const IMAGE_PINS: StateFile = StateFile {
     name: "image-pins.json",
     mode: 0o644,

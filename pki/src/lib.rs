@@ -12,6 +12,7 @@ mod authority;
 mod certificate;
 pub mod client_config;
 pub mod der;
+pub mod installer_signature;
 mod kept;
 mod key;
 mod peer;

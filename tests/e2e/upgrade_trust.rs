@@ -1,5 +1,5 @@
 //! Whose root filesystems a machine starts: those signed by a key of its config, or of its firmware under Secure Boot, and no others, with or
-//! without a reboot.
+//! without a reboot. Without Secure Boot, whose UKIs as well.
 
 use std::fs;
 use std::process::Command;
@@ -15,6 +15,14 @@ use crate::PATIENCE;
 
 /// The label with the signature.
 pub(crate) const SIGNATURE: &str = "dev.instar.rootfs.signature";
+/// The label with the signature of the whole image.
+const IMAGE_SIGNATURE: &str = "dev.instar.installer.signature";
+/// The last part of the UKI in the image (docs/contracts.md).
+const UKI_TAIL: &str = "usr/install/amd64/uki.tail";
+/// The tag of v0.2.0 with its own labels and another UKI.
+const OTHER_UKI: &str = "another-uki";
+/// The tag of v0.2.0 without the signature of the whole image.
+const UNSIGNED_IMAGE: &str = "unsigned-image";
 /// The tag of v0.2.0 with the signature of v0.1.0.
 const BY_ANOTHER: &str = "signature-of-another";
 /// `instarctl`'s exit code.
@@ -79,7 +87,8 @@ impl Subject {
     }
 }
 
-/// Pushes v0.2.0 as it is, without its signature, with that of v0.1.0, and a changed root filesystem with the signature of v0.2.0.
+/// Pushes v0.2.0 as it is, without its signature, with that of v0.1.0, and a changed root filesystem with the signature of v0.2.0; besides with
+/// another UKI, and without the signature of the whole image.
 fn registry_with_versions(scratch: &Scratch) -> Result<Registry> {
     let registry = Registry::start(scratch)?;
     let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
@@ -91,6 +100,8 @@ fn registry_with_versions(scratch: &Scratch) -> Result<Registry> {
     push("unsigned", installer()?.without_label(SIGNATURE))?;
     push(BY_ANOTHER, installer()?.label(SIGNATURE, &older))?;
     push("changed", installer()?.installing("v0.2.0", &changed)?)?;
+    push(OTHER_UKI, installer()?.with_file(UKI_TAIL, b"another")?)?;
+    push(UNSIGNED_IMAGE, installer()?.without_label(IMAGE_SIGNATURE))?;
     Ok(registry)
 }
 
@@ -129,6 +140,7 @@ async fn a_key_in_the_config_signs_every_upgrade(scratch: Scratch) -> Outcome {
     chapters![
         a_signature_by_no_key_of_the_config_is_refused(&subject),
         the_config_names_the_builders_key(&subject, &scratch),
+        no_other_uki_than_the_signed_one_is_taken(&subject),
         only_the_signed_root_and_version_are_taken(&subject),
     ]
     .await
@@ -152,6 +164,14 @@ async fn the_config_names_the_builders_key(subject: &Subject, scratch: &Scratch)
         .await?;
     ensure!(said.code == Some(0), "{said:?}");
     Ok(())
+}
+
+/// Root filesystem, version and labels are those of the signed image.
+async fn no_other_uki_than_the_signed_one_is_taken(subject: &Subject) -> Outcome {
+    let other = "the signature of the installer image of v0.2.0 is not one of these labels, layers";
+    subject.refuses(OTHER_UKI, other).await?;
+    let unsigned = "the installer image of v0.2.0 is not signed as a whole";
+    subject.refuses(UNSIGNED_IMAGE, unsigned).await
 }
 
 async fn only_the_signed_root_and_version_are_taken(subject: &Subject) -> Outcome {

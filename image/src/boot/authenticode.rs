@@ -6,12 +6,12 @@
 use anyhow::{Context, Result, ensure};
 use instar_pe::{Layout, put_u32, u32_at};
 use instar_pki::der::{bit_string, explicit, implicit, object_id, octet_string, sequence};
-use ring::digest;
 
 use super::{
     signed_data::{self, Signed},
     signer::Signer,
 };
+use crate::digest::Sha256;
 
 /// The signed content: a digest of a program. 1.3.6.1.4.1.311.2.1.4
 const INDIRECT_DATA: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x04];
@@ -37,7 +37,7 @@ pub fn sign(program: &[u8], signer: &Signer) -> Result<Vec<u8>> {
     file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
     put_u32(&mut file, layout.checksum(), 0);
 
-    let content = indirect_data(&image_digest(&file, &layout));
+    let content = indirect_data(image_digest(&file, &layout).bytes());
     let signature = signed_data::sign(
         &Signed::Inside {
             kind: INDIRECT_DATA,
@@ -70,15 +70,31 @@ pub fn sign(program: &[u8], signer: &Signer) -> Result<Vec<u8>> {
     Ok(file)
 }
 
+/// Returns the digest by which firmware knows a program, signed or not: a signature does not change it.
+///
+/// # Errors
+/// It is no program.
+pub fn digest_of(program: &[u8]) -> Result<Sha256> {
+    let layout = Layout::read(program)?;
+    let signatures = u32_at(program, layout.certificates()).unwrap_or(0) as usize;
+    let end = match signatures {
+        0 => program.len(),
+        start => start.min(program.len()),
+    };
+    let mut unsigned = program[..end].to_vec();
+    unsigned.resize(end.next_multiple_of(ALIGNMENT), 0);
+    Ok(image_digest(&unsigned, &layout))
+}
+
 /// Returns SHA-256 of all but the checksum, the place of the signatures and the signatures. Sections follow each other
 /// in the file without gaps, so that the firmware, which computes it section by section, gets the same.
-fn image_digest(file: &[u8], layout: &Layout) -> Vec<u8> {
-    let mut context = digest::Context::new(&digest::SHA256);
+fn image_digest(file: &[u8], layout: &Layout) -> Sha256 {
     let (checksum, certificates) = (layout.checksum(), layout.certificates());
-    context.update(&file[..checksum]);
-    context.update(&file[checksum + 4..certificates]);
-    context.update(&file[certificates + 8..]);
-    context.finish().as_ref().to_vec()
+    Sha256::of_pieces([
+        &file[..checksum],
+        &file[checksum + 4..certificates],
+        &file[certificates + 8..],
+    ])
 }
 
 /// `SpcIndirectDataContent`: this is a PE image, of a file without a name, with this digest.
@@ -92,4 +108,31 @@ fn indirect_data(digest: &[u8]) -> Vec<u8> {
         ]),
         &sequence(&[&signed_data::sha256(), &octet_string(digest)]),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_pe::smallest;
+
+    use super::*;
+
+    #[test]
+    fn a_signature_does_not_change_the_digest_and_any_other_byte_does() {
+        let unsigned = smallest();
+        let layout = Layout::read(&unsigned).unwrap();
+        let digest = digest_of(&unsigned).unwrap();
+        let mut signed = unsigned.clone();
+        let start = u32::try_from(signed.len()).unwrap();
+        put_u32(&mut signed, layout.certificates(), start);
+        put_u32(&mut signed, layout.certificates() + 4, 16);
+        put_u32(&mut signed, layout.checksum(), 7);
+        signed.extend([9; 16]);
+        assert_eq!(digest_of(&signed).unwrap(), digest);
+        for at in [2, layout.checksum() - 1, unsigned.len() - 1] {
+            let mut other = signed.clone();
+            other[at] ^= 1;
+            assert_ne!(digest_of(&other).unwrap(), digest, "{at}");
+        }
+    }
 }

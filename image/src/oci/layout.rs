@@ -52,6 +52,18 @@ pub struct Image {
     pub created: Option<jiff::Timestamp>,
 }
 
+impl Layer {
+    /// Returns the layer as an archive, not compressed.
+    ///
+    /// # Errors
+    /// A name that tar cannot hold.
+    pub fn archive(&self) -> Result<Vec<u8>> {
+        let mut tar = Vec::new();
+        archive::write(&self.tree, &mut tar).context("cannot write a layer")?;
+        Ok(tar)
+    }
+}
+
 /// Writes the image to the folder `out`, replacing a layout that is there. Returns the descriptor of its manifest.
 ///
 /// # Errors
@@ -68,8 +80,7 @@ pub fn write(image: &Image, out: &Path) -> Result<Descriptor> {
     let mut layers = Vec::new();
     let mut diff_ids = Vec::new();
     for layer in &image.layers {
-        let mut tar = Vec::new();
-        archive::write(&layer.tree, &mut tar).context("cannot write a layer")?;
+        let tar = layer.archive()?;
         diff_ids.push(format!("sha256:{}", Sha256::of(&tar)));
         layers.push(match layer.compression {
             Compression::None => blobs.add(LAYER, &tar)?,

@@ -20,6 +20,10 @@ const DATABASE: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
 const X509: [u8; 16] = [
     0xA1, 0x59, 0xC0, 0xA5, 0xE4, 0x94, 0xA7, 0x4A, 0x87, 0xB5, 0xAB, 0x15, 0x5C, 0x2B, 0xF0, 0x72,
 ];
+/// EFI_CERT_SHA256_GUID as it is stored: a list of digests of programs.
+const SHA256: [u8; 16] = [
+    0x26, 0x16, 0xC4, 0xC1, 0x4C, 0x50, 0x92, 0x40, 0xAC, 0xA9, 0x41, 0xF9, 0x36, 0x93, 0x43, 0x28,
+];
 /// EFI_CERT_X509_SHA256_GUID as it is stored: a list of digests of the signed part of certificates, each with a time.
 const X509_SHA256: [u8; 16] = [
     0x92, 0xA4, 0xD2, 0x3B, 0xC0, 0x96, 0x79, 0x40, 0xB4, 0x20, 0xFC, 0xF9, 0x8E, 0xF1, 0x03, 0xED,
@@ -35,7 +39,12 @@ pub enum SecureBoot {
     Off,
     /// The firmware has checked the UKI against these keys: the certificates of db that dbx does not revoke. A certificate with a key of a
     /// kind that is not supported is left out.
-    On(Vec<PublicKey>),
+    On {
+        /// The keys.
+        keys: Vec<PublicKey>,
+        /// Programs that it does not start although one of these keys has signed them, by their digests.
+        revoked: Vec<Digest>,
+    },
 }
 
 /// Why the state of Secure Boot is unknown.
@@ -62,9 +71,10 @@ pub fn secure_boot() -> Result<SecureBoot, SecureBootError> {
     variables::mount()?;
     let allowed = variables::read("db", DATABASE).ok_or(SecureBootError::Database)?;
     // Firmware without revocations has no dbx.
-    let revoked = variables::read("dbx", DATABASE).unwrap_or_default();
-    let keys = trusted(&allowed, &revoked).ok_or(SecureBootError::Database)?;
-    Ok(SecureBoot::On(keys))
+    let dbx = variables::read("dbx", DATABASE).unwrap_or_default();
+    let keys = trusted(&allowed, &dbx).ok_or(SecureBootError::Database)?;
+    let revoked = revoked_programs(&dbx).ok_or(SecureBootError::Database)?;
+    Ok(SecureBoot::On { keys, revoked })
 }
 
 /// Returns the keys of the certificates in db that dbx does not name; none if either is damaged.
@@ -85,6 +95,14 @@ fn trusted(allowed: &[u8], revoked: &[u8]) -> Option<Vec<PublicKey>> {
     let certificates = certificates.filter(|(kind, it)| *kind == X509 && !is_revoked(it));
     let keys = certificates.filter_map(|(_, it)| PublicKey::from_certificate(it).ok());
     Some(keys.collect())
+}
+
+/// Returns the programs that dbx names by their digests; none if it is damaged.
+fn revoked_programs(dbx: &[u8]) -> Option<Vec<Digest>> {
+    let digests = entries(dbx)?.into_iter();
+    let digests = digests.filter(|(kind, _)| *kind == SHA256);
+    let digests = digests.map(|(_, entry)| Some(Digest::from_bytes(entry.try_into().ok()?)));
+    digests.collect()
 }
 
 /// Returns the digest of the part of a certificate that its issuer signed.
@@ -162,6 +180,18 @@ mod tests {
         let dbx = list(X509_SHA256, &[&revoked]);
         assert_eq!(trusted(&db, &dbx), Some(vec![second]));
         assert_eq!(trusted(&[], &[]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn programs_are_revoked_by_their_digests() {
+        let (certificate, _) = certificate();
+        let (one, two) = (Digest::of(b"one"), Digest::of(b"two"));
+        let digests = [one.bytes().as_slice(), two.bytes().as_slice()];
+        let dbx = [list(X509, &[&certificate]), list(SHA256, &digests)].concat();
+        assert_eq!(revoked_programs(&dbx), Some(vec![one, two]));
+        assert_eq!(revoked_programs(&[]), Some(Vec::new()));
+        assert_eq!(revoked_programs(&dbx[..dbx.len() - 1]), None);
+        assert_eq!(revoked_programs(&list(SHA256, &[b"short"])), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Following a channel: the state of the machine as a value, its record, and the resource that shows it.
 //!
-//! What is done is a sequence (`sequences/follow.rs`): it asks for lists, gathers facts, asks [`step`] for the next action, and carries it
+//! The work is a sequence (`sequences/follow.rs`): it asks for lists, gathers facts, asks [`step`] for the next action, and carries it
 //! out. Lists and the choice of a release are the crate `channel`.
 
 mod delay;

@@ -22,7 +22,7 @@ const WHAT: &str = "the record of the channel";
 /// Limit on the record that init keeps, in bytes: 32 holds and a release.
 const LARGEST: u64 = 1 << 20;
 
-/// The record, shared by the sequence, the API and whoever fetches images.
+/// The record, shared by the sequence, the API and the pulls of images.
 #[derive(Debug, Default)]
 pub struct Follow {
     state: Mutex<State>,
@@ -60,7 +60,7 @@ impl Follow {
         self.state.locked()
     }
 
-    /// Keeps the record and what was brought in this directory from now on, and reads those that are there.
+    /// Keeps the record and the lists that persons brought in this directory from now on, and reads those that are there.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
         let record = whole_file::read_json(&directory.join(UPGRADE_FOLLOW.name));
         let brought = whole_file::read_json(&directory.join(CHANNEL_FILES.name));

@@ -44,7 +44,7 @@ const REFUSED: u64 = 600;
 const LOOK_AGAIN: u64 = 60;
 const LONGEST: u64 = 300;
 
-/// What a machine keeps of the channel that it follows.
+/// The record that a machine keeps of the channel that it follows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
@@ -165,7 +165,7 @@ pub enum LockAnswer {
     Refused(String),
 }
 
-/// What is known of the machine at this moment.
+/// The facts about the machine at this moment.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     /// The time, in seconds since 1970.
@@ -213,7 +213,7 @@ pub struct Policy<'a> {
     pub hold_for: Option<u64>,
 }
 
-/// What is to be done once the record is kept.
+/// The action that follows once the record is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// Nothing.
@@ -230,7 +230,7 @@ pub enum Act {
     GoBack,
 }
 
-/// What a target waits for.
+/// The event that a target waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wait {
     /// The clock is not set.
@@ -241,7 +241,7 @@ pub enum Wait {
     Pause(u64, String),
     /// Its image is not here.
     Image(String),
-    /// Somebody has to approve it.
+    /// A person has to approve it.
     Approval,
     /// The window is closed.
     Window(u64),
@@ -253,7 +253,7 @@ pub enum Wait {
     Lock(String),
 }
 
-/// What the machine does now, for people.
+/// The present work of the machine, in words for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing newer is there for it. `keeps_lock`: it keeps the fleet's lock because a release has failed here that is still offered.
@@ -276,9 +276,9 @@ pub enum Standing {
 pub struct Step {
     /// The record from now on.
     pub record: Record,
-    /// What is to be done.
+    /// The next action.
     pub act: Act,
-    /// What the machine does.
+    /// The present work of the machine.
     pub standing: Standing,
     /// The next step is due after this many seconds, if nothing happens before.
     pub again: u64,

@@ -1,6 +1,6 @@
 //! Images that are fetched ahead and kept: which ones, on whose word, and how far each is.
 //!
-//! What is done for them is a sequence (`sequences/image_pins.rs`); this room has its parts: the state of one image as a value ([`State`]), the
+//! The work for them is a sequence (`sequences/image_pins.rs`); this room has its parts: the state of one image as a value ([`State`]), the
 //! record of all ([`Pins`]), the upgrade that they are pinned for ([`Preparation`]), and the resource that shows them ([`PinFact`]).
 
 mod preparation;

@@ -59,7 +59,7 @@ pub struct Wanted {
     pub terms: Vec<Terms>,
 }
 
-/// What a name meant when it was pinned.
+/// The image that a name meant when it was pinned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meaning {
     /// The digest of the image's manifest.
@@ -188,12 +188,12 @@ impl Pins {
         wanted
     }
 
-    /// Returns what a pinned name meant.
+    /// Returns the image that a pinned name meant.
     pub fn meaning(&self, reference: &ImageReference) -> Option<Meaning> {
         self.lock().record.meanings.get(reference).cloned()
     }
 
-    /// Notes what names mean; they mean it for as long as they are pinned. An index that is known of an image stays known.
+    /// Notes the images that names mean; the names mean them for as long as they are pinned. An index that is known of an image stays known.
     pub async fn note(&self, meanings: Vec<(ImageReference, Meaning)>) {
         let has_changed = {
             let known = &mut self.lock().record.meanings;
@@ -206,7 +206,7 @@ impl Pins {
         }
     }
 
-    /// Forgets what all other names meant.
+    /// Forgets the images of all other names.
     pub async fn retain(&self, names: &BTreeSet<ImageReference>) {
         let has_changed = {
             let known = &mut self.lock().record.meanings;

@@ -7,7 +7,7 @@
 //!    │ │ │ └──── it is in the store already ───┼──┼──────────────────────────────────────────┘                         │
 //!    │ │ └────── the window closes ────────────┘  │                                                                    │
 //!    │ └──────── the pause is over ── Failed ◄────┴── no room, no registry, refused: from all but Pinned               │
-//!    └──────── its files are gone ─────────────────────────────────────────────────────────────────────────────────────┘
+//!    └──────── its files are gone, or the rules for images have changed ───────────────────────────────────────────────┘
 //! ```
 //!
 //! Nothing of it is kept: after a restart every image waits, and what is here already is found again.
@@ -80,7 +80,7 @@ pub enum Wait {
     Clock,
 }
 
-/// What happens to a pinned image.
+/// A change in the course of a pinned image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Nothing can be done for it now.
@@ -93,7 +93,7 @@ pub enum Event {
     Here(Digest),
     /// It is on record.
     Recorded,
-    /// Its files are gone.
+    /// Its files are gone, or it is to be judged by other rules.
     Gone,
     /// It cannot be had now: why.
     Failed(String),
@@ -145,7 +145,7 @@ pub fn after(state: State, event: Event, now: SystemTime) -> State {
     use State::{Fetching, Pinned, Verified, Waiting};
     let failures = state.failures();
     match (state, event) {
-        // Only the loss of its files ends a pin.
+        // Nothing else ends a pin.
         (Pinned { .. }, Event::Gone) => State::default(),
         (pinned @ Pinned { .. }, _) => pinned,
         (Verified { digest }, Event::Recorded) => Pinned { digest },

@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use tokio::time::timeout;
 
+use super::room_ahead::{Making, room_ahead};
 use super::{os_extensions, preparation};
 use crate::base::error_chain::chain;
 use crate::config::{ExtensionSource, MachineConfig, OsExtensionSource};
@@ -26,13 +27,12 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::oci::{
     HeldBlobs, Layer, Limits, Pace, PullError, PulledImage, Puller, ResolvedImage, Verified,
-    room_for_all,
 };
 use crate::pins::{
     Event, Meaning, PinFact, State, Terms, Wait, Wanted, after, permit, time_until_due,
 };
 use crate::store::ClockFact;
-use crate::values::{Bandwidth, ImageReference};
+use crate::values::{Bandwidth, ImageReference, ImageRule};
 
 /// Timeout for a registry to say what a name means, and for its signature.
 const LOOK: Duration = Duration::from_secs(60);
@@ -48,6 +48,8 @@ pub async fn keep(machine: Arc<Machine>) {
     if !os_extensions::may_begin(&machine).await {
         return;
     }
+    // By these rules the boot has pinned images.
+    let mut judged_by = rules(&machine);
     let mut settled = machine.watch_settled();
     let has_settled = tokio::select! {
         biased;
@@ -63,7 +65,11 @@ pub async fn keep(machine: Arc<Machine>) {
     let mut held = None;
     loop {
         preparation::end_if_gone(&machine).await;
-        let wanted = wanted(&machine);
+        let (wanted, rules) = (wanted(&machine), rules(&machine));
+        let judging = match rules == judged_by {
+            true => Judging::Once,
+            false => Judging::Anew,
+        };
         held = hold(&machine, held);
         let is_idle = wanted.is_empty()
             && machine.store.list::<PinFact>().is_empty()
@@ -74,7 +80,10 @@ pub async fn keep(machine: Arc<Machine>) {
         } else {
             tokio::select! {
                 // In memory of its own, which is there only while something is pinned.
-                pause = Box::pin(turn(&machine, &pace, &wanted)) => pause,
+                pause = Box::pin(turn(&machine, &pace, &wanted, judging)) => {
+                    judged_by = rules;
+                    pause
+                }
                 // What has come of an image stays for the next turn. The senders live in the machine.
                 _ = config.changed() => continue,
                 _ = wishes.changed() => continue,
@@ -87,6 +96,21 @@ pub async fn keep(machine: Arc<Machine>) {
             _ = wishes.changed() => {}
         }
     }
+}
+
+/// Whether images that are pinned are judged by the rules for images once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judging {
+    /// The rules are those by which they were pinned.
+    Once,
+    /// The rules have changed.
+    Anew,
+}
+
+/// Returns the rules for images that are in force.
+fn rules(machine: &Machine) -> Vec<ImageRule> {
+    let configured = machine.config();
+    configured.map_or_else(Vec::new, |it| it.config.image_rules.clone())
 }
 
 /// Fetches the images of the machine's own extensions while the boot goes on: containers that its verdict waits for may mount their files.
@@ -105,6 +129,7 @@ async fn fetch_before_verdict(machine: &Arc<Machine>) {
             machine,
             pace: &pace,
             puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
+            judging: Judging::Once,
         };
         keeper.see_to(&wanted).await;
         tokio::time::sleep(SHORT_SLEEP).await;
@@ -185,7 +210,12 @@ fn kept(machine: &Machine, wanted: &[Wanted]) -> BTreeSet<ImageReference> {
 }
 
 /// Sees to all images once; returns the time until something is due again.
-async fn turn(machine: &Arc<Machine>, pace: &Arc<Pace>, wanted: &[Wanted]) -> Duration {
+async fn turn(
+    machine: &Arc<Machine>,
+    pace: &Arc<Pace>,
+    wanted: &[Wanted],
+    judging: Judging,
+) -> Duration {
     // Without a config it is unknown what it names.
     if machine.config().is_some() && !is_between_configs(machine) {
         machine.pins.retain(&kept(machine, wanted)).await;
@@ -195,8 +225,10 @@ async fn turn(machine: &Arc<Machine>, pace: &Arc<Pace>, wanted: &[Wanted]) -> Du
         machine,
         pace,
         puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
+        judging,
     };
     keeper.see_to(wanted).await;
+    preparation::withdraw_if_denied(machine).await;
     let preparing = prepare_when_pinned(machine).await;
     let now = SystemTime::now();
     let facts = machine.store.list::<PinFact>().into_iter();
@@ -273,20 +305,27 @@ struct Keeper<'a> {
     machine: &'a Arc<Machine>,
     pace: &'a Pace,
     puller: Puller,
+    judging: Judging,
 }
 
 impl Keeper<'_> {
     async fn see_to(&self, wanted: &[Wanted]) {
         let now = SystemTime::now();
         let mut away = Vec::new();
+        let is_judged = self.judging == Judging::Once;
         for it in wanted {
             let reference = &it.reference;
             let state = self.state(reference);
             match &state {
-                State::Pinned { digest } if self.machine.images.get(*digest).is_some() => continue,
+                State::Pinned { digest }
+                    if is_judged && self.machine.images.get(*digest).is_some() =>
+                {
+                    continue;
+                }
                 State::Pinned { .. } => self.tell(reference, Event::Gone),
                 State::Failed { .. }
-                    if time_until_due(&state, now).is_some_and(|pause| !pause.is_zero()) =>
+                    if is_judged
+                        && time_until_due(&state, now).is_some_and(|pause| !pause.is_zero()) =>
                 {
                     continue;
                 }
@@ -340,8 +379,11 @@ impl Keeper<'_> {
             && meaning.blobs.is_empty()
             && let Some(image) = images.get(meaning.digest)
         {
-            // It was looked at before it was noted, and is looked at again before it is used.
+            // Its files were looked at before it was noted, and are looked at again before it is used. The rules may have changed.
             let known = ImageDigests::of_pulled(&image, Some(meaning.image()));
+            let admitted = known.admit(&self.puller, reference, image, images);
+            let admitted = timeout(LOOK, admitted).await;
+            admitted.context("no registry gave its signature in time")??;
             return Ok(Found::Here(known));
         }
         let meant = meaning.as_ref().map(Meaning::image);
@@ -438,8 +480,15 @@ impl Keeper<'_> {
 
     /// Computes the room for all images that have to be fetched, before the first of them is. Without it none is.
     async fn has_room(&self, away: &[(&Wanted, Box<Verified<ResolvedImage>>)]) -> bool {
-        let layers: Vec<Vec<Layer>> = away.iter().map(|(_, image)| image.layers.clone()).collect();
-        let room = room_for_all(&layers, &self.machine.images).await;
+        let (mut installer, mut others): (Vec<Layer>, Vec<Vec<Layer>>) = Default::default();
+        for (it, image) in away {
+            match self.is_of_upgrade(&it.reference) {
+                true => installer.extend(image.layers.iter().cloned()),
+                false => others.push(image.layers.clone()),
+            }
+        }
+        let making = Making::MakesRoom;
+        let room = room_ahead(&self.machine.images, &installer, &others, making).await;
         let lack = match room {
             Ok(room) if room.is_enough() => return true,
             Ok(room) => anyhow::anyhow!(
@@ -448,12 +497,19 @@ impl Keeper<'_> {
                 away.len(),
                 room.numbers
             ),
-            Err(error) => anyhow::Error::from(error).context("the room is not known"),
+            Err(error) => error.context("the room is not known"),
         };
         for (it, _) in away {
             self.failed(&it.reference, &lack);
         }
         false
+    }
+
+    /// Whether this is the installer's image of the upgrade that is being prepared, or that the channel has come to.
+    fn is_of_upgrade(&self, reference: &ImageReference) -> bool {
+        let preparation = self.machine.pins.preparation();
+        preparation.is_some_and(|it| it.image == *reference)
+            || self.machine.follow.image().as_ref() == Some(reference)
     }
 
     /// Returns why an image cannot be fetched now, if it is known which one it is: then its registry is not asked again until it can.
@@ -505,10 +561,13 @@ impl Keeper<'_> {
             }
         };
         let limits = Limits::default();
-        let images = &machine.images;
+        let images = match self.is_of_upgrade(reference) {
+            true => machine.images.for_upgrade(),
+            false => machine.images.clone(),
+        };
         let pulled = self
             .puller
-            .pull_with_progress(image, images, &limits, &progress);
+            .pull_with_progress(image, &images, &limits, &progress);
         pulled.await.context("it is not fetched")?;
         Ok(())
     }

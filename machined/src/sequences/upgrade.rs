@@ -29,14 +29,14 @@ use crate::image_collection;
 use crate::init_link::{End, Next, Scope, Workloads};
 use crate::intent::{self, next_config};
 use crate::machine::{Configured, Machine};
-use crate::oci::{Limits, Puller};
+use crate::oci::{Limits, Puller, StoreError};
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 use crate::sys::rcu;
 use crate::upgrade::{
     Candidate, EspForInstaller, Handover, INSTALLER_FILES, InstallerOutput, PendingUpgrade, Plan,
-    ProgressSink, Refusal, Resources, Room, Route, TrustedRootfs, Unpacked, UpgradeError,
+    ProgressSink, Refusal, Resources, Room, Route, Starts, TrustedRootfs, Unpacked, UpgradeError,
     UpgradeMode, UpgradeRecord, UpgradeRequest, check, created, handover, installer, is_full,
 };
 use crate::values::ImageReference;
@@ -85,6 +85,7 @@ pub(super) async fn check_first(
         puller,
         offer,
         candidate,
+        starts,
         overridden,
     } = look_up(machine, request).await?;
     for objection in overridden {
@@ -93,7 +94,7 @@ pub(super) async fn check_first(
     }
     let digest = offer.digest().to_string();
     let Plan { path, room } = plan_with_room(machine, &candidate).await?;
-    let path = route(request.mode, path);
+    let path = route(request.mode, starts.route(path));
     // The installer runs in a container, perhaps the first one of this machine. Without the overlay filesystem the pull would be in vain.
     load_overlay(machine).await.map_err(UpgradeError::Machine)?;
     progress.say(format!(
@@ -102,13 +103,10 @@ pub(super) async fn check_first(
     ));
     let limits = installer_limits(&candidate);
     let created = created(offer.config().created.as_deref());
-    // A bundle brought it, or it is pinned.
-    let stays = image_collection::is_needed(machine, offer.digest());
     let image = match offer {
         Offer::Here(image) => Unpacked::of_store(image, &machine.images),
         Offer::AtRegistry(resolved) => {
-            let pull =
-                |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room, stays);
+            let pull = |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room);
             match pull(room).await {
                 // Another writer filled the disk during the pull.
                 Err(UpgradeError::Pull(error)) if room == Room::Var && is_full(&error) => {
@@ -143,6 +141,8 @@ struct Found {
     puller: Arc<Puller>,
     offer: Offer,
     candidate: Candidate,
+    /// How it may start.
+    starts: Starts,
     /// Objections that force overrides.
     overridden: Vec<Refusal>,
 }
@@ -155,11 +155,12 @@ async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, U
     let candidate = Candidate::from_labels(&offer.config().labels)?;
     let digest = offer.digest().to_string();
     let overridden = rules::judge(machine, request, &reference, &candidate, &digest)?;
-    admit::check_offer(machine, &candidate).await?;
+    let starts = admit::check_offer(machine, &candidate, offer.config()).await?;
     Ok(Found {
         puller,
         offer,
         candidate,
+        starts,
         overridden,
     })
 }
@@ -226,6 +227,15 @@ pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
     }
 }
 
+/// Removes the installer's image, unless a bundle has brought it, or it is pinned now.
+pub(super) async fn remove_unless_needed(
+    machine: &Machine,
+    image: &Unpacked,
+) -> Result<(), StoreError> {
+    let is_needed = |digest| image_collection::is_needed(machine, digest);
+    image.remove(is_needed).await
+}
+
 async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, actor: ActorId) {
     tokio::time::sleep(ANSWER_FIRST).await;
     // Read once: no other config can be staged while an upgrade goes on.
@@ -233,7 +243,7 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     match checked.path {
         Route::Soft => {
             tracing::info!("upgrade to {}: without a reboot", checked.candidate.version);
-            let kept = intent::kept_by(next.as_deref());
+            let kept = intent::kept_by(&machine, next.as_deref());
             machine.services.tell_ends(&kept);
         }
         Route::Reboot(why) => tracing::info!(
@@ -264,7 +274,7 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     if let Err(error) = trial_record::withdraw(&machine, &pending).await {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
-    if let Err(error) = image.remove().await {
+    if let Err(error) = remove_unless_needed(&machine, &image).await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
     drop(lock);
@@ -306,7 +316,7 @@ fn phases(
                 boot_assets::try_next_loader(&machine).await?;
             }
             // From here on only the memfd is needed; the image may lie in memory as well.
-            let removed = image.remove().await;
+            let removed = remove_unless_needed(&machine, &image).await;
             removed.context("remove the installer's image")?;
             // Without a receiver the upgrade has been given up.
             let _ = delivered.send(rootfs);
@@ -408,6 +418,7 @@ pub(super) async fn next_generation(
         network: Some(machine.network.ours()),
         upgrade: Some(pending),
         services_up,
+        left_running: machine.services.left(),
         ..current_handover::of(machine, text)
     };
     let memfd = left.to_memfd()?;

@@ -126,7 +126,7 @@ fn has_own(names: &BTreeSet<String>, own: &BTreeSet<String>) -> bool {
     common.any(|name| !everybodys(name))
 }
 
-/// What has to be said about a certificate that a person gave: that it ends soon, or that the machine has other names by now.
+/// The warning about a certificate that a person gave: that it ends soon, or that the machine has other names by now.
 pub fn concern(granted: &Granted, own: &BTreeSet<String>, now: SystemTime) -> Option<String> {
     let act = "sign another one with `instarctl fleet sign`";
     if !granted.by_hand {

@@ -1,4 +1,4 @@
-//! Certificates for machines without the authority's key: what a machine that has it signs for whom.
+//! Certificates for machines without the authority's key: the rules by which a machine that has it signs.
 //!
 //! The decision: whoever has the token gets a server's certificate for the address that it calls from, and for no name or address of this
 //! machine. Talos signs any name for the token's holder, so that one stolen worker could pose as the control plane.

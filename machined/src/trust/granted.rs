@@ -49,7 +49,7 @@ impl fmt::Debug for Granted {
     }
 }
 
-/// What the machine does about its certificate.
+/// The machine's next step towards its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Asks a control plane.

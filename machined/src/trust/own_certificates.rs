@@ -28,11 +28,11 @@ pub struct OwnCertificates {
     /// The certificate of the authority that issued them, DER.
     #[serde(with = "base64_text")]
     authority: Vec<u8>,
-    /// What the API shows to its callers.
+    /// The certificate that the API shows to its callers.
     pub(super) server: Pair,
-    /// What the node shows when it calls its own API.
+    /// The certificate that the node shows when it calls its own API.
     pub(super) reader: Pair,
-    /// What the node shows when it passes calls on to other nodes.
+    /// The certificate that the node shows when it passes calls on to other nodes.
     pub(super) forwarder: Pair,
 }
 

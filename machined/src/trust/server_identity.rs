@@ -380,15 +380,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// The channels of a keeper: its inputs, and its output.
-    struct Told {
+    /// The inputs and the output of a keeper.
+    struct Channels {
         _trust: watch::Sender<Option<Trust>>,
         _granted: watch::Sender<Option<Granted>>,
         names: watch::Sender<Option<Names>>,
         identity: watch::Receiver<Option<Identity>>,
     }
 
-    fn keeper(names: Option<Names>) -> Told {
+    fn keeper(names: Option<Names>) -> Channels {
         let (trust_sender, trust) = watch::channel(Some(Trust::Maintenance));
         let (names_sender, names) = watch::channel(names);
         let (identity_sender, identity) = watch::channel(None);
@@ -403,7 +403,7 @@ mod tests {
             granted: granted.1,
         };
         tokio::spawn(keeper.run());
-        Told {
+        Channels {
             _trust: trust_sender,
             _granted: granted.0,
             names: names_sender,
@@ -411,9 +411,9 @@ mod tests {
         }
     }
 
-    async fn next(told: &mut Told) -> Vec<String> {
-        told.identity.changed().await.unwrap();
-        let identity = told.identity.borrow_and_update();
+    async fn next(channels: &mut Channels) -> Vec<String> {
+        channels.identity.changed().await.unwrap();
+        let identity = channels.identity.borrow_and_update();
         identity.as_ref().unwrap().names.clone()
     }
 

@@ -165,6 +165,19 @@ pub enum Refusal {
         /// The release that set the floor.
         set_by: String,
     },
+    /// The version may be below the machine's floor.
+    #[error(
+        "version {version} is not known to be {running} or newer, and this machine's floor, below which no version is taken, cannot be read \
+         ({why}); take {running} or a newer version, or use force"
+    )]
+    FloorUnread {
+        /// Its version.
+        version: String,
+        /// The running version.
+        running: String,
+        /// Why the floor cannot be read.
+        why: String,
+    },
     /// The image does not name the running version among those that it may follow.
     #[error(
         "version {version} may follow only {ranges}, and {running} runs here; upgrade to one of these first, or use force"

@@ -59,6 +59,55 @@ impl Floor {
     }
 }
 
+/// The floor that upgrades and rollbacks are judged by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FloorInForce {
+    /// The highest floor that is known.
+    pub known: Option<Floor>,
+    /// There may be a higher one, on STATE, that cannot be read.
+    pub unread: Option<UnreadFloor>,
+}
+
+/// A record of the floor that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadFloor {
+    /// The running version: no floor is above it, so no version from it on is below the floor.
+    pub running: String,
+    /// Why it cannot be read.
+    pub why: String,
+}
+
+impl FloorInForce {
+    /// The floor as it was read from STATE. `own`: the floor that the running version sets.
+    pub fn of_record(
+        read: anyhow::Result<Option<Floor>>,
+        own: Option<Floor>,
+        running: &str,
+    ) -> Self {
+        match read {
+            Ok(known) => FloorInForce {
+                known,
+                unread: None,
+            },
+            Err(error) => FloorInForce {
+                known: own,
+                unread: Some(UnreadFloor {
+                    running: running.to_owned(),
+                    why: format!("{error:#}"),
+                }),
+            },
+        }
+    }
+
+    /// Returns the oldest version that is taken, if there is one.
+    pub fn oldest(&self) -> Option<Version> {
+        let known = self.known.as_ref().map(|floor| floor.version.clone());
+        let unread = self.unread.as_ref();
+        let running = unread.and_then(|unread| unread.running.parse().ok());
+        known.max(running)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -99,6 +148,26 @@ mod tests {
             let told = format!("{one:?} and {other:?}");
             assert_eq!(Floor::higher(one, other), expected, "{told}");
         }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_leaves_the_running_version_as_the_oldest() {
+        let state = tempfile::tempdir().unwrap();
+        let read = || {
+            let own = floor("v0.1.0", "v0.2.0");
+            FloorInForce::of_record(Floor::load(state.path()), own, "v0.2.0")
+        };
+        assert_eq!(read(), FloorInForce::default());
+        let kept = floor("v0.2.0", "v0.3.0");
+        kept.as_ref().unwrap().keep(state.path(), true).unwrap();
+        assert_eq!(
+            (read().known.as_ref(), read().unread),
+            (kept.as_ref(), None)
+        );
+        std::fs::write(state.path().join(RELEASE_FLOOR.name), "{").unwrap();
+        let unread = read();
+        assert_eq!(unread.oldest(), "v0.2.0".parse().ok());
+        assert!(unread.unread.unwrap().why.contains(RELEASE_FLOOR.name));
     }
 
     #[test]

@@ -93,6 +93,8 @@ pub struct Handover {
     pub images_checked: BTreeSet<Digest>,
     /// Services that were up; the upgrade succeeds when they are up again.
     pub services_up: Vec<String>,
+    /// Services that were left running, into the next generation.
+    pub left_running: Vec<String>,
     /// The API's certificates and their keys. They go where the config goes, which has the authority's key: from memory to memory.
     #[serde(deserialize_with = "trust::if_readable")]
     pub own_certificates: Option<OwnCertificates>,

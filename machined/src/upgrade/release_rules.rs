@@ -4,7 +4,7 @@
 //! override (architecture, protocol, room) are in `check`.
 
 use super::check::{Candidate, Refusal};
-use super::floor::Floor;
+use super::floor::FloorInForce;
 use super::wrong_tag::WrongTag;
 use crate::values::Version;
 
@@ -13,7 +13,7 @@ pub fn objections(
     candidate: &Candidate,
     tag: Option<&str>,
     running: &str,
-    floor: Option<&Floor>,
+    floor: &FloorInForce,
 ) -> Vec<Refusal> {
     [
         below_floor(&candidate.version, floor),
@@ -25,13 +25,25 @@ pub fn objections(
     .collect()
 }
 
-/// Returns the objection to a version below the floor.
-pub fn below_floor(version: &Version, floor: Option<&Floor>) -> Option<Refusal> {
-    let floor = floor.filter(|floor| *version < floor.version)?;
-    Some(Refusal::BelowFloor {
+/// Returns the objection to a version below the floor, or to one that may be below it.
+pub fn below_floor(version: &Version, floor: &FloorInForce) -> Option<Refusal> {
+    if let Some(floor) = &floor.known
+        && *version < floor.version
+    {
+        return Some(Refusal::BelowFloor {
+            version: version.to_string(),
+            floor: floor.version.to_string(),
+            set_by: floor.set_by.clone(),
+        });
+    }
+    let unread = floor.unread.as_ref()?;
+    // A running version without a place in the order is below no other one.
+    let running = unread.running.parse::<Version>().ok();
+    let is_older = running.is_none_or(|running| *version < running);
+    is_older.then(|| Refusal::FloorUnread {
         version: version.to_string(),
-        floor: floor.version.to_string(),
-        set_by: floor.set_by.clone(),
+        running: unread.running.clone(),
+        why: unread.why.clone(),
     })
 }
 
@@ -53,6 +65,7 @@ fn not_after(candidate: &Candidate, running: &str) -> Option<Refusal> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::upgrade::{Floor, floor::UnreadFloor};
 
     fn candidate(version: &str, upgrades_from: Option<&str>) -> Candidate {
         Candidate {
@@ -77,9 +90,12 @@ mod tests {
         floor: Option<&str>,
     ) -> Vec<String> {
         let floor = floor.map(|floor| floor.parse().unwrap());
-        let floor = Floor::of_release(floor.as_ref(), "v0.9.0");
+        let floor = FloorInForce {
+            known: Floor::of_release(floor.as_ref(), "v0.9.0"),
+            unread: None,
+        };
         let candidate = candidate(version, upgrades_from);
-        let all = objections(&candidate, tag, running, floor.as_ref());
+        let all = objections(&candidate, tag, running, &floor);
         all.iter().map(ToString::to_string).collect()
     }
 
@@ -104,6 +120,33 @@ mod tests {
                  or use force"
             ]
         );
+    }
+
+    #[test]
+    fn while_the_floor_cannot_be_read_no_older_version_is_taken() {
+        for (version, running, is_taken) in [
+            ("v0.1.9", "v0.2.0", false),
+            ("v0.2.0-rc.1", "v0.2.0", false),
+            ("v0.2.0", "v0.2.0", true),
+            ("v0.3.0", "v0.2.0", true),
+            ("v0.3.0", "nightly", false),
+        ] {
+            let floor = FloorInForce {
+                known: None,
+                unread: Some(UnreadFloor {
+                    running: running.to_owned(),
+                    why: "release-floor.json is damaged".to_owned(),
+                }),
+            };
+            let candidate = candidate(version, None);
+            let told = objections(&candidate, None, running, &floor);
+            assert_eq!(told.is_empty(), is_taken, "{version} {running}: {told:?}");
+            if let Some(objection) = told.first() {
+                let text = objection.to_string();
+                assert!(text.contains("release-floor.json is damaged"), "{text}");
+                assert!(text.contains("use force"), "{text}");
+            }
+        }
     }
 
     #[test]

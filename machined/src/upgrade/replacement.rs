@@ -37,7 +37,7 @@ pub enum Mark {
 }
 
 impl Replacement {
-    /// Returns what it means for this version in this boot of the kernel.
+    /// Returns its meaning for this version in this boot of the kernel.
     pub fn at_start(&self, version: &str, kernel_boot: &str) -> Mark {
         match self.version == version && self.begun_in != kernel_boot {
             true => Mark::Erase,

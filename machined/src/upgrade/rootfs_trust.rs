@@ -10,7 +10,7 @@
 //!
 //! Under Secure Boot the firmware checks a UKI, and with it the root filesystem inside; a root filesystem that comes without a boot passes no
 //! firmware. So the machine checks it itself, against the same keys. The running version decides: labels of the offered image only carry the
-//! signature.
+//! signature. `image_trust` checks the rest of the image, which a reboot starts.
 
 use crate::boot_loader::{SecureBoot, SecureBootError, secure_boot};
 use crate::values::{Digest, PublicKey};
@@ -21,13 +21,15 @@ use super::installer_output::InstallerOutput;
 /// The keys that this machine trusts, and whether it demands one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootfsTrust {
-    demand: Demand,
-    keys: Vec<PublicKey>,
+    pub(super) demand: Demand,
+    pub(super) keys: Vec<PublicKey>,
+    /// UKIs that the firmware does not start, by their digests.
+    pub(super) revoked: Vec<Digest>,
 }
 
 /// Why a signature is demanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Demand {
+pub(super) enum Demand {
     No,
     ByConfig,
     BySecureBoot,
@@ -69,10 +71,47 @@ pub enum Untrusted {
         /// The trusted keys.
         keys: String,
     },
+    /// The whole image has no signature.
+    #[error(
+        "the installer image of {version} is not signed as a whole, so another one than its maker may have made what a reboot starts, and \
+         {demand}; build the image anew with a signing key, one of {keys}"
+    )]
+    UnsignedImage {
+        /// The version.
+        version: String,
+        /// Why a signature is demanded.
+        demand: &'static str,
+        /// The trusted keys.
+        keys: String,
+    },
+    /// The signature is of another key, or of an image with other labels, files or settings.
+    #[error(
+        "the signature of the installer image of {version} is not one of these labels, layers and this program by a trusted key, and \
+         {demand}; take the image as its maker has built it, by one of the keys {keys}"
+    )]
+    OtherImage {
+        /// The version.
+        version: String,
+        /// Why a signature is demanded.
+        demand: &'static str,
+        /// The trusted keys.
+        keys: String,
+    },
+    /// The firmware does not start its UKI.
+    #[error(
+        "this machine's firmware has revoked the UKI of {version} (dbx names its digest {}), so it starts neither with nor without a reboot; \
+         take a newer version", uki.hex()
+    )]
+    Revoked {
+        /// The version.
+        version: String,
+        /// The digest by which the firmware knows its UKI.
+        uki: Digest,
+    },
 }
 
 impl Demand {
-    fn words(self) -> &'static str {
+    pub(super) fn words(self) -> &'static str {
         match self {
             Demand::No => "this machine demands no signature",
             Demand::ByConfig => "UpgradeTrustConfig demands a signature by one of its keys",
@@ -92,14 +131,18 @@ impl RootfsTrust {
         Ok(RootfsTrust::of(secure_boot()?, configured))
     }
 
-    fn of(secure_boot: SecureBoot, configured: &[PublicKey]) -> Self {
-        let (demand, mut keys) = match secure_boot {
-            SecureBoot::On(keys) => (Demand::BySecureBoot, keys),
-            SecureBoot::Off if configured.is_empty() => (Demand::No, Vec::new()),
-            SecureBoot::Off => (Demand::ByConfig, Vec::new()),
+    pub(super) fn of(secure_boot: SecureBoot, configured: &[PublicKey]) -> Self {
+        let (demand, mut keys, revoked) = match secure_boot {
+            SecureBoot::On { keys, revoked } => (Demand::BySecureBoot, keys, revoked),
+            SecureBoot::Off if configured.is_empty() => (Demand::No, Vec::new(), Vec::new()),
+            SecureBoot::Off => (Demand::ByConfig, Vec::new(), Vec::new()),
         };
         keys.extend_from_slice(configured);
-        RootfsTrust { demand, keys }
+        RootfsTrust {
+            demand,
+            keys,
+            revoked,
+        }
     }
 
     /// Checks a root filesystem by its digest; returns the fingerprint of the key that signed it, or none if no signature is demanded.
@@ -144,7 +187,7 @@ impl RootfsTrust {
         Ok(TrustedRootfs(delivery))
     }
 
-    fn names(&self) -> String {
+    pub(super) fn names(&self) -> String {
         let names: Vec<String> = self
             .keys
             .iter()
@@ -165,44 +208,62 @@ impl TrustedRootfs {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod signer_for_tests {
     #![allow(clippy::unwrap_used)]
     use rcgen::{KeyPair, PKCS_ED25519, SigningKey as _};
 
     use super::*;
 
-    struct Signer {
+    /// A key that signs, and the public one.
+    pub(in crate::upgrade) struct Signer {
         pair: KeyPair,
-        key: PublicKey,
+        pub(in crate::upgrade) key: PublicKey,
     }
 
     impl Signer {
-        fn new() -> Self {
+        pub(in crate::upgrade) fn new() -> Self {
             let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
             let key = pair.public_key_pem().parse().unwrap();
             Signer { pair, key }
         }
 
-        fn label(&self, version: &str, rootfs: &blake3::Hash) -> String {
-            let statement = rootfs_signature::statement(version, rootfs);
+        /// Returns the signature as labels have it.
+        pub(in crate::upgrade) fn sign(&self, statement: &str) -> String {
             let signature = self.pair.sign(statement.as_bytes()).unwrap();
             rootfs_signature::to_label(&signature)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::signer_for_tests::Signer;
+    use super::*;
+
+    impl Signer {
+        fn label(&self, version: &str, rootfs: &blake3::Hash) -> String {
+            self.sign(&rootfs_signature::statement(version, rootfs))
         }
     }
 
     #[test]
     fn the_table_decides_whose_signature_is_enough() {
         let (firmware, owner, stranger) = (Signer::new(), Signer::new(), Signer::new());
-        let on = || SecureBoot::On(vec![firmware.key.clone()]);
+        let on = |keys: Vec<PublicKey>| SecureBoot::On {
+            keys,
+            revoked: Vec::new(),
+        };
+        let with_key = || on(vec![firmware.key.clone()]);
         let keys = [owner.key.clone()];
         let rootfs = blake3::hash(b"r");
         // Each row: unsigned, by the firmware's key, by the config's, by a stranger.
         for (state, configured, expected) in [
             (SecureBoot::Off, &[][..], [true, true, true, true]),
             (SecureBoot::Off, &keys, [false, false, true, false]),
-            (on(), &[], [false, true, false, false]),
-            (on(), &keys, [false, true, true, false]),
-            (SecureBoot::On(Vec::new()), &[], [false; 4]),
+            (with_key(), &[], [false, true, false, false]),
+            (with_key(), &keys, [false, true, true, false]),
+            (on(Vec::new()), &[], [false; 4]),
         ] {
             let trust = RootfsTrust::of(state, configured);
             let signers = [None, Some(&firmware), Some(&owner), Some(&stranger)];

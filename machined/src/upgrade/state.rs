@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::failed::FailedImages;
-use super::floor::Floor;
+use super::floor::{Floor, FloorInForce, UnreadFloor};
 use super::prepared::Prepared;
 use crate::base::lock::Lock as _;
 use crate::init_link::InitLink;
@@ -15,6 +15,7 @@ use crate::init_link::InitLink;
 pub struct UpgradeState {
     failed: Mutex<FailedImages>,
     floor: Mutex<Option<Floor>>,
+    unread_floor: Mutex<Option<UnreadFloor>>,
     prepared: Mutex<Option<Prepared>>,
     is_rollback: AtomicBool,
 }
@@ -30,6 +31,7 @@ impl UpgradeState {
         UpgradeState {
             failed: Mutex::new(failed),
             floor: Mutex::new(floor),
+            unread_floor: Mutex::default(),
             prepared: Mutex::new(Prepared::adopt(kept)),
             is_rollback: AtomicBool::new(false),
         }
@@ -61,6 +63,19 @@ impl UpgradeState {
     /// Returns the machine's floor, if a release has set one.
     pub fn floor(&self) -> Option<Floor> {
         self.floor.locked().clone()
+    }
+
+    /// Returns the floor that upgrades and rollbacks are judged by.
+    pub fn floor_in_force(&self) -> FloorInForce {
+        FloorInForce {
+            known: self.floor(),
+            unread: self.unread_floor.locked().clone(),
+        }
+    }
+
+    /// Notes whether the machine's record of the floor cannot be read.
+    pub fn note_unread_floor(&self, unread: Option<UnreadFloor>) {
+        *self.unread_floor.locked() = unread;
     }
 
     /// Raises the floor to this one, if that is higher; returns the new floor if it rose.

@@ -16,6 +16,7 @@ use crate::oci::{
     ImageStore, Keeps, Limits, PullError, Puller, ResolvedImage, StoreError, Verified,
     VerifiedImage,
 };
+use crate::values::Digest;
 
 /// The mount point of the filesystem in memory.
 const MEMORY: &str = "/run/machined/installer";
@@ -29,10 +30,10 @@ pub struct Unpacked {
     pub image: VerifiedImage,
     /// The store; the container's layer goes there, too.
     pub store: ImageStore,
-    /// Whether it stays after the upgrade.
-    stays: bool,
+    /// Whether it was in the store before, and is the only one that can be had.
+    was_here: bool,
     /// The filesystem in memory; dropping it unmounts and frees it.
-    _memory: Option<TransientMount>,
+    memory: Option<TransientMount>,
 }
 
 /// Whether an image was not stored because the filesystem is full.
@@ -53,7 +54,7 @@ pub fn is_full(error: &PullError) -> bool {
 }
 
 impl Unpacked {
-    /// Pulls the image to where there is room. `images` is the store under /var; `stays` says that the image is to be kept there anyway.
+    /// Pulls the image to where there is room. `images` is the store under /var.
     ///
     /// # Errors
     /// Nothing of the image is left.
@@ -63,7 +64,6 @@ impl Unpacked {
         limits: &Limits,
         images: &ImageStore,
         room: Room,
-        stays: bool,
     ) -> Result<Self, UpgradeError> {
         let (store, memory) = match room {
             Room::Var => (images.for_upgrade(), None),
@@ -79,8 +79,8 @@ impl Unpacked {
         Ok(Unpacked {
             image,
             store,
-            stays: stays && room == Room::Var,
-            _memory: memory,
+            was_here: false,
+            memory,
         })
     }
 
@@ -89,19 +89,22 @@ impl Unpacked {
         Unpacked {
             image,
             store: images.clone(),
-            stays: true,
-            _memory: None,
+            was_here: true,
+            memory: None,
         }
     }
 
-    /// Removes the image, unless it was there before: from here on only the root filesystem that it handed over is needed.
+    /// Removes the image, unless it was there before: from here on only the root filesystem that it handed over is needed. `is_needed` is
+    /// asked at this moment: an image under /var may have been pinned since it was pulled.
     ///
     /// # Errors
     /// The disk failed.
-    pub async fn remove(&self) -> Result<(), StoreError> {
-        match self.stays {
+    pub async fn remove(&self, is_needed: impl FnOnce(Digest) -> bool) -> Result<(), StoreError> {
+        let digest = self.image.digest();
+        let is_under_var = self.memory.is_none();
+        match self.was_here || (is_under_var && is_needed(digest)) {
             true => Ok(()),
-            false => self.store.remove(self.image.digest()).await,
+            false => self.store.remove(digest).await,
         }
     }
 }
@@ -121,6 +124,25 @@ fn mount(size: u64) -> io::Result<TransientMount> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::containers::registry_for_tests::SignedRegistry;
+
+    #[tokio::test]
+    async fn an_image_that_was_pinned_since_its_pull_stays() {
+        let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+        let images = ImageStore::new(directory.path().to_owned(), Keeps::ImagesAlone);
+        let (puller, limits) = (registry.puller(), Limits::default());
+        let pushed = registry.push("installer:v1", "installer");
+        let resolved = puller.look_up(&pushed.name).await.unwrap();
+        let pulled = Unpacked::pull(&puller, &resolved, &limits, &images, Room::Var).await;
+        let pulled = pulled.unwrap();
+        pulled
+            .remove(|digest| digest == pushed.manifest)
+            .await
+            .unwrap();
+        assert!(images.get(pushed.manifest).is_some(), "it was removed");
+        pulled.remove(|_| false).await.unwrap();
+        assert!(images.get(pushed.manifest).is_none(), "it was left");
+    }
 
     #[test]
     fn a_full_place_is_known_at_any_depth() {

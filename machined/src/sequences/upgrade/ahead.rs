@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Found, Offer, Var, look_up, plan};
-use crate::base::blocking_io::{self, ANSWER};
 use crate::base::error_chain::chain;
 use crate::containers::ImageDigests;
 use crate::machine::Machine;
-use crate::oci::{Layer, Puller, ResolvedImage, RoomForAll, room_for_all};
+use crate::oci::{Layer, Puller, ResolvedImage, RoomForAll};
 use crate::pins::{Meaning, Preparation, Terms};
+use crate::sequences::room_ahead::{Making, room_ahead};
 use crate::sequences::steps::boot_assets;
 use crate::upgrade::{Refusal, Route, UpgradeError, UpgradeRequest};
 use crate::values::{Digest, ImageReference};
@@ -98,7 +98,8 @@ pub async fn prepare_ahead(
     machine.operations.check_free()?;
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
     let found = look_up(machine, &pinned(machine, request, &reference)).await?;
-    if let Route::Reboot(why) = plan(machine, &found.candidate, Var::AsItSays)?.path
+    let shortest = plan(machine, &found.candidate, Var::AsItSays)?.path;
+    if let Route::Reboot(why) = found.starts.route(shortest)
         && !boot_assets::keeps_a_version(machine)
             .await
             .map_err(UpgradeError::Machine)?
@@ -232,21 +233,19 @@ async fn find(
     Ok(NeededImage::here(name, digests))
 }
 
-/// Computes the room. To prepare, everything is removed first that nothing needs, if there is too little.
+/// Computes the room; the first image is the installer's.
 async fn room(
     machine: &Machine,
     images: &[NeededImage],
     ahead: Ahead,
 ) -> anyhow::Result<RoomForAll> {
-    let layers: Vec<Vec<Layer>> = images.iter().map(|image| image.layers.clone()).collect();
-    match ahead {
-        Ahead::Prepare => Ok(room_for_all(&layers, &machine.images).await?),
-        Ahead::Plan => {
-            let images = machine.images.clone();
-            let looking = blocking_io::within(ANSWER, move || images.room_for_all(&layers));
-            Ok(looking.await??)
-        }
-    }
+    let making = match ahead {
+        Ahead::Prepare => Making::MakesRoom,
+        Ahead::Plan => Making::Looks,
+    };
+    let mut layers: Vec<Vec<Layer>> = images.iter().map(|image| image.layers.clone()).collect();
+    let installer = layers.remove(0);
+    room_ahead(&machine.images, &installer, &layers, making).await
 }
 
 /// Pins the images, and notes the upgrade.

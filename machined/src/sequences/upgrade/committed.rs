@@ -1,4 +1,4 @@
-//! What a committed release leaves on the machine: the floor, and the image that it came from. Images that were pinned for it are released.
+//! The traces of a committed release on the machine: the floor, and the image that it came from. Images that were pinned for it are released.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use crate::base::blocking_io::{self, ANSWER};
 use crate::machine::Machine;
 use crate::sequences::steps::boot_assets::{self, Installed};
-use crate::upgrade::{Floor, PendingUpgrade, ReleaseOrigin, ReleaseOrigins};
+use crate::upgrade::{Floor, FloorInForce, PendingUpgrade, ReleaseOrigin, ReleaseOrigins};
 
 /// Notes that the running version is kept. `upgrade`: the upgrade that brought it, if this is its commit. What cannot be written is
 /// logged: the version runs, and is better than none.
@@ -49,7 +49,12 @@ async fn save_floor(machine: &Machine, rose: bool) -> anyhow::Result<()> {
     let (Some(state), Some(floor)) = (state(machine), machine.upgrades.floor()) else {
         return Ok(());
     };
-    blocking_io::within(ANSWER, move || floor.keep(&state, rose)).await?
+    blocking_io::within(ANSWER, move || floor.keep(&state, rose)).await??;
+    if rose {
+        // A record that could not be read has been replaced.
+        machine.upgrades.note_unread_floor(None);
+    }
+    Ok(())
 }
 
 /// Notes which image the version of this boot entry came from.
@@ -105,20 +110,22 @@ async fn of_booted(installed: &Installed, state: PathBuf) -> anyhow::Result<Opti
     Ok(origins.of(&uki).cloned())
 }
 
-/// Takes up the floor on STATE. One that cannot be read counts as that of the running version.
+/// Takes up the floor on STATE. While it cannot be read, no version before the running one is taken.
 pub(in crate::sequences) fn take_up_floor(machine: &Machine) {
     let Some(state) = machine.disk.state() else {
         return;
     };
-    let floor = Floor::load(state).unwrap_or_else(|error| {
-        let running = &machine.running;
-        let own = running.floor.as_ref();
+    let running = &machine.running;
+    let own = Floor::of_release(running.floor.as_ref(), &running.version);
+    let FloorInForce { known, unread } =
+        FloorInForce::of_record(Floor::load(state), own, &running.version);
+    if let Some(unread) = &unread {
         tracing::error!(
-            "the floor cannot be read, that of {} counts instead ({}): {error:#}",
+            "the floor cannot be read, so no version before {} is taken without force: {}",
             running.version,
-            own.map_or_else(|| "none".to_owned(), ToString::to_string)
+            unread.why
         );
-        Floor::of_release(own, &running.version)
-    });
-    machine.upgrades.raise_floor(floor);
+    }
+    machine.upgrades.note_unread_floor(unread);
+    machine.upgrades.raise_floor(known);
 }

@@ -24,7 +24,7 @@ pub struct UpgradePlan {
 /// Plans an upgrade as if it began now. Reads the image's labels, but does not pull the image.
 ///
 /// # Errors
-/// Those of an upgrade, except for those that only a pull of the image finds.
+/// The errors of an upgrade, except for those that only a pull of the image finds.
 pub async fn plan_upgrade(
     machine: &Machine,
     request: &UpgradeRequest,
@@ -34,12 +34,14 @@ pub async fn plan_upgrade(
     let Found {
         offer,
         candidate,
+        starts,
         overridden,
         ..
     } = look_up(machine, request).await?;
-    let path = route(request.mode, plan(machine, &candidate, Var::AsItSays)?.path);
+    let shortest = plan(machine, &candidate, Var::AsItSays)?.path;
+    let path = route(request.mode, starts.route(shortest));
     let next = next_config::planned(machine);
-    let kept = intent::kept_by(next.as_deref());
+    let kept = intent::kept_by(machine, next.as_deref());
     let fates = machine.services.fates(&kept).into_iter();
     let containers = fates.map(|(service, fate)| {
         let ends = match path {

@@ -1,4 +1,4 @@
-//! Applies the rules between releases to an image, and what this machine has seen of it before.
+//! Applies the rules between releases to an image, and this machine's own experience with it.
 
 use crate::config::Kubernetes;
 use crate::machine::Machine;
@@ -21,9 +21,9 @@ pub(super) fn judge(
         version: candidate.version.to_string(),
         reason: reason.to_owned(),
     });
-    let floor = machine.upgrades.floor();
+    let floor = machine.upgrades.floor_in_force();
     let running = &machine.running.version;
-    let rules = objections(candidate, reference.tag(), running, floor.as_ref());
+    let rules = objections(candidate, reference.tag(), running, &floor);
     let mut all: Vec<Refusal> = failed.into_iter().chain(rules).collect();
     all.extend(no_node_modules(machine, candidate));
     match request.force || all.is_empty() {
