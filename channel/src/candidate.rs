@@ -33,7 +33,7 @@ pub enum NotACandidate {
         label: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
     /// It is not an official release.

@@ -1,4 +1,4 @@
-//! What a publisher does to a list. Each change is checked whole before it is made; [`published`] then makes the next list of it.
+//! The changes that a publisher makes to a list. Each is checked whole before it is made; [`published`] then makes the next list of it.
 
 use std::collections::BTreeSet;
 
@@ -138,7 +138,7 @@ fn change_all(
     Ok(())
 }
 
-/// What stays when old releases go.
+/// The releases that stay when old ones go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
     /// This many of the newest releases that are not withdrawn, for each architecture, for machines without labels and with each label of

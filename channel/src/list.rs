@@ -37,7 +37,7 @@ pub struct Release {
     /// The labels of the machines that it is for: those that have one of them; empty: all machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub only_for: Vec<Label>,
-    /// What people should know.
+    /// A note for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub notes: String,
     /// Why no machine goes to it any more.

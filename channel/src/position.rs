@@ -1,4 +1,4 @@
-//! How far a machine has come in a channel.
+//! The position of a machine in a channel.
 
 use instar_values::Digest;
 use serde::{Deserialize, Serialize};

@@ -3,6 +3,7 @@
 //! The file is no OCI image, such as the file of a system extension. Its files are kept, checked and collected as those of images are; without
 //! a registry and blobs, a damaged one is fetched again.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -58,6 +59,7 @@ pub fn take_file(
         config: ImageConfig::default(),
         download_bytes: file_bytes,
         unpacked_bytes,
+        blobs: BTreeSet::new(),
     })?;
     Ok(())
 }

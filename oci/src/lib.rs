@@ -36,7 +36,7 @@ pub use registries::Registries;
 pub use registry::{Pace, RegistryError, ResolvedImage, Retries};
 pub use store::{
     ImageStore, Incoming, Keeps, NewImage, NoRoom, PulledImage, RoomForAll, StoreError, Urgency,
-    Wholeness,
+    Wholeness, reserve_of,
 };
 pub use unpack::{Limits, Ownership, UnpackError};
 pub use verification::{Policy, Verified, VerifiedImage};

@@ -1,5 +1,7 @@
 //! Resolves an image from the store's blobs, as a registry would: its documents are read and checked again.
 
+use std::collections::BTreeSet;
+
 use crate::blobs::Blobs;
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::registry::{LARGEST_DOCUMENT, ResolvedImage};
@@ -75,20 +77,18 @@ struct NamedBlob {
     digest: Digest,
 }
 
-/// The blobs that the image of this digest needs, as far as its documents are here.
-pub(crate) fn blobs_of(
+/// The blobs that the manifest of this digest names; none if it is not here.
+pub(crate) fn blobs_named_by(
     blobs: &Blobs,
-    digest: Digest,
-    named_digest: Digest,
-) -> Result<Vec<Digest>, StoreError> {
-    let mut needed = vec![digest, named_digest];
-    let manifest = blobs.document(digest, LARGEST_DOCUMENT)?;
+    manifest: Digest,
+) -> Result<BTreeSet<Digest>, StoreError> {
+    let manifest = blobs.document(manifest, LARGEST_DOCUMENT)?;
     let parsed = manifest.and_then(|manifest| serde_json::from_slice(&manifest).ok());
-    if let Some(Named { config, layers }) = parsed {
-        needed.push(config.digest);
-        needed.extend(layers.iter().map(|layer| layer.digest));
-    }
-    Ok(needed)
+    let Some(Named { config, layers }) = parsed else {
+        return Ok(BTreeSet::new());
+    };
+    let layers = layers.iter().map(|layer| layer.digest);
+    Ok(layers.chain([config.digest]).collect())
 }
 
 fn document(blobs: &Blobs, what: &'static str, digest: Digest) -> Result<Vec<u8>, LocalImageError> {

@@ -75,6 +75,9 @@ pub struct ImageConfig {
     pub labels: BTreeMap<String, String>,
     /// The signal that stops it gracefully, for example `SIGTERM`.
     pub stop_signal: Option<String>,
+    /// The digests of the unpacked layers, lowest first; none in records of earlier versions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Digest>,
 }
 
 /// Why a registry's document is refused.
@@ -377,7 +380,7 @@ pub(crate) fn image(
             diff_id,
         })
     });
-    let layers = layers.collect::<Result<_, ManifestError>>()?;
+    let layers = layers.collect::<Result<Vec<Layer>, ManifestError>>()?;
     let run = raw.config.unwrap_or_default();
     let config = ImageConfig {
         architecture: raw.architecture,
@@ -390,6 +393,7 @@ pub(crate) fn image(
         working_dir: run.working_dir.unwrap_or_default(),
         labels: run.labels.unwrap_or_default(),
         stop_signal: run.stop_signal,
+        layers: layers.iter().map(|layer| layer.diff_id).collect(),
     };
     Ok((config, layers))
 }
@@ -551,6 +555,7 @@ mod tests {
         assert!(config_read.command.is_empty());
         assert_eq!(config_read.labels["k"], "v");
         assert_eq!(layers[0].diff_id, Digest::of(b"d"));
+        assert_eq!(config_read.layers, [Digest::of(b"d")]);
 
         let error =
             image(config.to_string().as_bytes(), &[gzip.clone(), gzip.clone()]).unwrap_err();

@@ -17,9 +17,11 @@
 //!
 //! A name means one image: the one last pulled by it. An image that has lost all its names is named by its digest.
 
+mod check;
 mod collection;
 mod kept_proofs;
 mod lack;
+mod name_of_bundle;
 mod promised;
 mod record;
 mod removal;
@@ -50,9 +52,8 @@ use lack::Lack;
 pub(crate) use promised::Promise;
 use promised::Promises;
 use record::{Record, read, write};
-pub use room::{NoRoom, RoomForAll};
+pub use room::{NoRoom, RoomForAll, reserve_of};
 pub(crate) use room::{RoomFacts, RoomPlan};
-use sealed::Files;
 
 /// Prefixes of directories that are not images.
 const INCOMING: &str = ".incoming-";
@@ -165,6 +166,11 @@ impl std::fmt::Debug for Hold {
 }
 
 impl PulledImage {
+    /// The blobs that its record says it was made from.
+    fn noted_blobs(&self) -> &BTreeSet<Digest> {
+        &self.record.blobs
+    }
+
     /// The digest of its manifest.
     pub fn digest(&self) -> Digest {
         self.record.digest
@@ -385,35 +391,6 @@ impl ImageStore {
         Ok(found)
     }
 
-    /// Compares an image's files with its seal, unless that was done in this boot; then it is whole if it is there. A store in memory has no
-    /// seals. Blocks for as long as all its files take to be read.
-    pub fn check(&self, digest: Digest) -> Wholeness {
-        let place = self.place(digest);
-        if !place.exists() {
-            return Wholeness::Absent;
-        }
-        if read(&place).is_none_or(|record| record.digest != digest) {
-            return Wholeness::Damaged("its record cannot be read".to_owned());
-        }
-        let _checking = self.shared.checking.locked();
-        if self.blobs().is_none() || self.shared.state().checked.contains(&digest) {
-            return Wholeness::Whole;
-        }
-        match sealed::check(&place) {
-            Files::Whole => {}
-            Files::Unsealed => {
-                tracing::info!("the image {digest} gets a seal: its version had none");
-                // A full disk keeps no image from running.
-                if let Err(error) = sealed::seal_old(&place) {
-                    tracing::warn!("the image {digest} has no seal yet: {error}");
-                }
-            }
-            Files::Damaged(how) => return Wholeness::Damaged(how),
-        }
-        self.shared.state().checked.insert(digest);
-        Wholeness::Whole
-    }
-
     /// The images that need no check any more in this boot.
     pub fn checked(&self) -> BTreeSet<Digest> {
         let checked = self.shared.state().checked.clone();
@@ -560,11 +537,21 @@ impl ImageStore {
     /// to: the image is known by that index from now on, unless it is known by another one.
     pub(super) fn add_name(
         &self,
-        mut image: PulledImage,
+        image: PulledImage,
         name: &ImageReference,
         named: Digest,
     ) -> Result<PulledImage, StoreError> {
         let _naming = self.naming();
+        self.give_name(image, name, named)
+    }
+
+    /// As `add_name`, for those who have locked the names.
+    fn give_name(
+        &self,
+        mut image: PulledImage,
+        name: &ImageReference,
+        named: Digest,
+    ) -> Result<PulledImage, StoreError> {
         self.take_name(name, image.digest())?;
         let record = &mut image.record;
         let index = record.index.or(index_of(record.digest, named));
@@ -652,6 +639,8 @@ pub struct NewImage {
     pub download_bytes: u64,
     /// Size of its unpacked layers, in bytes.
     pub unpacked_bytes: u64,
+    /// The blobs that the store keeps for it.
+    pub blobs: BTreeSet<Digest>,
 }
 
 /// An image that is being unpacked. Unless it is committed, dropping it removes it.
@@ -711,6 +700,8 @@ impl Incoming {
             unpacked_bytes: image.unpacked_bytes,
             pulled_at: now(),
             asked_for_at: None,
+            blobs: image.blobs,
+            sealed: self.is_sealed,
         };
         write(&self.directory, &record)?;
         // One sync for all files of the image instead of one for each.

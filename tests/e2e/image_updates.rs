@@ -12,6 +12,8 @@ use crate::PATIENCE;
 
 const FOLLOWED: &str = "apiVersion: instar.dev/v1alpha1\nkind: ContainerUpdateConfig\nname: greeter\ninterval: 10s\nhealthy: 3s\n";
 const RESTARTED: &str = "apiVersion: instar.dev/v1alpha1\nkind: ContainerUpgradeConfig\nname: greeter\nstrategy: restart\n";
+const ENVIRONMENT: &str =
+    "---\napiVersion: v1alpha1\nkind: EnvironmentConfig\nvariables: {no_proxy: example.org}\n";
 const VERSION: &str = "org.opencontainers.image.version";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -171,6 +173,7 @@ async fn another_version_waits_for_its_approval(subject: &Subject) -> Outcome {
         "{update:#}"
     );
     an_approval_is_for_one_image(subject).await?;
+    an_edit_of_the_config_is_no_approval(subject, &newer).await?;
     let said = subject.approve(&newer).await?;
     ensure!(said.code == Some(0), "{said:?}");
     subject.runs("three").await?;
@@ -185,6 +188,22 @@ async fn an_approval_is_for_one_image(subject: &Subject) -> Outcome {
         "{said:?}"
     );
     Ok(())
+}
+
+/// The container starts again, for its environment, and its name means the image that waits.
+async fn an_edit_of_the_config_is_no_approval(subject: &Subject, newer: &str) -> Outcome {
+    let node = &subject.node;
+    let before = node.service_pid(GREETER).await?;
+    let edited = format!("{}{ENVIRONMENT}", node.config());
+    node.apply_as(node.identity(), edited).await?;
+    let restarted = async || {
+        ensure!(node.service_pid(GREETER).await? != before);
+        Ok(())
+    };
+    node.wait_until("it starts again", PATIENCE, restarted)
+        .await?;
+    subject.runs("two").await?;
+    subject.becomes("approval", newer).await
 }
 
 async fn after_a_power_cut_everything_is_as_it_was(subject: Subject, scratch: &Scratch) -> Outcome {

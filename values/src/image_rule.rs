@@ -10,7 +10,7 @@ use super::public_key::PublicKey;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImagePattern(String);
 
-/// What a rule does with the images that match it.
+/// The effect of a rule on the images that match it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleEffect {
     /// The image is used without a signature.
@@ -26,7 +26,7 @@ pub enum RuleEffect {
 pub struct ImageRule {
     /// The images that it is for.
     pub pattern: ImagePattern,
-    /// What it does with them.
+    /// Its effect on them.
     pub effect: RuleEffect,
 }
 

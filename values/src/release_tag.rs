@@ -1,6 +1,7 @@
 //! Tags of an image's releases, in three levels: `2.6.2`, `2.6.2-rev1` and `2.6.2-rev1-b5.1`.
 //!
 //! ```text
+//! 2.6               pins a series of versions; moves to each next one
 //! 2.6.2             pins the version; moves with every rebuild and fix of it
 //! 2.6.2-rev1        pins the revision too, which the image's owner counts up; moves when the same revision is built anew
 //! 2.6.2-rev1-b5.1   pins one build, and never moves
@@ -16,6 +17,8 @@ use super::version::Version;
 
 /// The least and the most numbers of a version in a tag. One number alone may be a date or a commit's digest.
 const NUMBERS: std::ops::RangeInclusive<usize> = 2..=4;
+/// A version has at least these numbers.
+const WHOLE: usize = 3;
 /// Limit on the length of a tag, from the distribution specification.
 const LONGEST: usize = 128;
 
@@ -66,6 +69,11 @@ impl ReleaseTag {
             Some(Revision { build: None, .. }) => Level::Revision,
             Some(Revision { build: Some(_), .. }) => Level::Build,
         }
+    }
+
+    /// Whether the tag names one version: the tag `2.6` leads to 2.6.2 today and to 2.6.3 tomorrow.
+    pub fn is_whole_version(&self) -> bool {
+        self.version.len() >= WHOLE
     }
 
     /// Whether every image with the tag `other` may have this tag too: they agree on all that this tag says.
@@ -203,6 +211,20 @@ mod tests {
         ] {
             assert_eq!(tag(text).level(), level, "{text}");
             assert_eq!(tag(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn fewer_than_three_numbers_name_no_version() {
+        for (text, expected) in [
+            ("2.6", false),
+            ("v2.6", false),
+            ("2.6-rev1", false),
+            ("2.6.2", true),
+            ("2.6.2-rev1", true),
+            ("1.2.3.4", true),
+        ] {
+            assert_eq!(tag(text).is_whole_version(), expected, "{text}");
         }
     }
 

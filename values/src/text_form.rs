@@ -1,4 +1,4 @@
-//! Values that stand in documents and records as their text: what `Display` writes, `FromStr` reads.
+//! Values that stand in documents and records as their text: `FromStr` reads the text that `Display` writes.
 
 /// Implements `Serialize` and `Deserialize` by a value's text. An error of its parser is the error of the document. The crate that calls it
 /// has `serde`.

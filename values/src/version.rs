@@ -15,7 +15,7 @@ const LONGEST: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Version(semver::Version);
 
-/// What follows the numbers of a version, in order.
+/// The kinds of text that may follow the numbers of a version, in order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Rest<'a> {
     PreRelease(&'a semver::Prerelease),

@@ -1,4 +1,4 @@
-//! Time windows: the hours of the week in which a machine may do what disturbs its users.
+//! Time windows: the hours of the week in which a machine may do work that disturbs its users.
 
 use std::fmt;
 use std::str::FromStr;

@@ -133,8 +133,15 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 3)]
         newest: usize,
         /// A file with versions and digests that media have or machines run, one a line; each of them and its way to the newest release stays
-        #[arg(long, value_name = "FILE")]
+        #[arg(
+            long,
+            value_name = "FILE",
+            required_unless_present = "keep_newest_alone"
+        )]
         keep: Option<PathBuf>,
+        /// Keep the newest releases alone: no medium has another one, and no machine runs another one
+        #[arg(long, conflicts_with = "keep")]
+        keep_newest_alone: bool,
         /// Only print what would go
         #[arg(long)]
         dry_run: bool,
@@ -205,5 +212,19 @@ mod tests {
         Arguments::command().debug_assert();
         assert_eq!(time("90d"), Ok(Duration::from_secs(90 * 86_400)));
         assert!(time("90").is_err());
+    }
+
+    /// Nothing else tells the publisher which releases are still needed.
+    #[test]
+    fn prune_is_told_what_stays() {
+        let takes = |more: &[&str]| {
+            let line = ["instar-channel", "prune", "stable"].iter().chain(more);
+            Arguments::try_parse_from(line).is_ok()
+        };
+        assert!(takes(&["--keep", "media"]));
+        assert!(takes(&["--keep-newest-alone", "--newest", "2"]));
+        assert!(!takes(&[]));
+        assert!(!takes(&["--dry-run"]));
+        assert!(!takes(&["--keep", "media", "--keep-newest-alone"]));
     }
 }

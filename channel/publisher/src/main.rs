@@ -2,6 +2,9 @@
 //!
 //! A folder of channels is all that there is: `NAME/releases-v1.json`, its signature, and `NAME/approvals`. Any web server can serve it, and
 //! a copy of it is a mirror; `instar-channel serve` also answers with the newest version, as system-upgrade-controller's channels expect.
+//!
+//! The decision: a channel is signed files, and this program has no state beside them. A service with a database, as of other update servers, was
+//! the other choice: machines would have to trust it and reach it, and a place without a network could not have a copy.
 
 #![forbid(unsafe_code)]
 

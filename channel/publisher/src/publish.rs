@@ -50,6 +50,8 @@ pub(crate) fn run(path: &Path, command: &Command) -> anyhow::Result<()> {
             channel,
             newest,
             keep,
+            // Without a file.
+            keep_newest_alone: _,
             dry_run,
             signing,
         } => prune(path, channel, (*newest, keep.as_deref()), *dry_run, signing),

@@ -1,4 +1,4 @@
-//! How registries are reached: by the same documents as a node's config has.
+//! The ways to registries: by the same documents as a node's config has.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -20,12 +20,12 @@ pub struct ImageDigests {
 }
 
 impl ImageDigests {
-    /// Those of an image of a registry.
+    /// The digests of an image at a registry.
     pub fn of_resolved(image: &ResolvedImage) -> Self {
         ImageDigests::new(image.digest(), image.named_digest)
     }
 
-    /// Those of an image of the store. An index that a record knows of it comes first: the store keeps the one of the first pull.
+    /// The digests of an image in the store. An index that a record knows of it comes first: the store keeps the one of the first pull.
     pub fn of_pulled(image: &PulledImage, known: Option<Self>) -> Self {
         let stored = ImageDigests::new(image.digest(), image.named_digest());
         let known = known.filter(|known| known.digest == stored.digest);
@@ -92,7 +92,7 @@ impl ImageDigests {
     /// that it came by one.
     ///
     /// # Errors
-    /// Those of [`Puller::admit`].
+    /// The errors of [`Puller::admit`].
     pub async fn admit(
         &self,
         puller: &Puller,

@@ -1,7 +1,7 @@
 //! The images in force: for each container, the digest that its image's name meant when it was looked up.
 //!
-//! A container runs a digest. A tag is resolved when a container first starts, and again only on request: by another config for the
-//! container, or by a restart over the API. After a crash, an upgrade or a reboot the same digest starts again.
+//! A container runs a digest. A tag is resolved when a container first starts, and again only on request: by another name in the
+//! config, or by a restart over the API. After another change of the config, a crash, an upgrade or a reboot the same digest starts again.
 //!
 //! ```text
 //! file      restarts of machined; with a disk (it is on STATE) everything else too

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::host_files::{DOMAIN, has_domain};
 use super::spec::ContainerSpec;
+use crate::mounts::mount_table::mounts;
 use crate::values::MountOption;
 
 /// Why a container ends with its generation.
@@ -22,6 +23,12 @@ pub enum NotKeepable {
     /// A mount of it has its source on a filesystem of the generation.
     #[error("it mounts {0:?}, which belongs to the generation")]
     OfTheGeneration(PathBuf),
+    /// A mount that it has got together with another one is of a filesystem of the generation.
+    #[error("its mount at {0:?} belongs to the generation")]
+    CameAlong(PathBuf),
+    /// The table of its mounts cannot be read.
+    #[error("its mounts cannot be read: {0}")]
+    NotReadable(String),
 }
 
 /// Checks that a container can be kept.
@@ -53,4 +60,62 @@ pub fn keepable(spec: &ContainerSpec) -> Result<(), NotKeepable> {
         }
     }
     Ok(())
+}
+
+/// Checks the mounts of a running container, by its first process. A mount of a host path brings along all that is mounted below it: /proc
+/// brings the boot id, a file of the generation's /run, which would hold all of that memory for as long as the container runs.
+///
+/// # Errors
+/// The first mount of a filesystem that ends with the generation.
+pub fn mounts_are_keepable(pid: u32) -> Result<(), NotKeepable> {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo"));
+    let table = table.map_err(|error| NotKeepable::NotReadable(error.to_string()))?;
+    let device = |path: &str| std::fs::metadata(path).map(|it| it.dev()).ok();
+    let lasting = ["/var", DOMAIN, "/dev", "/proc", "/sys"].map(device);
+    let ending = ["/", "/etc", "/usr", "/run"].map(device).into_iter();
+    let ending = ending.filter(|it| !lasting.contains(it)).flatten();
+    let ending: Vec<String> = ending
+        .map(|it| format!("{}:{}", rustix::fs::major(it), rustix::fs::minor(it)))
+        .collect();
+    match first_on(&table, &ending) {
+        Some(at) => Err(NotKeepable::CameAlong(at)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the place of the first mount of one of these devices.
+fn first_on(table: &str, devices: &[String]) -> Option<PathBuf> {
+    let mut mounts = mounts(table);
+    let found = mounts.find(|mount| devices.contains(&mount.device));
+    found.map(|mount| mount.at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a bind of /proc, the boot id that the generation shows is in the container.
+    #[test]
+    fn a_mount_that_came_along_is_found() {
+        let own = "\
+            101 90 0:50 / / rw - overlay overlay rw\n\
+            102 101 0:51 / /dev rw - tmpfs tmpfs rw\n\
+            103 101 254:2 /mnt/data /data rw - ext4 /dev/vda2 rw\n\
+            104 101 0:4 / /host rw - proc proc rw\n";
+        let boot_id = "105 104 0:24 /boot_id /host/sys/kernel/random/boot_id ro - tmpfs tmpfs rw\n";
+        let ending = ["7:0".to_owned(), "0:24".to_owned()];
+        assert_eq!(first_on(own, &ending), None);
+        assert_eq!(
+            first_on(&[own, boot_id].concat(), &ending),
+            Some("/host/sys/kernel/random/boot_id".into())
+        );
+    }
+
+    #[test]
+    fn the_mounts_of_this_process_can_be_read() {
+        let own = mounts_are_keepable(std::process::id());
+        assert!(!matches!(own, Err(NotKeepable::NotReadable(_))), "{own:?}");
+        let none = mounts_are_keepable(u32::MAX);
+        assert!(matches!(none, Err(NotKeepable::NotReadable(_))), "{none:?}");
+    }
 }

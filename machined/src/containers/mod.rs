@@ -2,6 +2,7 @@
 //! crate `oci`'s.
 
 mod disposition;
+mod exec_program;
 pub mod host_files;
 mod host_path;
 mod identity;
@@ -10,8 +11,10 @@ mod in_force;
 mod keepable;
 #[cfg(test)]
 pub(crate) mod registry_for_tests;
+mod reserve;
 pub mod rootfs;
 pub mod runtime;
+mod sameness;
 pub mod spec;
 mod tail;
 pub mod update;
@@ -22,8 +25,9 @@ mod wrong_tag;
 pub use identity::Identity;
 pub use image_digests::ImageDigests;
 pub use in_force::{ImageInForce, ImagesInForce, InForce};
-pub use keepable::{NotKeepable, keepable};
+pub use keepable::{NotKeepable, keepable, mounts_are_keepable};
 pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
+pub use sameness::Described;
 pub use spec::{ContainerSpec, HostView, ResourceLimits, RunAs, SpecError};
 pub use tail::Tail;
 pub use updates::{ImageUpdate, ImageUpdates, Look, Updates};

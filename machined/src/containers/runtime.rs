@@ -16,7 +16,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -29,9 +29,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::process::{ChildStderr, Command};
 
 use super::disposition::ignores_signal;
+use super::exec_program::ExecProgram;
 use super::host_files::{DOMAIN, has_domain};
 use super::host_path::{HostPathError, HostPaths};
 use super::identity::Identity;
+use super::reserve::Reserve;
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerSpec, HostView, SpecError, runtime_config};
 use super::tail::Tail;
@@ -331,10 +333,8 @@ impl Runtime {
     /// Runs a program in a running container, as the container's user and within its limits. An exit status other than 0 is an
     /// error that quotes the program's standard error. Dropping the future ends the program.
     pub async fn exec(&self, name: &ContainerName, command: &[String]) -> Result<(), RuntimeError> {
-        let program = ExecProgram {
-            pid_file: self.bundle(name).join("exec.pid"),
-        };
-        let pid_file = program.pid_file.as_os_str();
+        let program = ExecProgram::in_bundle(&self.bundle(name));
+        let pid_file = program.pid_file().as_os_str();
         let mut arguments = vec!["--pid-file".as_ref(), pid_file, name.as_str().as_ref()];
         arguments.extend(command.iter().map(OsStr::new));
         let mut crun = self.command("exec", name, &arguments);
@@ -357,7 +357,7 @@ impl Runtime {
         };
         let status = ended.map_err(program_error)?;
         // The file is missing if crun failed before it wrote it.
-        let _ = fs::remove_file(&program.pid_file);
+        let _ = fs::remove_file(program.pid_file());
         if status.success() {
             return Ok(());
         }
@@ -379,6 +379,12 @@ impl Runtime {
                 format!(": {said}")
             },
         })
+    }
+
+    /// Ends the program of a health check that an earlier machined has left in a container: nobody waits for it any more. `is_of_container`
+    /// says whether a process belongs to the container; another one may have got the number since.
+    pub fn end_left_check(&self, name: &ContainerName, is_of_container: impl Fn(u32) -> bool) {
+        ExecProgram::in_bundle(&self.bundle(name)).end_if(is_of_container);
     }
 
     /// Lists the containers that have a bundle, running or not.
@@ -444,6 +450,10 @@ impl Runtime {
                 .create(directory)
                 .map_err(failed("creating", directory))?;
         }
+        let device = |path: &Path| fs::metadata(path).map(|it| it.dev()).ok();
+        if device(&self.run) == device(Path::new("/var")) {
+            Reserve::beside(&self.run).take();
+        }
         Ok(())
     }
 
@@ -500,7 +510,10 @@ impl Runtime {
         bytes: &[u8],
     ) -> Result<(), RuntimeError> {
         let path = self.record(name, record);
-        whole_file::replace(&path, 0o644, bytes).map_err(failed("writing", &path))
+        let write = || whole_file::replace(&path, 0o644, bytes);
+        Reserve::beside(&self.run)
+            .or_with_its_room(write)
+            .map_err(failed("writing", &path))
     }
 
     /// Returns the record beside a container, at most `most` bytes of it; `None` if there is none.
@@ -708,25 +721,6 @@ impl Runtime {
                 "it did not end within {} s",
                 PATIENCE.as_secs()
             )))),
-        }
-    }
-}
-
-/// A program that crun runs in a container. crun is the program's parent, so ending crun alone would not end the program.
-struct ExecProgram {
-    pid_file: PathBuf,
-}
-
-impl Drop for ExecProgram {
-    fn drop(&mut self) {
-        let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
-        // Remove the file with its program: the PID in it may be reused. A file that is missing is as good.
-        let _ = fs::remove_file(&self.pid_file);
-        if let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw)
-            && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
-        {
-            // An error means that the program has ended meanwhile.
-            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         }
     }
 }

@@ -30,7 +30,7 @@ impl Tail {
         }
     }
 
-    /// Ends the pauses: the program has ended, and only what is left in the pipe is to be read.
+    /// Ends the pauses: the program has ended, and only the rest in the pipe is to be read.
     pub fn hurry(&mut self) {
         self.free = usize::MAX;
     }

@@ -12,15 +12,16 @@
 //!                                                 the image of before runs again
 //! ```
 //!
-//! - An image whose label contradicts its tag is held: it waits, and nothing but another image behind the name ends that.
+//! - An image whose label contradicts its tag, and another image behind a tag that names one build, is held: it waits, and nothing but
+//!   another image behind the name ends that.
 //! - An image that failed is not tried again, unless it is approved by its digest.
-//! - An operator's own look-up (a restart, another config) counts as his decision: what he put in force is current.
+//! - An operator's own look-up (a restart, another name in the config) counts as his decision: what he put in force is current.
 
 use serde::{Deserialize, Serialize};
 
 use super::image_digests::ImageDigests;
 use super::wrong_tag;
-use crate::values::{Digest, ImageReference, ReleaseTag};
+use crate::values::{Digest, ImageReference, Level, ReleaseTag};
 
 /// An image behind a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +56,7 @@ pub enum Reason {
     Window,
     /// It needs an approval; the text says why.
     Approval(String),
-    /// Its label contradicts its tag; the text says how.
+    /// It cannot be the image that its tag names; the text says why.
     Held(String),
 }
 
@@ -147,6 +148,11 @@ pub fn judge(
     if let Some(contradiction) = wrong_tag::contradiction(reference, found.version.as_deref()) {
         return Verdict::Held(contradiction.to_string());
     }
+    if let Some(tag) = tag.as_ref().filter(|tag| tag.level() == Level::Build) {
+        return Verdict::Held(format!(
+            "the tag {tag} names one build, and the image behind it is another one now"
+        ));
+    }
     if is_asked_always {
         return Verdict::Approval("every image of this container needs an approval".to_owned());
     }
@@ -156,7 +162,7 @@ pub fn judge(
             Verdict::Approval(format!("{now} is another version than {before}"))
         }
         // The tag pins the version.
-        _ if tag.is_some() => Verdict::Rebuild,
+        _ if tag.is_some_and(|tag| tag.is_whole_version()) => Verdict::Rebuild,
         _ => Verdict::Approval(
             "neither tag nor labels say whether it is the same version".to_owned(),
         ),
@@ -312,6 +318,10 @@ mod tests {
     fn every_image_has_a_verdict() {
         let approval = |why: &str| Verdict::Approval(why.to_owned());
         let unknown = "neither tag nor labels say whether it is the same version";
+        let moved = || {
+            let why = "the tag 2.6.2-rev1-b5.1 names one build, and the image behind it is another one now";
+            Verdict::Held(why.to_owned())
+        };
         for (tag, before, now, asked, expected) in [
             (
                 "2.6.2",
@@ -335,6 +345,20 @@ mod tests {
                 Some("2.6.3"),
                 false,
                 approval("2.6.3 is another version than 2.6.2"),
+            ),
+            // The tag may lead to any 2.6.
+            ("2.6", Some("2.6.2"), None, false, approval(unknown)),
+            ("2.6", None, Some("2.6.3"), false, approval(unknown)),
+            ("2.6", None, None, false, approval(unknown)),
+            ("2.6", Some("2.6.2"), Some("2.6.2"), false, Verdict::Rebuild),
+            ("2.6.2-rev1", None, None, false, Verdict::Rebuild),
+            ("2.6.2-rev1-b5.1", None, None, false, moved()),
+            (
+                "2.6.2-rev1-b5.1",
+                Some("2.6.2-rev1-b5.1"),
+                Some("2.6.2-rev1-b5.1"),
+                true,
+                moved(),
             ),
             (
                 "2.6.2",

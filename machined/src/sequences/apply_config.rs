@@ -386,8 +386,9 @@ async fn take_over(
     for name in other() {
         machine.services.remove(name).await;
     }
-    // A container whose config changed resolves its image's name anew.
-    machine.images_in_force.forget(other()).await;
+    // A container that names the same image keeps the one in force: another image behind that name waits for its approval or its window.
+    let lost = change.images_lost(&machine.images_in_force.all(), &configured.config);
+    machine.images_in_force.forget(lost).await;
     let mut added: anyhow::Result<()> = Ok(());
     for definition in definitions {
         match machine.services.add(definition) {

@@ -1,5 +1,6 @@
 //! One attempt to make an image: fetches its layers side by side, and unpacks them one after the other.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,6 +222,10 @@ impl Attempt<'_> {
             config: image.config.clone(),
             download_bytes: image.download_bytes(),
             unpacked_bytes: work.unpacker.bytes(),
+            blobs: match blobs.is_some() && self.keeps_blobs {
+                true => image.blobs().into_iter().collect(),
+                false => BTreeSet::new(),
+            },
         };
         let (proof, keeper) = (image.proof().cloned(), self.store.clone());
         let unjudged = image.unjudged().clone();

@@ -276,7 +276,8 @@ pub(crate) async fn usable(
         source,
     })?;
     match checked {
-        Wholeness::Whole => Ok(image.or_else(|| store.get(digest))),
+        // The check may have completed its record.
+        Wholeness::Whole => Ok(store.get(digest).or(image)),
         Wholeness::Absent => Ok(None),
         Wholeness::Damaged(how) => {
             tracing::error!(

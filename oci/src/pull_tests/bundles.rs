@@ -15,7 +15,7 @@ use serde_json::json;
 use super::pulling::{layer, puller_with, store};
 use super::registry::Registry;
 use super::signatures::{BUNDLE, INDEX, MANIFEST, sign, size_of};
-use crate::bundled::{BundleError, Gathered, StoredBundle, Target, import, resolve, write};
+use crate::bundled::{BundleError, Gathered, Naming, StoredBundle, Target, import, resolve, write};
 use crate::registry::RegistryClient;
 use crate::store::ImageStore;
 use crate::verification::test_signing::{Signer, bundle_of, payload, statement};
@@ -106,7 +106,7 @@ async fn images_are_verified_from_a_bundle_by_the_signatures_in_it() {
         let verified = verified.unwrap();
         assert!(matches!(verified.basis(), Basis::Signed { .. }));
         let limits = Limits::default();
-        let imported = import(&bundle, &verified, &store, &limits, &|_| {})
+        let imported = import(&bundle, &verified, Naming::Moves, &store, &limits, &|_| {})
             .await
             .unwrap();
         assert!(imported.rootfs().join("base").exists());
@@ -151,7 +151,7 @@ async fn signatures_of_a_bundle_are_kept_for_rules_of_later() {
     let verified = verified.unwrap();
     assert_eq!(*verified.basis(), Basis::NoRule);
     let limits = Limits::default();
-    let imported = import(&bundle, &verified, &store, &limits, &|_| {}).await;
+    let imported = import(&bundle, &verified, Naming::Moves, &store, &limits, &|_| {}).await;
     let imported = imported.unwrap().into_inner();
     assert!(imported.signed_by().is_empty());
     for wanted in [&signer, &second] {
@@ -169,6 +169,81 @@ async fn signatures_of_a_bundle_are_kept_for_rules_of_later() {
     let whole = strict.whole(&image.reference, digest, &store).await;
     let whole = whole.unwrap().unwrap();
     second.policy().admit(&image.reference, whole).unwrap();
+}
+
+/// An old image is as well signed as a new one, and a bundle may give it any name.
+#[tokio::test]
+async fn a_bundle_that_nobody_approved_moves_no_name_to_an_old_image() {
+    let registry = Registry::start();
+    let reference = registry.reference(":v1");
+    let (_directory, path) = scratch();
+    let (_images, store) = store();
+    let mut found = Vec::new();
+    for (content, naming) in [
+        (b"1", Naming::MovesToNewer),
+        (b"2", Naming::MovesToNewer),
+        (b"2", Naming::Moves),
+    ] {
+        registry.push("v1", "amd64", &[layer("a", content)]).await;
+        let references = std::slice::from_ref(&reference);
+        let bundle = archive(&registry, references, &path).await.unwrap();
+        let image = &bundle.index().images()[0];
+        let resolved = resolve(&bundle, image).unwrap();
+        let verified = Policy::default().verify_offline(&bundle, image, resolved);
+        let (verified, limits) = (verified.unwrap(), Limits::default());
+        let imported = import(&bundle, &verified, naming, &store, &limits, &|_| {}).await;
+        let imported = imported.unwrap();
+        found.push((imported.is_named(&reference), imported.digest()));
+        let named = store.find(&reference).unwrap();
+        assert_eq!(
+            named.digest(),
+            if found.len() < 3 {
+                found[0].1
+            } else {
+                found[2].1
+            }
+        );
+        if naming == Naming::MovesToNewer {
+            assert_eq!(imported.names().len(), 1);
+        }
+    }
+    assert_eq!(
+        found.iter().map(|it| it.0).collect::<Vec<_>>(),
+        [true, false, true]
+    );
+}
+
+#[tokio::test]
+async fn a_signature_that_is_too_large_or_cannot_be_read_is_no_signature() {
+    let registry = Registry::start();
+    registry.push("v1", "amd64", &[layer("a", b"1")]).await;
+    let references = [registry.reference(":v1")];
+    let gathered = gathered(&registry, &references).await;
+    let digest = gathered[0].image.manifest.digest;
+    let signer = Signer::ecdsa();
+    let mut large = payload(digest);
+    large.resize(300 << 10, b' ');
+    sign(&registry, digest, &[signer.simple(large)]).await;
+    let (_directory, path) = scratch();
+    let bundle = archive(&registry, &references, &path).await.unwrap();
+    let image = &bundle.index().images()[0];
+    let judged = |policy: Policy, resolved| {
+        let verified = policy.verify_offline(&bundle, image, resolved);
+        verified.map_err(|error| chain(&error))
+    };
+    let resolved = resolve(&bundle, image).unwrap();
+    let said = judged(signer.policy(), resolved.clone()).unwrap_err();
+    assert!(said.contains("it has 307200 bytes"), "{said}");
+
+    // A stick that is pulled out.
+    std::fs::write(&path, b"").unwrap();
+    let said = judged(Policy::default(), resolved.clone()).unwrap_err();
+    let named = format!("{} ({digest}) is not verified", image.reference);
+    assert!(said.starts_with(&named), "{said}");
+    let said = judged(signer.policy(), resolved).unwrap_err();
+    let key = signer.public_key().fingerprint();
+    let wanted = format!("rule 0000 (*) of ImageVerificationConfig wants one by the key {key}");
+    assert!(said.starts_with(&named) && said.contains(&wanted), "{said}");
 }
 
 /// Makes a bundle of images of a store, and verifies every byte of it.

@@ -8,7 +8,7 @@ use instar_values::ImageReference;
 
 use super::pulling::{layer, noise, puller, store};
 use super::registry::Registry;
-use crate::{ImageStore, Keeps, Limits, PulledImage, Puller, Wholeness};
+use crate::{ImageStore, Keeps, Limits, PulledImage, Puller, Urgency, Wholeness};
 
 const SIZE: usize = 20_000;
 
@@ -152,6 +152,35 @@ async fn a_damaged_file_that_images_share_is_healed_in_each() {
 }
 
 #[tokio::test]
+async fn a_lost_seal_is_damage() {
+    let registry = Registry::start();
+    let layers = [layer("a", &noise(SIZE))];
+    registry.push("v1", "amd64", &layers).await;
+    let puller = puller(registry.settings());
+    let name = registry.reference(":v1");
+    let (directory, store) = store();
+    let image = pull(&puller, &store, &name).await;
+    let (digest, rootfs) = (image.digest(), image.rootfs());
+    drop(registry);
+    fs::remove_file(rootfs.with_file_name("tree.json")).unwrap();
+    flip(&rootfs.join("a"), 1);
+    let store = next_boot(&directory);
+    let found = store.check(digest);
+    assert_eq!(found, Wholeness::Damaged("its seal is gone".to_owned()));
+    let healed = puller.whole(&name, digest, &store).await.unwrap().unwrap();
+    assert_eq!(fs::read(healed.rootfs().join("a")).unwrap(), noise(SIZE));
+}
+
+/// Makes an image's record as a version before seals would have written it.
+fn make_record_old(place: &Path) {
+    let path = place.join("image.json");
+    let record = fs::read_to_string(&path).unwrap();
+    let (_, fields) = record.split_once("\",\"digest\":").unwrap();
+    let (known, _) = fields.split_once(",\"blobs\":").unwrap();
+    fs::write(path, format!("{{\"digest\":{known}}}")).unwrap();
+}
+
+#[tokio::test]
 async fn an_image_of_a_version_before_seals_is_sealed_as_it_is() {
     let registry = Registry::start();
     registry
@@ -163,6 +192,7 @@ async fn an_image_of_a_version_before_seals_is_sealed_as_it_is() {
     let place = image.rootfs().parent().unwrap().to_owned();
     fs::remove_file(place.join("tree.json")).unwrap();
     fs::remove_file(place.join("tree.hashes")).unwrap();
+    make_record_old(&place);
     fs::remove_dir_all(directory.path().join("blobs")).unwrap();
     assert_eq!(
         next_boot(&directory).check(image.digest()),
@@ -171,4 +201,42 @@ async fn an_image_of_a_version_before_seals_is_sealed_as_it_is() {
     flip(&image.rootfs().join("a"), 1);
     let found = next_boot(&directory).check(image.digest());
     assert!(matches!(found, Wholeness::Damaged(_)), "{found:?}");
+    // From now on it is known to have a seal.
+    fs::remove_file(place.join("tree.json")).unwrap();
+    let found = next_boot(&directory).check(image.digest());
+    assert_eq!(found, Wholeness::Damaged("its seal is gone".to_owned()));
+}
+
+/// The collection of an hour later would else remove the image's layers for one wrong byte of its manifest.
+#[tokio::test]
+async fn a_damaged_manifest_costs_no_layer() {
+    let registry = Registry::start();
+    let layers = [layer("a", &noise(SIZE)), layer("b", b"small")];
+    registry.push("v1", "amd64", &layers).await;
+    let puller = puller(registry.settings());
+    for is_of_older_version in [false, true] {
+        let (directory, store) = store();
+        let image = pull(&puller, &store, &registry.reference(":v1")).await;
+        let place = image.rootfs().parent().unwrap().to_owned();
+        if is_of_older_version {
+            make_record_old(&place);
+            let store = next_boot(&directory);
+            assert_eq!(store.collect_surplus(Urgency::LackOfRoom).unwrap(), 0);
+            assert_eq!(store.check(image.digest()), Wholeness::Whole);
+        }
+        let blobs = directory.path().join("blobs/sha256");
+        let count = || fs::read_dir(&blobs).unwrap().count();
+        let all = count();
+        flip(&blobs.join(image.digest().hex()), 1);
+        let store = next_boot(&directory);
+        store.collect_surplus(Urgency::LackOfRoom).unwrap();
+        assert!(count() >= all - 1, "at most the manifest itself goes");
+        for (_, layer) in &layers {
+            let layer = instar_values::Digest::of(layer);
+            assert!(blobs.join(layer.hex()).exists());
+        }
+        // They go with the image.
+        store.remove(image.digest()).await.unwrap();
+        assert_eq!(count(), 0);
+    }
 }

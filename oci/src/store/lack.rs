@@ -1,4 +1,4 @@
-//! A lack of room, told by pulls to whoever knows which images are needed.
+//! A lack of room, told by pulls to the part of the machine that knows which images are needed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

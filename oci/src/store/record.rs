@@ -40,6 +40,13 @@ pub(super) struct Record {
     /// The last time that a caller of the API asked for it, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) asked_for_at: Option<u64>,
+    /// The blobs that it was made from and that the store keeps for it; none if it keeps none, or if an older version wrote the record. Then
+    /// its manifest says it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) blobs: BTreeSet<Digest>,
+    /// Whether its files have a seal; false if an older version wrote the record.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) sealed: bool,
 }
 
 /// Reads the record of the image in this directory; `None` if it is missing or damaged.
@@ -96,6 +103,8 @@ mod tests {
             unpacked_bytes: 10,
             pulled_at: 7,
             asked_for_at: None,
+            blobs: BTreeSet::from([Digest::of(b"layer")]),
+            sealed: true,
         }
     }
 
@@ -121,5 +130,14 @@ mod tests {
         assert_eq!(read, record());
         let written = serde_json::to_vec(&record()).unwrap();
         assert_eq!(parse(&written), Some(record()));
+        // They know neither blobs nor seals.
+        let older = Record {
+            blobs: BTreeSet::new(),
+            sealed: false,
+            ..record()
+        };
+        let written = String::from_utf8(serde_json::to_vec(&older).unwrap()).unwrap();
+        assert!(!written.contains("blobs") && !written.contains("sealed"));
+        assert_eq!(parse(written.as_bytes()), Some(older));
     }
 }

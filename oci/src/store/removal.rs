@@ -13,7 +13,7 @@ use instar_base::blocking_io;
 use instar_values::Digest;
 
 use super::collection::{BlobFacts, Urgency};
-use super::{ImageStore, REMOVED, remove_tree};
+use super::{ImageStore, PulledImage, REMOVED, remove_tree};
 use crate::local_image;
 use crate::store_error::{StoreError, failed};
 
@@ -125,19 +125,28 @@ impl ImageStore {
 
     /// The blobs that an image was made from. None if they cannot be told any more: then the collection removes them.
     fn blobs_of(&self, digest: Digest) -> BTreeSet<Digest> {
-        let Some(image) = self.get(digest) else {
-            return BTreeSet::new();
+        let image = self.get(digest);
+        let blobs = image.map(|image| self.blobs_of_image(&image));
+        blobs.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// The blobs that an image was made from: by its record, since a manifest that was damaged would leave its layers to the collection; by its
+    /// manifest if an older version wrote the record.
+    fn blobs_of_image(&self, image: &PulledImage) -> Result<BTreeSet<Digest>, StoreError> {
+        let documents = [image.digest(), image.named_digest()];
+        let mut blobs = match image.noted_blobs().is_empty() {
+            true => local_image::blobs_named_by(&self.shared.blobs, image.digest())?,
+            false => image.noted_blobs().clone(),
         };
-        let blobs = local_image::blobs_of(&self.shared.blobs, digest, image.named_digest());
-        blobs.unwrap_or_default().into_iter().collect()
+        blobs.extend(documents);
+        Ok(blobs)
     }
 
     /// The blobs that the images of the store were made from.
     fn needed_blobs(&self) -> Result<BTreeSet<Digest>, StoreError> {
         let mut needed = BTreeSet::new();
         for image in self.list()? {
-            let (digest, named) = (image.digest(), image.named_digest());
-            needed.extend(local_image::blobs_of(&self.shared.blobs, digest, named)?);
+            needed.extend(self.blobs_of_image(&image)?);
         }
         Ok(needed)
     }

@@ -12,6 +12,7 @@ fn new_image(reference: &str, digest: Digest) -> NewImage {
         config: ImageConfig::default(),
         download_bytes: 0,
         unpacked_bytes: 0,
+        blobs: BTreeSet::new(),
     }
 }
 
@@ -82,6 +83,44 @@ fn a_name_means_what_it_was_pulled_by_last() {
     assert_eq!(store.find(&tag), Some(first));
     let second = store.get(second.digest()).unwrap();
     assert!(!second.names().contains(&tag));
+}
+
+#[test]
+fn an_image_of_a_bundle_takes_a_name_only_from_an_older_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let tag = name("r.io/a:v1");
+    let day = |day: u8| format!("2026-11-{day:02}T12:00:00Z");
+    let dated = |mut image: PulledImage, created: String| {
+        image.record.config.created = Some(created);
+        write(&image.directory, &image.record).unwrap();
+        image
+    };
+    let by_digest = |content: &[u8]| name("r.io/a").at(Digest::of(content));
+    let has = dated(add(&store, b"has it", "r.io/a:v1"), day(20));
+    for (content, created, takes) in [
+        (&b"older"[..], day(19), false),
+        (b"as old", day(20), false),
+        (b"newer", day(21), true),
+    ] {
+        let alone = by_digest(content);
+        let image = dated(add(&store, content, &alone.to_string()), created);
+        let digest = image.digest();
+        let image = store.add_name_if_newer(image, &tag, digest, Some(&alone));
+        let image = image.unwrap();
+        let expected = if takes { &tag } else { &alone };
+        assert_eq!(*image.names(), BTreeSet::from([expected.clone()]));
+        let holder = if takes { digest } else { has.digest() };
+        assert_eq!(store.find(&tag).map(|it| it.digest()), Some(holder));
+        assert_eq!(store.get(digest), Some(image));
+    }
+    // One that has it keeps it, and loses the other name.
+    let image = store.find(&tag).unwrap();
+    let (digest, alone) = (image.digest(), by_digest(b"newer"));
+    let image = store.add_name(image, &alone, digest).unwrap();
+    let image = store.add_name_if_newer(image, &tag, digest, Some(&alone));
+    assert_eq!(*image.unwrap().names(), BTreeSet::from([tag.clone()]));
+    assert_eq!(*store.get(digest).unwrap().names(), BTreeSet::from([tag]));
 }
 
 /// `docker buildx` puts every image behind an index, whose digest it prints.

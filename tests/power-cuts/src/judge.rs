@@ -11,15 +11,17 @@ use crate::ext4::{self, Ext4, ToolError};
 use crate::memory::Memory;
 use crate::parallel;
 use crate::recording::Recording;
+use crate::records::are_pins_readable;
 use crate::region::{Key, Region};
 use crate::states::{DiskState, Fault, Tears};
 use crate::store::{STORE, Store};
 use crate::table;
 use crate::write_log::Entry;
 
-/// The machine config and the record of an upgrade, on STATE.
+/// The machine config, the record of an upgrade and that of pinned images, on STATE.
 const CONFIG: &str = "/config.yaml";
 const UPGRADE_RECORD: &str = "/upgrade.json";
+const PINS: &str = "/image-pins.json";
 
 /// The content that the disk may have had during the recording.
 #[derive(Debug, Clone, Default)]
@@ -253,13 +255,16 @@ impl<'a> Judge<'a> {
     }
 
     fn config(&self, state: &DiskState, expected: &Expected) -> Result<Config, ToolError> {
-        let files = [CONFIG, UPGRADE_RECORD];
+        let files = [CONFIG, UPGRADE_RECORD, PINS];
         Ok(
             match ext4::judge(self.recording, state, &self.state, &files, &self.scratch)? {
                 Ext4::Nothing => Config::Gone,
                 Ext4::Broken(why) => Config::Broken(why),
                 Ext4::Mounted(files) => match files.as_slice() {
-                    [config, record] => found(config.as_deref(), record.as_deref(), expected),
+                    [_, _, Some(pins)] if !are_pins_readable(pins) => {
+                        Config::Broken("the record of pins is damaged".to_owned())
+                    }
+                    [config, record, _] => found(config.as_deref(), record.as_deref(), expected),
                     _ => Config::Gone,
                 },
             },

@@ -25,6 +25,7 @@ mod memory;
 mod parallel;
 mod read_only;
 mod recording;
+mod records;
 mod region;
 mod states;
 mod store;

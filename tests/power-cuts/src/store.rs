@@ -1,9 +1,10 @@
-//! The image store on EPHEMERAL in a state: every image that is named is whole, and every blob has the content of its name.
+//! The image store on EPHEMERAL in a state: every image that is named is whole, every blob has the content of its name, and what the records
+//! name is there.
 //!
 //! Whole means equal to the image of that name in a state without a fault, in every path, type, content, mode, owner and time. The reading is
 //! not the node's: the directory is read out of the repaired partition by debugfs, which needs root to keep owners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,8 +13,12 @@ use std::path::Path;
 use blake3::Hash;
 use instar_values::Digest;
 
+use crate::records;
+
 /// The directory of the store on EPHEMERAL.
 pub(crate) const STORE: &str = "/lib/instar";
+/// The record of the bundles that brought images, in that directory.
+const BUNDLES: &str = "bundles.json";
 /// The beginning of an image's record, up to the hash over the rest of it.
 const CHECK: &[u8] = b"{\"check\":\"";
 const HEX: usize = 64;
@@ -25,8 +30,11 @@ pub(crate) struct Store {
     images: BTreeMap<String, Hash>,
     /// The hash of each shared file's content, by its name.
     objects: BTreeMap<String, Hash>,
-    /// Number of whole blobs.
-    blobs: usize,
+    /// The names of the whole blobs.
+    blobs: BTreeSet<String>,
+    /// A sentence for each image or blob that a record names and that is not there. Wrong unless the store has the same gap at an end: the
+    /// image was removed, or its blobs were not kept.
+    gaps: BTreeSet<String>,
     /// A sentence for each part that is wrong by itself.
     wrong: Vec<String>,
 }
@@ -53,12 +61,15 @@ impl Store {
         }
         for (name, path) in entries(&directory.join("blobs/sha256"))? {
             match Digest::of(&fs::read(&path)?).hex() == name {
-                true => store.blobs += 1,
                 false => store
                     .wrong
                     .push(format!("the blob {name} has another content")),
+                true => {
+                    store.blobs.insert(name);
+                }
             }
         }
+        store.compare_records(directory)?;
         for (_, group) in entries(&directory.join("objects"))? {
             for (name, path) in entries(&group)? {
                 store.objects.insert(name, blake3::hash(&fs::read(path)?));
@@ -67,9 +78,40 @@ impl Store {
         Ok(store)
     }
 
+    /// Looks for the images that the record of bundles names, and for the blobs that the images' own records name.
+    fn compare_records(&mut self, directory: &Path) -> io::Result<()> {
+        let brought = match fs::read(directory.join(BUNDLES)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(BTreeSet::new()),
+            record => records::brought_images(&record?),
+        };
+        if brought.is_none() {
+            let damaged = "the record of bundles is damaged";
+            self.wrong.push(damaged.to_owned());
+        }
+        for image in brought.unwrap_or_default() {
+            if !self.images.contains_key(&image.hex()) {
+                let gap = format!("the image {image} is not here, which a bundle brought");
+                self.gaps.insert(gap);
+            }
+        }
+        for name in self.images.keys() {
+            let path = directory.join("images").join(name).join("image.json");
+            // A record that is missing or damaged is complained of already.
+            let blobs = fs::read(path).ok();
+            let blobs = blobs.and_then(|record| records::blobs_of_image(&record));
+            for blob in blobs.unwrap_or_default() {
+                if !self.blobs.contains(&blob.hex()) {
+                    let gap = format!("the image {name} is without its blob {blob}");
+                    self.gaps.insert(gap);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether it has parts of every kind.
     pub(crate) fn has_everything(&self) -> bool {
-        !self.images.is_empty() && self.blobs > 0 && !self.objects.is_empty()
+        !self.images.is_empty() && !self.blobs.is_empty() && !self.objects.is_empty()
     }
 
     /// The first thing that is wrong, given the contents that the store may have.
@@ -85,7 +127,9 @@ impl Store {
             .objects
             .iter()
             .find(|(name, hash)| !is_known(name, hash, |store| &store.objects));
-        let wrong = self.wrong.first().cloned();
+        let mut gaps = self.gaps.iter();
+        let gap = gaps.find(|gap| !known.iter().any(|store| store.gaps.contains(*gap)));
+        let wrong = self.wrong.first().or(gap).cloned();
         wrong
             .or_else(|| image.map(|(name, _)| format!("the image {name} is not whole")))
             .or_else(|| {
@@ -171,7 +215,7 @@ mod tests {
         let image = directory.path().join("images").join(IMAGE);
         fs::create_dir_all(image.join("rootfs/d")).unwrap();
         fs::write(image.join("rootfs/d/file"), "content").unwrap();
-        let rest = "\",\"digest\":1}";
+        let rest = format!("\",\"digest\":1,\"blobs\":[\"{}\"]}}", Digest::of(b"x"));
         let check = blake3::hash(rest.as_bytes()).to_hex();
         fs::write(
             image.join("image.json"),
@@ -186,6 +230,9 @@ mod tests {
         fs::write(blob, "x").unwrap();
         fs::create_dir_all(directory.path().join("objects/aa")).unwrap();
         fs::write(directory.path().join("objects/aa").join(IMAGE), "content").unwrap();
+        let brought =
+            format!("[{{\"bundle\":\"sha256:{IMAGE}\",\"images\":[\"sha256:{IMAGE}\"]}}]");
+        fs::write(directory.path().join(BUNDLES), brought).unwrap();
         for part in ["rootfs/d/file", "rootfs/d", "rootfs"] {
             set_time(&image.join(part), 1_000_000_000);
         }
@@ -210,7 +257,9 @@ mod tests {
             (format!("{image}/image.json"), Some("{\"check\":")),
             (format!("{image}/image.json"), None),
             (format!("blobs/sha256/{}", Digest::of(b"x").hex()), Some("")),
+            (format!("blobs/sha256/{}", Digest::of(b"x").hex()), None),
             (format!("objects/aa/{IMAGE}"), Some("cont")),
+            (BUNDLES.to_owned(), Some("[{")),
         ] {
             let directory = store();
             let path = directory.path().join(path);
@@ -230,6 +279,13 @@ mod tests {
             let found = Store::read(directory.path()).unwrap();
             assert!(found.complaint(&known).is_some());
         }
+        // The record of bundles names an image that is gone: an end may have it so, but no state in between alone.
+        let directory = store();
+        fs::remove_dir_all(directory.path().join("images").join(IMAGE)).unwrap();
+        let removed = Store::read(directory.path()).unwrap();
+        assert!(removed.complaint(&known).is_some());
+        let ends = [known[0].clone(), removed.clone()];
+        assert_eq!(removed.complaint(&ends), None);
         // What was cut off is nobody's.
         let directory = store();
         fs::create_dir_all(directory.path().join("images/.incoming-x/rootfs")).unwrap();

@@ -44,6 +44,7 @@ fn stored_image(store: &ImageStore) -> VerifiedImage {
         config,
         download_bytes: 0,
         unpacked_bytes: 0,
+        blobs: Default::default(),
     });
     Policy::default().admit(&name, image.unwrap()).unwrap()
 }

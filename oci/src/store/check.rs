@@ -1,0 +1,64 @@
+//! Compares an image with its seal, and completes the records of older versions.
+
+use instar_base::lock::Lock as _;
+use instar_values::Digest;
+
+use super::record::{Record, read, write};
+use super::sealed::{self, Files};
+use super::{ImageStore, Wholeness};
+use crate::local_image;
+use crate::store_error::StoreError;
+
+impl ImageStore {
+    /// Compares an image's files with its seal, unless that was done in this boot; then it is whole if it is there. A store in memory has no
+    /// seals. Blocks for as long as all its files take to be read.
+    pub fn check(&self, digest: Digest) -> Wholeness {
+        let place = self.place(digest);
+        if !place.exists() {
+            return Wholeness::Absent;
+        }
+        let Some(record) = read(&place).filter(|record| record.digest == digest) else {
+            return Wholeness::Damaged("its record cannot be read".to_owned());
+        };
+        let _checking = self.shared.checking.locked();
+        if self.blobs().is_none() || self.shared.state().checked.contains(&digest) {
+            return Wholeness::Whole;
+        }
+        let sealed = match sealed::check(&place) {
+            Files::Whole => Ok(()),
+            // Sealed as it is, its files would be trusted whatever the disk has made of them.
+            Files::Unsealed if record.sealed => {
+                return Wholeness::Damaged("its seal is gone".to_owned());
+            }
+            Files::Unsealed => {
+                tracing::info!("the image {digest} gets a seal: its version had none");
+                sealed::seal_old(&place)
+            }
+            Files::Damaged(how) => return Wholeness::Damaged(how),
+        };
+        // A full disk keeps no image from running.
+        if let Err(error) = sealed.and_then(|()| self.complete_record(&record)) {
+            tracing::warn!(
+                "the image {digest} has no seal yet, or a record that knows none: {error}"
+            );
+        }
+        self.shared.state().checked.insert(digest);
+        Wholeness::Whole
+    }
+
+    /// Notes in a record that an older version wrote that the image is sealed, and which blobs it was made from.
+    fn complete_record(&self, record: &Record) -> Result<(), StoreError> {
+        if record.sealed {
+            return Ok(());
+        }
+        let named = local_image::blobs_named_by(&self.shared.blobs, record.digest)?;
+        let _naming = self.naming();
+        // Its names may have changed since.
+        let Some(mut image) = self.get(record.digest) else {
+            return Ok(());
+        };
+        image.record.sealed = true;
+        image.record.blobs.extend(named);
+        write(&image.directory, &image.record)
+    }
+}
