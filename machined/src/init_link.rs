@@ -215,6 +215,17 @@ impl InitLink {
         exit
     }
 
+    /// Takes the exit that init has reported for a process of an earlier machined, if there is one: also one that came before this machined
+    /// could watch the process.
+    pub fn noted_exit(&self, pid: u32) -> Option<Exit> {
+        let mut exit = None;
+        self.shared.exits.send_if_modified(|exits| {
+            exit = exits.remove(&pid).map(|reported| reported.exit);
+            false
+        });
+        exit
+    }
+
     async fn tell(
         &self,
         request: Request,

@@ -432,6 +432,7 @@ async fn a_staged_config_comes_with_the_version_that_a_reboot_starts(scratch: Sc
         a_reboot_into_a_prepared_version_takes_the_staged_config(&renamed),
         an_upgrade_takes_the_staged_config(&renamed),
         a_container_runs(&renamed),
+        a_dry_run_names_a_container_that_the_staged_config_changes(&renamed),
         an_upgrade_ends_a_container_that_the_staged_config_drops(&renamed),
         a_reset_ends_those_who_read_the_disk(&renamed),
     ]
@@ -479,6 +480,21 @@ async fn a_container_runs(renamed: &Renamed<'_>) -> Outcome {
         node.service_pid(STUBBORN).await.map(drop)
     })
     .await
+}
+
+/// It would not be taken over.
+async fn a_dry_run_names_a_container_that_the_staged_config_changes(
+    renamed: &Renamed<'_>,
+) -> Outcome {
+    let image = renamed.registry.image_for_guest("greeter:v1");
+    let config = renamed.config.clone().hostname("third");
+    let config = config.container(STUBBORN, &image, "args: [slow, \"2\"]\n");
+    renamed.apply("third", &config, "staged").await?;
+    let image = renamed.registry.installer_for_guest("v0.2.0");
+    let dry = ["upgrade", "--dry-run", "--image", &image];
+    let said = renamed.client.run(&dry).await?;
+    ensure!(said.output.contains("it would be made anew"), "{said:?}");
+    Ok(())
 }
 
 /// It has its time to end, and its events say why.

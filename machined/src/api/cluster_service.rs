@@ -87,7 +87,7 @@ async fn check(
     }
 }
 
-/// What is wrong with the machine as a node of its cluster, as far as that does not make the machine itself unready.
+/// The trouble of the machine as a node of its cluster, as far as that does not make the machine itself unready.
 fn node_line(machine: &Machine) -> Option<String> {
     let configured = machine.config()?;
     configured.config.kubernetes.as_ref()?;

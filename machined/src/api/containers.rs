@@ -13,9 +13,9 @@ pub(super) const POD_NAMESPACE: &str = "k8s.io";
 /// The containers that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meant {
-    /// Those of the machine config.
+    /// The containers of the machine config.
     Own,
-    /// Those of pods.
+    /// The containers of pods.
     OfPods,
     /// There are no others.
     None,

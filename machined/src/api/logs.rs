@@ -107,15 +107,20 @@ pub(super) fn service(
     holder: Holder,
     metadata: Option<Metadata>,
 ) -> Chunks {
-    let mut reader = log.read(tail(request));
+    let (log, tail) = (log.clone(), tail(request));
     let (disk, readers) = (machine.log_disk.clone(), machine.disk.readers().clone());
     let (follow, name) = (request.follow, request.id.clone());
     let (sender, receiver) = mpsc::channel(AHEAD);
     crate::base::task::spawn(async move {
+        let is_settled = disk.is_settled().await;
+        let mut reader = log.read(tail);
         if let Some(older) = reader.older() {
             let reading = readers.enter();
             let sent = match disk.older(&name, older).await {
                 Ok(Some(lines)) => send_old(lines, holder, reading, &sender, &metadata).await,
+                Ok(None) if !is_settled => {
+                    Err(std::io::Error::other("their disk is not mounted yet"))
+                }
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };

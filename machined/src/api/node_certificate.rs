@@ -61,7 +61,7 @@ impl NodeCertificateService for NodeCertificateApi {
         let granting = async move {
             let taken = grant_certificate(&machine, &certificate, &authority).await;
             let taken = taken.map_err(|error| {
-                tracing::warn!("a certificate from {peer} is refused: {error}");
+                tracing::warn!("a certificate from {peer} is refused: {}", chain(&error));
                 status(&error)
             })?;
             tracing::info!("a certificate from {peer} is in force");

@@ -1,4 +1,4 @@
-//! `instar.UpgradeService`: shows what an upgrade would do, prepares one ahead, and replaces the machine by an image.
+//! `instar.UpgradeService`: shows the plan of an upgrade, prepares one ahead, and replaces the machine by an image.
 
 use std::sync::Arc;
 

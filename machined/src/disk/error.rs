@@ -68,6 +68,16 @@ pub enum OwnedDiskError {
         target: PathBuf,
         source: io::Error,
     },
+    /// The filesystem is in use, by containers that live on, and the kernel does not mount it once more.
+    #[error(
+        "cannot mount {what} at {target} beside those that use it ({holders}); stop them first"
+    )]
+    MountInUse {
+        what: String,
+        target: PathBuf,
+        holders: String,
+        source: io::Error,
+    },
     #[error("cannot unmount {target}: {holders}; stop that first")]
     Busy { target: PathBuf, holders: String },
     #[error("cannot unmount {target}")]

@@ -1,4 +1,4 @@
-//! The processes and mounts that keep a filesystem busy, for errors that say what to stop.
+//! The processes and mounts that keep a filesystem busy, for errors that name the processes to stop.
 
 use std::{
     fmt, fs,

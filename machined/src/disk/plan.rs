@@ -11,7 +11,7 @@ use super::{
     table::Table,
 };
 
-/// What to do with a disk that holds something other than Instar.
+/// The treatment of a disk that holds other data than Instar's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
     /// Leave it alone and return an error.

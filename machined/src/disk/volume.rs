@@ -3,8 +3,11 @@
 use std::{
     fs::File,
     io::{self, Seek as _, SeekFrom},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{major, minor};
 
 use crate::mounts::filesystem::{self, Filesystem, MountFlags, UnmountFlags};
 use tracing::{info, warn};
@@ -25,7 +28,7 @@ pub(super) const FLAGS: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
-/// What is expected of the users of a filesystem when it is unmounted.
+/// Whether a filesystem may have users when it is unmounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
     /// The users must be gone: the next step needs the filesystem for itself.
@@ -98,6 +101,19 @@ impl Volume {
             }
         };
         match self.mount().await {
+            // No repair: it would change the filesystem under those that use it.
+            Err(OwnedDiskError::Mount {
+                what,
+                target,
+                source,
+            }) if found == Found::InUse => {
+                return Err(OwnedDiskError::MountInUse {
+                    what,
+                    target,
+                    holders: self.users().await?,
+                    source,
+                });
+            }
             // The filesystem was marked as clean and so was not checked, and the kernel found damage.
             Err(error) if error.is_damage() => {
                 let device = self.device.display();
@@ -114,6 +130,18 @@ impl Volume {
     async fn is_in_use(&self) -> Result<bool, OwnedDiskError> {
         let device = self.device.clone();
         run_blocking(move || open_exclusively(&device).is_err_and(|error| error.is_busy())).await
+    }
+
+    /// Names the processes whose mounts show the filesystem.
+    async fn users(&self) -> Result<String, OwnedDiskError> {
+        let device = self.device.clone();
+        run_blocking(move || {
+            let number = std::fs::metadata(&device).map(|it| it.rdev());
+            let shown = number.map(|it| format!("{}:{}", major(it), minor(it)));
+            let users = shown.map(|it| holders::still_mounted(Path::new("/proc"), &it));
+            holders::list(&users.unwrap_or_default())
+        })
+        .await
     }
 
     /// Repairs a filesystem without a superblock by the first copy that works.

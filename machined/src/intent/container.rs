@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{self, MachineConfig, NetworkCondition};
-use crate::containers::{ContainerSpec, ResourceLimits, RunAs, Runtime, keepable};
+use crate::containers::{ContainerSpec, ResourceLimits, RunAs, Runtime};
 use crate::machine::{Configured, Machine};
 use crate::oci::Puller;
 use crate::services::{
@@ -24,20 +24,19 @@ pub fn service(
     container: &config::Container,
 ) -> anyhow::Result<Definition> {
     let id = container.name.to_string();
-    let mut spec = spec(container, &configured.config, String::new());
+    // A container that an earlier machined started stays in its cgroup; a start chooses one.
     let cgroup = match Cgroup::where_it_runs(&id)? {
-        // A container that an earlier machined started stays in its cgroup.
         Some(cgroup) => cgroup,
-        None => Cgroup::for_container(&id, keeps(container) && keepable(&spec).is_ok())?,
+        None => Cgroup::for_container(&id, false)?,
     };
-    spec.cgroup = cgroup.path().to_owned();
     let workload = ContainerWorkload {
-        cgroup,
-        spec,
+        spec: spec(container, &configured.config, cgroup.path().to_owned()),
+        cgroup: cgroup.into(),
+        keeps: in_force(machine, container, keeps),
         image: container.image.clone(),
         puller: puller_in_force(machine),
         images: machine.images.clone(),
-        stop_timeout: stop_timeout_in_force(machine, container),
+        stop_timeout: in_force(machine, container, |it| it.stop_timeout),
         in_force: machine.images_in_force.clone(),
         runtime: Runtime::default(),
         init: machine.init.clone(),
@@ -101,6 +100,9 @@ async fn end_containers(machine: &Machine, ends: impl Fn(&str) -> bool, why: &st
     names.retain(|name| ends(name.as_str()));
     for name in &names {
         tracing::info!("container {name} ends: {why}");
+        machine
+            .services
+            .tell(name.as_str(), &format!("is ended: {why}"));
         if let Err(error) = runtime.delete(name, &machine.images).await {
             let error = anyhow::Error::from(error);
             tracing::warn!("something of container {name} is left: {error:#}");
@@ -109,44 +111,25 @@ async fn end_containers(machine: &Machine, ends: impl Fn(&str) -> bool, why: &st
     !names.is_empty()
 }
 
-/// Returns a function that reads the time to end from the config in force at the stop; a container that the config names no more has the one
-/// that it started with.
-fn stop_timeout_in_force(
+/// Returns a function that reads a fact about a container from the config in force at the call; of a container that the config names no more,
+/// the fact is the one of its start.
+fn in_force<T: Copy + Send + Sync + 'static>(
     machine: &Arc<Machine>,
     container: &config::Container,
-) -> Box<dyn Fn() -> Duration + Send + Sync> {
-    let (machine, name, at_start) = (
-        machine.clone(),
-        container.name.clone(),
-        container.stop_timeout,
-    );
+    fact: fn(&config::Container) -> T,
+) -> Box<dyn Fn() -> T + Send + Sync> {
+    let (machine, name, at_start) = (machine.clone(), container.name.clone(), fact(container));
     Box::new(move || {
         let configured = machine.config();
         let mut containers = configured.iter().flat_map(|it| &it.config.containers);
         let named = containers.find(|container| container.name == name);
-        named.map_or(at_start, |container| container.stop_timeout)
+        named.map_or(at_start, fact)
     })
 }
 
-fn keeps(container: &config::Container) -> bool {
+/// Whether the config lets a container live through a change of generations.
+pub(super) fn keeps(container: &config::Container) -> bool {
     container.upgrade_strategy == config::UpgradeStrategy::Keep
-}
-
-/// Returns a function that says whether this config, that of the next generation, lets a container live through an upgrade.
-pub fn kept_by(next: Option<&Configured>) -> impl Fn(&str) -> anyhow::Result<()> + Send + Sync {
-    move |name| match next {
-        Some(next) => is_to_be_kept(&next.config, name),
-        None => Ok(()),
-    }
-}
-
-fn is_to_be_kept(next: &MachineConfig, name: &str) -> anyhow::Result<()> {
-    let mut containers = next.containers.iter();
-    match containers.find(|container| container.name.as_str() == name) {
-        Some(container) if keeps(container) => Ok(()),
-        Some(_) => anyhow::bail!("its ContainerUpgradeConfig says restart"),
-        None => anyhow::bail!("the machine config of the next generation does not name it"),
-    }
 }
 
 /// Returns a function that takes the registries from the config in force: they may change while the container stays the same.
@@ -155,7 +138,12 @@ fn puller_in_force(machine: &Arc<Machine>) -> Box<dyn Fn() -> Arc<Puller> + Send
     Box::new(move || super::puller(machine.config().as_deref()))
 }
 
-fn spec(container: &config::Container, config: &MachineConfig, cgroup: String) -> ContainerSpec {
+/// Returns the container as the config describes it, in this cgroup.
+pub(super) fn spec(
+    container: &config::Container,
+    config: &MachineConfig,
+    cgroup: String,
+) -> ContainerSpec {
     let run_as = (container.uid.is_some() || container.gid.is_some()).then_some(RunAs {
         uid: container.uid,
         gid: container.gid,
@@ -310,43 +298,5 @@ fn network(machine: &Arc<Machine>, condition: NetworkCondition) -> Dependency {
                     .await
             })
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MACHINE: &str = include_str!("../../../config/tests/data/served-1.14.yaml");
-    const CONTAINERS: &str = "
----
-apiVersion: v1alpha1
-kind: ContainerConfig
-name: stays
-image: registry.local/a@sha256:0000000000000000000000000000000000000000000000000000000000000000
----
-apiVersion: v1alpha1
-kind: ContainerConfig
-name: again
-image: registry.local/a@sha256:0000000000000000000000000000000000000000000000000000000000000000
----
-apiVersion: instar.dev/v1alpha1
-kind: ContainerUpgradeConfig
-name: again
-strategy: restart
-";
-
-    #[test]
-    fn the_next_config_says_who_lives_through() -> anyhow::Result<()> {
-        let next = config::parse([MACHINE, CONTAINERS].concat().as_bytes())?.config;
-        let next = Configured::new(String::new(), next);
-        let kept = kept_by(Some(&next));
-        let said = |name: &str| kept(name).err().map(|why| why.to_string());
-        assert_eq!(said("stays"), None);
-        let restart = "its ContainerUpgradeConfig says restart";
-        assert_eq!(said("again").as_deref(), Some(restart));
-        let gone = "the machine config of the next generation does not name it";
-        assert_eq!(said("gone").as_deref(), Some(gone));
-        kept_by(None)("any")
     }
 }

@@ -1,4 +1,4 @@
-//! What the config and the network say about the machine's identity: authorities, names, and the control plane to ask.
+//! The machine's identity by the config and the network: authorities, names, and the control plane to ask.
 
 use std::collections::BTreeSet;
 

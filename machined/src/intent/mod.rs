@@ -8,6 +8,7 @@ mod container;
 mod disk;
 mod gate;
 mod granted_certificate;
+mod kept;
 mod kernel;
 mod known_identity;
 mod network;
@@ -20,11 +21,10 @@ mod trust;
 
 pub use check::check;
 pub use client_configuration::{ClientFiles, NewClient, NewClientError, client_configuration};
-pub use container::{
-    end_living_containers, end_unnamed_containers, kept_by, living_service, service,
-};
+pub use container::{end_living_containers, end_unnamed_containers, living_service, service};
 pub use disk::disk;
 pub use gate::gate_probes;
+pub use kept::kept_by;
 pub use kernel::kernel;
 pub use network::network;
 pub use node_certificate::{

@@ -9,6 +9,7 @@ use crate::command_line;
 use crate::config;
 use crate::config_source::source::FW_CFG_PATH;
 use crate::config_source::{persisted, source};
+use crate::disk::OwnedDisk;
 use crate::machine::{Configured, Machine};
 
 /// Returns the source that takes precedence over the config on STATE, if this machine has one.
@@ -21,7 +22,7 @@ pub fn source_before_state() -> Option<&'static str> {
 /// To be called while STATE is mounted.
 pub fn of(machine: &Machine) -> Option<Arc<Configured>> {
     let settled = machine.settled_config();
-    match staged(machine, settled.as_deref()) {
+    match staged(&machine.disk, settled.as_deref()) {
         Ok(None) => settled,
         Ok(Some(staged)) => {
             tracing::info!("the next generation begins with the machine config that was staged");
@@ -36,16 +37,16 @@ pub fn of(machine: &Machine) -> Option<Arc<Configured>> {
     }
 }
 
-/// Returns the same as [`of`] without a word in the log, for what is only planned.
+/// Returns the same as [`of`] without a word in the log, for plans.
 pub fn planned(machine: &Machine) -> Option<Arc<Configured>> {
     let settled = machine.settled_config();
-    let staged = staged(machine, settled.as_deref());
+    let staged = staged(&machine.disk, settled.as_deref());
     staged.ok().flatten().map(Arc::new).or(settled)
 }
 
 /// Returns the config on STATE, if a boot would use it and it differs from the settled one.
-fn staged(machine: &Machine, settled: Option<&Configured>) -> anyhow::Result<Option<Configured>> {
-    match machine.disk.state() {
+fn staged(disk: &OwnedDisk, settled: Option<&Configured>) -> anyhow::Result<Option<Configured>> {
+    match disk.state() {
         Some(state) if source_before_state().is_none() => kept_besides(state, settled),
         _ => Ok(None),
     }

@@ -11,7 +11,9 @@ use anyhow::Context as _;
 use super::known_identity::{accepted, control_plane, names};
 use super::remember_trust::authorities;
 use crate::base::blocking_io;
+use crate::disk::OwnedDisk;
 use crate::machine::Machine;
+use crate::network::Network;
 use crate::trust::{self, Granted, Maintenance, NotGranted, Own, concern};
 
 /// Interval between two warnings about the same certificate.
@@ -19,7 +21,7 @@ const WARNED_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// Time that a machine has to learn its addresses before its certificate is judged by them.
 const SETTLED: Duration = Duration::from_secs(30);
 
-/// A request, and what the machine needs a certificate for.
+/// A request, and the machine's need of a certificate.
 pub struct ShownRequest {
     /// The request, PEM.
     pub request: String,
@@ -43,8 +45,8 @@ pub enum GrantError {
     #[error(transparent)]
     Refused(#[from] NotGranted),
     /// The disk, or the machine's key, fails.
-    #[error("{0:#}")]
-    Failed(anyhow::Error),
+    #[error("the machine cannot take a certificate now")]
+    Failed(#[source] anyhow::Error),
 }
 
 /// A certificate that was taken.
@@ -55,13 +57,13 @@ pub struct Taken {
     pub ends: SystemTime,
 }
 
-/// By whom the API's certificate is, and what there is to say about it.
+/// The issuer of the API's certificate, its end, and a warning about it.
 pub struct CertificateStanding {
     /// `machine`, `control plane`, `person` or `nobody`.
     pub issued_by: &'static str,
     /// When it ends; None if nobody has issued one.
     pub ends: Option<SystemTime>,
-    /// What has to be done about it.
+    /// The action that it needs from a person.
     pub warning: Option<String>,
 }
 
@@ -94,8 +96,8 @@ fn known(machine: &Machine) -> anyhow::Result<Known> {
     })
 }
 
-fn own_names(machine: &Machine, extra: &[String]) -> BTreeSet<String> {
-    trust::own_names(&names(&machine.network.status().borrow()), extra)
+fn own_names(network: &Network, extra: &[String]) -> BTreeSet<String> {
+    trust::own_names(&names(&network.status().borrow()), extra)
 }
 
 /// Makes a request for the certificate of this machine.
@@ -148,21 +150,23 @@ pub async fn grant_certificate(
         trust::request(&machine.pinned_key, &all, &known.extra).map_err(GrantError::Failed)?;
     let own = Own {
         key,
-        names: own_names(machine, &known.extra),
+        names: own_names(&machine.network, &known.extra),
         accepted: &accepted,
         is_configured: machine.config().is_some(),
     };
     let granted = trust::grant(&own, certificate, SystemTime::now())?;
-    let is_kept = keep(machine, &granted).await.map_err(GrantError::Failed)?;
+    let is_kept = keep(&machine.disk, &granted)
+        .await
+        .map_err(GrantError::Failed)?;
     let ends = granted.end();
     machine.granted_certificate.send_replace(Some(granted));
     Ok(Taken { is_kept, ends })
 }
 
 /// Writes the certificate to STATE if that is there; returns whether it was. Without it, `keep_granted` does it later.
-async fn keep(machine: &Machine, granted: &Granted) -> anyhow::Result<bool> {
-    let is_mounted = machine.disk.status().borrow().var_mounted;
-    let state = machine.disk.state().map(Path::to_owned);
+async fn keep(disk: &OwnedDisk, granted: &Granted) -> anyhow::Result<bool> {
+    let is_mounted = disk.status().borrow().var_mounted;
+    let state = disk.state().map(Path::to_owned);
     let Some(state) = state.filter(|_| is_mounted) else {
         return Ok(false);
     };
@@ -209,7 +213,7 @@ pub fn certificate_standing(machine: &Machine) -> CertificateStanding {
             false => "control plane",
         },
         ends: Some(granted.end()),
-        warning: concern(granted, &own_names(machine, extra), now),
+        warning: concern(granted, &own_names(&machine.network, extra), now),
     }
 }
 
@@ -228,5 +232,18 @@ pub(super) async fn warn_of_the_end(machine: Arc<Machine>) {
             changed = granted.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(WARNED_EVERY) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error_chain::chain;
+
+    #[test]
+    fn a_failure_says_its_step_and_then_its_cause() {
+        let error = GrantError::Failed(anyhow::anyhow!("the disk is gone"));
+        let expected = "the machine cannot take a certificate now: the disk is gone";
+        assert_eq!(chain(&error), expected);
     }
 }

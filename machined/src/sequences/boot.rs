@@ -164,6 +164,8 @@ impl Boot {
             install_without_config(machine).await;
         }
         drop(lock);
+        // Until there is a config, there is no disk for logs.
+        machine.log_disk.settle();
         let asking = find_config::keep_asking(machine);
         status::maintenance(machine).await;
         drop(asking);

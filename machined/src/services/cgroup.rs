@@ -98,6 +98,11 @@ impl Cgroup {
             // As in init: a kernel without one of the controllers still runs containers.
             let _ = fs::write(directory.join("cgroup.subtree_control"), controller);
         }
+        if self.outlives_generation() {
+            let containers = containers_in(directory, &own);
+            // As above.
+            let _ = fs::write(directory.join("cpu.weight"), weight(containers).to_string());
+        }
         Ok(())
     }
 
@@ -178,6 +183,20 @@ impl Cgroup {
     }
 }
 
+/// Counts the containers in a directory of cgroups, the one that is about to be made included.
+fn containers_in(directory: &Path, new: &Path) -> u64 {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let others =
+        entries.filter(|it| it.path() != new && it.file_type().is_ok_and(|it| it.is_dir()));
+    others.count() as u64 + 1
+}
+
+/// The share of the processor for so many containers together: each has as much as a generation, as if they lay side by side. With the
+/// kernel's own weight all of them together would have as much as one generation (`cpu.weight`, 1 to 10000, usually 100).
+fn weight(containers: u64) -> u64 {
+    containers.saturating_mul(100).clamp(100, 10_000)
+}
+
 /// Reads `oom_kill` of memory.events.
 fn kills(events: &str) -> u64 {
     let mut lines = events.lines();
@@ -238,6 +257,22 @@ mod tests {
             sibling("0::/generation.3/machined\n", "containers/machined").unwrap(),
             "/generation.3/containers/machined"
         );
+    }
+
+    #[test]
+    fn each_container_weighs_as_much_as_a_generation() {
+        for (containers, expected) in [(1, 100), (3, 300), (100, 10_000), (500, 10_000)] {
+            assert_eq!(weight(containers), expected);
+        }
+        let workloads = tempfile::tempdir().unwrap();
+        for name in ["web", "other"] {
+            fs::create_dir(workloads.path().join(name)).unwrap();
+        }
+        fs::write(workloads.path().join("cgroup.procs"), "").unwrap();
+        for (name, count) in [("web", 2), ("new", 3)] {
+            let new = workloads.path().join(name);
+            assert_eq!(containers_in(workloads.path(), &new), count, "{name}");
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::base::lock::Lock as _;
 use crate::containers::{
-    ContainerSpec, Held, HostView, Identity, ImageDigests, ImagesInForce, Record, RunningContainer,
-    Runtime, Streams, check_tag, keepable,
+    ContainerSpec, Described, Held, HostView, Identity, ImageDigests, ImagesInForce, Record,
+    RunningContainer, Runtime, Streams, check_tag, keepable, mounts_are_keepable,
 };
 use crate::init_link::{InitLink, Scope};
 use crate::oci::{ImageConfig, ImageStore, Limits, PulledImage, Puller, VerifiedImage};
@@ -41,8 +41,10 @@ pub struct ContainerWorkload {
     pub init: InitLink,
     /// The pipe of its output; at first that of an earlier machined.
     pub kept_output: Mutex<Option<OwnedFd>>,
-    /// The cgroup of its processes.
-    pub cgroup: Cgroup,
+    /// The cgroup of its processes; chosen anew at each start.
+    pub cgroup: Mutex<Cgroup>,
+    /// Whether the config lets it live through a change of generations; called at each start.
+    pub keeps: Box<dyn Fn() -> bool + Send + Sync>,
     /// The image for the start that is under way.
     pub prepared: Mutex<Option<VerifiedImage>>,
 }
@@ -225,7 +227,8 @@ impl ContainerWorkload {
             tracing::debug!("the output's pipe keeps its usual size: {error}");
         }
         let name = output_name(self.spec.name.as_str());
-        let scope = match self.cgroup.outlives_generation() {
+        let cgroup = self.choose_cgroup().await?;
+        let scope = match cgroup.outlives_generation() {
             true => Scope::Workloads,
             false => Scope::Generation,
         };
@@ -240,21 +243,41 @@ impl ContainerWorkload {
             stderr: write,
         };
         let host = HostView::of_this_machine();
-        self.cgroup.prepare_for_container()?;
-        // Two containers on one layer would destroy it without an error.
-        self.cgroup.empty().await?;
+        let spec = self.placed();
         let running = self
             .runtime
-            .start(&self.spec, &image, &self.images, &host, streams, &[])
+            .start(&spec, &image, &self.images, &host, streams, &[])
             .await?;
-        if let Err(error) = self.note_identity(&image) {
+        if let Err(error) = self.note_identity(&spec, &image) {
             tracing::warn!("{} cannot be taken over later: {error:#}", self.spec.name);
         }
         Ok(self.running(running, image.into_inner(), Some(output)))
     }
 
-    fn note_identity(&self, image: &PulledImage) -> anyhow::Result<()> {
-        let identity = Identity::of(&self.spec, image)?;
+    /// Chooses the cgroup for a start: the mounts and the strategy may be others than at the last one. Nothing of an earlier run is left then.
+    async fn choose_cgroup(&self) -> anyhow::Result<Cgroup> {
+        let name = self.spec.name.as_str();
+        // Two containers on one layer would destroy it without an error.
+        for outlives_generation in [true, false] {
+            let cgroup = Cgroup::for_container(name, outlives_generation)?;
+            cgroup.empty().await?;
+        }
+        let cgroup = Cgroup::for_container(name, (self.keeps)() && keepable(&self.spec).is_ok())?;
+        cgroup.prepare_for_container()?;
+        *self.cgroup.locked() = cgroup.clone();
+        Ok(cgroup)
+    }
+
+    /// Returns the spec with the cgroup of the container.
+    fn placed(&self) -> ContainerSpec {
+        ContainerSpec {
+            cgroup: self.cgroup.locked().path().to_owned(),
+            ..self.spec.clone()
+        }
+    }
+
+    fn note_identity(&self, spec: &ContainerSpec, image: &PulledImage) -> anyhow::Result<()> {
+        let identity = Identity::of(spec, image)?;
         Ok(self.runtime.note_identity(&self.spec.name, &identity)?)
     }
 
@@ -276,9 +299,12 @@ impl ContainerWorkload {
 
     /// Adopts the container of this name if it equals the one that would be started now; ends any other.
     async fn take_over(&self, log: LogRing) -> Adopted {
-        let why = match self.runtime.adopt(&self.spec.name).await {
-            Ok(None) => return Adopted::Nothing,
-            Ok(Some(container)) => match self.may_run_on(&container).await {
+        let name = &self.spec.name;
+        let cgroup = self.cgroup.locked().clone();
+        self.runtime.end_left_check(name, |pid| cgroup.holds(pid));
+        let why = match self.runtime.adopt(name).await {
+            Ok(None) => return self.noted_end(),
+            Ok(Some(container)) => match self.may_run_on().await {
                 Ok(image) => return Adopted::Running(self.follow_again(container, image, log)),
                 Err(why) => {
                     end(&container, (self.stop_timeout)()).await;
@@ -287,16 +313,23 @@ impl ContainerWorkload {
             },
             Err(error) => format!("{:#}", anyhow::Error::from(error)),
         };
-        tracing::info!("container {} is not taken over: {why}", self.spec.name);
-        if let Err(error) = self.cgroup.empty().await {
-            tracing::error!("container {}: {error:#}", self.spec.name);
+        tracing::info!("container {name} is not taken over: {why}");
+        if let Err(error) = cgroup.empty().await {
+            tracing::error!("container {name}: {error:#}");
         }
         Adopted::Ended(why)
     }
 
-    /// Returns the image of a running container, if it would be started now and the rules allow it.
-    async fn may_run_on(&self, container: &RunningContainer) -> anyhow::Result<PulledImage> {
-        let image = self.same_image(container)?;
+    /// Says how a container that does not run has ended, if an earlier machined left it running and init has reported the end since.
+    fn noted_end(&self) -> Adopted {
+        let pid = self.runtime.noted_pid(&self.spec.name);
+        let exit = pid.and_then(|pid| self.init.noted_exit(pid));
+        exit.map_or(Adopted::Nothing, Adopted::Exited)
+    }
+
+    /// Returns the image of the running container, if it would be started now and the rules allow it.
+    async fn may_run_on(&self) -> anyhow::Result<PulledImage> {
+        let image = self.same_image()?;
         let admitted = tokio::time::timeout(LOOK_UP, self.admit(image)).await;
         let late = || {
             format!(
@@ -307,18 +340,13 @@ impl ContainerWorkload {
         Ok(admitted.with_context(late)??.into_inner())
     }
 
-    /// Returns the image of a running container, if it is the one that would be started now.
-    fn same_image(&self, container: &RunningContainer) -> anyhow::Result<PulledImage> {
-        let name = container.name();
-        let running = self.runtime.identity(name);
-        let running = running.context("there is no record of what it is made of")?;
-        let digest = self.in_force.get(name.as_str(), &self.image);
-        let image = digest.and_then(|digest| self.images.get(digest));
-        let image = image.context("its image is not in force")?;
-        match Identity::of(&self.spec, &image)?.difference(&running) {
-            Some(difference) => anyhow::bail!("{difference}"),
-            None => Ok(image),
-        }
+    /// Returns the image of the running container, if it is the one that would be started now.
+    fn same_image(&self) -> anyhow::Result<PulledImage> {
+        let described = Described {
+            spec: &self.placed(),
+            image: &self.image,
+        };
+        described.same_image(&self.runtime, &self.images, &self.in_force)
     }
 
     fn follow_again(
@@ -395,7 +423,7 @@ impl Workload for ContainerWorkload {
 
     fn lives_on(&self) -> Option<u32> {
         let pid = self.runtime.noted_pid(&self.spec.name)?;
-        self.cgroup.holds(pid).then_some(pid)
+        self.cgroup.locked().holds(pid).then_some(pid)
     }
 
     fn adopt(&self, log: LogRing) -> Step<'_, Adopted> {
@@ -410,10 +438,12 @@ impl Workload for ContainerWorkload {
         // Its mounts may be of another filesystem by now.
         keepable(&self.spec)?;
         anyhow::ensure!(
-            self.cgroup.outlives_generation(),
+            self.cgroup.locked().outlives_generation(),
             "it was started as one that ends with its generation"
         );
-        Ok(())
+        let pid = self.runtime.noted_pid(&self.spec.name);
+        let pid = pid.context("its first process is not known")?;
+        Ok(mounts_are_keepable(pid)?)
     }
 
     fn stop_timeout(&self) -> Duration {

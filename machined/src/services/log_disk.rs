@@ -37,6 +37,10 @@ const RATE: u64 = 1 << 20;
 const RETRY: Duration = Duration::from_secs(10);
 /// Time limit for the last lines when the machine goes down, or a log is forgotten.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for a reader to wait until the disk is mounted: some 200 ms after an upgrade, for ever if it is broken.
+const MOUNTING: Duration = Duration::from_secs(5);
+/// Pause between two looks whether a log's copier has seen that the disk is there.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Time limit for reading from a disk that does not answer.
 const READ: Duration = Duration::from_secs(5);
 
@@ -47,6 +51,8 @@ pub struct LogDisk {
     directory: watch::Sender<Option<PathBuf>>,
     /// Number of logs between `open` and the end of their `close`.
     writing: watch::Sender<usize>,
+    /// Whether this machined knows if there is a disk for logs.
+    settled: watch::Sender<bool>,
     logs: Arc<Mutex<BTreeMap<String, Followed>>>,
     retry: Duration,
     rate: u64,
@@ -89,6 +95,7 @@ impl Default for LogDisk {
         LogDisk {
             directory: watch::channel(None).0,
             writing: watch::channel(0).0,
+            settled: watch::channel(false).0,
             logs: Arc::default(),
             retry: RETRY,
             rate: RATE,
@@ -142,6 +149,18 @@ impl LogDisk {
         Ok(())
     }
 
+    /// Notes that this machined knows whether there is a disk for logs. From here on no reader waits for it.
+    pub fn settle(&self) {
+        self.settled.send_replace(true);
+    }
+
+    /// Waits until it is known whether there is a disk for logs: the API answers before it is mounted. Returns whether it is known.
+    pub async fn is_settled(&self) -> bool {
+        let mut settled = self.settled.subscribe();
+        let told = settled.wait_for(|settled| *settled);
+        tokio::time::timeout(MOUNTING, told).await.is_ok()
+    }
+
     /// Writes the remaining lines and stops using the disk. If the disk is too slow, it is released after a time limit all the same.
     pub async fn close(&self) {
         self.directory.send_replace(None);
@@ -169,7 +188,15 @@ impl LogDisk {
             return Ok(None);
         };
         let read = async {
-            let files = files.lock_owned().await;
+            let files = loop {
+                let files = files.clone().lock_owned().await;
+                if files.is_some() || !self.is_there() {
+                    break files;
+                }
+                // The disk is there, and the copier is about to begin.
+                drop(files);
+                tokio::time::sleep(LOOK_AGAIN).await;
+            };
             let read = move || files.as_ref().map(|files| files.older(older)).transpose();
             let read = blocking_io::to_its_end(read).await;
             read.map_err(io::Error::other)?
@@ -380,6 +407,31 @@ mod tests {
             text.extend(chunk);
         }
         String::from_utf8(text).unwrap()
+    }
+
+    /// As after an upgrade: the API answers before the disk is mounted, and a reader must not take what is in memory for the whole log.
+    #[tokio::test]
+    async fn a_reader_waits_for_the_disk_of_before() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("web.log"), "before\n").unwrap();
+        let (disk, ring) = (LogDisk::default(), LogRing::default());
+        disk.follow("web", &ring);
+        let reading = async {
+            assert!(disk.is_settled().await);
+            older(&disk, &ring, Tail::All).await
+        };
+        let mounting = async {
+            tokio::task::yield_now().await;
+            disk.open(directory.path()).await.unwrap();
+            disk.settle();
+        };
+        let (read, ()) = tokio::join!(reading, mounting);
+        assert_eq!(read, "before\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_reader_waits_for_ever_for_a_disk_that_does_not_come() {
+        assert!(!LogDisk::default().is_settled().await);
     }
 
     #[tokio::test]

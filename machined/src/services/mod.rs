@@ -408,7 +408,7 @@ impl Services {
         service.tell(&message, &self.events, &self.store);
     }
 
-    /// Announces to the watchers of a service why it is about to end.
+    /// Announces to the watchers of a service why it is about to end, or was ended before it was known here.
     pub fn tell(&self, id: &str, message: &str) {
         if let Some(service) = self.get(id) {
             service.tell(message, &self.events, &self.store);

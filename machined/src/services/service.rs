@@ -296,7 +296,7 @@ impl Service {
         }
     }
 
-    async fn until(&self, holds: impl Fn(&ServiceStatus) -> bool) {
+    pub(super) async fn until(&self, holds: impl Fn(&ServiceStatus) -> bool) {
         // The sender lives in `self`, so this cannot fail.
         let _ = self
             .status
@@ -329,6 +329,16 @@ struct Past {
     ran: Duration,
 }
 
+/// The end of the search for a process that an earlier machined, or this one, left running.
+enum Found {
+    /// None is there.
+    Nothing,
+    /// It runs on, and is adopted.
+    Running(Box<dyn Running>),
+    /// It was left running, and has ended by itself.
+    Failed(String),
+}
+
 /// The event that ended the watch over a process.
 enum Over {
     Exited(Exit),
@@ -353,23 +363,18 @@ impl Actor {
         match shown {
             Some(_) => {
                 self.attended(&mut desired).await;
-                // From here on the log is left anew.
-                let _ = self.service.definition.workload.take_log(0);
             }
             // Before any new output is read.
             None => self.recall_log(),
         }
-        let mut adopted = self.adopt().await;
-        let past = adopted
-            .is_some()
-            .then(|| shown.unwrap_or_else(|| self.recall()));
+        let mut found = self.adopt().await;
         let Past {
             mut restarts,
             mut ran,
-        } = past.unwrap_or_default();
+        } = self.past_of(&found, shown);
         self.note_left(false);
         loop {
-            if adopted.is_none() {
+            if matches!(found, Found::Nothing) {
                 // The service may have been stopped while no process of it ran.
                 let is_up = desired.borrow().is_up();
                 if !is_up && !self.phase().is_at_rest() {
@@ -388,9 +393,12 @@ impl Actor {
             }
             let now = Instant::now();
             let begun = now.checked_sub(std::mem::take(&mut ran)).unwrap_or(now);
-            let ended = match adopted.take() {
-                Some(running) => self.watch_over(running, &mut desired, "taken over").await,
-                None => self.run_once(&mut desired).await,
+            let ended = match std::mem::replace(&mut found, Found::Nothing) {
+                Found::Running(running) => {
+                    self.watch_over(running, &mut desired, "taken over").await
+                }
+                Found::Failed(why) => Ended::Failed(why),
+                Found::Nothing => self.run_once(&mut desired).await,
             };
             match ended {
                 Ended::Stopped => {
@@ -406,9 +414,7 @@ impl Actor {
                     if !back {
                         return;
                     }
-                    // The log is still in memory: drop the copy.
-                    let _ = self.service.definition.workload.take_log(0);
-                    adopted = self.adopt().await;
+                    found = self.adopt().await;
                     ran = begun.elapsed();
                 }
                 Ended::Failed(why) => {
@@ -451,27 +457,51 @@ impl Actor {
         }
     }
 
-    /// Adopts the process or container that an earlier machined, or this one, left running.
-    async fn adopt(&self) -> Option<Box<dyn Running>> {
+    /// Adopts the process or container that an earlier machined, or this one, left running. The copy of its log lasts until then: a machined
+    /// that dies before that leaves it to the next. From here on the log is left anew.
+    async fn adopt(&self) -> Found {
         let workload = &self.service.definition.workload;
         let adopted = workload.adopt(self.service.log.clone()).await;
-        match (adopted, self.phase()) {
-            (Adopted::Running(running), _) => return Some(running),
+        if let Err(error) = workload.take_log(0) {
+            tracing::debug!("the copy of a log stays: {error:#}");
+        }
+        let found = match (adopted, self.phase()) {
+            (Adopted::Running(running), _) => return Found::Running(running),
             (Adopted::Nothing, Phase::Running) => {
-                self.note(Event::Fails, "it ended while nobody looked".to_owned());
+                Found::Failed("it ended while nobody looked".to_owned())
+            }
+            (Adopted::Exited(exit), Phase::Running | Phase::Initialized) => {
+                Found::Failed(format!("the process {exit} while nobody looked"))
             }
             (Adopted::Ended(why), Phase::Running) => {
                 self.note(Event::Stops, format!("not taken over but ended: {why}"));
                 self.note(Event::Ends, "stopped".to_owned());
+                Found::Nothing
             }
             (Adopted::Ended(why), Phase::Initialized) => {
                 self.note(Event::Waits, format!("not taken over but ended: {why}"));
+                Found::Nothing
             }
-            _ => {}
-        }
+            _ => Found::Nothing,
+        };
         // No output will complete the last line any more.
         self.service.log.flush();
-        None
+        found
+    }
+
+    /// Returns the past that a service goes on with; `shown` is known already.
+    fn past_of(&self, found: &Found, shown: Option<Past>) -> Past {
+        match (found, shown) {
+            (Found::Running(_), None) => self.recall(),
+            (Found::Running(_) | Found::Failed(_), Some(past)) => past,
+            // It ended before this machined could show it.
+            (Found::Failed(_), None) => {
+                let past = self.recall();
+                self.note(Event::Runs, "was left running".to_owned());
+                past
+            }
+            (Found::Nothing, _) => Past::default(),
+        }
     }
 
     /// Recalls the record that an earlier machined left: the service goes on with it.
@@ -532,7 +562,7 @@ impl Actor {
 
     /// Continues the log where an earlier machined left it.
     fn recall_log(&self) {
-        self.inherit_log(self.service.definition.workload.take_log(LONGEST_LOG));
+        self.inherit_log(self.service.definition.workload.left_log(LONGEST_LOG));
     }
 
     fn inherit_log(&self, log: anyhow::Result<Option<Vec<u8>>>) {
@@ -751,16 +781,17 @@ impl Actor {
 }
 
 impl Service {
-    /// Adds an announcement to the history of a running service; a message equal to the last one is not repeated.
+    /// Adds an announcement to the history of a service that runs, or that has not begun; a message equal to the last one is not repeated.
     pub(super) fn tell(&self, message: &str, events: &EventLog, store: &Store) {
         let told = self.status.send_if_modified(|status| {
             let is_new = status
                 .history
                 .back()
                 .is_none_or(|last| last.message != message);
-            let is_told = is_new && status.phase == Phase::Running;
+            let phase = status.phase;
+            let is_told = is_new && matches!(phase, Phase::Running | Phase::Initialized);
             if is_told {
-                status.enter(Phase::Running, message.to_owned());
+                status.enter(phase, message.to_owned());
             }
             is_told
         });

@@ -325,6 +325,10 @@ struct Lasting {
     runs: bool,
     /// It differs from the one that would be started now.
     differs: bool,
+    /// It has ended since an earlier machined left it.
+    exited: Option<Exit>,
+    /// Whether the copy of its log was there at the last adoption.
+    had_log: Arc<Mutex<bool>>,
 }
 
 impl Workload for Lasting {
@@ -338,7 +342,9 @@ impl Workload for Lasting {
         self.runs.then_some(1)
     }
     fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        *self.had_log.locked() = self.log.locked().is_some();
         let adopted = match (self.runs, self.differs) {
+            _ if self.exited.is_some() => Adopted::Exited(self.exited.unwrap()),
             (true, false) => Adopted::Running(lasting()),
             (true, true) => Adopted::Ended("another image is in force".to_owned()),
             (false, _) => Adopted::Nothing,
@@ -590,6 +596,71 @@ async fn one_that_lives_on_and_is_another_ends_and_is_started() {
             "started as process 1",
         ]
     );
+}
+
+/// It ended while generations changed, and init has collected its exit.
+#[tokio::test(start_paused = true)]
+async fn one_that_has_ended_meanwhile_goes_on_with_its_failures() {
+    let status = ServiceStatus::new(false);
+    let past = Carried::of(&status, 3, Duration::from_secs(1)).to_text();
+    let workload = Lasting {
+        record: Arc::new(Mutex::new(Some(past.unwrap().into()))),
+        runs: true,
+        exited: Some(Exit::Code(7)),
+        ..Lasting::default()
+    };
+    // The test's clock may have begun just now.
+    sleep(Duration::from_secs(1)).await;
+    // The end may come before this machined lists it, or after.
+    for first in ["lives on as process 1", "was left running"] {
+        let services = services();
+        let definition = of_lasting("web", &workload);
+        let service = match first {
+            "was left running" => services.add(definition).unwrap(),
+            _ => services.add_living(definition).unwrap(),
+        };
+        service.start();
+        services.attend();
+        let begun = Instant::now();
+        service.until(|it| it.phase == Phase::Failed).await;
+        assert_eq!(service.status().failures, 4);
+        service.up().await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(4));
+        let failed = "the process exited with code 7 while nobody looked; next start in 4.0 s";
+        assert_eq!(messages(&service)[..2], [first, failed]);
+    }
+}
+
+/// A machined that is killed while it looks after a container leaves the end of its log to the next one.
+#[tokio::test(start_paused = true)]
+async fn the_copy_of_a_log_lasts_until_the_adoption() {
+    let workload = left_running().await;
+    for is_shown in [true, false] {
+        workload.leave_log(b"half a li").unwrap();
+        let services = services();
+        let definition = of_lasting("web", &workload);
+        let service = match is_shown {
+            true => services.add_living(definition).unwrap(),
+            false => services.add(definition).unwrap(),
+        };
+        service.start();
+        services.attend();
+        service.up().await;
+        assert!(*workload.had_log.locked(), "shown: {is_shown}");
+        assert_eq!(*workload.log.locked(), None);
+    }
+}
+
+/// As by init, which ends all containers if the machine does not look freshly booted beside them.
+#[tokio::test(start_paused = true)]
+async fn one_that_was_ended_before_it_was_known_here_says_why() {
+    let services = services();
+    let service = services.add(definition("web", EIGHT)).unwrap();
+    services.tell("web", "was ended by init");
+    service.start();
+    service.up().await;
+    assert_eq!(messages(&service)[0], "was ended by init");
+    assert_eq!(messages(&service)[1..3], ["preparing", "starting"]);
 }
 
 /// The disk does not appear, and the machine is shut down.

@@ -106,6 +106,8 @@ pub enum Adopted {
     Nothing,
     /// The workload runs on.
     Running(Box<dyn Running>),
+    /// The workload has ended by itself since an earlier machined left it, in this way.
+    Exited(Exit),
     /// The workload ran, and was ended for this reason.
     Ended(String),
 }

@@ -25,7 +25,7 @@ use crate::machine::{Configured, Machine};
 use crate::operation_lock::Operation;
 use crate::sequences::kubernetes::beginning::{self, BeginError};
 
-/// What a machine without a control plane has not.
+/// The refusal of a machine without a control plane.
 pub(super) const NO_ETCD: &str = "there is no etcd";
 
 /// The control plane of a config.

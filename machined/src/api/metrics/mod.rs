@@ -142,7 +142,7 @@ fn of_machine(page: &mut Page, machine: &Machine) {
     }
 }
 
-/// Those that are true: a type or a reason is one of a fixed set.
+/// Writes a sample for each condition that is true. Types and reasons are of a fixed set, so the number of series has a limit.
 fn of_conditions(page: &mut Page, machine: &Machine) {
     let mut family = page.family(
         "instar_condition",

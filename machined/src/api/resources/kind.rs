@@ -22,7 +22,7 @@ pub enum Namespace {
     Secrets,
     /// The machine's hardware.
     Hardware,
-    /// What the machine lets in.
+    /// Images and keys that the machine accepts.
     Security,
     /// The machine as a Kubernetes node.
     Kubernetes,
@@ -64,7 +64,7 @@ impl Namespace {
     }
 }
 
-/// Who may see a kind.
+/// The callers that may see a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sensitivity {
     /// Every role that may see resources.
@@ -152,7 +152,7 @@ pub struct Kind {
     pub aliases: &'static [&'static str],
     /// Columns of a table: title, and the path of the value in the YAML.
     pub columns: &'static [(&'static str, &'static str)],
-    /// Who may see the resources.
+    /// The callers that may see the resources.
     pub sensitivity: Sensitivity,
     /// The sources that announce changes; empty if the resources never change.
     pub sources: &'static [Source],

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{Boot, before, records};
 use crate::config::Kubernetes;
+use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
@@ -26,6 +27,9 @@ use crate::upgrade::{FailedImages, ReleaseOrigin, UpgradeRecord};
 
 /// Time before init's deadline at which the wait for a disk ends: a version on trial then has time to note the reason and to reboot.
 const BEFORE_TRY_AGAIN: Duration = Duration::from_secs(20);
+
+/// Why a container that was to live through the upgrade does not.
+const ENDED_BY_INIT: &str = "was ended by init with the generation before: beside it the machine did not look freshly booted; the console says by what";
 
 /// Returns the sequence. The record of an upgrade that this boot has to finish, if there is one, is sent to `tried`.
 pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Sequence {
@@ -51,7 +55,10 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
             "releaseMemory",
             release_memory::before_services(machine.clone()),
         ),
-        Phase::of("startServices", start_services(machine.clone())),
+        Phase::of(
+            "startServices",
+            start_services(machine.clone(), ended_by_init(boot)),
+        ),
     ];
     Sequence {
         name: "boot",
@@ -156,7 +163,17 @@ async fn apply_settings(machine: Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
+/// Returns the containers that the generation before left running, and that init has ended all the same.
+fn ended_by_init(boot: &Boot) -> Vec<String> {
+    match boot.start {
+        StartReason::Next if !boot.machine.generation.keeps_workloads => {
+            boot.handover.left_running.clone()
+        }
+        _ => Vec::new(),
+    }
+}
+
+async fn start_services(machine: Arc<Machine>, ended_by_init: Vec<String>) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
     };
@@ -177,7 +194,13 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
         // A container that lives on is listed already.
         if machine.services.get(container.name.as_str()).is_none() {
             let definition = intent::service(&machine, &configured, container)?;
-            machine.services.add(definition)?.start();
+            let service = machine.services.add(definition)?;
+            if ended_by_init.iter().any(|it| container.name.as_str() == it) {
+                machine
+                    .services
+                    .tell(container.name.as_str(), ENDED_BY_INIT);
+            }
+            service.start();
         }
     }
     Ok(())

@@ -16,6 +16,7 @@ use crate::sequences::steps::leave::leave;
 use crate::sequences::steps::{boot_assets, disk, up};
 use crate::sequences::system_services;
 use crate::sequences::upgrade::{bless_retry, committed, current_handover, trial_record};
+use crate::services::Services;
 use crate::status;
 use crate::store::{MachineStage, Problem};
 use crate::upgrade::trial::{Commit, Next, Standing, is_from_the_loader};
@@ -59,14 +60,14 @@ pub(super) async fn wait_at_gate(
         machine.begin_node();
         up::node_has_plan(machine, until).await;
         tokio::select! {
-            passed = pass(machine, gate(machine, &services, until), until) => return passed,
+            passed = pass(&machine.services, gate(machine, &services, until), until) => return passed,
             () = up::membership_ends(&member) => {
                 tracing::info!("the node joins anew: this version is kept without kubelet's answer");
             }
         }
     }
     services.retain(|name| name != KUBELET_UP);
-    pass(machine, gate(machine, &services, until), until).await
+    pass(&machine.services, gate(machine, &services, until), until).await
 }
 
 /// Returns the gate of a generation before which these services were up.
@@ -83,14 +84,9 @@ fn gate(machine: &Machine, services: &[String], until: Instant) -> Gate {
 }
 
 /// Waits until the gate is passed.
-async fn pass(machine: &Machine, gate: Gate, until: Instant) -> Result<(), String> {
-    let passed = tokio::time::timeout_at(until, gate.pass(&machine.services)).await;
-    passed.map_err(|_| {
-        format!(
-            "not healthy in time: {}",
-            gate.missing(&machine.services).join("; ")
-        )
-    })
+async fn pass(services: &Services, gate: Gate, until: Instant) -> Result<(), String> {
+    let passed = tokio::time::timeout_at(until, gate.pass(services)).await;
+    passed.map_err(|_| format!("not healthy in time: {}", gate.missing(services).join("; ")))
 }
 
 /// Carries out the decision. Returns whether init has accepted the report of health.
@@ -99,7 +95,7 @@ pub(super) async fn carry_out(boot: &Boot, next: Next, is_healthy: bool) -> bool
     let commit = match next {
         Next::Commit(commit) => commit,
         Next::StayUp { problem } => {
-            status::note_problem(machine, "boot", &problem);
+            stay_up_with(machine, &problem);
             Commit::NOT_ON_TRIAL
         }
         Next::GiveUp { reason } => {
@@ -116,6 +112,14 @@ pub(super) async fn carry_out(boot: &Boot, next: Next, is_healthy: bool) -> bool
         keep(boot, commit).await;
     }
     is_healthy
+}
+
+/// Shows the problem of a boot that has failed halfway, and goes on without the rest. Containers that live on are looked after as well as
+/// that goes: those that have ended are not shown as running, and a pipe that nobody reads would make its writer wait for ever.
+fn stay_up_with(machine: &Machine, problem: &str) {
+    status::note_problem(machine, "boot", problem);
+    machine.log_disk.settle();
+    machine.services.attend();
 }
 
 /// Tells init that the generation works; from then on init has no deadline for it. Returns whether init has accepted the report.
@@ -168,7 +172,7 @@ async fn give_up(boot: &Boot, reason: &str) {
     // What lives on takes its log and its past into the version before, as it does at an upgrade.
     let until = before(boot.deadline, BEFORE_TEARDOWN);
     let next = next_config::planned(machine);
-    let kept = intent::kept_by(next.as_deref());
+    let kept = intent::kept_by(machine, next.as_deref());
     machine.services.leave_workloads(Some(until), &kept).await;
     machine.log_disk.close().await;
     // As before an upgrade: callers of the API notice nothing of a rollback either.
@@ -193,4 +197,72 @@ async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) 
         tracing::warn!("the disk is left to init's teardown: {error:#}");
     }
     leave(machine, End::Reboot).await;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::sequences::image_pins::machine_for_tests::unbooted;
+    use crate::services::{Adopted, Definition, LogRing, Phase, Running, Step, Workload};
+
+    /// A container that lived through the upgrade, and was ended when the disk could not be mounted.
+    struct Dead;
+
+    impl Workload for Dead {
+        fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+            Box::pin(async { anyhow::bail!("there is no disk") })
+        }
+        fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+            Box::pin(async { anyhow::bail!("there is no disk") })
+        }
+        fn lives_on(&self) -> Option<u32> {
+            Some(1)
+        }
+        fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+            Box::pin(async { Adopted::Nothing })
+        }
+        fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_boot_that_fails_halfway_does_not_show_the_dead_as_running() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = unbooted(directory.path()).await;
+        let dead = machine.services.add_living(Definition {
+            id: "web".to_owned(),
+            workload: Arc::new(Dead),
+            depends_on: Vec::new(),
+            health: None,
+            controllable: true,
+            required: false,
+            judged: true,
+            restart_unhealthy: false,
+        });
+        let dead = dead.unwrap();
+        machine.services.tell("web", "is ended: the disk is broken");
+        assert_eq!(dead.status().phase, Phase::Running);
+        stay_up_with(&machine, "the disk is broken");
+        let failed = async {
+            while dead.status().phase == Phase::Running {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), failed)
+            .await
+            .unwrap();
+        let told: Vec<String> = dead
+            .status()
+            .history
+            .into_iter()
+            .map(|it| it.message)
+            .collect();
+        assert_eq!(told[1], "is ended: the disk is broken");
+        assert!(
+            told[2].starts_with("it ended while nobody looked"),
+            "{told:?}"
+        );
+    }
 }

@@ -4,7 +4,10 @@ use anyhow::Context as _;
 
 use crate::base::blocking_io::{self, ANSWER};
 use crate::machine::Machine;
-use crate::upgrade::{Candidate, InstallerOutput, RootfsTrust, TrustedRootfs, UpgradeError};
+use crate::oci::ImageConfig;
+use crate::upgrade::{
+    Candidate, InstallerOutput, RootfsTrust, Starts, TrustedRootfs, UpgradeError,
+};
 
 /// Returns whose root filesystems this machine starts now: its config may have changed since the last time.
 async fn trust(machine: &Machine) -> anyhow::Result<RootfsTrust> {
@@ -18,15 +21,20 @@ async fn trust(machine: &Machine) -> anyhow::Result<RootfsTrust> {
         .context("learn whose root filesystems this machine starts")
 }
 
-/// Checks an image before its installer runs: its labels name the root filesystem and the signature.
+/// Checks an image before it is pulled and its installer runs: its labels name the root filesystem and the signatures, and its config the
+/// layers. Returns how its version may start.
 pub(in crate::sequences) async fn check_offer(
     machine: &Machine,
     candidate: &Candidate,
-) -> Result<(), UpgradeError> {
+    config: &ImageConfig,
+) -> Result<Starts, UpgradeError> {
     let trust = trust(machine).await.map_err(UpgradeError::Machine)?;
-    let signature = candidate.rootfs_signature.as_deref();
-    trust.check(&candidate.version.to_string(), &candidate.rootfs, signature)?;
-    Ok(())
+    let (version, signature) = (
+        candidate.version.to_string(),
+        candidate.rootfs_signature.as_deref(),
+    );
+    trust.check(&version, &candidate.rootfs, signature)?;
+    Ok(trust.check_image(&version, config)?)
 }
 
 /// Admits the root filesystem that an installer delivered.

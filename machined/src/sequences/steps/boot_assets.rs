@@ -10,6 +10,7 @@ use super::load_modules::{load_disk_drivers, load_modules};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, RefusedEntry, When};
 use crate::machine::Machine;
+use crate::upgrade::RunningSystem;
 use crate::values::Version;
 
 /// The kernel modules for the EFI system partition's filesystem.
@@ -139,13 +140,13 @@ pub(in crate::sequences) async fn forget(installed: &Installed, order: u32) -> a
 
 /// Returns the other version that was healthy once.
 pub(in crate::sequences) async fn other(
-    machine: &Machine,
+    running: &RunningSystem,
     installed: &Installed,
 ) -> anyhow::Result<Version> {
     let efi = installed.efi.clone();
     let from = RefusedEntry {
         booted: installed.booted,
-        version: machine.running.version.clone(),
+        version: running.version.clone(),
         staged: None,
     };
     blocking(move || Ok(boot_loader::other(&efi, &from)?)).await
@@ -153,14 +154,14 @@ pub(in crate::sequences) async fn other(
 
 /// Makes the other version that was healthy once the next to boot; returns its name. The version of the order `staged` is removed.
 pub(in crate::sequences) async fn prefer_other(
-    machine: &Machine,
+    running: &RunningSystem,
     installed: &Installed,
     staged: Option<u32>,
 ) -> anyhow::Result<String> {
     let efi = installed.efi.clone();
     let from = RefusedEntry {
         booted: installed.booted,
-        version: machine.running.version.clone(),
+        version: running.version.clone(),
         staged,
     };
     blocking(move || Ok(boot_loader::prefer_other(&efi, &from)?)).await

@@ -159,6 +159,7 @@ async fn keep_logs(machine: &Machine) {
     } else if mounted {
         tracing::info!("logs are kept in memory alone, as /var is: they end with this generation");
     }
+    machine.log_disk.settle();
 }
 
 /// Makes the directories and files that the container of Kubernetes starts with, if the machine runs it.

@@ -20,8 +20,12 @@ use crate::config_source::persisted;
 use crate::config_source::source::{self, FW_CFG_PATH, Identity, NoSource, Source};
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
+use crate::statistics::firmware;
 use crate::status;
 use crate::store::StaleConfig;
+
+/// The kernel's description of the machine.
+const SYSFS: &str = "/sys";
 
 /// Time limit for one background request, and the pause between two.
 const ROUND: Duration = Duration::from_secs(30);
@@ -176,8 +180,7 @@ async fn read_state(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
 
 /// Whether QEMU gave this machine a config. The driver costs a tenth of a second, so other machines skip it.
 async fn look_for_fw_cfg(machine: &Machine) -> bool {
-    let vendor = std::fs::read_to_string("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
-    if vendor.trim() != "QEMU" {
+    if firmware::said(Path::new(SYSFS), "sys_vendor") != "QEMU" {
         return false;
     }
     let loaded = async { machine.drivers()?.load_named("qemu_fw_cfg").await };
@@ -190,8 +193,8 @@ async fn look_for_fw_cfg(machine: &Machine) -> bool {
 /// Returns the values that a URL may ask for, as far as this URL does. The network must be up.
 fn identity(machine: &Machine) -> Identity {
     let dmi = |file: &str| {
-        let text = std::fs::read_to_string(Path::new("/sys/class/dmi/id").join(file)).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+        let text = firmware::said(Path::new(SYSFS), file);
+        Some(text).filter(|text| !text.is_empty())
     };
     let status = machine.network.status();
     let status = status.borrow();

@@ -9,7 +9,7 @@ use crate::image_collection;
 use crate::machine::Machine;
 use crate::oci::verification::Basis;
 use crate::oci::{
-    ImageConfig, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
+    ImageConfig, ImageStore, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
 };
 use crate::values::{Digest, ImageReference};
 
@@ -68,7 +68,7 @@ pub async fn offer(
     // A digest of an image that stays: its registry could say nothing else, except for a signature that is not kept.
     if reference.digest().is_some()
         && image_collection::is_needed(machine, digest)
-        && let Ok(image) = of_store(machine, puller, reference, digest).await
+        && let Ok(image) = of_store(&machine.images, puller, reference, digest).await
     {
         return Ok(Offer::Here(image));
     }
@@ -78,19 +78,19 @@ pub async fn offer(
         Ok(Err(error)) => return Err(error),
         Err(_) => format!("no answer within {} s", LOOK_UP.as_secs()),
     };
-    let image = of_store(machine, puller, reference, digest).await?;
+    let image = of_store(&machine.images, puller, reference, digest).await?;
     tracing::warn!("{reference}: its registry is away, {digest} is used, which is here: {away}");
     Ok(Offer::Here(image))
 }
 
 /// The image of this digest in the store, if it is whole and the rules allow it.
 async fn of_store(
-    machine: &Machine,
+    store: &ImageStore,
     puller: &Puller,
     reference: &ImageReference,
     digest: Digest,
 ) -> Result<VerifiedImage, PullError> {
-    let whole = puller.whole(reference, digest, &machine.images).await?;
+    let whole = puller.whole(reference, digest, store).await?;
     let image = whole.ok_or_else(|| PullError::Store {
         reference: reference.clone(),
         source: StoreError::Unknown(digest),

@@ -33,7 +33,7 @@ pub(in crate::sequences) fn stop_for_next_generation(
 ) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
-        let kept = intent::kept_by(next.as_deref());
+        let kept = intent::kept_by(&machine, next.as_deref());
         machine.services.leave_workloads(None, &kept).await;
         Ok(())
     })

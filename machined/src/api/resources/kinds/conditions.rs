@@ -1,4 +1,4 @@
-//! The kind that shows whatever is wrong with the machine.
+//! The kind that shows the conditions of the machine.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::conditions::Known;

@@ -12,7 +12,7 @@ const ADDRESS: &str = "staticPodURL";
 const HEADERS: &str = "staticPodURLHeader";
 const ADDRESS_OPTION: &str = "--manifest-url=";
 const HEADERS_OPTION: &str = "--manifest-url-header=";
-/// What readers see in the place of a secret.
+/// The text that readers see in the place of a secret.
 const MASK: &str = "***";
 
 /// The image, options and configuration of kubelet. Its image is that of the extension that it is of.
