@@ -51,10 +51,11 @@ FUZZING := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks
 SECONDS ?= 60
-# How many turns `make soak` takes.
+# How many turns `make soak` takes, and how many upgrades `make no-call-fails` does.
 N ?= 100
-# For how many seconds `make chaos` goes on, and with which faults: all, or those with this in their names.
-TIME ?= 600
+# For how many seconds `make chaos` goes on (all: until each fault has happened once, and at least ten minutes), and with which faults: all, or
+# those with this in their names.
+TIME ?= all
 FAULTS ?=
 # Which writes of an upgrade and of a pull `make ioerrors` has fail: how many, all, or FIRST-LAST.
 WRITES ?= all
@@ -270,8 +271,12 @@ ioerrors: image build ## Fail the writes of an upgrade and of a pull, one at a t
 soak: image build ## Upgrade one node again and again under containers and clients, every tenth time to a version that fails: N=1000 times
 	INSTAR_SOAK=$(N) cargo test --locked $(TOOLS) --test e2e -- soak::
 
+.PHONY: no-call-fails
+no-call-fails: image build ## Upgrade one node without a reboot N=100 times under clients of grpcio and tonic that call ten times a second: no call may fail
+	INSTAR_UPGRADES=$(N) cargo test --locked $(TOOLS) --test e2e -- no_call_fails::over_upgrades
+
 .PHONY: chaos
-chaos: image build ## Do all that can go wrong to one node while its versions change, for TIME=600 seconds; FAULTS=registry takes some of it
+chaos: image build ## Do all that can go wrong to one node while its versions change, each fault once; TIME=600 ends it after so many seconds, FAULTS=registry takes some of it
 	INSTAR_CHAOS=$(TIME) INSTAR_FAULTS='$(FAULTS)' cargo test --locked $(TOOLS) --test e2e -- chaos::
 
 .PHONY: fuzz

@@ -1,4 +1,4 @@
-//! What the documents promise their readers: short cells, decisions below headings, links and paths that lead somewhere.
+//! The form of the documents: short cells, decisions below headings, links and paths that lead somewhere.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::table::{Limit, Table};
 
 /// The numbers in the order of the table, with the promise and the goal.
-const NUMBERS: [(&str, Limit, Limit); 10] = [
+const NUMBERS: [(&str, Limit, Limit); 17] = [
     (
         "version_requests_per_second",
         Limit::AtLeast(3000.0),
@@ -21,6 +21,19 @@ const NUMBERS: [(&str, Limit, Limit); 10] = [
         Limit::AtLeast(0.5),
         Limit::AtLeast(0.6),
     ),
+    // The processor time of each process that a call crosses.
+    ("version_client_us_per_call", Limit::None, Limit::None),
+    ("version_apid_us_per_call", Limit::None, Limit::None),
+    ("version_machined_us_per_call", Limit::None, Limit::None),
+    ("hello_client_us_per_call", Limit::None, Limit::None),
+    ("hello_server_us_per_call", Limit::None, Limit::None),
+    // Without apid and without TLS.
+    (
+        "machined_version_requests_per_second",
+        Limit::None,
+        Limit::None,
+    ),
+    ("machined_version_to_hello_ratio", Limit::None, Limit::None),
     ("version_p99_ms", Limit::AtMost(5.0), Limit::None),
     ("hello_p99_ms", Limit::None, Limit::None),
     ("idle_connections", Limit::AtLeast(1000.0), Limit::None),

@@ -5,6 +5,7 @@
 //! printed as a table.
 
 mod changes;
+mod counting;
 mod faults;
 mod living;
 mod shown;
@@ -14,24 +15,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use instar_tests::{
-    FlakyRegistry, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan,
-    OciImage, Outcome, Registry, Saboteur, Scratch, Test, chapters, push_greeter,
-    rootfs_with_saboteur, rootfs_with_script, tests,
+    Course, FlakyRegistry, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Length, MachineConfig,
+    Node, NodePlan, OciImage, Outcome, Registry, Saboteur, Scratch, Test, chapters, commit_number,
+    push_greeter, rootfs_with_saboteur, rootfs_with_script, tests,
 };
 use tokio::sync::Mutex;
 
 use crate::PATIENCE;
 use crate::installed::INSTALLER;
 use changes::Changes;
+use counting::Counting;
 use faults::Fault;
 use living::Living;
 use shown::Shown;
 use wellness::Belongings;
 
-/// Duration, unless `INSTAR_CHAOS` sets another one in seconds.
+/// Duration, unless `INSTAR_CHAOS` sets another one in seconds; with `INSTAR_CHAOS=all` each fault happens once.
 const TIME: Duration = Duration::from_secs(90);
+/// The least and the longest duration of a run with all faults. One of them takes a minute or two on a busy host.
+const ALL: Length = Length::Whole(Duration::from_secs(600), Duration::from_secs(2 * 3600));
 /// Memory and disk are small, so that little is enough to fill them.
 const MEMORY_MIB: u32 = 512;
 /// A container without a network, and two that take all memory: all of their limit, and all of the machine's.
@@ -40,6 +44,8 @@ const HUNGRY: &str = "hungry";
 const HUNGRY_PORT: u16 = 8081;
 const STARVING: &str = "starving";
 const STARVING_PORT: u16 = 8082;
+/// A container that writes numbered lines.
+const COUNTING: &str = "counting";
 /// A version that gives itself up.
 const GIVES_UP: &str = "v0.9.0";
 
@@ -47,12 +53,16 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![needs_no_hands]
 }
 
-fn time() -> anyhow::Result<Duration> {
+fn length() -> anyhow::Result<Length> {
     match std::env::var("INSTAR_CHAOS") {
-        Ok(text) => Ok(Duration::from_secs(
-            text.parse().context("INSTAR_CHAOS is no number")?,
-        )),
-        Err(_) => Ok(TIME),
+        Ok(text) if text == "all" => Ok(ALL),
+        Ok(text) => {
+            let seconds = text
+                .parse()
+                .context("INSTAR_CHAOS is neither a number of seconds nor \"all\"")?;
+            Ok(Length::For(Duration::from_secs(seconds)))
+        }
+        Err(_) => Ok(Length::For(TIME)),
     }
 }
 
@@ -81,15 +91,18 @@ async fn needs_no_hands(scratch: Scratch) -> Outcome {
 }
 
 async fn is_well_again_after_each_fault(chaos: &Arc<Chaos>, belongings: &Belongings) -> Outcome {
-    let until = Instant::now() + time()?;
-    let mut table = Vec::new();
-    for fault in Fault::chosen().iter().cycle() {
-        if Instant::now() >= until {
-            break;
-        }
-        table.push(row(chaos, belongings, fault).await?);
+    let faults = Fault::chosen()?;
+    let mut course = Course::new(faults.len(), length()?, commit_number());
+    let (begun, mut table) = (Instant::now(), Vec::new());
+    while let Some(number) = course.next(begun.elapsed()) {
+        table.push(row(chaos, belongings, &faults[number]).await?);
     }
     println!("{} faults:\n{}", table.len(), table.join("\n"));
+    let left_out = course.left_out();
+    let left_out: Vec<_> = left_out.iter().map(|at| faults[*at].to_string()).collect();
+    let told = format!("{} faults did not run: {left_out:?}", left_out.len());
+    println!("{told}");
+    ensure!(!course.is_whole() || left_out.is_empty(), "{told}");
     Ok(())
 }
 
@@ -104,10 +117,14 @@ async fn can_still_be_upgraded_and_go_back(chaos: &Chaos, belongings: &Belonging
 /// Causes one fault and waits until the node is well again.
 async fn row(chaos: &Arc<Chaos>, belongings: &Belongings, fault: &Fault) -> anyhow::Result<String> {
     let (shown, living) = (Shown::begin(&chaos.node).await?, Living::of(chaos).await?);
+    let counting = Counting::of(&chaos.node).await?;
     let said = fault.strike(chaos).await.context(fault.to_string())?;
     let well = is_well_again(chaos, belongings, &living, *fault);
     let well = well.await.with_context(|| format!("after: {fault}"))?;
-    let row = format!("{fault} | {} | {well}", shown.end(&chaos.node, said).await?);
+    let counted = counting.went_on(chaos, &living, *fault).await;
+    let counted = counted.with_context(|| format!("the log of {COUNTING} after: {fault}"))?;
+    let seen = shown.end(&chaos.node, said).await?;
+    let row = format!("{fault} | {seen} | {well} | {counted}");
     println!("{row}");
     Ok(row)
 }
@@ -176,6 +193,7 @@ fn with_victims(config: MachineConfig, host: &str) -> MachineConfig {
         .registry(host)
         .greeter(host)
         .container(ALONE, &image, "")
+        .container(COUNTING, &image, &counting::arguments())
         .greeter_at(HUNGRY, &image, HUNGRY_PORT, little)
         .greeter_at(STARVING, &image, STARVING_PORT, starving)
 }

@@ -1,4 +1,4 @@
-//! What a node says is wrong with it: by `get conditions`, in its metrics, and in its counts of starts.
+//! The conditions of a node: by `get conditions`, in its metrics, and in its counts of starts.
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{

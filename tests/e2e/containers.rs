@@ -82,10 +82,10 @@ async fn containers_run_alone_and_are_started_again(scratch: Scratch) -> Outcome
         .await?;
     let (by_tag, enclosed) = (Greeter::of(&node)?, Greeter::at(&node, ENCLOSED_PORT)?);
     chapters![
-        come_from_whom_the_config_believes(&node, [&by_tag, &enclosed]),
-        are_alone(&node, &by_tag, &enclosed),
-        are_started_again(&node, &scratch, &enclosed),
-        starts_without_its_registry(&node, registries.usual, &by_tag),
+        images_come_from_whom_the_config_believes(&node, [&by_tag, &enclosed]),
+        containers_are_kept_apart(&node, &by_tag, &enclosed),
+        containers_start_again(&node, &scratch, &enclosed),
+        a_container_starts_without_its_registry(&node, registries.usual, &by_tag),
     ]
     .await
 }
@@ -130,41 +130,44 @@ fn plan(scratch: &Scratch) -> anyhow::Result<NodePlan> {
         .forward(BY_HTTPS_PORT))
 }
 
-async fn come_from_whom_the_config_believes(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
+async fn images_come_from_whom_the_config_believes(
+    node: &Node,
+    greeters: [&Greeter; 2],
+) -> Outcome {
     chapters![
-        come_by_http(node, greeters),
-        come_by_https(node),
-        do_not_come_from_a_registry_of_another_authority(node),
+        images_come_by_http(node, greeters),
+        images_come_by_https(node),
+        images_do_not_come_from_a_registry_of_another_authority(node),
     ]
     .await
 }
 
-async fn are_alone(node: &Node, with_var: &Greeter, enclosed: &Greeter) -> Outcome {
+async fn containers_are_kept_apart(node: &Node, with_var: &Greeter, enclosed: &Greeter) -> Outcome {
     chapters![
-        reaches_nobody(node),
-        is_checked_by_a_command_of_its_own(node),
-        sees_its_own_files_alone(node, with_var, enclosed),
-        reads_nothing_of_the_nodes(node, enclosed),
-        sees_its_own_processes_alone(enclosed),
-        changes_nothing_of_the_nodes(node, enclosed),
-        writes_into_its_own_memory_alone(node, with_var, enclosed),
-        is_heard(node, enclosed),
+        a_container_without_a_network_reaches_nobody(node),
+        a_container_is_checked_by_a_command_of_its_own(node),
+        a_container_sees_its_own_files_alone(node, with_var, enclosed),
+        a_container_reads_nothing_of_the_nodes(node, enclosed),
+        a_container_sees_its_own_processes_alone(enclosed),
+        a_container_changes_nothing_of_the_nodes(node, enclosed),
+        a_container_writes_into_its_own_memory_alone(node, with_var, enclosed),
+        a_containers_output_is_in_its_log(node, enclosed),
     ]
     .await
 }
 
-async fn are_started_again(node: &Node, scratch: &Scratch, enclosed: &Greeter) -> Outcome {
+async fn containers_start_again(node: &Node, scratch: &Scratch, enclosed: &Greeter) -> Outcome {
     let client = Instarctl::of(node, scratch)?;
     chapters![
-        starts_anew_when_told(node, &client),
+        a_container_starts_anew_when_told(node, &client),
         a_service_is_no_container_to_restart(&client),
-        starts_again_later_each_time(node, enclosed),
+        a_container_starts_again_later_each_time(node, enclosed),
     ]
     .await
 }
 
 /// The greeters were pulled by tag and by digest.
-async fn come_by_http(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
+async fn images_come_by_http(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
     for greeter in greeters {
         node.wait_until("the greeter answers", PATIENCE, async || greeter.greets())
             .await?;
@@ -172,7 +175,7 @@ async fn come_by_http(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
     Ok(())
 }
 
-async fn starts_anew_when_told(node: &Node, client: &Instarctl) -> Outcome {
+async fn a_container_starts_anew_when_told(node: &Node, client: &Instarctl) -> Outcome {
     let before = node.service_pid(BY_HTTPS).await?;
     let said = client.run(&["restart", BY_HTTPS]).await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -194,7 +197,7 @@ async fn a_service_is_no_container_to_restart(client: &Instarctl) -> Outcome {
 }
 
 /// A container without a network reaches itself, and neither the node's own services nor any other machine.
-async fn reaches_nobody(node: &Node) -> Outcome {
+async fn a_container_without_a_network_reaches_nobody(node: &Node) -> Outcome {
     let seen = node.wait_until("it has looked around", PATIENCE, async || {
         let log = node.log(ALONE).await?;
         ensure!(log.contains("greeter: looked"), "{log}");
@@ -211,7 +214,7 @@ async fn reaches_nobody(node: &Node) -> Outcome {
 
 /// The greeter in the node's network would answer the check from there, so a container in that network would be
 /// noticed.
-async fn is_checked_by_a_command_of_its_own(node: &Node) -> Outcome {
+async fn a_container_is_checked_by_a_command_of_its_own(node: &Node) -> Outcome {
     node.wait_until("its check by a command passes", PATIENCE, async || {
         let health = node.service(ALONE).await?.health.unwrap_or_default();
         ensure!(health.healthy, "{health:?}");
@@ -220,7 +223,7 @@ async fn is_checked_by_a_command_of_its_own(node: &Node) -> Outcome {
     .await
 }
 
-async fn come_by_https(node: &Node) -> Outcome {
+async fn images_come_by_https(node: &Node) -> Outcome {
     let by_https = Greeter::at(node, BY_HTTPS_PORT)?;
     node.wait_until("the greeter by HTTPS answers", PATIENCE, async || {
         by_https.greets()
@@ -228,7 +231,7 @@ async fn come_by_https(node: &Node) -> Outcome {
     .await
 }
 
-async fn do_not_come_from_a_registry_of_another_authority(node: &Node) -> Outcome {
+async fn images_do_not_come_from_a_registry_of_another_authority(node: &Node) -> Outcome {
     node.wait_until("the other registry is refused", PATIENCE, async || {
         let refused = node.service(NOT_BELIEVED).await?;
         let events = refused.events.unwrap_or_default().events;
@@ -243,7 +246,11 @@ async fn do_not_come_from_a_registry_of_another_authority(node: &Node) -> Outcom
 }
 
 /// The container sees and reaches none of the node's files, except the config's mounts.
-async fn sees_its_own_files_alone(node: &Node, with_var: &Greeter, enclosed: &Greeter) -> Outcome {
+async fn a_container_sees_its_own_files_alone(
+    node: &Node,
+    with_var: &Greeter,
+    enclosed: &Greeter,
+) -> Outcome {
     with_var.write_to_var("secret")?;
     ensure!(node.read("/var/secret").await? == "written by greeter\n");
     let root = enclosed.get("/list/")?;
@@ -271,7 +278,7 @@ const OUT_OF_SIGHT: [(&str, bool); 5] = [
 ];
 
 /// The node has these files: otherwise their absence in the container would prove nothing.
-async fn reads_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcome {
+async fn a_container_reads_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcome {
     for (path, given_out) in OUT_OF_SIGHT {
         match node.read(path).await {
             Ok(_) => ensure!(given_out, "the node gives out {path}"),
@@ -290,7 +297,7 @@ async fn reads_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcome 
 }
 
 /// The greeter is the first of the processes that it sees.
-async fn sees_its_own_processes_alone(enclosed: &Greeter) -> Outcome {
+async fn a_container_sees_its_own_processes_alone(enclosed: &Greeter) -> Outcome {
     let processes = enclosed.get("/list/proc")?;
     let numbers = processes.lines().filter(|name| name.parse::<u32>().is_ok());
     ensure!(numbers.count() == 1, "it sees {processes}");
@@ -305,7 +312,7 @@ const OUT_OF_REACH: [&str; 5] = [
     "/etc/resolv.conf",
 ];
 
-async fn changes_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcome {
+async fn a_container_changes_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcome {
     for path in OUT_OF_REACH {
         let written = enclosed.get(&format!("/write{path}"));
         ensure!(written.is_err(), "it writes {path}: {written:?}");
@@ -319,7 +326,7 @@ async fn changes_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcom
 }
 
 /// A new name, e.g. `/dev/kmsg`, is made in the container's own memory, and the node does not see it.
-async fn writes_into_its_own_memory_alone(
+async fn a_container_writes_into_its_own_memory_alone(
     node: &Node,
     with_var: &Greeter,
     enclosed: &Greeter,
@@ -334,7 +341,7 @@ async fn writes_into_its_own_memory_alone(
 }
 
 /// The container's output is in its log.
-async fn is_heard(node: &Node, enclosed: &Greeter) -> Outcome {
+async fn a_containers_output_is_in_its_log(node: &Node, enclosed: &Greeter) -> Outcome {
     // The file does not exist: the request alone makes the greeter print it.
     let _ = enclosed.get("/read/a-word-for-the-log");
     node.wait_until("its words are in its log", PATIENCE, async || {
@@ -349,7 +356,7 @@ async fn is_heard(node: &Node, enclosed: &Greeter) -> Outcome {
 }
 
 /// Each end doubles the pause before the next start.
-async fn starts_again_later_each_time(node: &Node, enclosed: &Greeter) -> Outcome {
+async fn a_container_starts_again_later_each_time(node: &Node, enclosed: &Greeter) -> Outcome {
     let first = node.service_pid(ENCLOSED).await?;
     let mut pauses = Vec::new();
     for (code, _) in ENDS {
@@ -393,7 +400,11 @@ async fn each_end_is_told_with_the_pause_after_it(node: &Node) -> Outcome {
 }
 
 /// A pulled image runs without its registry.
-async fn starts_without_its_registry(node: &Node, registry: Registry, by_tag: &Greeter) -> Outcome {
+async fn a_container_starts_without_its_registry(
+    node: &Node,
+    registry: Registry,
+    by_tag: &Greeter,
+) -> Outcome {
     let before = node.service_pid(GREETER).await?;
     drop(registry);
     by_tag.exit(1);

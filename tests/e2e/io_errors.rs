@@ -104,10 +104,10 @@ async fn io_errors_in_an_upgrade_leave_the_version_that_runs(scratch: Scratch) -
     .await?;
     let upgraded = upgraded.power_cycle(&scratch).await?;
     chapters![
-        runs(&upgraded, "v0.1.0"),
+        the_version_of_before_runs_after_a_power_cut(&upgraded),
         an_upgrade_is_staged_on_a_disk_that_works_again(&upgraded),
         a_version_that_cannot_be_blessed_tries_until_it_can(&upgraded),
-        runs(&upgraded, "v0.2.0"),
+        the_staged_version_runs(&upgraded),
         the_new_version_is_blessed_and_boots_next(&upgraded.disk),
     ]
     .await
@@ -128,7 +128,15 @@ async fn each_upgrade_on_a_failing_disk_leaves_the_version_that_runs(
     Ok(())
 }
 
-async fn runs(upgraded: &Upgraded, version: &str) -> Outcome {
+async fn the_version_of_before_runs_after_a_power_cut(upgraded: &Upgraded) -> Outcome {
+    has_version(upgraded, "v0.1.0").await
+}
+
+async fn the_staged_version_runs(upgraded: &Upgraded) -> Outcome {
+    has_version(upgraded, "v0.2.0").await
+}
+
+async fn has_version(upgraded: &Upgraded, version: &str) -> Outcome {
     let now = upgraded.node.version().await?.tag;
     ensure!(now == version, "{now} runs");
     Ok(())

@@ -12,7 +12,7 @@ use instar_tests::{
 use crate::PATIENCE;
 use crate::callers::Callers;
 
-/// `INSTAR_UPGRADES=100` asks for more.
+/// The number of upgrades, unless `INSTAR_UPGRADES` (`make no-call-fails N=100`) sets another one.
 const UPGRADES: usize = 3;
 /// What `events` shows at the end of a boot.
 const BOOTED: &str = "action=stop sequence=boot";
@@ -77,6 +77,7 @@ async fn upgrades_to_and_fro(node: &Node, registry: &Registry, upgrades: usize) 
     for (number, to) in (1..=upgrades).zip(versions.iter().cycle()) {
         let upgraded = upgrade(node, registry, to.version(), &Ending::Done).await;
         upgraded.with_context(|| format!("upgrade {number} of {upgrades}"))?;
+        println!("upgrade {number} of {upgrades} is done");
     }
     let now = node.kernel_boot_id().await?;
     ensure!(now == kernel, "the kernel rebooted");

@@ -1,4 +1,4 @@
-//! What a node tells of itself: logs to receivers of the test, and metrics that Prometheus's own parser reads.
+//! The reports of a node about itself: logs to receivers of the test, and metrics that Prometheus's own parser reads.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use crate::PATIENCE;
 use crate::workloads::Life;
 use clients::{Clients, HELD, HELD_PORT, Times, probe};
 use left::{Left, MEMORY, PROCESSES};
-use stretch::Stretch;
+use stretch::{AcrossReboots, Stretch};
 
 const TURNS: usize = 100;
 /// Every tenth upgrade fails, every hundredth turn is a reboot.
@@ -67,6 +67,7 @@ struct Soak {
     /// The containers, which live for as long as the kernel.
     lives: [Life; 2],
     times: Times,
+    across: AcrossReboots,
 }
 
 async fn leave_nothing_behind(scratch: Scratch) -> Outcome {
@@ -76,9 +77,10 @@ async fn leave_nothing_behind(scratch: Scratch) -> Outcome {
     while number < turns {
         let last = turns.min(number + REBOOT_EACH);
         soak.stretch(number + 1..=last).await?;
+        soak.times.print()?;
         number = last;
     }
-    soak.times.print()
+    soak.across.judge()
 }
 
 impl Soak {
@@ -115,6 +117,7 @@ impl Soak {
             images,
             lives,
             times: Times::default(),
+            across: AcrossReboots::default(),
         })
     }
 
@@ -130,21 +133,31 @@ impl Soak {
     }
 
     async fn turns_without_a_reboot(&mut self, turns: RangeInclusive<usize>) -> Outcome {
-        let mut clients = Clients::attach(&self.node, &self.scratch).await?;
+        let first = *turns.start();
+        let mut clients = Clients::attach(&self.node, &self.scratch, first).await?;
         let mut stretch = Stretch::default();
         for number in turns.clone() {
-            let (turn, before_end) = (Turn::of(number), turns.end() - number);
+            let turn = Turn::of(number);
             let done = self.take(turn, number).await;
             done.with_context(|| format!("{turn:?}, {number}"))?;
             clients.have_heard_of(&self.node, number)?;
-            if Stretch::wants(number % REBOOT_EACH, before_end) {
-                let left = Left::look(&self.node).await?;
-                println!("after {number:2} turns: {left}");
-                stretch.note(number % REBOOT_EACH, before_end, left);
-            }
+            self.look(&mut stretch, number, turns.end() - number)
+                .await?;
         }
         clients.detach().await?;
         stretch.judge()
+    }
+
+    /// Notes all that is left of earlier turns, after some of them.
+    async fn look(&mut self, stretch: &mut Stretch, number: usize, before_end: usize) -> Outcome {
+        let in_stretch = number % REBOOT_EACH;
+        if Stretch::wants(in_stretch, before_end) {
+            let left = Left::look(&self.node).await?;
+            println!("after {number:2} turns: {left}");
+            self.across.note(number, in_stretch, &left);
+            stretch.note(in_stretch, before_end, left);
+        }
+        Ok(())
     }
 
     async fn take(&mut self, turn: Turn, number: usize) -> Outcome {

@@ -30,12 +30,12 @@ async fn kured_reboots_into_a_prepared_version(scratch: Scratch) -> Outcome {
     let before = Before::of(&node, &cluster, RebootBy::Signal).await?;
     let mut seen = Seen::from_now_on(&cluster)?;
     chapters![
-        nothing_waits(&node),
+        no_reboot_is_required(&node),
         a_prepared_version_waits_for_a_reboot(&node, &cluster),
         kured_locks_and_cordons(&mut seen),
         the_version_starts(&node, &cluster, &before),
         kured_uncordons_and_unlocks(&mut seen),
-        pods_are_back_and_nothing_waits(&node, &before),
+        pods_are_back_and_no_reboot_is_required(&node, &before),
     ]
     .await
 }
@@ -48,7 +48,7 @@ async fn kured_reboots_by_its_command(scratch: Scratch) -> Outcome {
     chapters![
         a_prepared_version_waits_for_a_reboot(&node, &cluster),
         the_version_starts(&node, &cluster, &before),
-        pods_are_back_and_nothing_waits(&node, &before),
+        pods_are_back_and_no_reboot_is_required(&node, &before),
     ]
     .await
 }
@@ -124,7 +124,7 @@ impl Seen {
     }
 }
 
-async fn nothing_waits(node: &Node) -> Outcome {
+async fn no_reboot_is_required(node: &Node) -> Outcome {
     ensure!(sentinel(node)?.is_none(), "the file is there");
     Ok(())
 }
@@ -174,14 +174,14 @@ async fn kured_uncordons_and_unlocks(seen: &mut Seen) -> Outcome {
     Ok(())
 }
 
-async fn pods_are_back_and_nothing_waits(node: &Node, before: &Before) -> Outcome {
+async fn pods_are_back_and_no_reboot_is_required(node: &Node, before: &Before) -> Outcome {
     node.wait_until("the pod answers again", PATIENCE, async || {
         let answerer = Greeter::of(node)?.get("/since")?;
         ensure!(answerer != before.answerer, "it is the one of before");
         Ok(())
     })
     .await?;
-    nothing_waits(node).await
+    no_reboot_is_required(node).await
 }
 
 /// Reads the file by which kured sees that a reboot waits, in a pod.

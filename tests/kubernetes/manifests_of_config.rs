@@ -34,7 +34,7 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn a_cluster_has_what_its_config_has_for_it(scratch: Scratch) -> Outcome {
     let it = It::boot(&scratch).await?;
     chapters![
-        it_begins(&it),
+        a_cluster_begins_by_a_call(&it),
         it_has_the_objects_of_manifests(&it),
         an_object_that_is_refused_keeps_no_other_back(&it),
         a_mended_config_ends_the_complaint(&it),
@@ -87,7 +87,7 @@ fn network_document(host: &Host) -> String {
     inline("network", &network(&host.greeter()))
 }
 
-async fn it_begins(It { node, own, .. }: &It) -> Outcome {
+async fn a_cluster_begins_by_a_call(It { node, own, .. }: &It) -> Outcome {
     own.told(node, "the cluster has not begun").await?;
     own.run(&["bootstrap"]).await?;
     let file = own.kubeconfig.to_str().context("a path that is no text")?;

@@ -1,4 +1,4 @@
-//! What a cluster shows of its node, and of the node's pods.
+//! The state of a node as its cluster shows it, and of the node's pods.
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{Node, Outcome};

@@ -25,7 +25,7 @@ async fn a_machine_is_a_cluster(scratch: Scratch) -> Outcome {
     let node = host.plan(&scratch)?.boot().await?;
     let own = Own::of(&node, &scratch)?;
     chapters![
-        it_begins_by_a_call(&own, &node),
+        a_cluster_begins_by_a_call(&own, &node),
         its_kubeconfig_opens_its_api(&own, &node),
         it_is_ready_once_pods_have_a_network(&own, &node, &host),
         a_deployment_answers(&own, &node, &host),
@@ -58,7 +58,7 @@ async fn its_static_pods_are_resources(own: &Own, node: &Node) -> Outcome {
     node.wait_until(doing, PATIENCE, are_ready).await
 }
 
-async fn it_begins_by_a_call(own: &Own, node: &Node) -> Outcome {
+async fn a_cluster_begins_by_a_call(own: &Own, node: &Node) -> Outcome {
     own.told(node, "the cluster has not begun").await?;
     own.run(&["bootstrap"]).await?;
     let again = own.client.run(&["bootstrap"]).await?;

@@ -30,6 +30,7 @@ credentials = grpc.ssl_channel_credentials(
     certificate_chain=content(certificate),
 )
 began = threading.Barrier(3)
+began_at = time.monotonic()
 
 
 def ask(channel):
@@ -55,7 +56,9 @@ def go_on(way, ask_once, said):
             if found["versions"][-1:] != [tag]:
                 found["versions"].append(tag)
         except grpc.RpcError as error:
-            found["failed"].append(f"{error.code().name}: {error.details()}")
+            asked, answered = begin - began_at, time.monotonic() - began_at
+            when = f"asked after {asked:.1f} s, answered after {answered:.1f} s"
+            found["failed"].append(f"{when}: {error.code().name}: {error.details()}")
         took = time.monotonic() - begin
         found["slowest"] = max(found["slowest"], took)
         if found["calls"] == 1:

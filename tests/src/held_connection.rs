@@ -71,6 +71,11 @@ impl HeldConnection {
     }
 }
 
+/// Asks a beat, or a greeter that asks one, once. Returns the longest time that it has noted since the last question.
+pub fn longest_pause(address: &str) -> Result<Duration> {
+    Connection::open(address)?.ask()
+}
+
 struct Connection {
     stream: TcpStream,
     answers: BufReader<TcpStream>,

@@ -27,9 +27,23 @@ impl Slope {
         Some(Self { per_step, error })
     }
 
-    /// Whether the figure rises by more than this per step, beyond three standard errors.
-    pub fn exceeds(self, per_step: f64) -> bool {
-        self.per_step - 3.0 * self.error > per_step
+    /// Whether the figure rises: its slope is more than three standard errors above zero, which chance gives about once in a thousand fits. A
+    /// slope within `floor` is none: that is for figures that change by whole units only.
+    pub fn rises(self, floor: f64) -> bool {
+        self.per_step > 3.0 * self.error && self.per_step > floor
+    }
+
+    /// Returns the slope per step that a single change by one unit can give to these points, the floor of [`Self::rises`]: a unit more from the
+    /// middle on tilts the line by one and a half units from end to end.
+    pub fn floor(unit: f64, points: &[(f64, f64)]) -> f64 {
+        let ends = points.first().zip(points.last());
+        let length = ends.map_or(0.0, |(first, last)| last.0 - first.0);
+        // A little more, as points may crowd at one end.
+        if length > 0.0 {
+            1.6 * unit / length
+        } else {
+            0.0
+        }
     }
 }
 
@@ -54,13 +68,31 @@ mod tests {
     #[test]
     fn a_leak_is_told_from_noise() {
         let flat = Slope::through(&points(0.0, 50.0)).unwrap();
-        assert!(!flat.exceeds(0.0), "{flat:?}");
-        let leak = Slope::through(&points(50.0, 50.0)).unwrap();
-        assert!(leak.exceeds(30.0) && !leak.exceeds(50.0), "{leak:?}");
+        assert!(!flat.rises(0.0), "{flat:?}");
+        // The noise is far larger than the rise of one step.
+        let leak = Slope::through(&points(9.0, 50.0)).unwrap();
+        assert!(leak.rises(0.0), "{leak:?}");
+        let too_noisy = Slope::through(&points(1.0, 50.0)).unwrap();
+        assert!(!too_noisy.rises(0.0), "{too_noisy:?}");
         let exact = Slope::through(&points(7.0, 0.0)).unwrap();
         assert!((exact.per_step - 7.0).abs() < 1e-9 && exact.error < 1e-9);
         let falls = Slope::through(&points(-9.0, 1.0)).unwrap();
-        assert!(!falls.exceeds(0.0), "{falls:?}");
+        assert!(!falls.rises(0.0), "{falls:?}");
+    }
+
+    /// A figure without noise has no error, so that only the floor tells one unit more from growth.
+    #[test]
+    fn one_unit_more_is_no_growth() {
+        let steps = |many: f64| -> Vec<_> {
+            let at = |step: u32| (f64::from(step), if step < 10 { 0.0 } else { many });
+            (0..20).map(at).collect()
+        };
+        let floor = Slope::floor(1.0, &steps(1.0));
+        let once = Slope::through(&steps(1.0)).unwrap();
+        assert!(once.rises(0.0) && !once.rises(floor), "{once:?}, {floor}");
+        let twice = Slope::through(&steps(2.0)).unwrap();
+        assert!(twice.rises(floor), "{twice:?}, {floor}");
+        assert_eq!(Slope::floor(1.0, &[]), 0.0);
     }
 
     #[test]

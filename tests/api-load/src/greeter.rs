@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_pki::with_standard_label;
@@ -29,7 +30,7 @@ const FILES: [&str; 3] = ["server.crt", "server.key", "ca.crt"];
 /// The greeter's process.
 pub(crate) struct Greeter {
     address: SocketAddr,
-    _part: Part,
+    part: Part,
     _directory: tempfile::TempDir,
 }
 
@@ -57,9 +58,14 @@ impl Greeter {
         )?;
         Ok(Greeter {
             address,
-            _part: part,
+            part,
             _directory: directory,
         })
+    }
+
+    /// Processor time that the process has used.
+    pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
+        self.part.processor_time()
     }
 
     /// A new connection; the listen queue holds it until the process has started.

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use tokio::task::JoinSet;
+use tonic::Request;
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 
 use crate::greeter::wire::HelloRequest;
@@ -22,6 +24,8 @@ pub(crate) struct Load {
     pub(crate) per_second: f64,
     /// Latency with no other call under way.
     pub(crate) p99_ms: f64,
+    /// Number of all calls, of those before the measurement too.
+    pub(crate) calls: f64,
 }
 
 /// Measures `Version` of the node.
@@ -30,6 +34,23 @@ pub(crate) async fn of_version(channel: &Channel) -> anyhow::Result<Load> {
     of(move || {
         let mut client = client.clone();
         async move { client.version(()).await.map(drop).context("Version") }
+    })
+    .await
+}
+
+/// Measures `Version` of machined alone, over its own socket: what apid's hop and TLS cost is the difference to [`of_version`]. The calls
+/// name the caller's role, as apid does.
+pub(crate) async fn of_machined(channel: &Channel) -> anyhow::Result<Load> {
+    let client = MachineServiceClient::new(channel.clone());
+    of(move || {
+        let mut client = client.clone();
+        async move {
+            let mut request = Request::new(());
+            let role = MetadataValue::from_static("os:reader");
+            request.metadata_mut().insert("instar-roles", role);
+            let said = client.version(request).await;
+            said.map(drop).context("Version of machined")
+        }
     })
     .await
 }
@@ -53,8 +74,8 @@ where
     Call: Fn() -> Answer + Clone + Send + 'static,
     Answer: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
-    at_once(&call, WARMING_UP).await?;
-    let per_second = at_once(&call, MEASURED).await?;
+    let (before, _) = at_once(&call, WARMING_UP).await?;
+    let (measured, per_second) = at_once(&call, MEASURED).await?;
     let mut took = Vec::with_capacity(ALONE);
     for _ in 0..ALONE {
         let begun = Instant::now();
@@ -66,11 +87,12 @@ where
     Ok(Load {
         per_second,
         p99_ms: p99.as_secs_f64() * 1000.0,
+        calls: f64::from(before + measured) + ALONE as f64,
     })
 }
 
-/// Measures calls per second for this long.
-async fn at_once<Call, Answer>(call: &Call, duration: Duration) -> anyhow::Result<f64>
+/// Calls for this long. Returns the number of calls, and that per second.
+async fn at_once<Call, Answer>(call: &Call, duration: Duration) -> anyhow::Result<(u32, f64)>
 where
     Call: Fn() -> Answer + Clone + Send + 'static,
     Answer: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -88,9 +110,9 @@ where
             anyhow::Ok(calls)
         });
     }
-    let mut calls = 0;
+    let mut calls = 0_u32;
     while let Some(done) = callers.join_next().await {
         calls += done??;
     }
-    Ok(f64::from(calls) / begun.elapsed().as_secs_f64())
+    Ok((calls, f64::from(calls) / begun.elapsed().as_secs_f64()))
 }

@@ -4,6 +4,9 @@
 //! program, each with one thread as in a machine. The machine behind machined's API is real and empty: it has not
 //! booted. Its calls could read the network, so run this without rights over the host's: `unshare --user
 //! --map-root-user api-load`.
+//!
+//! The decision: the node's own code runs here as processes. Load on a machine in QEMU was the other choice: the number would
+//! be that of the emulated processor and network card.
 
 mod crowd;
 mod greeter;
@@ -18,6 +21,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Map, Value};
 
 use crate::node::Node;
+use crate::processes::own_processor_time;
 
 fn main() -> ExitCode {
     let role = std::env::args().nth(1);
@@ -57,13 +61,38 @@ async fn all() -> anyhow::Result<Map<String, Value>> {
     let node = Node::start().await?;
     let greeter = greeter::Greeter::start(node.authority())?;
 
+    let (before, [apid, machined]) = (own_processor_time()?, node.processor_times()?);
     let version = load::of_version(&node.channel().await?).await?;
+    let (after, [apid_then, machined_then]) = (own_processor_time()?, node.processor_times()?);
+    for (name, time) in [
+        ("version_client_us_per_call", after - before),
+        ("version_apid_us_per_call", apid_then - apid),
+        ("version_machined_us_per_call", machined_then - machined),
+    ] {
+        note(name, time.as_secs_f64() * 1e6 / version.calls);
+    }
+    let (before, greeter_before) = (own_processor_time()?, greeter.processor_time()?);
     let hello = load::of_hello(&greeter.channel(node.authority()).await?).await?;
+    for (name, time) in [
+        ("hello_client_us_per_call", own_processor_time()? - before),
+        (
+            "hello_server_us_per_call",
+            greeter.processor_time()? - greeter_before,
+        ),
+    ] {
+        note(name, time.as_secs_f64() * 1e6 / hello.calls);
+    }
     note("version_requests_per_second", version.per_second);
     note("hello_requests_per_second", hello.per_second);
     note(
         "version_to_hello_ratio",
         version.per_second / hello.per_second,
+    );
+    let machined = load::of_machined(&node.channel_to_machined().await?).await?;
+    note("machined_version_requests_per_second", machined.per_second);
+    note(
+        "machined_version_to_hello_ratio",
+        machined.per_second / hello.per_second,
     );
     note("version_p99_ms", version.p99_ms);
     note("hello_p99_ms", hello.p99_ms);

@@ -31,7 +31,7 @@ pub(crate) struct Node {
     machined: Part,
     /// Closing this socket ends apid.
     _orders: UnixStream,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// The authority, and the certificate of the one client.
@@ -110,7 +110,7 @@ impl Node {
             apid,
             machined,
             _orders: orders,
-            _directory: directory,
+            directory,
         };
         node.wait().await?;
         Ok(node)
@@ -140,6 +140,20 @@ impl Node {
     /// Opens a new connection.
     pub(crate) async fn channel(&self) -> anyhow::Result<Channel> {
         self.endpoint()?.connect().await.context("connect to apid")
+    }
+
+    /// Opens a connection to machined itself, without apid.
+    pub(crate) async fn channel_to_machined(&self) -> anyhow::Result<Channel> {
+        let socket = self.directory.path().join(apid::SOCKET);
+        Endpoint::from_shared(format!("unix://{}", socket.display()))?
+            .connect()
+            .await
+            .context("connect to machined")
+    }
+
+    /// Processor time that apid and machined have used.
+    pub(crate) fn processor_times(&self) -> anyhow::Result<[Duration; 2]> {
+        Ok([self.apid.processor_time()?, self.machined.processor_time()?])
     }
 
     /// Memory of both processes without their files, in KiB.

@@ -1,6 +1,7 @@
 //! Parts of the measurement as processes of their own.
 
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -39,6 +40,11 @@ impl Part {
         anonymous.with_context(|| format!("no Anonymous in {path}"))
     }
 
+    /// The processor time that the process has used.
+    pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
+        processor_time_of(&self.child.id().to_string())
+    }
+
     /// Fails if the process has ended by itself.
     pub(crate) fn still_runs(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
@@ -46,6 +52,28 @@ impl Part {
             Some(status) => anyhow::bail!("{} ended: {status}", self.name),
         }
     }
+}
+
+/// The processor time that this process has used.
+pub(crate) fn own_processor_time() -> anyhow::Result<Duration> {
+    processor_time_of("self")
+}
+
+fn processor_time_of(process: &str) -> anyhow::Result<Duration> {
+    let path = format!("/proc/{process}/stat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    // The program's name is the second field, and may have spaces: utime and stime are the fields 14 and 15 (proc_pid_stat(5)).
+    let (_, fields) = text
+        .rsplit_once(") ")
+        .with_context(|| format!("no name in {path}"))?;
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: Result<Vec<u64>, _> = ticks.map(str::parse).collect();
+    let ticks: u64 = ticks
+        .with_context(|| format!("no times in {path}"))?
+        .iter()
+        .sum();
+    // The kernel shows 100 ticks per second on every machine that this runs on.
+    Ok(Duration::from_millis(ticks * 10))
 }
 
 impl Drop for Part {

@@ -3,6 +3,9 @@
 //! A line is a command and its arguments. `@WORD command` runs only when init gave WORD as the reason of this start,
 //! `=N command` only in the N-th generation. What the tests look for is in the kernel log as `double: …`.
 //!
+//! The decision: a program with a script. A machined that misbehaves on order was the other choice: the orders would be part of the product, and
+//! machined does more beside them than a test of init can tell apart.
+//!
 //! Under the name `crun` it is no machined: it makes the whole machine hang.
 
 mod freeze;

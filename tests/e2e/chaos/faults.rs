@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use instar_api::machine::ServiceRestartRequest;
 use instar_tests::{BadLine, Greeter, Impairment, Outcome, Saboteur, Trouble};
 use rustix::process::Signal;
@@ -34,8 +34,9 @@ pub(super) enum Fault {
     Stop(&'static str),
     /// SIGSTOP, and SIGCONT a while later.
     StopForAWhile(&'static str),
-    /// SIGKILL to machined as soon as the console shows this line of an upgrade.
-    KillMachinedAt(&'static str),
+    /// A signal to a program as soon as the console shows this line of an upgrade. SIGSTOP of a container lasts a while; nobody else would
+    /// end it.
+    At(Signal, &'static str, &'static str),
     /// A container fills /var.
     FullVar,
     /// A container takes all memory that its limit allows.
@@ -63,42 +64,56 @@ impl Fault {
         Fault::Registry(Trouble::WrongBytes),
         Fault::BadLine(Impairment::Duplication(30)),
         Fault::OutOfMemory(HUNGRY_PORT),
-        Fault::KillMachinedAt("taken over as process"),
+        Fault::At(Signal::KILL, "machined", "taken over as process"),
         Fault::Clock(10),
         Fault::FullVar,
         Fault::Kill("crun"),
         Fault::StopForAWhile("greeter"),
-        Fault::KillMachinedAt("upgrade: start"),
+        Fault::At(Signal::KILL, "machined", "upgrade: start"),
         Fault::Registry(Trouble::Reset),
         Fault::Stop("apid"),
-        Fault::KillMachinedAt("upgrade: upgrade: done"),
+        Fault::At(Signal::KILL, "machined", "upgrade: upgrade: done"),
         Fault::ForkBomb,
         Fault::BadLine(Impairment::Loss(20)),
-        Fault::KillMachinedAt("upgrade: stopServices: done"),
+        Fault::At(Signal::KILL, "machined", "upgrade: stopServices: done"),
         Fault::Registry(Trouble::Hang),
         Fault::OutOfMemory(STARVING_PORT),
-        Fault::KillMachinedAt("upgrade: unmount: done"),
+        Fault::At(Signal::KILL, "machined", "upgrade: unmount: done"),
         Fault::Stop("machined"),
         Fault::BadLine(Impairment::Delay(LATE)),
-        Fault::KillMachinedAt("starts, boot id"),
+        Fault::At(Signal::KILL, "machined", "starts, boot id"),
         Fault::Registry(Trouble::Slow),
         Fault::Clock(-10),
-        Fault::KillMachinedAt("(next)"),
+        Fault::At(Signal::KILL, "machined", "(next)"),
         Fault::Registry(Trouble::Status(500)),
-        Fault::KillMachinedAt("initialize: loadConfig: done"),
+        Fault::At(Signal::KILL, "machined", "initialize: loadConfig: done"),
         Fault::Stop("crun"),
-        Fault::KillMachinedAt("boot: machine: done"),
-        Fault::KillMachinedAt("boot: startServices: done"),
+        Fault::At(Signal::KILL, "machined", "boot: machine: done"),
+        Fault::At(Signal::KILL, "machined", "boot: startServices: done"),
+        Fault::At(Signal::KILL, "greeter", "upgrade: stopServices: done"),
+        Fault::At(Signal::KILL, "apid", "taken over as process"),
+        // Half a second later the runtime starts the installer.
+        Fault::At(Signal::KILL, "crun", ": without a reboot"),
+        Fault::At(Signal::STOP, "machined", "upgrade: stopServices: done"),
+        Fault::At(Signal::KILL, "greeter", "taken over as process"),
+        Fault::At(Signal::STOP, "apid", "initialize: loadConfig: done"),
+        Fault::At(Signal::STOP, "machined", "taken over as process"),
+        Fault::At(Signal::STOP, "greeter", "taken over as process"),
+        Fault::At(Signal::KILL, "apid", "upgrade: upgrade: done"),
+        Fault::At(Signal::STOP, "crun", ": without a reboot"),
+        Fault::At(Signal::STOP, "machined", "boot: machine: done"),
     ];
 
     /// Returns all faults, or those whose names contain one of these words: `INSTAR_FAULTS=registry,SIGSTOP`.
-    pub(super) fn chosen() -> Vec<Fault> {
+    pub(super) fn chosen() -> anyhow::Result<Vec<Fault>> {
         let wanted = std::env::var("INSTAR_FAULTS").unwrap_or_default();
         let is_wanted = |fault: &&Fault| {
             let name = fault.to_string();
             wanted.split(',').any(|part| name.contains(part))
         };
-        Fault::ALL.iter().filter(is_wanted).copied().collect()
+        let chosen: Vec<_> = Fault::ALL.iter().filter(is_wanted).copied().collect();
+        ensure!(!chosen.is_empty(), "no fault has {wanted:?} in its name");
+        Ok(chosen)
     }
 
     /// Causes the fault. Returns the answers of calls that it made, for the table.
@@ -110,7 +125,7 @@ impl Fault {
             Fault::Stop("crun") => with_the_runtime(chaos, Signal::STOP).await?,
             Fault::Kill(program) => signal(chaos, program, Signal::KILL)?,
             Fault::Stop(program) => signal(chaos, program, Signal::STOP)?,
-            Fault::KillMachinedAt(line) => kill_machined_at(chaos, line).await?,
+            Fault::At(sent, program, line) => return strike_at(chaos, sent, program, line).await,
             Fault::OutOfMemory(port) => take_all_memory(chaos, port)?,
             lasting => lasting.last(chaos).await?,
         }
@@ -158,13 +173,29 @@ async fn unplug(chaos: &Chaos) -> Outcome {
     plug(chaos, true)
 }
 
+impl Fault {
+    /// Whether a kept container's log has every line of the time of the fault. machined has the newest lines in memory alone, for a moment,
+    /// and for as long as the disk is full.
+    pub(super) fn keeps_logs(self) -> bool {
+        match self {
+            Fault::Kill("machined") | Fault::Stop("machined") | Fault::At(_, "machined", _) => {
+                false
+            }
+            // The kernel may choose machined.
+            Fault::OutOfMemory(STARVING_PORT) => false,
+            Fault::FullVar => false,
+            _ => true,
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Kill(program) => write!(f, "SIGKILL of {program}"),
             Fault::Stop(program) => write!(f, "SIGSTOP of {program}"),
             Fault::StopForAWhile(program) => write!(f, "SIGSTOP of {program} for {A_WHILE:?}"),
-            Fault::KillMachinedAt(line) => write!(f, "SIGKILL of machined at {line:?}"),
+            Fault::At(sent, program, line) => write!(f, "{} at {line:?}", strike(*sent, program)),
             Fault::FullVar => f.write_str("a full /var"),
             Fault::OutOfMemory(STARVING_PORT) => f.write_str("a container takes all memory"),
             Fault::OutOfMemory(_) => f.write_str("a container takes more memory than it may"),
@@ -174,6 +205,15 @@ impl fmt::Display for Fault {
             Fault::BadLine(impairment) => write!(f, "{impairment} for {BAD_WEATHER:?}"),
             Fault::Registry(trouble) => write!(f, "an upgrade, the registry: {trouble:?}"),
         }
+    }
+}
+
+/// A signal and its program, in words.
+fn strike(sent: Signal, program: &str) -> String {
+    match (sent, program) {
+        (Signal::STOP, "greeter") => format!("SIGSTOP of greeter for {A_WHILE:?}"),
+        (Signal::STOP, program) => format!("SIGSTOP of {program}"),
+        (_, program) => format!("SIGKILL of {program}"),
     }
 }
 
@@ -205,16 +245,38 @@ async fn with_the_runtime(chaos: &Chaos, signal: Signal) -> Outcome {
     waiting.await?.map(drop)
 }
 
-async fn kill_machined_at(chaos: &Chaos, line: &str) -> Outcome {
+/// Begins an upgrade, and sends the signal when the console shows the line.
+async fn strike_at(
+    chaos: &Chaos,
+    sent: Signal,
+    program: &'static str,
+    line: &str,
+) -> anyhow::Result<Vec<String>> {
     let _alone = chaos.changing.lock().await;
     let mark = chaos.node.vm().console_mark()?;
-    let other = match chaos.node.version().await?.tag.as_str() {
-        "v0.1.0" => "v0.2.0",
-        _ => "v0.1.0",
-    };
+    let runs = chaos.node.version().await?.tag;
+    let other = if runs == "v0.1.0" { "v0.2.0" } else { "v0.1.0" };
     chaos.ask_when_free(other).await?;
     chaos.node.vm().wait_for_line_after(mark, line, PATIENCE)?;
-    again(SOON, || signal(chaos, "machined", Signal::KILL)).await
+    if program == "crun" {
+        return strike_runtime(chaos, sent).await;
+    }
+    again(SOON, || signal(chaos, program, sent)).await?;
+    if (sent, program) == (Signal::STOP, "greeter") {
+        tokio::time::sleep(A_WHILE).await;
+        again(SOON, || signal(chaos, program, Signal::CONT)).await?;
+    }
+    Ok(Vec::new())
+}
+
+/// The runtime runs for moments only, and the saboteur that waits for it ends with its generation.
+async fn strike_runtime(chaos: &Chaos, sent: Signal) -> anyhow::Result<Vec<String>> {
+    let saboteur = chaos.saboteur.clone();
+    let striking = tokio::task::spawn_blocking(move || saboteur.signal("crun", sent, SOON));
+    Ok(match striking.await? {
+        Ok(_) => Vec::new(),
+        Err(_) => vec!["there was no process of the runtime".to_owned()],
+    })
 }
 
 async fn full_var(chaos: &Chaos) -> Outcome {

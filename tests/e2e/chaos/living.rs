@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{GREETER, Outcome};
+use rustix::process::Signal;
 
 use super::faults::Fault;
-use super::{ALONE, Chaos, HUNGRY, HUNGRY_PORT, STARVING, STARVING_PORT};
+use super::{ALONE, COUNTING, Chaos, HUNGRY, HUNGRY_PORT, STARVING, STARVING_PORT};
 use crate::PATIENCE;
 
-const CONTAINERS: [&str; 4] = [GREETER, ALONE, HUNGRY, STARVING];
+const CONTAINERS: [&str; 5] = [GREETER, ALONE, HUNGRY, STARVING, COUNTING];
 
 /// init's word that machined has died too often, so that a generation begins in which nothing of before lives on.
 const FRESH: &str = "starting its image again in a fresh generation";
@@ -69,6 +70,11 @@ impl Living {
         Ok(spared)
     }
 
+    /// Whether a container has the same process as before.
+    pub(super) fn is_same(&self, now: &Self, container: &str) -> bool {
+        self.processes.get(container) == now.processes.get(container)
+    }
+
     fn process_of(&self, name: &str) -> anyhow::Result<(u32, u64)> {
         let process = self.processes.get(name).copied();
         process.with_context(|| format!("{name} has no process"))
@@ -79,7 +85,7 @@ impl Fault {
     /// Whether all that the fault ends for certain is among the containers that have ended since.
     fn shows_in(self, ended: &[&str]) -> bool {
         match self {
-            Fault::Kill("greeter") => ended == CONTAINERS,
+            Fault::Kill("greeter") | Fault::At(Signal::KILL, "greeter", _) => ended == CONTAINERS,
             Fault::OutOfMemory(HUNGRY_PORT) => ended.contains(&HUNGRY),
             // The kernel chooses which one.
             Fault::OutOfMemory(_) => !ended.is_empty(),
@@ -93,6 +99,7 @@ impl Fault {
         match self {
             // The program of all of them.
             Fault::Kill("greeter") | Fault::StopForAWhile("greeter") => false,
+            Fault::At(_, "greeter", _) => false,
             // The container is restarted for the fault; the signal reaches every call of the runtime.
             Fault::Kill("crun") | Fault::Stop("crun") => container != ALONE,
             Fault::OutOfMemory(HUNGRY_PORT) => container != HUNGRY,

@@ -5,14 +5,16 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use instar_tests::{GREETER, Outcome};
 
-use super::{ALONE, Chaos, HUNGRY, STARVING};
+use super::{ALONE, COUNTING, Chaos, HUNGRY, STARVING};
 
 /// Timeout for a recovery: the longest pause before a service is started again is half a minute, a call of the runtime
 /// may take a minute, and an upgrade may be under way, all on a busy host.
 const PATIENCE: Duration = Duration::from_secs(240);
 const ANSWER: Duration = Duration::from_secs(10);
 /// The services that have to run. A bomb is not among them.
-const SERVICES: [&str; 6] = ["apid", "machined", GREETER, ALONE, HUNGRY, STARVING];
+const SERVICES: [&str; 7] = [
+    "apid", "machined", GREETER, ALONE, HUNGRY, STARVING, COUNTING,
+];
 const FILE: &str = "belongings";
 
 impl Chaos {

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use anyhow::Context;
-use instar_api::machine::StorageServiceStatfsRequest;
 use instar_api::machine::storage_service_client::StorageServiceClient;
+use instar_api::machine::{DiskUsageRequest, StorageServiceStatfsRequest};
 use instar_tests::{Greeter, Machine, Node};
 
 /// Directories where the greeter sees the node's processes and the kernel's memory settings.
@@ -17,8 +17,9 @@ pub(super) struct Left {
     pub(super) free_kib: u64,
     pub(super) shmem_kib: u64,
     pub(super) slab_kib: u64,
+    /// In use on /var, without logs, which grow up to their limit.
     pub(super) disk_kib: u64,
-    /// Inodes in use on the disk.
+    /// Inodes in use on /var, without those of logs.
     pub(super) inodes: u64,
     /// All threads, the kernel's own included.
     pub(super) threads: u64,
@@ -84,12 +85,13 @@ impl Left {
         let mut machine = node.machine().await?;
         let cgroups = node.read("/sys/fs/cgroup/cgroup.stat").await?;
         let memory = node.read("/proc/meminfo").await?;
+        let logs = Logs::look(&mut machine).await?;
         Ok(Self {
             free_kib: free_kib(node).await?,
             shmem_kib: number_after(&memory, "Shmem:")?,
             slab_kib: number_after(&memory, "SUnreclaim:")?,
-            disk_kib: disk_kib(&mut machine).await?,
-            inodes: inodes(node).await?,
+            disk_kib: disk_kib(&mut machine).await?.saturating_sub(logs.kib),
+            inodes: inodes(node).await?.saturating_sub(logs.inodes),
             threads: threads(node).await?,
             dying_cgroups: number_after(&cgroups, "nr_dying_descendants")?,
             counted: Counted::look(node, &cgroups).await?,
@@ -127,7 +129,7 @@ impl fmt::Display for Left {
         } = self;
         write!(
             f,
-            "{free_kib} KiB free, {shmem_kib} shared, {slab_kib} in slabs, {disk_kib} and {inodes} inodes on /var, {threads} threads, {dying_cgroups} dying cgroups, {counted:?}"
+            "{free_kib} KiB free, {shmem_kib} shared, {slab_kib} in slabs, {disk_kib} and {inodes} inodes on /var without logs, {threads} threads, {dying_cgroups} dying cgroups, {counted:?}"
         )
     }
 }
@@ -150,6 +152,34 @@ async fn disk_kib(machine: &mut Machine) -> anyhow::Result<u64> {
     let var = stats.find(|stat| stat.mounted_on == "/var");
     let var = var.context("/var is not mounted")?;
     Ok((var.size - var.available) / 1024)
+}
+
+/// The logs' part of /var.
+struct Logs {
+    kib: u64,
+    inodes: u64,
+}
+
+impl Logs {
+    async fn look(machine: &mut Machine) -> anyhow::Result<Self> {
+        let request = DiskUsageRequest {
+            all: true,
+            paths: vec!["/var/log".to_owned()],
+            ..DiskUsageRequest::default()
+        };
+        let mut entries = machine.disk_usage(request).await?.into_inner();
+        let (mut inodes, mut bytes) = (0, 0);
+        while let Some(entry) = entries.message().await? {
+            // A file that was rotated away meanwhile has an error instead of a size.
+            if entry.error.is_empty() {
+                inodes += 1;
+                // The directory comes after its contents, with their sum.
+                bytes = entry.size;
+            }
+        }
+        let kib = u64::try_from(bytes)? / 1024;
+        Ok(Self { kib, inodes })
+    }
 }
 
 /// Inodes in use on the disk.

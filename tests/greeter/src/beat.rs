@@ -11,20 +11,33 @@ use std::time::{Duration, Instant};
 
 const BEAT: Duration = Duration::from_millis(1);
 
-/// Answers one connection after the other, for ever.
+/// Beats, and answers one connection after the other, for ever.
 pub(crate) fn answer(port: &str) -> std::io::Result<()> {
-    let listener = TcpListener::bind(format!("0.0.0.0:{port}"))?;
     println!("greeter: a beat on port {port}");
-    let longest = Arc::new(AtomicU64::new(0));
-    let noted = longest.clone();
-    std::thread::Builder::new().spawn(move || {
+    tell_the_longest(port, |longest| {
         loop {
             let began = Instant::now();
             std::thread::sleep(BEAT);
-            let late = began.elapsed().saturating_sub(BEAT).as_micros();
-            noted.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Ordering::Relaxed);
+            note(longest, began.elapsed().saturating_sub(BEAT));
         }
-    })?;
+    })
+}
+
+/// Notes a time if it is the longest so far.
+pub(crate) fn note(longest: &AtomicU64, time: Duration) {
+    let microseconds = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    longest.fetch_max(microseconds, Ordering::Relaxed);
+}
+
+/// Measures on a thread, and tells the longest time that was noted to one connection after the other, for ever.
+pub(crate) fn tell_the_longest(
+    port: &str,
+    measure: impl FnOnce(&AtomicU64) + Send + 'static,
+) -> std::io::Result<()> {
+    let listener = TcpListener::bind(format!("0.0.0.0:{port}"))?;
+    let longest = Arc::new(AtomicU64::new(0));
+    let noted = longest.clone();
+    std::thread::Builder::new().spawn(move || measure(&noted))?;
     for stream in listener.incoming() {
         if let Err(error) = stream.and_then(|stream| tell(stream, &longest)) {
             eprintln!("greeter: {error}");

@@ -1,11 +1,14 @@
 //! A service for containers in tests and in `make run`: greets over HTTP, and reports the machine as the container sees it.
 //!
+//! The decision: one static program for all that tests ask of a container. An image with a shell and its tools was the other choice: tests would
+//! need a registry outside, and a shell tells neither how often a file was read nor for how long it was kept from running.
+//!
 //! `greeter look ADDRESS…` reports the links, whether the container reaches itself, and the addresses that it reaches, then
 //! waits to be ended. `greeter has PATH` succeeds if the file exists. `greeter stay PROGRAM ARGUMENT…` runs a program to its
 //! end, then stays for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as
 //! its limit allows, and goes on trying. `greeter slow SECONDS` ends this long after SIGTERM. `greeter beat PORT` reports how
 //! long it was kept from running (`beat.rs`). `greeter hold ADDRESS` holds a connection to a beat, and ends when it is lost
-//! (`hold.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
+//! (`hold.rs`). `greeter asks ADDRESS PORT` asks a beat on and on, and reports how long the answers stayed away (`asks.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two
 //! halves, with that pause between them and none before the next line. `greeter pause` waits to be ended. `greeter eat` takes memory for ever. `greeter place FILE TEXT`
 //! replaces a file whole, then waits to be ended. `greeter [PORT [SECONDS [FILE]]]` listens, on 8080 by default. Its answers to a GET:
 //!
@@ -32,6 +35,7 @@
 //!
 //! SIGTERM ends it with 0, after SECONDS; as its last act it writes a line to FILE.
 
+mod asks;
 mod beat;
 mod hold;
 mod watch;
@@ -77,6 +81,13 @@ fn main() -> ExitCode {
             end_when_asked(Duration::ZERO);
             let ended = beat::answer(&arguments.next().unwrap_or_default());
             eprintln!("greeter: no beat: {ended:?}");
+            return ExitCode::FAILURE;
+        }
+        Some(word) if word == "asks" => {
+            end_when_asked(Duration::ZERO);
+            let address = arguments.next().unwrap_or_default();
+            let ended = asks::ask(address, &arguments.next().unwrap_or_default());
+            eprintln!("greeter: asks no more: {ended:?}");
             return ExitCode::FAILURE;
         }
         Some(word) if word == "hold" => {

@@ -1,5 +1,8 @@
 //! `image-load ADDRESS/NAME:TAG DIRECTORY` pulls an image into an empty store by plain HTTP, as machined does, and prints one flat object:
 //! the time that it took, the processor's time, and the most memory that the process ever had.
+//!
+//! The decision: a process of its own around the crate that machined pulls with. To measure machined in a machine was the other choice: its peak of
+//! memory is that of everything else too, and containerd and others are measured in turns with it on the same host.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -67,16 +67,11 @@ async fn a_node_is_replaced_and_joins_again(fleet: &Fleet) -> Outcome {
     fleet.wait_until_uncordoned(NAMES[0]).await?;
     let after = kubectl.get(&["node", NAMES[0]])?;
     ensure!(is_ready(&after), "{:#}", after["status"]);
-    let uid = |node: &serde_json::Value| node["metadata"]["uid"].clone();
-    ensure!(uid(&after) == uid(&before), "it is another node");
+    let is_same = after["metadata"]["uid"] == before["metadata"]["uid"];
+    ensure!(is_same, "it is another node");
     ensure!(erasures(fleet) == 1, "{} erasures", erasures(fleet));
-    has_event(
-        &fleet.cluster.plane,
-        ("Node", NAMES[0]),
-        "Upgraded",
-        "v0.2.0",
-    )
-    .await?;
+    let node = ("Node", NAMES[0]);
+    has_event(&fleet.cluster.plane, node, "Upgraded", "v0.2.0").await?;
     fleet.run_guarded_pod(NAMES[0]).await.map(drop)
 }
 
