@@ -55,6 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         out.join("upload_methods.rs"),
         format!("&{:?}", methods(&descriptors, |it| it.client_streaming())),
     )?;
+    fs::write(out.join("requests.rs"), requests(&descriptors))?;
     tonic_prost_build::configure()
         // A method that a server leaves out returns UNIMPLEMENTED, as the interface demands.
         .generate_default_stubs(true)
@@ -79,6 +80,25 @@ fn methods(
     }
     paths.sort_unstable();
     paths
+}
+
+/// A macro that names the messages of all requests, so that code for each of them needs no list of its own.
+fn requests(descriptors: &FileDescriptorSet) -> String {
+    let services = descriptors.file.iter().flat_map(|file| &file.service);
+    let mut messages: Vec<String> = services
+        .flat_map(|service| &service.method)
+        .map(|method| method.input_type().trim_start_matches('.'))
+        .filter(|name| *name != "google.protobuf.Empty")
+        .map(|name| format!("$crate::{}", name.replace('.', "::")))
+        .collect();
+    messages.sort_unstable();
+    messages.dedup();
+    let messages = messages.join(", ");
+    format!(
+        "/// Calls a macro with the types of all requests, sorted, but without `google.protobuf.Empty`.\n\
+        #[macro_export]\n\
+        macro_rules! with_all_requests {{ ($called:ident) => {{ $called![{messages}] }}; }}\n"
+    )
 }
 
 /// The descriptors without comments and positions, which is half of the bytes: they go into every machine.

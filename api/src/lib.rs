@@ -45,6 +45,8 @@ pub const STREAMING_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/strea
 /// The paths of all methods whose requests are streams: files that are sent to a node piece by piece.
 pub const UPLOAD_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/upload_methods.rs"));
 
+include!(concat!(env!("OUT_DIR"), "/requests.rs"));
+
 /// Declares the module of one proto package.
 macro_rules! package {
     ($(#[$doc:meta])* $name:ident, $file:literal $(, $($inner:tt)*)?) => {
@@ -156,7 +158,7 @@ pub mod talos {
                 secrets, "talos.resource.definitions.secrets"
             );
             package!(
-                /// What the machine lets in.
+                /// Images and keys that the machine accepts.
                 security, "talos.resource.definitions.security"
             );
             package!(

@@ -191,7 +191,7 @@ impl Proxy {
     }
 }
 
-/// What machined answers, as a header, for a method that the interface has and it leaves out.
+/// The answer of machined, as a header, to a method that the interface has and it leaves out.
 const STUB: &str = "Not%20yet%20implemented";
 
 /// Explains an unimplemented method: machined answers without a message, or with one that names nothing, so the caller is told which method

@@ -74,6 +74,8 @@ impl Failure {
     }
 
     /// The message and all causes.
+    ///
+    /// `instar_base::error_chain` prints each cause, and so some twice: errors of tonic and hyper repeat theirs.
     pub fn chain(&self) -> String {
         let mut text = self.message.clone();
         let mut source = self.source();

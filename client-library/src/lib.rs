@@ -1,5 +1,5 @@
-//! The client's side of the API, for every program that talks to Instar nodes: `instarctl`, the dashboard, the tests, and a future
-//! program that keeps a fleet up to date.
+//! The client's side of the API, for every program that talks to Instar nodes: `instarctl`, the dashboard, the operator for
+//! Kubernetes, the machine's own checks, and the tests.
 //!
 //! ```text
 //! Target ──nodes()──► Node ──machine(), channel()──► calls ──explain()──► Failure { kind, message, advice, cause }

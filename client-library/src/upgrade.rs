@@ -52,7 +52,7 @@ pub async fn ask_for_replacement(node: &Node, request: ReplaceRequest) -> Result
 /// Replaces a machine by an image: an upgrade by a reboot that leaves nothing on EPHEMERAL. Follows it until the version has proved itself.
 ///
 /// # Errors
-/// Those of [`upgrade`].
+/// The errors of [`upgrade`].
 pub async fn replace(
     node: &Node,
     request: ReplaceRequest,

@@ -3,19 +3,11 @@
 //!
 //! talosctl decodes a whole config before it shows or changes any part of it, and fails on an unknown kind.
 
-use super::documents::OWN;
+use super::documents::{OF_A_CONTAINER, OWN};
 use super::yaml::{self, Node};
 
 /// The marks that begin and end a document.
 const MARKS: (&str, &str) = ("---", "...");
-
-/// Kinds with further settings of the container that they name.
-const OF_A_CONTAINER: [&str; 4] = [
-    "ContainerHealthConfig",
-    "ContainerStopConfig",
-    "ContainerUpdateConfig",
-    "ContainerUpgradeConfig",
-];
 
 /// A config from a client that does not see our documents.
 #[derive(Debug, PartialEq, Eq)]

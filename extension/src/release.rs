@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Architecture, ExtensionName, Hierarchy};
 
-/// What an extension says of itself.
+/// The description of an extension by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
     fields: BTreeMap<String, String>,

@@ -37,7 +37,7 @@ pub enum Unusable {
         name: ExtensionName,
         /// The folder of such files.
         folder: &'static str,
-        /// What is there.
+        /// The file that is there.
         found: String,
     },
     /// It brings files outside of the directories that it may bring files for.

@@ -170,6 +170,14 @@ mod tests {
     }
 
     #[test]
+    fn requests_are_decoded_and_nothing_else_of_the_api() {
+        use instar_api::{instar, machine};
+        assert!(decoders::api_request_input(&machine::UpgradeRequest::default()).is_some());
+        assert!(decoders::api_request_input(&instar::UpgradePlanRequest::default()).is_some());
+        assert!(decoders::api_request_input(&machine::UpgradeResponse::default()).is_none());
+    }
+
+    #[test]
     fn every_decoder_has_its_name_and_seeds() {
         for decoder in DECODERS {
             assert!(named(decoder.name).is_some());

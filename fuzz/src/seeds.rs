@@ -1,6 +1,7 @@
 //! Seeds of each decoder: small valid inputs, one for every case that it distinguishes.
 
 use instar_api::machine as wire;
+use machined::decoders;
 use prost::Message;
 
 /// A request for a certificate, as workers send it.
@@ -11,7 +12,7 @@ pub(crate) fn certificate_requests() -> Vec<Vec<u8>> {
     request.into_iter().map(String::into_bytes).collect()
 }
 
-/// The first byte is the number of the message in the decoder's list.
+/// Some requests with fields, and each request without any.
 pub(crate) fn api_requests() -> Vec<Vec<u8>> {
     let apply = wire::ApplyConfigurationRequest {
         data: b"machine: {}".to_vec(),
@@ -48,16 +49,16 @@ pub(crate) fn api_requests() -> Vec<Vec<u8>> {
         }],
         ..Default::default()
     };
-    let seeds: [(u8, Vec<u8>); 6] = [
-        (0, apply.encode_to_vec()),
-        (1, upgrade.encode_to_vec()),
-        (3, reset.encode_to_vec()),
-        (9, list.encode_to_vec()),
-        (12, netstat.encode_to_vec()),
-        (24, capture.encode_to_vec()),
+    let filled = [
+        decoders::api_request_input(&apply),
+        decoders::api_request_input(&upgrade),
+        decoders::api_request_input(&reset),
+        decoders::api_request_input(&list),
+        decoders::api_request_input(&netstat),
+        decoders::api_request_input(&capture),
     ];
-    let numbered = |(number, bytes): (u8, Vec<u8>)| [vec![number], bytes].concat();
-    seeds.map(numbered).to_vec()
+    let empty = (0..decoders::api_request_messages()).map(|number| vec![number]);
+    filled.into_iter().flatten().chain(empty).collect()
 }
 
 /// Both shapes, and every document that is served.
@@ -282,7 +283,7 @@ pub(crate) fn client_certificates() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn etcd_snapshots() -> Vec<Vec<u8>> {
-    vec![machined::decoders::smallest_etcd_snapshot()]
+    vec![decoders::smallest_etcd_snapshot()]
 }
 
 pub(crate) fn ukis() -> Vec<Vec<u8>> {

@@ -39,7 +39,7 @@ pub struct Request<'a> {
     pub uri: &'a Uri,
     /// More headers. `Authorization` goes to the first host only.
     pub headers: &'a HeaderMap,
-    /// What is sent, which decides the method. Redirections are followed only if nothing is sent.
+    /// The body, which decides the method. Redirections are followed only if nothing is sent.
     pub body: Body<'a>,
     /// The place of the server that named this address; `None` if the machine's config named it.
     pub origin: Option<Place>,
@@ -60,7 +60,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a request sends.
+/// The body of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Body<'a> {
     /// Nothing: a GET.

@@ -79,6 +79,9 @@ impl Error {
 }
 
 /// An error and its causes in one line.
+///
+/// `instar_base::error_chain` does the same. The installer does without that crate, because every installer image would carry what it
+/// depends on, tokio and ring among it.
 pub(crate) fn chain(error: &dyn StdError) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

@@ -53,14 +53,14 @@ impl System {
     }
 }
 
-/// What a plan comes to.
+/// The result of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// The extensions, in the order of their names.
     pub(crate) used: Vec<Used>,
     /// Their services.
     pub(crate) services: Vec<Service>,
-    /// What cannot be used, and why.
+    /// The extensions that cannot be used, with reasons.
     pub(crate) errors: Vec<String>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn put_over(file: &Path, other: &str) -> Result<()> {
     mount_bind(file, other).with_context(|| format!("cannot put {} over {other}", file.display()))
 }
 
-/// What is over the base.
+/// The extensions over the base.
 #[derive(Debug)]
 pub(crate) struct Layers {
     hierarchies: Vec<Hierarchy>,

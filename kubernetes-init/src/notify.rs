@@ -1,4 +1,4 @@
-//! How a service says that it is ready: `READY=1` to a socket of its own (sd_notify(3)).
+//! The word of a service that it is ready: `READY=1` to a socket of its own (sd_notify(3)).
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -13,7 +13,7 @@ use crate::output::say;
 use crate::processes::Processes;
 use crate::service::Life;
 
-/// What is known of a service beyond its state.
+/// The facts about a service beyond its state.
 #[derive(Debug, Default)]
 struct Known {
     state: Option<State>,
@@ -128,6 +128,8 @@ impl Report {
         (service.name.clone(), status)
     }
 
+    /// Not by `instar_base::whole_file`: the file is in memory and nobody needs it after a power cut, and that crate would bring tokio and
+    /// ring into PID 1 of the container.
     fn replace(&self, status: &Status) -> Result<()> {
         let failed = || format!("cannot write {}", self.file.display());
         let part = self.file.with_extension("part");

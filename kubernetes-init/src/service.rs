@@ -92,7 +92,7 @@ struct Ending {
     then: Then,
 }
 
-/// What follows the end of a service.
+/// The step after the end of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     /// It starts again after its pause.
@@ -278,7 +278,7 @@ impl Life {
         }
     }
 
-    /// What follows an end by itself (`Restart=`).
+    /// The step after an end by itself (`Restart=`).
     fn after(&self, success: bool) -> Then {
         match self.service.unit.restart {
             Restart::Always => Then::Pause,

@@ -2,6 +2,7 @@
 //!
 //! They return for any input; a failed assertion is a defect of the decoder. Products are built without this file (feature `fuzzing`).
 
+use std::any::TypeId;
 use std::io::Cursor;
 
 use mozim::{DhcpV4ClasslessRoute, DhcpV4Lease};
@@ -17,60 +18,39 @@ use crate::values::{ImageReference, PublicKey};
 
 /// Decodes a request to the API: the first byte selects the message.
 pub fn api_request(bytes: &[u8]) {
-    use instar_api::{cluster, cosi::resource, instar, machine, securityapi, storage, time};
-    let Some((which, bytes)) = bytes.split_first() else {
+    let Some((number, bytes)) = bytes.split_first() else {
         return;
     };
-    macro_rules! one_of {
-        ($($message:ty),+ $(,)?) => {{
-            let decoders: &[fn(&[u8])] = &[$(roundtrip::<$message>),+];
-            if let Some(decode) = decoders.get(usize::from(*which) % decoders.len()) {
-                decode(bytes);
-            }
-        }};
+    let messages = request_messages();
+    if let Some((_, decode)) = messages.get(usize::from(*number) % messages.len()) {
+        decode(bytes);
     }
-    one_of![
-        machine::ApplyConfigurationRequest,
-        machine::UpgradeRequest,
-        machine::RebootRequest,
-        machine::ResetRequest,
-        machine::ShutdownRequest,
-        machine::EventsRequest,
-        machine::LogsRequest,
-        machine::DmesgRequest,
-        machine::ReadRequest,
-        machine::ListRequest,
-        machine::CopyRequest,
-        machine::DiskUsageRequest,
-        machine::NetstatRequest,
-        machine::ServiceStartRequest,
-        machine::MetaWriteRequest,
-        machine::GenerateClientConfigurationRequest,
-        machine::ContainersRequest,
-        machine::ImageServicePullRequest,
-        machine::ImageServiceVerifyRequest,
-        storage::BlockDeviceWipeRequest,
-        time::TimeRequest,
-        cluster::HealthCheckRequest,
-        resource::GetRequest,
-        resource::ListRequest,
-        resource::WatchRequest,
-        machine::PacketCaptureRequest,
-        instar::BundleBeginRequest,
-        instar::BundleWriteRequest,
-        instar::BundleImportRequest,
-        instar::PinImagesRequest,
-        instar::UnpinImageRequest,
-        instar::ApproveReleaseRequest,
-        instar::HoldReleaseRequest,
-        instar::BringListRequest,
-        instar::PrepareUpgradeRequest,
-        instar::BundleExportRequest,
-        instar::ServeImagesRequest,
-        instar::GrantCertificateRequest,
-        securityapi::CertificateRequest,
-        machine::BootstrapRequest,
-    ];
+}
+
+/// The number of messages that [`api_request`] knows.
+pub fn api_request_messages() -> u8 {
+    u8::try_from(request_messages().len()).unwrap_or(u8::MAX)
+}
+
+/// The input from which [`api_request`] decodes this message; None for a message that is no request.
+pub fn api_request_input<M: Message + 'static>(message: &M) -> Option<Vec<u8>> {
+    let of_message = |(known, _): &RequestMessage| *known == TypeId::of::<M>();
+    let number = request_messages().iter().position(of_message)?;
+    let number = u8::try_from(number).ok()?;
+    Some([vec![number], message.encode_to_vec()].concat())
+}
+
+/// The type of a message, and its decoder.
+type RequestMessage = (TypeId, fn(&[u8]));
+
+/// The messages of all requests in the API's `.proto` files, so that none can be forgotten.
+fn request_messages() -> Vec<RequestMessage> {
+    macro_rules! messages {
+        ($($message:ty),+) => {
+            vec![$((TypeId::of::<$message>(), roundtrip::<$message>)),+]
+        };
+    }
+    instar_api::with_all_requests!(messages)
 }
 
 /// Checks a file that should be a snapshot of etcd.

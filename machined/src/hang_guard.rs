@@ -1,8 +1,8 @@
 //! Ends a machined that hangs after it was healthy, when init's deadline no longer applies: a thread outside of the runtime asks the
 //! runtime for a sign of life, and ends the process if there is none. init then starts machined again in place, and containers go on.
 //!
-//! It must not mistake a slow machine for a hanging process. So it counts its own turns instead of seconds, because turns stop while the
-//! process or the machine is stopped; it leaves out turns that came late; and it checks what the silent thread does:
+//! It must not mistake a slow machine for a hanging process. So it counts its own probes instead of seconds, because probes stop while the
+//! process or the machine is stopped; it leaves out probes that came late; and it checks what the silent thread does:
 //!
 //! | the runtime's thread | counts |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | wants to run, but hardly gets to | no: the machine is busy |
 //! | waits for a disk | no: it goes on when the disk does, and could not be ended before |
 //!
-//! SIGSTOP and a frozen cgroup stop the guard as well. For that case there is a kernel timer, which the guard resets at each turn: when it
+//! SIGSTOP and a frozen cgroup stop the guard as well. For that case there is a kernel timer, which the guard resets at each probe: when it
 //! expires, the kernel ends the process with SIGKILL, the one signal that a stopped process gets.
 
 use std::fs::{self, File};
@@ -26,14 +26,14 @@ use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
 use tokio::sync::Notify;
 
-/// Interval between two turns.
-const TURN: Duration = Duration::from_secs(5);
-/// A turn that takes this long is late: the guard's own thread was kept waiting.
+/// Interval between two probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// A probe that takes this long is late: the guard's own thread was kept waiting.
 const LATE: Duration = Duration::from_secs(8);
-/// Limit on turns without a sign of life: half a minute. All work on machined's thread is done within a few seconds, also on an emulated
+/// Limit on probes without a sign of life: half a minute. All work on machined's thread is done within a few seconds, also on an emulated
 /// machine. And with init's budget of three restarts a minute, a machined that hangs after every start is restarted again and again instead
 /// of costing its containers their generation.
-const SILENT_TURNS: u32 = 6;
+const SILENT_PROBES: u32 = 6;
 /// Time of the kernel timer: twice as long, because a guard that runs at all is never that late.
 const STOPPED: Duration = Duration::from_secs(60);
 /// Stack of the guard's thread, in bytes: it reads a small file and writes a line.
@@ -89,12 +89,12 @@ fn guard(heartbeat: &Heartbeat, mut kernel_log: Option<File>) {
         let _ = timer.as_mut().map(|timer| timer.wind_up(STOPPED));
         heartbeat.ask();
         let begun = Instant::now();
-        std::thread::sleep(TURN);
-        let turn = Turn {
+        std::thread::sleep(PROBE_INTERVAL);
+        let probe = Probe {
             took: begun.elapsed(),
             silent: (!heartbeat.is_answered()).then(|| Thread::first_of_this_process().ok()),
         };
-        if detector.note(turn) {
+        if detector.note(probe) {
             let words: &[u8] =
                 b"<2>machined: it gave no sign of life for half a minute and ends itself, to be started again\n";
             if let Some(log) = &mut kernel_log {
@@ -124,9 +124,9 @@ impl KillTimer {
     }
 }
 
-/// The result of a turn.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy)]
-struct Turn {
+struct Probe {
     took: Duration,
     /// The silent thread, if the runtime did not answer; the inner None: the kernel does not tell its state.
     silent: Option<Option<Thread>>,
@@ -172,18 +172,18 @@ impl Thread {
     }
 }
 
-/// Counts the silent turns in a row.
+/// Counts the silent probes in a row.
 #[derive(Debug, Default)]
 struct HangDetector {
-    turns: u32,
-    /// CPU time of the thread at the start of the silence, or at its last turn.
+    probes: u32,
+    /// CPU time of the thread at the start of the silence, or at its last probe.
     ran: Option<u64>,
 }
 
 impl HangDetector {
-    /// Counts a turn; returns true when the process certainly hangs.
-    fn note(&mut self, turn: Turn) -> bool {
-        let Some(thread) = turn.silent else {
+    /// Counts a probe; returns true when the process certainly hangs.
+    fn note(&mut self, probe: Probe) -> bool {
+        let Some(thread) = probe.silent else {
             *self = HangDetector::default();
             return false;
         };
@@ -194,13 +194,13 @@ impl HangDetector {
         };
         self.ran = ran;
         let counts = match thread.map(|thread| thread.state) {
-            _ if turn.took >= LATE => false,
+            _ if probe.took >= LATE => false,
             Some(State::OnDisk) => false,
-            Some(State::Runnable) => ran_now >= TURN.as_secs() * TICKS / 2,
+            Some(State::Runnable) => ran_now >= PROBE_INTERVAL.as_secs() * TICKS / 2,
             Some(State::Waiting) | None => true,
         };
-        self.turns += u32::from(counts);
-        self.turns >= SILENT_TURNS
+        self.probes += u32::from(counts);
+        self.probes >= SILENT_PROBES
     }
 }
 
@@ -211,46 +211,46 @@ mod tests {
 
     use super::*;
 
-    fn silent(state: State, ran: u64) -> Turn {
-        Turn {
-            took: TURN,
+    fn silent(state: State, ran: u64) -> Probe {
+        Probe {
+            took: PROBE_INTERVAL,
             silent: Some(Some(Thread { state, ran })),
         }
     }
 
-    /// Returns after how many of these turns, out of a hundred, the guard is certain.
-    fn certain(turn: impl Fn(u64) -> Turn) -> Option<u64> {
+    /// Returns after how many of these probes, out of a hundred, the guard is certain.
+    fn certain(probe: impl Fn(u64) -> Probe) -> Option<u64> {
         let mut detector = HangDetector::default();
-        (1..=100).find(|number| detector.note(turn(*number)))
+        (1..=100).find(|number| detector.note(probe(*number)))
     }
 
     #[test]
     fn a_thread_that_waits_or_turns_in_circles_hangs() {
-        let turns = u64::from(SILENT_TURNS);
-        assert_eq!(certain(|_| silent(State::Waiting, 7)), Some(turns));
-        let whole_turn = TURN.as_secs() * TICKS;
-        // At the first turn the CPU time from before the silence is unknown.
-        let circles = certain(|number| silent(State::Runnable, number * whole_turn));
-        assert_eq!(circles, Some(turns + 1));
-        let unreadable = Turn {
-            took: TURN,
+        let probes = u64::from(SILENT_PROBES);
+        assert_eq!(certain(|_| silent(State::Waiting, 7)), Some(probes));
+        let whole_probe = PROBE_INTERVAL.as_secs() * TICKS;
+        // At the first probe the CPU time from before the silence is unknown.
+        let circles = certain(|number| silent(State::Runnable, number * whole_probe));
+        assert_eq!(circles, Some(probes + 1));
+        let unreadable = Probe {
+            took: PROBE_INTERVAL,
             silent: Some(None),
         };
-        assert_eq!(certain(|_| unreadable), Some(turns));
+        assert_eq!(certain(|_| unreadable), Some(probes));
     }
 
     #[test]
     fn a_busy_or_stopped_machine_is_not_mistaken_for_it() {
         assert_eq!(certain(|_| silent(State::OnDisk, 0)), None);
         assert_eq!(certain(|number| silent(State::Runnable, number * 50)), None);
-        let late = |number| Turn {
+        let late = |number| Probe {
             took: LATE,
             ..silent(State::Waiting, number)
         };
         assert_eq!(certain(late), None);
-        let answers_now_and_then = |number: u64| Turn {
+        let answers_now_and_then = |number: u64| Probe {
             silent: (!number.is_multiple_of(5)).then_some(None),
-            took: TURN,
+            took: PROBE_INTERVAL,
         };
         assert_eq!(certain(answers_now_and_then), None);
     }

@@ -15,19 +15,15 @@
 //! domains     one part of the machine each                  disk, network, time, containers, modules, …
 //! ```
 //!
-//! Below them are crates of their own, whose walls the compiler keeps:
-//!
-//! ```text
-//! apid        the program that strangers talk to            knows api, pki, base and sys; no disk and no container
-//! config      from text to a checked model                  knows values and pki
-//! oci         images, from a registry to a store            knows values, base and the one HTTP client
-//! http-client requests within limits                        knows values and base
-//! values      names that several parts share
-//! base, sys   code that knows nothing of the machine; `unsafe` is in sys alone
-//! ```
+//! Below them are crates of their own, whose walls the compiler keeps. docs/architecture.md, "What each part may know", has each crate with the
+//! crates that it uses; a test compares that table with the manifests, so it is not repeated here.
 //!
 //! Why in this order: a room is understood with the rooms below it alone. An event below reaches the rooms above as a value:
 //! a fact in the store, a watch channel of its domain, an event.
+//!
+//! The decision: rooms of one crate, and a test for their order; a crate of its own for code that faces strangers, or that works without a
+//! machine. A crate for each room was the other choice: items that two rooms share would become the public interfaces of forty crates, for an
+//! order that the test keeps as well.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The machine, shared by sequences, services and the API: its version, its state, and the lock on changes.
+//! The machine, shared by the intent, the sequences, the API and the daemon: its version, its state, and the lock on changes. Rooms below know
+//! the parts that they use, and not the machine.
 
 mod config_trial;
 
@@ -84,7 +85,7 @@ pub struct Generation {
     pub keeps_workloads: bool,
 }
 
-/// Everything that sequences, services and the API share.
+/// Everything that the rooms above share.
 pub struct Machine {
     /// The running version.
     pub running: RunningSystem,

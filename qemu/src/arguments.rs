@@ -1,4 +1,4 @@
-//! What the command accepts.
+//! The arguments of the command.
 
 use std::path::PathBuf;
 use std::str::FromStr;

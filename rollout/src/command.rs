@@ -1,4 +1,4 @@
-//! What a person can have a rollout do.
+//! The commands that a person gives to a rollout.
 
 use crate::entry::{Entry, Step};
 use crate::machine::MachineName;

@@ -10,7 +10,7 @@ use crate::reason::Reason;
 use crate::record::{Phase, Record};
 use crate::seconds::Moment;
 
-/// What to do next.
+/// The next actions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Actions to take, each after [`Record::intend`] was saved.

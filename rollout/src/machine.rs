@@ -1,4 +1,4 @@
-//! What is seen of a machine now. Facts are asked for anew in every round, and never kept, except in a trace.
+//! The facts about a machine now. They are asked for anew in every round, and never kept, except in a trace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -82,7 +82,7 @@ pub struct NotedFailure {
     pub why: String,
 }
 
-/// What is seen of a machine.
+/// The facts about one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fact {
     /// Its condition.

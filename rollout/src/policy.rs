@@ -32,11 +32,11 @@ pub struct Policy {
     pub order: Vec<PoolOrder>,
     /// Whether every machine must have the image before the first one begins.
     pub prepare_first: bool,
-    /// What a person has to approve.
+    /// The steps that a person has to approve.
     pub approval: Approval,
     /// The number of failures at which the rollout stops.
     pub max_failures: NonZeroU32,
-    /// What happens then.
+    /// The reaction to that.
     pub on_failure: OnFailure,
     /// The time that one machine has for its upgrade, and the rollout for machines that are not ready.
     pub patience: Seconds,
@@ -133,7 +133,7 @@ pub struct PoolOrder {
     pub after: Vec<String>,
 }
 
-/// What a person has to approve.
+/// The steps that a person has to approve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
@@ -144,7 +144,7 @@ pub enum Approval {
     Waves,
 }
 
-/// What happens when a rollout has too many failures. Nothing new begins in either case.
+/// The reaction of a rollout to too many failures. Nothing new begins in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFailure {

@@ -1,4 +1,4 @@
-//! How a record goes on: by facts, by actions that a driver takes, and by what came of them.
+//! The changes of a record: by facts, by actions that a driver takes, and by the results of these.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::policy::OnFailure;
 use crate::record::{Phase, Record};
 use crate::seconds::Moment;
 
-/// What came of an action, as far as the driver has been told. Without a report the facts show it.
+/// The result of an action, as far as the driver has been told. Without a report the facts show it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Report {
     /// The action is done.

@@ -129,7 +129,7 @@ pub enum BadRollout {
     EmptyWave {
         /// Its number, from 1.
         wave: usize,
-        /// What it selects by. Numbers and shares always find a machine.
+        /// The label that it selects by. Numbers and shares always find a machine.
         label: String,
     },
     /// A record of another version.

@@ -21,7 +21,7 @@ pub struct TracedRound {
     pub now: Moment,
     /// The record before it.
     pub before: Record,
-    /// What was seen.
+    /// The facts of the round.
     pub facts: Facts,
     /// Machines that the driver was asking already.
     pub asked: BTreeSet<MachineName>,
@@ -35,11 +35,11 @@ pub struct TracedRound {
 pub struct NotReplayed {
     /// The number of the round, from 1.
     pub round: usize,
-    /// What differs.
+    /// The difference.
     pub why: String,
 }
 
-/// What a trace has shown.
+/// The result of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// The number of rounds.

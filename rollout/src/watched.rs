@@ -82,7 +82,7 @@ mod tests {
         (record, saved)
     }
 
-    /// What the record says after this time, with a machine that stays silent.
+    /// The phase in the record after this time, with a machine that stays silent.
     fn after(record: &Record, now: Moment, seconds: u64) -> Phase {
         let mut record = record.clone();
         record.observe(&Facts::new(), now.after(Seconds(seconds)));

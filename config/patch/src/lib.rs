@@ -5,7 +5,10 @@
 //! added when there is none ([`merge`]). A patch that is a list changes a single document ([`operations`]). Parts that a patch does not
 //! touch stay as they were written, with comments, order and all ([`keep`]): people keep these files.
 //!
-//! What a patch makes of a config is never larger than a config can be ([`size`]).
+//! The result of a patch is never larger than a config can be ([`size`]).
+//!
+//! The decision: a patch changes the text of the config. To read a config into its model and to write that out anew was the other choice: comments
+//! and order would be lost, and with them each field that this version does not know.
 //!
 //! The crate reads no files: a program that takes patches from a network must not open a file that one of them names.
 

@@ -1,4 +1,4 @@
-//! The limit on what a patch is, and on what it makes of a config. Patches come over networks, and a few bytes of one can stand for very many: an
+//! The limits on the size of a patch, and of its result. Patches come over networks, and a few bytes of one can stand for very many: an
 //! alias repeats a part of a document, and an operation can copy the whole of it into itself.
 //!
 //! The limit is that of a node, which takes no larger config: see docs/machine-config.md.

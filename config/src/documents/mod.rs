@@ -17,6 +17,8 @@ use super::{
     yaml::{Document, Node, Value},
 };
 
+pub(super) use own::OF_A_CONTAINER;
+
 /// The version of Talos's documents.
 const TALOS: &str = "v1alpha1";
 /// The version of our own documents.
@@ -232,6 +234,9 @@ mod tests {
             unique(kind.name, kind.fields);
         }
         // The kinds of the published schema, one that it lacks, the main document, and ours.
-        assert_eq!(names.len(), 88 + 1 + 1 + 13);
+        assert_eq!(names.len(), 88 + 1 + 1 + own::KINDS.len());
+        for kind in OF_A_CONTAINER {
+            assert!(names.contains(kind), "{kind}");
+        }
     }
 }

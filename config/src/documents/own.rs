@@ -16,6 +16,14 @@ const WINDOW: Field = opt(
     ]),
 );
 
+/// The kinds below with further settings of the container that their `name` names.
+pub(crate) const OF_A_CONTAINER: [&str; 4] = [
+    "ContainerHealthConfig",
+    "ContainerStopConfig",
+    "ContainerUpdateConfig",
+    "ContainerUpgradeConfig",
+];
+
 pub(super) const KINDS: &[Kind] = &[
     kind(
         "BundleConfig",

@@ -78,7 +78,7 @@ pub enum UpgradeStrategy {
 /// How a container follows its image's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerUpdates {
-    /// What is applied without an approval.
+    /// The images that are applied without an approval.
     pub apply: ApplyUpdates,
     /// The interval between two looks at the registry.
     pub interval: Duration,

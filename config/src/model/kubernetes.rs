@@ -206,7 +206,7 @@ pub struct ControlPlane {
     pub names: Vec<String>,
     /// Configurations of admission plugins, by the names of the plugins.
     pub admission: BTreeMap<String, serde_json::Value>,
-    /// What the API server writes to its audit log (a `Policy`).
+    /// The requests that the API server writes to its audit log (a `Policy`).
     pub audit_policy: Option<serde_json::Value>,
     /// The controller manager.
     pub controller_manager: Component,
@@ -309,7 +309,7 @@ impl NodeSettings {
 pub struct Taint {
     /// Its value; may be empty.
     pub value: String,
-    /// What it does to pods that do not tolerate it.
+    /// Its effect on pods that do not tolerate it.
     pub effect: TaintEffect,
 }
 

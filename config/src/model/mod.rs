@@ -107,11 +107,11 @@ impl MachineConfig {
 pub struct Metrics {
     /// The address and port.
     pub listen: SocketAddr,
-    /// Who may read them.
+    /// The callers that may read them.
     pub readers: MetricsReaders,
 }
 
-/// Who may read metrics.
+/// The callers that may read metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsReaders {
     /// Clients with a certificate that may call the API as a reader: over TLS.
@@ -251,7 +251,7 @@ pub struct ImagePins {
 pub struct BundleRules {
     /// The digests of bundles whose images need no signature.
     pub approved: BTreeSet<Digest>,
-    /// What happens when a stick with a bundle is plugged in.
+    /// The treatment of a stick with a bundle.
     pub sticks: Sticks,
     /// The terminals at which a person is asked to approve the bundle of a stick.
     pub ask_at: BTreeSet<AskAt>,
@@ -287,7 +287,7 @@ impl FromStr for AskAt {
 #[error("expected `screen` or `serial`")]
 pub struct UnknownTerminal;
 
-/// What happens when a stick with a bundle is plugged in.
+/// The treatment of a stick with a bundle that is plugged in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sticks {
     /// Its images are taken, if they are signed by a rule's key or the bundle is approved.

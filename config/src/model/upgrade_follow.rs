@@ -27,7 +27,7 @@ pub struct UpgradeFollow {
     pub bandwidth: Option<Bandwidth>,
     /// When the machine may switch to a release; `None`: at any time.
     pub switch_window: Option<Window>,
-    /// Who has to approve a release.
+    /// The approvals that a release needs.
     pub approval: Approval,
     /// How long the machine has to be ready without a break under a release until that has proved itself.
     pub healthy_for: Duration,
@@ -39,7 +39,7 @@ pub struct UpgradeFollow {
     pub fleet_lock: Option<FleetLock>,
 }
 
-/// Who has to approve a release before the machine switches to it.
+/// The approvals that a release needs before the machine switches to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Approval {
     /// Nobody.

@@ -1,4 +1,4 @@
-//! What the machine tells of itself: forwarded logs, metrics.
+//! The settings of forwarded logs and of metrics.
 
 use super::{
     super::{

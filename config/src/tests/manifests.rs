@@ -1,4 +1,4 @@
-//! What a machine that is a cluster gives to its cluster: manifests, and CoreDNS.
+//! Manifests and CoreDNS, which a machine that is a cluster gives to its cluster.
 
 use super::{super::*, data, kubernetes::OURS};
 

@@ -21,13 +21,13 @@ use crate::{ServiceUnit, Unserved};
 const UNITS: &str = "usr/lib/systemd/system";
 /// The target that starts services.
 const TARGET: &str = "multi-user.target";
-/// What a target's drop-ins, and directories beside it, start units by.
+/// The settings by which a target's drop-ins, and directories beside it, start units.
 const STARTING: [(&str, &str); 3] = [
     ("Upholds", "upholds"),
     ("Wants", "wants"),
     ("Requires", "requires"),
 ];
-/// What else may be said of the target, as nothing here waits for it.
+/// Settings of the target without an effect, as nothing here waits for it.
 const OF_NO_EFFECT: [&str; 3] = ["After", "Description", "Documentation"];
 /// Directories whose files systemd carries out, and nothing here.
 const NOT_CARRIED_OUT: [&str; 4] = [
@@ -148,7 +148,7 @@ impl Reader<'_> {
         Ok(services)
     }
 
-    /// What the extension says of units that it does not have: drop-ins for them, and units that they are to start.
+    /// The settings of the extension for units that it does not have: drop-ins for them, and units that they are to start.
     fn of_units_elsewhere(&self) -> Result<Vec<Unserved>, Unusable> {
         let mut unserved = Vec::new();
         for directory in self.entries(Path::new(UNITS), MOST_FILES)? {

@@ -82,7 +82,7 @@ pub struct ServiceUnit {
     pub wants: Vec<String>,
 }
 
-/// What a unit asks for that is not served: `PLACE: what`.
+/// A setting of a unit that is not served: `PLACE: setting`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what} is not served")]
 pub struct Unserved {

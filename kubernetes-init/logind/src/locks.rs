@@ -42,6 +42,9 @@ impl Locks {
     }
 
     /// The locks whose holders have not closed them.
+    ///
+    /// The lock is never poisoned, as a panic ends the program. `instar_base::lock` says so for machined; it would bring ring into this
+    /// program, which has nothing to sign.
     fn open(&self) -> MutexGuard<'_, Vec<Arc<pipe::Receiver>>> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|lock| is_held(lock));

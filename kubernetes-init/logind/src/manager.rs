@@ -1,4 +1,4 @@
-//! What kubelet calls: `org.freedesktop.login1.Manager` (org.freedesktop.login1(5)), and the two calls with which any program begins on a bus
+//! The interface that kubelet calls: `org.freedesktop.login1.Manager` (org.freedesktop.login1(5)), and the two calls with which any program begins on a bus
 //! (D-Bus specification, "Message Bus Messages").
 
 use std::time::Duration;

@@ -40,7 +40,7 @@ pub const STOP_SECONDS: u64 = 9;
 /// Limit on the time that kubelet has for its pods, in seconds.
 pub const LONGEST_SHUTDOWN: u64 = 600;
 
-/// What is to run.
+/// The extensions and services that are to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The node's name, which units may ask for (`%H`).

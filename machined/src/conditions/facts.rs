@@ -15,7 +15,7 @@ pub struct Facts {
     pub held: Vec<HeldRelease>,
     /// The last look at the channel's list, if it failed.
     pub failed_look: Option<Look>,
-    /// What waits for a person.
+    /// Changes that wait for a person.
     pub approvals: Vec<Approval>,
     /// The version that a reboot starts.
     pub prepared: Option<String>,
@@ -33,7 +33,7 @@ pub struct Facts {
     pub clock: Option<Clock>,
     /// The API's certificate, if it is one of an authority or ought to be.
     pub certificate: Option<Certificate>,
-    /// What is wrong with the machine as a node of its cluster.
+    /// The trouble of the machine as a node of its cluster.
     pub node: Option<NodeTrouble>,
     /// Whether there is a machine config.
     pub has_config: bool,
@@ -72,7 +72,7 @@ pub struct Look {
     pub error: String,
 }
 
-/// What waits for a person's word.
+/// A change that waits until a person approves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Approval {
     /// A release of the channel, by its version.
@@ -162,7 +162,7 @@ pub struct Certificate {
     pub signer: Signer,
     /// The time that is left; zero after its end.
     pub left: Option<Duration>,
-    /// What there is to say about it already.
+    /// The warning about it, if there is one already.
     pub warning: Option<String>,
 }
 

@@ -1,4 +1,5 @@
-//! The begin of troubles whose facts do not tell it: the first time that somebody asked and they were there.
+//! The time since when a condition is true, for conditions whose facts have no time: the first time that the conditions were asked for and it
+//! was true.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

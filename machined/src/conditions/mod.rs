@@ -1,4 +1,4 @@
-//! Conditions: whatever is wrong with the machine, as a short list of types that monitoring can know, each with a reason in one word and a
+//! Conditions: the troubles of the machine, as a short list of types that monitoring can know, each with a reason in one word and a
 //! message that says what to do.
 //!
 //! [`judge`] is a pure function: facts that the machine has anyway go in, and each type comes out with its trouble or without one.
@@ -26,9 +26,9 @@
 mod facts;
 mod first_seen;
 mod judge;
+mod logged;
 #[cfg(test)]
 mod tests;
-mod told;
 
 pub use facts::{
     Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Look, NodeTrouble,
@@ -36,7 +36,7 @@ pub use facts::{
 };
 pub use first_seen::{FirstSeen, Known};
 pub use judge::judge;
-pub use told::{Line, Told};
+pub use logged::{Line, LoggedConditions};
 
 use std::time::SystemTime;
 

@@ -48,7 +48,7 @@ impl Move {
     }
 }
 
-/// What has failed, and why.
+/// The step that has failed, and why.
 #[derive(Debug)]
 pub(super) enum Failed {
     /// The directory beside cannot be made.

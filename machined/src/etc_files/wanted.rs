@@ -53,7 +53,7 @@ pub struct Offer {
 /// The files of an offer that are taken; the later case is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Taken {
-    /// Those of before.
+    /// The files of before.
     Before,
     /// The next ones.
     Next,

@@ -42,7 +42,7 @@ pub struct Changed {
     pub cluster: bool,
 }
 
-/// What the services of a node have of their machine.
+/// The facts about the machine that the services of its node depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct OfMachine<'a> {
     /// Where images come from.

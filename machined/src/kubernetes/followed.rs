@@ -39,7 +39,7 @@ impl Offer {
     }
 }
 
-/// What an extension has taken from its publisher.
+/// The file that an extension has taken from its publisher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Followed {
     /// The pattern by which it was taken.
@@ -52,7 +52,7 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// Returns what is taken after a look at the list. `before` is what the record has.
+    /// Returns the file that is taken after a look at the list. `before` is the one in the record.
     pub fn after(
         before: Option<Followed>,
         pattern: &Pattern,

@@ -10,7 +10,7 @@ use crate::base::whole_file;
 /// The service's name in the status.
 const KUBELET: &str = "kubelet";
 
-/// What tells one run of kubelet from the next one.
+/// One run of kubelet: the values differ from those of the next run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KubeletRun {
     /// Its process, by its number in the container.

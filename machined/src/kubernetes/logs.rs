@@ -40,7 +40,7 @@ impl NodeLogs {
         self.logs.locked().keys().cloned().collect()
     }
 
-    /// Reads what these services have written since the last look, from the files `NAME.log` of the directory, and forgets all others.
+    /// Reads the lines that these services have written since the last look, from the files `NAME.log` of the directory, and forgets all others.
     pub fn follow(&self, directory: &Path, services: &[String]) {
         let mut logs = self.logs.locked();
         logs.retain(|name, _| services.contains(name));

@@ -11,7 +11,7 @@
 //!                extensions    each unpacked extension is checked as kubernetes-init will check it ──► the plan
 //! ```
 //!
-//! What is done with them, and when, is a sequence (`sequences/kubernetes.rs`). The container itself is an ordinary one
+//! The work with them, and its order, is a sequence (`sequences/kubernetes.rs`). The container itself is an ordinary one
 //! ([`Kubernetes::container`](crate::config::Kubernetes::container)): whatever of the files changes, it runs on, with all pods.
 
 #[cfg(test)]

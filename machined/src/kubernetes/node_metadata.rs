@@ -16,7 +16,7 @@ use crate::config::NodeSettings;
 /// The annotations that name the labels and annotations that the node has set, as JSON lists.
 const OWNED_LABELS: &str = "instar.dev/owned-labels";
 const OWNED_ANNOTATIONS: &str = "instar.dev/owned-annotations";
-/// What a node says about itself.
+/// The label that says how the node was started.
 const MODE: &str = "instar.dev/mode";
 pub(super) const VERSION: &str = "instar.dev/version";
 const CHANNEL: &str = "instar.dev/channel";
@@ -52,7 +52,7 @@ pub struct NodeMetadata {
 }
 
 impl NodeMetadata {
-    /// Those of the config that a node may give itself, and what it says about itself.
+    /// The labels of the config that a node may give itself, and those about itself.
     pub fn of(settings: &NodeSettings, mode: Mode, version: &str, channel: Option<&str>) -> Self {
         let labels = settings.labels.clone().into_iter();
         let mut labels: BTreeMap<_, _> = labels

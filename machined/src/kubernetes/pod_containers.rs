@@ -40,7 +40,7 @@ pub struct PodContainer {
     pub cgroup: PathBuf,
 }
 
-/// What is read of a bundle's config.
+/// The fields that are read of a bundle's config.
 #[derive(Debug, Deserialize)]
 struct Bundle {
     #[serde(default)]

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::trial::Readiness;
 use super::{KubernetesFact, NodeService};
 
-/// Tells whether the node is ready, from what its container could not carry out, from its services, and from its object in the cluster:
+/// Tells whether the node is ready, from the steps that its container could not carry out, from its services, and from its object in the cluster:
 /// `None` if it has not joined.
 pub fn readiness(
     errors: &[String],
@@ -62,7 +62,7 @@ impl KubernetesFact {
         why.into_iter().chain(problems.cloned()).collect()
     }
 
-    /// What keeps the machine from being ready, in one line. A rollout of the OS goes back from a version with which machines do not get
+    /// The trouble that keeps the machine from being ready, in one line. A rollout of the OS goes back from a version with which machines do not get
     /// ready, so nothing counts here that no version changes: a cluster that waits for its begin, an API that does not answer while kubelet
     /// is well, and a part of the config that the cluster refuses.
     pub fn unmet(&self) -> Option<String> {

@@ -41,10 +41,10 @@ pub struct Chosen {
     pub digest: Digest,
 }
 
-/// What is known of extensions, over restarts and reboots.
+/// The record of extensions that is kept over restarts and reboots.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Those that the node was ready with last.
+    /// The extensions that the node was ready with last.
     #[serde(default)]
     pub proven: Option<Images>,
     /// The files of extensions that follow their publishers, by the names of the extensions.
@@ -78,7 +78,7 @@ pub struct Trial {
     ready_for: Duration,
 }
 
-/// What runs, and what is to be told.
+/// The extensions that run, and the news of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The images to run.
@@ -87,7 +87,7 @@ pub struct Choice {
     pub instead: Option<String>,
 }
 
-/// Chooses what runs. `elapsed` is the time since the last choice; a trial begins with its first one, and counts from there.
+/// Chooses the extensions that run. `elapsed` is the time since the last choice; a trial begins with its first one, and counts from there.
 pub fn choose(
     record: &mut Record,
     trial: &mut Option<Trial>,

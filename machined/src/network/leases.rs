@@ -1,4 +1,4 @@
-//! The leases in force: when they end, and what follows from them for the whole machine.
+//! The leases in force: their ends, and the settings of the whole machine that follow from them.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 

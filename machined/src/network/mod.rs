@@ -55,7 +55,7 @@ pub struct Options {
     pub sysfs: PathBuf,
     /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// What the first plan may remove. [`CleanupPolicy::Remove`] is for the start of a generation, before its first container;
+    /// The things that the first plan may remove. [`CleanupPolicy::Remove`] is for the start of a generation, before its first container;
     /// [`CleanupPolicy::Keep`] for a machined that was restarted within one, or whose containers live on from the one before: they may
     /// have made links, addresses and routes.
     pub cleanup: CleanupPolicy,

@@ -40,7 +40,7 @@ pub struct NetworkStatus {
     pub etc_files_ready: bool,
     /// Whether address and files are there: services that need the network may start.
     pub ready: bool,
-    /// What is not as it was asked for, because the kernel refuses a step or a file cannot be written: one line each.
+    /// Settings that are not in force, because the kernel refuses a step or a file cannot be written: one line each.
     pub problems: Vec<String>,
 }
 

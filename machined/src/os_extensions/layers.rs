@@ -29,7 +29,7 @@ const RECORD: &str = "laid.json";
 /// The machine's own /usr in the same directory.
 const OWN: &str = "usr";
 
-/// What lies over /usr; clones share it.
+/// The layers of files over /usr; clones share them.
 #[derive(Debug, Clone)]
 pub struct Layers {
     usr: PathBuf,
@@ -62,7 +62,7 @@ impl Layers {
     /// Takes over what an earlier machined of this generation has laid. Nothing changes by it.
     ///
     /// # Errors
-    /// The record cannot be read: what is over /usr is laid again.
+    /// The record cannot be read: the layers over /usr are laid again.
     pub fn adopt(&self) -> anyhow::Result<()> {
         self.state.locked().laid = Laid::read(&self.home.join(RECORD))?;
         Ok(())
@@ -86,7 +86,7 @@ impl Layers {
     /// Lays the `usr` of these trees over the machine's own, the last one highest, in place of those that are there. Blocks.
     ///
     /// # Errors
-    /// The disk is not there; the kernel refuses it, and what was there stays.
+    /// The disk is not there; the kernel refuses it, and the layers of before stay.
     pub fn put(&self, trees: &[Tree]) -> anyhow::Result<()> {
         let mut state = self.state.locked();
         ensure!(
@@ -100,7 +100,7 @@ impl Layers {
     /// Returns the trees in force; `None` if nobody knows what an overlay is made of. Blocks.
     ///
     /// # Errors
-    /// The kernel does not say what is there.
+    /// The kernel does not tell the layers.
     pub fn in_force(&self) -> anyhow::Result<Option<Vec<Tree>>> {
         let mut state = self.state.locked();
         self.find(&mut state)?;

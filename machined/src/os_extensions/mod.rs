@@ -29,20 +29,20 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The extensions of the machine: what lies over /usr, and the record of the images in force.
+/// The extensions of the machine: the layers over /usr, and the record of the images in force.
 #[derive(Debug, Clone, Default)]
 pub struct OsExtensions {
-    /// What lies over /usr.
+    /// The layers of files over /usr.
     pub layers: Layers,
     /// The images in force.
     pub record: OsRecord,
-    /// What was checked.
+    /// The trees of files that were checked.
     pub checked: CheckedTrees,
     begins: Arc<watch::Sender<bool>>,
 }
 
 impl OsExtensions {
-    /// Takes over what an earlier machined of this generation has laid and checked. Nothing changes by it.
+    /// Takes over the layers and the checked trees of an earlier machined of this generation. Nothing changes by it.
     pub fn adopt(&self) {
         if let Err(error) = self.layers.adopt() {
             tracing::warn!("extensions over /usr are laid again: {error:#}");

@@ -1,4 +1,4 @@
-//! Gathers the facts that conditions follow from: nothing is kept for them, each is read when somebody asks. Blocks, as a disk may.
+//! Gathers the facts that conditions follow from: nothing is kept for them, each is read when the conditions are asked for. Blocks, as a disk may.
 
 mod tell;
 
@@ -12,7 +12,7 @@ use crate::conditions::{
     NodeTrouble, Room, Signer, StateDisk, Unhealthy, judge,
 };
 use crate::containers::update::{Reason, Standing};
-use crate::disk::STATE;
+use crate::disk::{OwnedDisk, STATE};
 use crate::follow::{self, FollowFact};
 use crate::intent::certificate_standing;
 use crate::kubernetes::KubernetesFact;
@@ -22,7 +22,8 @@ use crate::pins::{PreparationFact, Progress};
 use crate::services::{Health, Service, ServiceStatus};
 use crate::state_partition;
 use crate::statistics;
-use crate::store::{Problem, StaleConfig};
+use crate::store::{Problem, StaleConfig, Store};
+use crate::time::TimeSync;
 use crate::upgrade::{Outcome, UpgradeFact};
 use crate::values::Version;
 
@@ -42,32 +43,32 @@ fn facts(machine: &Machine) -> Facts {
     Facts {
         running: machine.running.version.clone(),
         up_for: machine.first_seen.up_for(),
-        failed_upgrade: failed_upgrade(machine),
+        failed_upgrade: failed_upgrade(&machine.store),
         held: held(machine),
-        failed_look: failed_look(machine),
+        failed_look: failed_look(&machine.store),
         approvals: approvals(machine),
         prepared: prepared(machine),
-        var: var(machine),
+        var: var(&machine.disk),
         memory: memory(),
         killed: services.iter().filter_map(killed).collect(),
         failing: services.iter().filter_map(failing).collect(),
         unhealthy: services.iter().filter_map(unhealthy).collect(),
-        clock: clock(machine),
+        clock: clock(&machine.clock),
         certificate: certificate(machine),
-        node: node(machine),
+        node: node(&machine.store),
         has_config: machine.config().is_some(),
         stale_config: machine
             .store
             .get::<StaleConfig>(StaleConfig::ID)
             .map(|it| it.reason),
-        problems: problems(machine),
-        state: state(machine),
+        problems: problems(&machine.store),
+        state: state(&machine.disk),
     }
 }
 
 /// The last upgrade, if it failed. The history's ids are in its order.
-fn failed_upgrade(machine: &Machine) -> Option<Failure> {
-    let (_, last) = machine.store.list::<UpgradeFact>().pop()?;
+fn failed_upgrade(store: &Store) -> Option<Failure> {
+    let (_, last) = store.list::<UpgradeFact>().pop()?;
     (last.outcome == Outcome::Failed).then(|| Failure {
         reason: last.reason,
         at: UNIX_EPOCH + Duration::from_secs(last.at),
@@ -90,8 +91,8 @@ fn held(machine: &Machine) -> Vec<HeldRelease> {
     failed.collect()
 }
 
-fn failed_look(machine: &Machine) -> Option<Look> {
-    let follows = machine.store.list::<FollowFact>();
+fn failed_look(store: &Store) -> Option<Look> {
+    let follows = store.list::<FollowFact>();
     follows.into_iter().find_map(|(about, fact)| {
         let error = fact.heard?.error;
         (!error.is_empty()).then_some(Look {
@@ -145,8 +146,8 @@ fn prepared(machine: &Machine) -> Option<String> {
     })
 }
 
-fn var(machine: &Machine) -> Option<Room> {
-    let is_mounted = machine.disk.status().borrow().var_mounted;
+fn var(disk: &OwnedDisk) -> Option<Room> {
+    let is_mounted = disk.status().borrow().var_mounted;
     let room = statistics::room("/var").ok().filter(|_| is_mounted)?;
     Some(Room {
         available: room.available,
@@ -192,8 +193,8 @@ fn unhealthy((name, status): &(String, ServiceStatus)) -> Option<Unhealthy> {
     })
 }
 
-fn clock(machine: &Machine) -> Option<Clock> {
-    let status = machine.clock.status().borrow().clone();
+fn clock(clock: &TimeSync) -> Option<Clock> {
+    let status = clock.status().borrow().clone();
     let silent_for = status.last.and_then(|last| {
         let last = UNIX_EPOCH + Duration::from_secs(last);
         SystemTime::now().duration_since(last).ok()
@@ -224,8 +225,8 @@ fn certificate(machine: &Machine) -> Option<Certificate> {
     })
 }
 
-fn node(machine: &Machine) -> Option<NodeTrouble> {
-    let (_, node) = machine.store.list::<KubernetesFact>().into_iter().next()?;
+fn node(store: &Store) -> Option<NodeTrouble> {
+    let (_, node) = store.list::<KubernetesFact>().into_iter().next()?;
     let wrong = node.wrong().join("; ");
     match node.readiness {
         _ if !node.has_begun => Some(NodeTrouble::ClusterNotBegun),
@@ -235,14 +236,14 @@ fn node(machine: &Machine) -> Option<NodeTrouble> {
     }
 }
 
-fn problems(machine: &Machine) -> Vec<(String, String, SystemTime)> {
-    let problems = machine.store.list::<Problem>().into_iter();
+fn problems(store: &Store) -> Vec<(String, String, SystemTime)> {
+    let problems = store.list::<Problem>().into_iter();
     let problems = problems.map(|(about, problem)| (about.id, problem.reason, about.updated));
     problems.collect()
 }
 
-fn state(machine: &Machine) -> StateDisk {
-    if machine.disk.state().is_none() {
+fn state(disk: &OwnedDisk) -> StateDisk {
+    if disk.state().is_none() {
         return StateDisk::Absent;
     }
     let mounted = statistics::mounted().unwrap_or_default();
@@ -282,7 +283,7 @@ mod tests {
             };
             machine.store.put("one", fact);
         };
-        assert_eq!((unready(), node(&machine).is_none()), (0, true));
+        assert_eq!((unready(), node(&machine.store).is_none()), (0, true));
         problem(&["a label"], Readiness::Ready);
         let known = conditions(&machine);
         let kind = known.iter().find(|it| it.kind == Type::KubernetesNotReady);
@@ -291,6 +292,6 @@ mod tests {
         problem(&[], Readiness::NotReady("no CNI".to_owned()));
         assert_eq!(unready(), 1);
         problem(&[], Readiness::Ready);
-        assert_eq!((unready(), node(&machine).is_none()), (0, true));
+        assert_eq!((unready(), node(&machine.store).is_none()), (0, true));
     }
 }

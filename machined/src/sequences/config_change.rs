@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::config::settings::{self, Row, Setting, TakenOver};
 use crate::config::{Container, MachineConfig};
+use crate::containers::InForce;
 
 /// The difference between the config in force and another one.
 #[derive(Debug, Default)]
@@ -64,6 +65,19 @@ impl ConfigChange {
         names(&self.at_boot)
     }
 
+    /// Names the containers of this change whose image in force does not count any more: `new` does not have them, or names another image.
+    pub fn images_lost<'a>(&'a self, in_force: &InForce, new: &MachineConfig) -> Vec<&'a String> {
+        let is_lost = |name: &&String| {
+            let Some(image) = in_force.get(*name) else {
+                return false;
+            };
+            let mut containers = new.containers.iter();
+            !containers.any(|it| it.name.as_str() == **name && it.image == image.reference)
+        };
+        let names = self.removed.iter().chain(&self.started);
+        names.filter(is_lost).collect()
+    }
+
     /// Whether running containers have to be judged anew by the rules for images.
     pub fn changes_image_rules(&self) -> bool {
         let mut live = self.live.iter();
@@ -111,6 +125,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::config;
+    use crate::containers::ImageInForce;
+    use crate::values::Digest;
 
     const OLD: &str = include_str!("../../../config/tests/data/served-1.14.yaml");
 
@@ -175,6 +191,36 @@ mod tests {
         let change = ConfigChange::between(&parse(OLD), &parse(&changed));
         let expected = "taken over now: the environment; containers started: web";
         assert_eq!(change.to_string(), expected);
+    }
+
+    /// Another image behind the same name waits for its approval or its window, whatever else starts the container again.
+    #[test]
+    fn only_another_name_looks_an_image_up_again() {
+        let old = parse(OLD);
+        let [web] = old.containers.as_slice() else {
+            panic!("one container");
+        };
+        let image = ImageInForce {
+            reference: web.image.clone(),
+            digest: Digest::of(b"in force"),
+            index: None,
+        };
+        let in_force = InForce::from([("web".to_owned(), image)]);
+        for (from, to, started, lost) in [
+            ("http://proxy", "http://other", true, false),
+            ("demo/web:v1", "demo/web:v2", true, true),
+            ("name: web\nimage", "name: other\nimage", true, true),
+            ("hostname: node-1", "hostname: node-2", false, false),
+        ] {
+            assert!(OLD.contains(from), "{from}");
+            let new = parse(&OLD.replace(from, to));
+            let change = ConfigChange::between(&old, &new);
+            assert_eq!(!change.started.is_empty(), started, "{to}");
+            let expected: &[&str] = if lost { &["web"] } else { &[] };
+            assert_eq!(change.images_lost(&in_force, &new), expected, "{to}");
+            // Without an image in force there is none to lose.
+            assert!(change.images_lost(&InForce::new(), &new).is_empty());
+        }
     }
 
     /// The strategy counts at the next upgrade, which reads it then.

@@ -210,7 +210,7 @@ impl<'a> Following<'a> {
         let version = machine.running.version.parse::<Version>().ok();
         let origin = machine.store.get::<ReleaseOrigin>(ReleaseOrigin::RUNNING);
         let created = origin.as_ref().and_then(|it| it.created.as_deref());
-        let floor = machine.upgrades.floor();
+        let floor = machine.upgrades.floor_in_force().oldest();
         let failed = machine.upgrades.failed_images().clone();
         let held = |digest: Digest| {
             let hold = record.hold(digest).map(|hold| hold.why.clone());
@@ -224,7 +224,7 @@ impl<'a> Following<'a> {
                 created: created.and_then(|text| Date::lenient(text).ok()),
                 architecture: &machine.running.architecture,
                 labels: &self.follow.labels,
-                floor: floor.as_ref().map(|floor| &floor.version),
+                floor: floor.as_ref(),
                 held: &held,
             },
         )

@@ -1,4 +1,5 @@
-//! Follows the names of images: asks registries what they mean now, and starts what may be started, in its window and on trial.
+//! Follows the names of images: asks registries for the images that they mean now, and starts those that may be started, in their windows and on
+//! trial.
 //!
 //! `containers/update.rs` decides; this file asks, pulls ahead, switches, watches a trial, and goes back.
 //!

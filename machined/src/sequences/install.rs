@@ -17,12 +17,11 @@ use super::steps::leave::leave;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::offer::{Offer, offer};
 use super::steps::overlay::load_overlay;
-use super::upgrade::{committed, installer_limits};
+use super::upgrade::{committed, installer_limits, remove_unless_needed};
 use crate::boot_loader::{self, Medium, When};
 use crate::config::InstallSpec;
 use crate::disk::DiskSpec;
 use crate::disk::Users;
-use crate::image_collection;
 use crate::init_link::End;
 use crate::intent;
 use crate::machine::Machine;
@@ -246,7 +245,7 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
     if let Some(wrong) = WrongTag::of(&candidate.version, reference.tag()) {
         return Err(wrong.into());
     }
-    admit::check_offer(machine, &candidate).await?;
+    admit::check_offer(machine, &candidate, config).await?;
     let origin = ReleaseOrigin {
         version: candidate.version.to_string(),
         image: reference.to_string(),
@@ -263,12 +262,10 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
     )?;
     load_overlay(machine).await?;
     let images = &machine.images;
-    // A bundle brought it, or it is pinned.
-    let stays = image_collection::is_needed(machine, digest);
     let image = match offer {
         Offer::Here(image) => Unpacked::of_store(image, images),
         Offer::AtRegistry(resolved) => {
-            Unpacked::pull(&puller, &resolved, &limits, images, plan.room, stays).await?
+            Unpacked::pull(&puller, &resolved, &limits, images, plan.room).await?
         }
     };
     Ok(Downloaded {
@@ -309,6 +306,6 @@ async fn write(
     if let Err(error) = committed::remember(machine, boot_entry, origin).await {
         tracing::warn!("nobody will know which image the version came from: {error:#}");
     }
-    image.remove().await?;
+    remove_unless_needed(machine, &image).await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await
 }

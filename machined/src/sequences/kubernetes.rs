@@ -59,7 +59,7 @@ use crate::kubernetes::{
 use crate::machine::{Configured, FirstPlan, Machine};
 use crate::operation_lock::Operation;
 use crate::sequences::reboot_holding;
-use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget};
+use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget, Store};
 use crate::values::{ContainerName, Digest};
 
 /// The interval between two looks, so that the resource shows how the services go.
@@ -105,7 +105,7 @@ pub async fn keep(machine: Arc<Machine>) {
 fn show_nothing(machine: &Machine) {
     machine.store.retain::<KubernetesFact>(|_| false);
     machine.store.retain::<NodeStatus>(|_| false);
-    retain_extensions(machine, |_| false);
+    retain_extensions(&machine.store, |_| false);
 }
 
 /// One node, over its turns.
@@ -120,7 +120,7 @@ struct Keeper {
     pods_registry: PodsRegistry,
     trial: Option<Trial>,
     in_cluster: InCluster,
-    /// What was carried out last, without a problem.
+    /// The work that was carried out last, without a problem.
     done: Option<Done>,
     /// The problems of the last turn; each is logged once.
     problems: Vec<String>,
@@ -347,7 +347,7 @@ impl Keeper {
                 }
                 _ => wanted = None,
             }
-            show_extension(&self.machine, extension, chosen, state);
+            show_extension(&self.machine.store, extension, chosen, state);
         }
         wanted
     }
@@ -540,7 +540,7 @@ fn write(files: &[NodeFile], node: &str) -> anyhow::Result<()> {
 }
 
 fn show_extension(
-    machine: &Machine,
+    store: &Store,
     extension: &Extension,
     chosen: Option<Chosen>,
     state: ExtensionState,
@@ -551,7 +551,7 @@ fn show_extension(
         digest: chosen.map(|chosen| chosen.digest.to_string()),
         state,
     };
-    machine.store.put(&extension.name, fact);
+    store.put(&extension.name, fact);
 }
 
 /// Has a service in the container start again: kubelet, or containerd, whose pods run on.
@@ -580,18 +580,16 @@ async fn have_it_read() -> anyhow::Result<()> {
 fn show_nothing_but(machine: &Machine, kubernetes: &Kubernetes, node: &str) {
     machine.store.retain::<KubernetesFact>(|id| id == node);
     machine.store.retain::<NodeStatus>(|id| id == node);
-    retain_extensions(machine, |id| {
+    retain_extensions(&machine.store, |id| {
         let mut named = kubernetes.extensions.iter();
         named.any(|extension| extension.name == id)
     });
 }
 
 /// Shows no extension of Kubernetes but those that are to stay.
-fn retain_extensions(machine: &Machine, stays: impl Fn(&str) -> bool) {
+fn retain_extensions(store: &Store, stays: impl Fn(&str) -> bool) {
     let is_of_others = |fact: &ExtensionFact| fact.target != ExtensionTarget::Kubernetes;
-    machine
-        .store
-        .retain_by_content::<ExtensionFact>(|id, fact| is_of_others(fact) || stays(id));
+    store.retain_by_content::<ExtensionFact>(|id, fact| is_of_others(fact) || stays(id));
 }
 
 /// Reads how the services go, whether a pod asks for a reboot, and what is wrong with the plan.

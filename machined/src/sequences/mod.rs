@@ -24,6 +24,7 @@ mod pods_effect;
 mod preparation;
 mod reset;
 mod rollback;
+mod room_ahead;
 mod serve_images;
 mod settings;
 mod shutdown;

@@ -31,9 +31,10 @@ use crate::config::{OsExtension, OsExtensionSource};
 use crate::kubernetes::trial::Chosen;
 use crate::machine::{Configured, Machine};
 use crate::oci::name_of_file;
+use crate::os_extensions::OsExtensions;
 use crate::pins::{PinFact, State};
 use crate::status;
-use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget, Problem};
+use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget, Problem, Store};
 use crate::values::Digest;
 
 /// The interval between two looks while an image is missing, so that the fetch goes on.
@@ -42,7 +43,7 @@ const LOOK: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(300);
 /// The interval while one is refused: a registry may name its signature later.
 const AGAIN: Duration = Duration::from_secs(60);
-/// What the subjects of problems begin with; the name of the extension follows.
+/// The first word of a problem's subject; the name of the extension follows.
 const SUBJECT: &str = "extension ";
 /// The subject of a problem with all extensions together.
 const ALL: &str = "extensions";
@@ -140,7 +141,7 @@ async fn turn(
     let candidates = candidates.map(|it| (it.name.clone(), mem::take(&mut it.candidates)));
     let (placed, put) = place(machine, candidates.collect()).await;
     note_placed(&mut all, placed);
-    forget_others(machine, &all);
+    forget_others(&machine.os_extensions, &all);
     show(machine, &all, put.as_ref().err());
     remember(machine, &all).await;
     let is = |state: fn(&ExtensionState) -> bool| all.iter().any(|it| state(&it.state));
@@ -162,7 +163,7 @@ async fn settled(
     fetches: Option<&mut Box<Fetches>>,
 ) -> Settled {
     let name = &extension.name;
-    let wanted = wanted(machine, extension);
+    let wanted = wanted(&machine.store, extension);
     let looked = match &wanted {
         Ok(Some(chosen)) => usable(machine, configured, name, chosen).await,
         Ok(None) => Ok(None),
@@ -202,7 +203,7 @@ async fn settled(
         source: extension.source.to_string(),
         wanted,
         state,
-        has_failed: has_failed(machine, extension),
+        has_failed: has_failed(&machine.store, extension),
         candidates,
         used: None,
     }
@@ -222,19 +223,19 @@ async fn of_before(
     })
 }
 
-fn has_failed(machine: &Machine, extension: &OsExtension) -> bool {
+fn has_failed(store: &Store, extension: &OsExtension) -> bool {
     let OsExtensionSource::Image(image) = &extension.source else {
         return false;
     };
-    let fact = machine.store.get::<PinFact>(&image.to_string());
+    let fact = store.get::<PinFact>(&image.to_string());
     fact.is_some_and(|fact| matches!(fact.state, State::Failed { .. }))
 }
 
 /// Returns the image that the config wants; `None` while nobody knows what its name means.
-fn wanted(machine: &Machine, extension: &OsExtension) -> anyhow::Result<Option<Chosen>> {
+fn wanted(store: &Store, extension: &OsExtension) -> anyhow::Result<Option<Chosen>> {
     match &extension.source {
         OsExtensionSource::Image(image) => {
-            let fact = machine.store.get::<PinFact>(&image.to_string());
+            let fact = store.get::<PinFact>(&image.to_string());
             Ok(fact.and_then(|fact| match fact.state {
                 State::Pinned { digest } => Some(Chosen {
                     image: image.clone(),
@@ -251,7 +252,7 @@ fn wanted(machine: &Machine, extension: &OsExtension) -> anyhow::Result<Option<C
 }
 
 /// Forgets what was checked of images that are not used any more.
-fn forget_others(machine: &Machine, all: &[Settled]) {
+fn forget_others(extensions: &OsExtensions, all: &[Settled]) {
     let used = |(name, digest): &(String, Digest)| {
         let mut all = all.iter().filter(|it| it.name == *name);
         all.any(|it| {
@@ -260,7 +261,7 @@ fn forget_others(machine: &Machine, all: &[Settled]) {
             chosen.into_iter().any(|chosen| chosen.digest == *digest)
         })
     };
-    machine.os_extensions.checked.retain(used);
+    extensions.checked.retain(used);
 }
 
 /// Notes whose files are there.

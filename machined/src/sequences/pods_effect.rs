@@ -1,4 +1,4 @@
-//! What another config does to the pods of this node: whoever changes the configs of many nodes has them leave first where this says so.
+//! The effect of another config on the pods of this node: a program that changes the configs of many nodes has them leave first where this says so.
 //!
 //! The decision: the machine says it, as it does in the plan of an upgrade. Whoever asks has the text of both configs, and would have to know which
 //! settings restart a container, and which only a boot takes over.

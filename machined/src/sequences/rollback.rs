@@ -39,10 +39,10 @@ pub async fn rollback(machine: &Arc<Machine>, force: bool) -> Result<ActorId, Ro
         .await
         .map_err(RollbackError::Failed)?
         .ok_or(RollbackError::NotInstalled)?;
-    let other = boot_assets::other(machine, &installed)
+    let other = boot_assets::other(&machine.running, &installed)
         .await
         .map_err(RollbackError::Failed)?;
-    match below_floor(&other, machine.upgrades.floor().as_ref()) {
+    match below_floor(&other, &machine.upgrades.floor_in_force()) {
         Some(objection) if force => tracing::warn!("forced, although {objection}"),
         Some(objection) => return Err(RollbackError::BelowFloor(objection)),
         None => {}
@@ -54,7 +54,7 @@ pub async fn rollback(machine: &Arc<Machine>, force: bool) -> Result<ActorId, Ro
     // First: if a later step fails, a reboot must not start a version from memory that has been removed from the disk.
     machine.upgrades.forget_prepared(&machine.init).await;
     machine.pins.forget_preparation().await;
-    let version = boot_assets::prefer_other(machine, &installed, staged)
+    let version = boot_assets::prefer_other(&machine.running, &installed, staged)
         .await
         .map_err(RollbackError::Failed)?;
     // The upgrade under way is over: the next boot is the requested one, and no failure.

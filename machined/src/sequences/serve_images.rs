@@ -10,6 +10,7 @@ use crate::base::blocking_io::{self, ANSWER, NoAnswer};
 use crate::machine::Machine;
 use crate::oci::PulledImage;
 use crate::temporary_registry::{CannotServe, NotServable, Offer};
+use crate::trust::OwnCertificates;
 use crate::values::ImageReference;
 
 /// Why no images are served.
@@ -36,8 +37,8 @@ pub enum ServeError {
     )]
     NoCertificate,
     /// The certificate cannot be used.
-    #[error("{0:#}")]
-    Certificate(anyhow::Error),
+    #[error("the certificate of the API cannot serve images")]
+    Certificate(#[source] anyhow::Error),
     /// The disk does not answer.
     #[error("the images were not read")]
     NoAnswer(#[from] NoAnswer),
@@ -56,7 +57,7 @@ pub async fn serve_images(
     with_tls: bool,
 ) -> Result<(SocketAddr, Vec<String>), ServeError> {
     let tls = match with_tls {
-        true => Some(tls(machine)?),
+        true => Some(tls(machine.own_certificates.borrow().clone())?),
         false => None,
     };
     let chooser = machine.clone();
@@ -69,8 +70,7 @@ pub async fn serve_images(
 }
 
 /// The settings of TLS, with the certificate that the API has now.
-fn tls(machine: &Machine) -> Result<ServerConfig, ServeError> {
-    let own = machine.own_certificates.borrow().clone();
+fn tls(own: Option<OwnCertificates>) -> Result<ServerConfig, ServeError> {
     let own = own.ok_or(ServeError::NoCertificate)?;
     own.server_config().map_err(ServeError::Certificate)
 }

@@ -12,7 +12,7 @@ use crate::values::Digest;
 /// The list, and its signature by `cosign sign-blob` or `openssl dgst -sign`: in base64 or as it is.
 pub(super) const LIST: &str = "SHA256SUMS";
 pub(super) const SIGNATURE: &str = "SHA256SUMS.sig";
-/// What publishers have to offer.
+/// The files that a publisher has to offer, for errors.
 pub(super) const SERVED: &str = "a list is believed by SHA256SUMS.sig, which `cosign sign-blob` or `openssl dgst -sign` makes; signatures of OpenPGP \
                       (SHA256SUMS.asc, SHA256SUMS.gpg) are not read";
 /// Limits on their sizes, in bytes: a line has some 100.

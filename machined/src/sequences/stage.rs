@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::steps::boot_assets;
 use super::steps::up::up;
 use super::upgrade::trial_record;
-use super::upgrade::{Checked, check_first, run_installer};
+use super::upgrade::{Checked, check_first, remove_unless_needed, run_installer};
 use super::{Phase, Sequence, run};
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
@@ -148,7 +148,7 @@ async fn prepare(
     {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
-    if let Err(error) = image.remove().await {
+    if let Err(error) = remove_unless_needed(machine, &image).await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
     outcome?;

@@ -8,7 +8,7 @@ use super::Resource;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExtensionFact {
-    /// What it extends.
+    /// The system that it extends.
     pub target: ExtensionTarget,
     /// Its image, or the address of its file.
     pub source: String,
@@ -19,7 +19,7 @@ pub struct ExtensionFact {
     pub state: ExtensionState,
 }
 
-/// What an extension extends.
+/// The system that an extension extends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ExtensionTarget {

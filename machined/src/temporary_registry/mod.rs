@@ -1,6 +1,6 @@
 //! The temporary registry: serves images of the store, read-only and for a limited time, to containerd or to other machines.
 //!
-//! What it serves is fixed when it begins ([`Offer`]), so that nothing else of the store is ever given away. A path is a value
+//! Its content is fixed when it begins ([`Offer`]), so that nothing else of the store is ever given away. A path is a value
 //! (`request.rs`), a blob is compared with its digest while it is sent (`blob.rs`), and the server is hyper's (`server.rs`). It ends with its
 //! time, by a call, or with the generation.
 //!

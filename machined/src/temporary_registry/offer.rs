@@ -1,4 +1,4 @@
-//! What the temporary registry serves: some images of the store, and nothing else of it.
+//! The content of the temporary registry: some images of the store, and nothing else of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

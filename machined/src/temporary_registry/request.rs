@@ -9,7 +9,7 @@ const LONGEST_REPOSITORY: usize = 255;
 /// Limit on a tag.
 const LONGEST_TAG: usize = 128;
 
-/// What a path asks for.
+/// The document or blob that a path asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// `/v2/`: whether this is a registry.

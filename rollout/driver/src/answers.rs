@@ -1,4 +1,4 @@
-//! What an Instar node answers, as the engine takes it.
+//! The answers of an Instar node, as the engine takes them.
 
 use instar_api::definitions::instar::Outcome;
 use instar_api::definitions::runtime::MachineStage;

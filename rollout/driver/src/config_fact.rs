@@ -6,17 +6,17 @@ use instar_rollout::{Condition, Fact, MachineName};
 use crate::answers::fact;
 use crate::config_change::{ConfigChange, NodeConfigStore, release_of};
 
-/// Where the change is.
+/// The configs of a node that have the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Places {
+struct ChangeStatus {
     is_in_force: bool,
     is_kept: bool,
 }
 
-impl Places {
+impl ChangeStatus {
     /// Whether the config in force is on trial: the node may go back to the other one. A config that is kept and not in force waits for a
     /// boot, unless the node goes back: then the old config is the one on trial.
-    fn are_on_trial(self, goes_back: bool) -> bool {
+    fn is_on_trial(self, goes_back: bool) -> bool {
         match self.is_in_force {
             true => !self.is_kept,
             false => self.is_kept && goes_back,
@@ -40,17 +40,17 @@ pub async fn config_fact(
     let kept = read_config(node, CONFIG_KEPT).await?;
     let known = configs.known(name).await?;
     let has = |config: &str| change.is_in(config, name, known.as_ref());
-    let places = Places {
+    let status = ChangeStatus {
         is_in_force: has(&in_force),
         is_kept: has(&kept),
     };
     let seen = fact(&standing);
     Ok(Fact {
         condition: match seen.condition {
-            Condition::Ready if places.are_on_trial(goes_back) => Condition::Busy,
+            Condition::Ready if status.is_on_trial(goes_back) => Condition::Busy,
             condition => condition,
         },
-        running: Some(match places.is_in_force && places.is_kept {
+        running: Some(match status.is_in_force && status.is_kept {
             true => change.release(),
             false => release_of(in_force.as_bytes()),
         }),
@@ -80,14 +80,14 @@ mod tests {
             (true, false, true, true),
             (false, false, true, false),
         ] {
-            let places = Places {
+            let status = ChangeStatus {
                 is_in_force,
                 is_kept,
             };
             assert_eq!(
-                places.are_on_trial(goes_back),
+                status.is_on_trial(goes_back),
                 expected,
-                "{places:?}, {goes_back}"
+                "{status:?}, {goes_back}"
             );
         }
     }

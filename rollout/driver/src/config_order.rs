@@ -43,7 +43,7 @@ pub struct Trial {
     pub may_reboot: bool,
 }
 
-/// What stands around the change of one node's config: the way to the node, and all that a program does beside the calls of the node.
+/// The surroundings of the change of one node's config: the way to the node, and all that a program does beside the calls of the node.
 pub trait ConfigSite {
     /// Connects to the node anew.
     fn connect(&self) -> impl Future<Output = Result<Node, Failure>>;
@@ -62,7 +62,7 @@ pub trait ConfigSite {
     fn note(&mut self, text: &str);
 }
 
-/// What a node would do with a config, or does.
+/// The change of one node's config, as the engine has decided on it.
 #[derive(Debug)]
 pub struct ConfigOrder<C, S> {
     /// The action of the engine.
@@ -77,11 +77,11 @@ pub struct ConfigOrder<C, S> {
     pub limit: Duration,
     /// The configs of before.
     pub configs: C,
-    /// What stands around it.
+    /// Its surroundings.
     pub site: S,
 }
 
-/// What a node says that it would do with its changed config; none if it has the change. It checks the whole config.
+/// The answer of a node to a dry run of its changed config; none if it has the change. It checks the whole config.
 ///
 /// # Errors
 /// It would refuse it, or a call failed.
@@ -344,7 +344,7 @@ struct Steady {
 }
 
 impl Steady {
-    /// What the node lacks yet to have proved itself. `mark`: that of now.
+    /// The proof that the node still lacks. `mark`: that of now.
     fn lacks(&self, mark: Option<&str>, now: Instant, time: Duration) -> Option<&'static str> {
         if now < self.since + time {
             return Some("it was not ready for long enough");

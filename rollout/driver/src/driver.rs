@@ -51,14 +51,14 @@ pub trait Machines {
     fn ask(&mut self, action: &Action, record: &Record) -> Option<Task>;
 }
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Debug)]
 pub struct Round {
-    /// What the engine decided, and why.
+    /// The engine's decision, with its reasons.
     pub decision: Decision,
     /// The record as it is saved.
     pub record: Record,
-    /// What was seen.
+    /// The facts of the round.
     pub facts: Facts,
     /// The round as a trace has it.
     pub traced: TracedRound,
@@ -77,7 +77,7 @@ pub struct Driver<S, M> {
     /// Machines that a task of this driver is about.
     asked: BTreeSet<MachineName>,
     clock: fn() -> Moment,
-    /// What the clock said at the last save; none before the first one. The other clock is never set, and stands while the computer sleeps.
+    /// The time of the clock at the last save; none before the first one. The other clock is never set, and stands while the computer sleeps.
     saved: Option<(Moment, Instant)>,
 }
 

@@ -160,7 +160,7 @@ async fn order(request: Request<Incoming>) -> Result<Order, String> {
     serde_json::from_slice(&body).map_err(|error| format!("that is no command: {error}"))
 }
 
-/// What a stream of views remembers.
+/// The memory of a stream of views.
 struct Watch<V> {
     views: V,
     said: String,

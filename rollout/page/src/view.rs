@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use instar_rollout::{Decision, Facts, MachineName, Phase, Record, Release};
 use serde::{Deserialize, Serialize};
 
-/// What a driver saw of the machines the last time, and why each of them is where it is.
+/// The machines as a driver saw them the last time, each with the reason for its state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// By the machine's name.
     pub machines: BTreeMap<MachineName, SeenMachine>,
 }
 
-/// What a driver saw of a machine.
+/// A machine as a driver saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenMachine {
     /// The version that it ran.

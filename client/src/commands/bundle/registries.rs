@@ -1,4 +1,4 @@
-//! How registries are reached: by the same documents as a node's config has, and with docker's credentials.
+//! The ways to registries: by the same documents as a node's config has, and with docker's credentials.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

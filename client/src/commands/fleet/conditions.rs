@@ -1,4 +1,4 @@
-//! What the nodes of a rollout say is wrong with them, for `fleet status`: asked side by side, for a short time.
+//! The conditions that the nodes of a rollout report, for `fleet status`: asked side by side, for a short time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

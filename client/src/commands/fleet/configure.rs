@@ -1,4 +1,4 @@
-//! What `fleet apply` has beside a change of one node's config: the way to the node, and a bar that shows how far it is.
+//! The parts of `fleet apply` beside a change of one node's config: the way to the node, and a bar that shows how far it is.
 
 use instar_api::machine::ApplyConfiguration;
 use instar_client::{Failure, Node, Progress as _, Target};

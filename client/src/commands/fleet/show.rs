@@ -1,4 +1,4 @@
-//! What is shown of a rollout: its status, and each change while it is driven.
+//! The output about a rollout: its status, and each change while it is driven.
 
 use std::collections::BTreeMap;
 

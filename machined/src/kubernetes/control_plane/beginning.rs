@@ -1,4 +1,4 @@
-//! Whether the cluster of this machine may begin, and in which way: a pure function of what is known.
+//! Whether the cluster of this machine may begin, and in which way: a pure function of the known facts.
 //!
 //! ```text
 //!                          a new one         from a snapshot
@@ -40,7 +40,7 @@ pub enum Data {
 
 /// The way in which the cluster begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beginning {
+pub enum BootstrapMode {
     /// etcd starts without data.
     Empty,
     /// etcd starts with the data of the snapshot.
@@ -86,17 +86,17 @@ pub enum Refused {
 ///
 /// # Errors
 /// Why it may not.
-pub fn judge(wanted: Wanted, data: Data, snapshot_is_here: bool) -> Result<Beginning, Refused> {
+pub fn judge(wanted: Wanted, data: Data, snapshot_is_here: bool) -> Result<BootstrapMode, Refused> {
     let way = match (wanted, data) {
-        (Wanted::New, Data::None) => return Ok(Beginning::Empty),
+        (Wanted::New, Data::None) => return Ok(BootstrapMode::Empty),
         (Wanted::New, _) => return Err(Refused::Begun),
-        (Wanted::FromSnapshot, Data::None) => Beginning::Restored,
+        (Wanted::FromSnapshot, Data::None) => BootstrapMode::Restored,
         (Wanted::FromSnapshot, Data::Answering) => return Err(Refused::Running),
         (Wanted::FromSnapshot, Data::Silent { kubelet }) => {
             if kubelet.is_none_or(|it| it < TIME_TO_START) {
                 return Err(Refused::Starting { kubelet });
             }
-            Beginning::Replaced
+            BootstrapMode::Replaced
         }
     };
     match snapshot_is_here {
@@ -121,17 +121,17 @@ mod tests {
         };
         let (new, from) = (Wanted::New, Wanted::FromSnapshot);
         let table = [
-            (new, Data::None, false, Ok(Beginning::Empty)),
-            (new, Data::None, true, Ok(Beginning::Empty)),
+            (new, Data::None, false, Ok(BootstrapMode::Empty)),
+            (new, Data::None, true, Ok(BootstrapMode::Empty)),
             (new, Data::Answering, false, Err(Refused::Begun)),
             (new, silent(Some(9999)), true, Err(Refused::Begun)),
-            (from, Data::None, true, Ok(Beginning::Restored)),
+            (from, Data::None, true, Ok(BootstrapMode::Restored)),
             (from, Data::None, false, Err(Refused::NoSnapshot)),
             (from, Data::Answering, true, Err(Refused::Running)),
             (from, Data::Answering, false, Err(Refused::Running)),
             (from, silent(None), true, starting(None)),
             (from, silent(Some(299)), true, starting(Some(299))),
-            (from, silent(Some(300)), true, Ok(Beginning::Replaced)),
+            (from, silent(Some(300)), true, Ok(BootstrapMode::Replaced)),
             (from, silent(Some(300)), false, Err(Refused::NoSnapshot)),
         ];
         for (wanted, data, snapshot_is_here, expected) in table {

@@ -22,7 +22,7 @@ pub(super) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 const RENEWED_BEFORE_END: Duration = Duration::from_secs(LIFETIME.as_secs() / 3);
 /// The group whose members may do everything.
 pub(super) const ADMINISTRATORS: &str = "system:masters";
-/// What each certificate was made from, by the paths of their files.
+/// The names and authorities that each certificate was made from, by the paths of their files.
 const RECORD: &str = "certificates.json";
 
 /// A certificate that is to be there.

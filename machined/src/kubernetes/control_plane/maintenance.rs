@@ -44,7 +44,7 @@ pub struct MemberStatus {
     /// The number of the last entry that is in the database.
     #[prost(uint64, tag = "7")]
     pub raft_applied_index: u64,
-    /// What is wrong.
+    /// The troubles of the member.
     #[prost(string, repeated, tag = "8")]
     pub errors: Vec<String>,
     /// Bytes of the database that are used.

@@ -40,7 +40,7 @@ impl Applied {
         self.refused.is_empty() && self.ended.is_none()
     }
 
-    /// Says what is wrong. While the node is not ready, a control plane that starts does not answer: its readiness tells that.
+    /// Names the troubles. While the node is not ready, a control plane that starts does not answer: its readiness tells that.
     #[must_use]
     pub fn problem(&self, is_ready: bool) -> Option<String> {
         match (self.refused.as_slice(), &self.ended) {

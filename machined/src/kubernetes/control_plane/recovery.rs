@@ -34,7 +34,7 @@ const LARGEST: u64 = 8 << 30;
 /// Bytes beside the database that a restored directory takes: two files of the log, which etcd makes 64 MiB long, and what the database grows by
 /// at its first start.
 const BESIDE: u64 = 256 << 20;
-/// What is added to the revision of a snapshot: more than a cluster wrote since it was taken, a week of 1,500 writes a second.
+/// The number that is added to the revision of a snapshot: more than a cluster wrote since it was taken, a week of 1,500 writes a second.
 const REVISIONS_AHEAD: u64 = 1_000_000_000;
 /// Bytes after which the room is looked at again.
 const LOOK: u64 = 1 << 20;
@@ -152,7 +152,7 @@ impl Upload {
         Ok(self.length)
     }
 
-    /// Removes what has come of it.
+    /// Removes the data that it has made.
     pub async fn discard(self) {
         if let Err(error) = tokio::fs::remove_file(self.directory.join("new")).await {
             tracing::warn!("a part of a snapshot stays until the next one comes: {error}");

@@ -122,7 +122,7 @@ fn size_by_heads(file: &mut (impl Read + Seek), length: u64) -> Result<u64, NotA
     Ok(newest.page.saturating_mul(newest.pages))
 }
 
-/// What a head says.
+/// The fields of a page's head.
 struct Head {
     /// Bytes of a page.
     page: u64,

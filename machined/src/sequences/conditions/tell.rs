@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::conditions;
 use crate::base::blocking_io;
-use crate::conditions::{Line, Told};
+use crate::conditions::{Line, LoggedConditions};
 use crate::machine::Machine;
 
 /// Time between two looks: short beside the time in which a person acts, long beside the cost of a look.
@@ -13,7 +13,7 @@ const EACH: Duration = Duration::from_secs(20);
 
 /// Looks at the conditions for as long as machined runs.
 pub async fn keep(machine: Arc<Machine>) {
-    let mut told = Told::default();
+    let mut told = LoggedConditions::default();
     loop {
         tokio::time::sleep(EACH).await;
         let looked = machine.clone();

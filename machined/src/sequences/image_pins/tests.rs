@@ -23,8 +23,12 @@ fn pins(images: &[&ImageReference]) -> String {
 }
 
 async fn one_turn(machine: &Arc<Machine>) {
+    turn_judging(machine, Judging::Once).await;
+}
+
+async fn turn_judging(machine: &Arc<Machine>, judging: Judging) {
     let pace = Arc::new(Pace::default());
-    turn(machine, &pace, &wanted(machine)).await;
+    turn(machine, &pace, &wanted(machine), judging).await;
 }
 
 fn state(machine: &Machine, name: &ImageReference) -> Option<State> {
@@ -199,4 +203,73 @@ async fn a_version_that_waits_for_no_start_is_not_shown_as_prepared_and_its_imag
     assert!(machine.store.get::<PreparationFact>("next").is_none());
     let pinned: Vec<_> = pins.wanted([]).into_iter().map(|it| it.reference).collect();
     assert_eq!(pinned, [image]);
+}
+
+#[tokio::test]
+async fn other_rules_judge_a_pinned_image_anew() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("web:v1", "web");
+    let machine = unbooted(directory.path()).await;
+    let allowed = configured(&[&registry.config(), &pins(&[&web.name])]);
+    let stranger = SignedRegistry::start();
+    let denied = configured(&[&stranger.config(), &pins(&[&web.name])]);
+    machine.set_config(allowed.clone());
+    let first = rules(&machine);
+    one_turn(&machine).await;
+    let pinned = State::Pinned {
+        digest: web.manifest,
+    };
+    assert_eq!(state(&machine, &web.name), Some(pinned.clone()));
+
+    machine.set_config(denied);
+    assert_ne!(rules(&machine), first);
+    turn_judging(&machine, Judging::Anew).await;
+    let failed = state(&machine, &web.name);
+    assert!(matches!(failed, Some(State::Failed { .. })), "{failed:?}");
+    // It stays, for rules that allow it again, and is no other image meanwhile.
+    assert_eq!(machine.pins.digests(), BTreeSet::from([web.manifest]));
+    machine.set_config(allowed);
+    turn_judging(&machine, Judging::Anew).await;
+    assert_eq!(state(&machine, &web.name), Some(pinned));
+
+    // A new start finds the image on record, and judges it by the rules of now.
+    let id = web.name.to_string();
+    machine.store.remove::<PinFact>(&id);
+    machine.set_config(configured(&[&stranger.config(), &pins(&[&web.name])]));
+    one_turn(&machine).await;
+    let failed = state(&machine, &web.name);
+    assert!(matches!(failed, Some(State::Failed { .. })), "{failed:?}");
+}
+
+#[tokio::test]
+async fn a_prepared_version_whose_image_is_denied_is_taken_back() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let os = registry.push("os:v2", "os");
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(configured(&[&registry.config(), &pins(&[&os.name])]));
+    one_turn(&machine).await;
+    let preparation = Preparation {
+        image: os.name.clone(),
+        digest: os.manifest,
+        version: "v0.2.0".to_owned(),
+        images: vec![os.name.clone()],
+        terms: Terms::default(),
+        force: false,
+        during: "v0.1.0".to_owned(),
+        is_written: false,
+    };
+    let prepared = machine.pins.prepare(preparation.clone(), Vec::new()).await;
+    prepared.unwrap();
+    machine.pins.note_written(&preparation).await;
+    one_turn(&machine).await;
+    assert!(machine.pins.preparation().is_some());
+
+    let stranger = SignedRegistry::start();
+    machine.set_config(configured(&[&stranger.config(), &pins(&[&os.name])]));
+    let busy = machine.lock_operation(Operation::TakeBackConfig).unwrap();
+    turn_judging(&machine, Judging::Anew).await;
+    assert!(machine.pins.preparation().is_some());
+    drop(busy);
+    one_turn(&machine).await;
+    assert_eq!(machine.pins.preparation(), None);
 }

@@ -21,7 +21,7 @@ use crate::base::blocking_io;
 use crate::config::ControlPlane;
 use crate::intent;
 use crate::kubernetes::KubernetesFact;
-use crate::kubernetes::control_plane::beginning::{Beginning, Data, Refused, Wanted, judge};
+use crate::kubernetes::control_plane::beginning::{BootstrapMode, Data, Refused, Wanted, judge};
 use crate::kubernetes::control_plane::etcd::Etcd;
 use crate::kubernetes::control_plane::recovery::{self, UploadError};
 use crate::kubernetes::control_plane::snapshot_file::{NotASnapshot, check};
@@ -29,6 +29,7 @@ use crate::kubernetes::control_plane::{begin, etcd_image, has_begun};
 use crate::machine::Machine;
 use crate::oci::{Limits, VerifiedImage};
 use crate::operation_lock::Interrupted;
+use crate::store::Store;
 use crate::values::ImageReference;
 
 /// The service that starts etcd.
@@ -90,7 +91,7 @@ impl SnapshotPlace {
 
 /// A beginning that is allowed, with all that it takes.
 pub struct Prepared {
-    way: Beginning,
+    way: BootstrapMode,
     /// etcd's image, if data are restored.
     image: Option<VerifiedImage>,
     with_digest: bool,
@@ -108,7 +109,7 @@ pub async fn prepare(
     with_digest: bool,
 ) -> Result<Prepared, BeginError> {
     let place = SnapshotPlace::take(machine)?;
-    let way = match way(machine, plane, wanted).await {
+    let way = match way(&machine.store, plane, wanted).await {
         Err(BeginError::Refused(Refused::Running)) => {
             // It takes room, holds all Secrets, and is of no use here.
             on_disk(recovery::forget_snapshot).await?;
@@ -117,8 +118,8 @@ pub async fn prepare(
         way => way?,
     };
     let image = match way {
-        Beginning::Empty => None,
-        Beginning::Restored | Beginning::Replaced => {
+        BootstrapMode::Empty => None,
+        BootstrapMode::Restored | BootstrapMode::Replaced => {
             check_snapshot(with_digest).await?;
             Some(image(machine, plane).await?)
         }
@@ -143,7 +144,7 @@ pub async fn begin_cluster(
     let Some(image) = &prepared.image else {
         return begin_empty().await;
     };
-    let now = way(machine, plane, Wanted::FromSnapshot).await?;
+    let now = way(&machine.store, plane, Wanted::FromSnapshot).await?;
     if now != prepared.way {
         return Err(Refused::Begun.into());
     }
@@ -151,7 +152,7 @@ pub async fn begin_cluster(
     let node = name_now(machine).await?;
     let restored = etcdutl::restore(machine, image, &node, prepared.with_digest).await;
     restored.context("restore the snapshot")?;
-    let replace = prepared.way == Beginning::Replaced;
+    let replace = prepared.way == BootstrapMode::Replaced;
     on_disk(move || recovery::put_in_place(replace)).await?;
     tracing::info!("Kubernetes: the cluster begins from a snapshot");
     Ok(())
@@ -179,21 +180,21 @@ async fn on_disk(
 }
 
 async fn way(
-    machine: &Machine,
+    store: &Store,
     plane: &ControlPlane,
     wanted: Wanted,
-) -> Result<Beginning, BeginError> {
+) -> Result<BootstrapMode, BeginError> {
     let data = match (has_begun(), wanted) {
         (false, _) => Data::None,
         // Nobody needs to know more.
         (true, Wanted::New) => Data::Answering,
-        (true, Wanted::FromSnapshot) => data(machine, plane).await,
+        (true, Wanted::FromSnapshot) => data(store, plane).await,
     };
     Ok(judge(wanted, data, recovery::snapshot_is_here())?)
 }
 
 /// Asks etcd whether it is there.
-async fn data(machine: &Machine, plane: &ControlPlane) -> Data {
+async fn data(store: &Store, plane: &ControlPlane) -> Data {
     for question in 0..QUESTIONS {
         if question > 0 {
             sleep(PAUSE).await;
@@ -203,7 +204,7 @@ async fn data(machine: &Machine, plane: &ControlPlane) -> Data {
         }
     }
     Data::Silent {
-        kubelet: kubelet_has_run(machine),
+        kubelet: kubelet_has_run(store),
     }
 }
 
@@ -218,8 +219,8 @@ async fn answers(plane: &ControlPlane) -> bool {
 }
 
 /// For how long kubelet has been running.
-fn kubelet_has_run(machine: &Machine) -> Option<Duration> {
-    let (_, fact) = machine.store.list::<KubernetesFact>().into_iter().next()?;
+fn kubelet_has_run(store: &Store) -> Option<Duration> {
+    let (_, fact) = store.list::<KubernetesFact>().into_iter().next()?;
     let mut services = fact.services.into_iter();
     let kubelet = services.find(|it| it.name == KUBELET && it.state == State::Running)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;

@@ -1,4 +1,4 @@
-//! Which image an extension is: what a pinned name means, a file by its digest, or the newest file of a publisher that may start.
+//! Which image an extension is: the one that a pinned name means, a file by its digest, or the newest file of a publisher that may start.
 
 use std::sync::Arc;
 

@@ -14,6 +14,7 @@ use crate::kubernetes::control_plane::{self, Applied, Place, apply, etcd, has_be
 use crate::kubernetes::trial::Readiness;
 use crate::kubernetes::version_file::VersionFile;
 use crate::machine::{Configured, Machine};
+use crate::network::Network;
 
 /// The pause between two tries to apply the objects.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub(super) fn facts(machine: &Machine, kubernetes: &Kubernetes, node: &str) -> O
         place: Place {
             node: node.to_owned(),
             domain: kubernetes.cluster.domain.clone(),
-            addresses: addresses(machine, plane),
+            addresses: addresses(&machine.network, plane),
         },
         has_begun: has_begun(),
         day: now.map_or(0, |now| now.as_secs() / DAY),
@@ -44,8 +45,8 @@ pub(super) fn facts(machine: &Machine, kubernetes: &Kubernetes, node: &str) -> O
 }
 
 /// Returns the machine's own addresses: those of links, and not those that networks of pods have added.
-fn addresses(machine: &Machine, plane: &ControlPlane) -> Vec<IpAddr> {
-    let status = machine.network.status();
+fn addresses(network: &Network, plane: &ControlPlane) -> Vec<IpAddr> {
+    let status = network.status();
     let status = status.borrow();
     let of_cluster = |address: &IpAddr| {
         let mut subnets = plane.pod_subnets.iter().chain(&plane.service_subnets);
@@ -109,7 +110,7 @@ async fn keep_data(plane: &ControlPlane, before: &str, version: &str) {
     }
 }
 
-/// What has been done to a running control plane.
+/// The changes that were made to a running control plane.
 #[derive(Default)]
 pub(super) struct Plane {
     tried: Option<Tried>,

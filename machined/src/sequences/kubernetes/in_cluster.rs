@@ -12,7 +12,7 @@ use crate::kubernetes::{Mode, NodeMetadata, NodeObject, NodeService, NodeStatus,
 use crate::machine::{Configured, Machine};
 use crate::sequences::is_installed;
 
-/// What the cluster said last.
+/// The cluster's last answer.
 pub(super) struct InCluster {
     /// Whether the node is ready.
     pub(super) readiness: Readiness,
@@ -22,14 +22,14 @@ pub(super) struct InCluster {
     asked: Option<(Instant, Arc<Configured>)>,
 }
 
-/// What is seen of the node on the machine itself.
+/// The state of the node as it is seen on the machine itself.
 #[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
     /// Its name.
     pub(super) node: &'a str,
     /// Its services.
     pub(super) services: &'a [NodeService],
-    /// What its container could not carry out of the plan.
+    /// The steps of the plan that its container could not carry out.
     pub(super) errors: &'a [String],
 }
 

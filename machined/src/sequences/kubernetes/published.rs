@@ -29,7 +29,7 @@ pub(super) struct Lists(BTreeMap<String, List>);
 struct List {
     of: PublishedExtension,
     asking: Option<JoinHandle<anyhow::Result<Offer>>>,
-    /// What was found at the last look, and when.
+    /// The result of the last look, and its time.
     heard: Option<(Result<Offer, String>, Instant)>,
 }
 

@@ -60,7 +60,7 @@ impl Candidates {
     }
 }
 
-/// What has become of an extension.
+/// The result for one extension.
 #[derive(Default)]
 pub(super) struct Placed {
     /// The image whose files are there.

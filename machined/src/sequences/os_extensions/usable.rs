@@ -18,7 +18,7 @@ pub(super) struct Usable {
     pub(super) chosen: Chosen,
     /// The root of its files.
     pub(super) tree: PathBuf,
-    /// What they are.
+    /// The directories that they are for.
     pub(super) files: Files,
     /// While it is here, the store keeps the image. None if it could not be asked for: then the record keeps it.
     _image: Option<VerifiedImage>,

@@ -139,7 +139,7 @@ impl State for Api {
     }
 }
 
-/// What is kept of the node's configs.
+/// The node's configs that are kept.
 #[derive(Default)]
 struct Known(RefCell<Option<NodeConfigs>>);
 
@@ -154,7 +154,7 @@ impl NodeConfigStore for &Known {
     }
 }
 
-/// What stands around the node.
+/// The surroundings of the node.
 struct Site {
     node: Node,
     /// Why no way can be made.
@@ -166,7 +166,7 @@ struct Site {
     machine: Arc<Mutex<Machine>>,
 }
 
-/// What others hear of the node.
+/// The state of the node as others see it.
 #[derive(Clone, Copy)]
 enum Hears {
     /// Nobody is asked.

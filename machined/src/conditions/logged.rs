@@ -1,4 +1,4 @@
-//! What the log has been told of conditions, so that receivers of logs learn of a trouble without asking.
+//! The conditions that have a line in the log, so that receivers of logs learn of a trouble without asking.
 //!
 //! ```text
 //!             true: a line with the reason               false at QUIET looks in a row: a line
@@ -16,9 +16,9 @@ use super::{Known, Type};
 /// Number of looks in a row at which a trouble has to be gone until it is over.
 const QUIET: u32 = 3;
 
-/// The conditions that the log was told of.
+/// The conditions that are in the log and not over yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Told(BTreeMap<Type, Open>);
+pub struct LoggedConditions(BTreeMap<Type, Open>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Open {
@@ -43,8 +43,8 @@ pub enum Line {
     IsOver(Type),
 }
 
-impl Told {
-    /// Takes the conditions of one look; returns what the log is to be told.
+impl LoggedConditions {
+    /// Takes the conditions of one look; returns the lines for the log.
     pub fn after(mut self, conditions: &[Known]) -> (Self, Vec<Line>) {
         let lines = conditions
             .iter()
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_trouble_is_told_once_and_its_end_when_it_stays_away() {
         let (bytes, files) = (Some("BytesNearlyUsedUp"), Some("FilesNearlyUsedUp"));
-        let mut told = Told::default();
+        let mut told = LoggedConditions::default();
         for (seen, expected) in [
             (None, None),
             (bytes, Some("begins BytesNearlyUsedUp: do this")),
