@@ -98,7 +98,7 @@ pub const RELEASE_FLOOR: StateFile = StateFile {
     name: "release-floor.json",
     mode: 0o644,
     writer: "upgrade/floor.rs",
-    loss: "no version before the running one is taken without force, until a release has raised the floor",
+    loss: "no version before the running one is taken without force, until an upgrade has been committed",
 };
 
 /// The images that the versions on the disk came from.

@@ -91,6 +91,20 @@ pub(crate) fn blobs_named_by(
     Ok(layers.chain([config.digest]).collect())
 }
 
+/// The digests of the unpacked layers of the image with this manifest, lowest first; none if its documents are not here.
+pub(crate) fn layers_of(blobs: &Blobs, manifest: Digest) -> Vec<Digest> {
+    let read = || {
+        let manifest = document(blobs, "manifest", manifest)?;
+        let Manifest::Image { config, layers } = Manifest::parse(&manifest, None)? else {
+            return Err(LocalImageError::Nested);
+        };
+        let config = document(blobs, "config", config.digest)?;
+        let (config, _) = manifest::image(&config, &layers)?;
+        Ok(config.layers)
+    };
+    read().unwrap_or_default()
+}
+
 fn document(blobs: &Blobs, what: &'static str, digest: Digest) -> Result<Vec<u8>, LocalImageError> {
     let document = blobs.document(digest, LARGEST_DOCUMENT)?;
     document.ok_or(LocalImageError::Missing { what, digest })

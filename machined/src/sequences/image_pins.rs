@@ -227,8 +227,9 @@ async fn turn(
         puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
         judging,
     };
-    keeper.see_to(wanted).await;
+    // First: until then any reboot tries it.
     preparation::withdraw_if_denied(machine).await;
+    keeper.see_to(wanted).await;
     let preparing = prepare_when_pinned(machine).await;
     let now = SystemTime::now();
     let facts = machine.store.list::<PinFact>().into_iter();

@@ -9,6 +9,7 @@ use super::emit_failure;
 use super::stage::stage_prepared;
 use super::upgrade::trial_record;
 use crate::base::error_chain::chain;
+use crate::base::task;
 use crate::containers::ImageDigests;
 use crate::intent;
 use crate::machine::Machine;
@@ -68,13 +69,22 @@ pub(super) async fn end_if_gone(machine: &Machine) {
 
 /// Takes back a version that was written if the rules for images do not allow its installer's image any more. A registry that says nothing
 /// changes nothing.
-pub(super) async fn withdraw_if_denied(machine: &Machine) {
+pub(super) async fn withdraw_if_denied(machine: &Arc<Machine>) {
     let Some(preparation) = machine.pins.preparation().filter(|it| it.is_written) else {
         return;
     };
     let Some(reason) = refusal(machine, &preparation).await else {
         return;
     };
+    // In a task of its own: it comes to its end, whatever changes meanwhile.
+    let machine = machine.clone();
+    let withdrawn = task::spawn(async move { withdraw(&machine, preparation, reason).await });
+    if let Err(error) = withdrawn.await {
+        tracing::error!("a prepared version is not taken back: {}", chain(&error));
+    }
+}
+
+async fn withdraw(machine: &Machine, preparation: Preparation, reason: String) {
     // While another operation runs, the next turn takes it back.
     let Ok(_lock) = machine.lock_operation(Operation::StageUpgrade) else {
         return;
@@ -90,9 +100,9 @@ pub(super) async fn withdraw_if_denied(machine: &Machine) {
         tracing::error!("the next boot may try it: {error:#}: {reason}");
         return;
     }
-    machine.pins.forget_preparation().await;
     tracing::error!("{reason}");
     emit_failure(&machine.events, &ActorId::new(), "stageUpgrade", reason);
+    machine.pins.forget_preparation().await;
 }
 
 /// Returns why the rules refuse the installer's image; none if they allow it, or that is not known.
@@ -126,7 +136,7 @@ pub(super) async fn write(machine: &Arc<Machine>, preparation: Preparation) -> O
     // In a task of its own: it comes to its end, whatever changes meanwhile.
     let staging = {
         let (machine, preparation) = (machine.clone(), preparation.clone());
-        crate::base::task::spawn(async move { stage_prepared(&machine, &preparation).await })
+        task::spawn(async move { stage_prepared(&machine, &preparation).await })
     };
     let failure = match staging.await {
         Ok(Ok(staged)) => {

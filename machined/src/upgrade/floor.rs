@@ -44,11 +44,11 @@ impl Floor {
     }
 
     /// Writes the floor, unless the same one or a higher one is there. A file that cannot be read is left for whoever looks into it, until
-    /// the floor has risen. `rose`: it has risen just now.
-    pub fn keep(&self, state: &Path, rose: bool) -> anyhow::Result<()> {
+    /// the next upgrade is committed. `replaces`: this is that commit.
+    pub fn keep(&self, state: &Path, replaces: bool) -> anyhow::Result<()> {
         match Self::load(state) {
             Ok(Some(kept)) if kept.version >= self.version => Ok(()),
-            Err(_) if !rose => Ok(()),
+            Err(_) if !replaces => Ok(()),
             _ => self.save(state),
         }
     }
@@ -78,25 +78,30 @@ pub struct UnreadFloor {
 }
 
 impl FloorInForce {
-    /// The floor as it was read from STATE. `own`: the floor that the running version sets.
-    pub fn of_record(
-        read: anyhow::Result<Option<Floor>>,
-        own: Option<Floor>,
-        running: &str,
-    ) -> Self {
+    /// The floor as it was read from STATE.
+    pub fn of_record(read: anyhow::Result<Option<Floor>>, running: &str) -> Self {
         match read {
             Ok(known) => FloorInForce {
                 known,
                 unread: None,
             },
             Err(error) => FloorInForce {
-                known: own,
+                known: None,
                 unread: Some(UnreadFloor {
                     running: running.to_owned(),
                     why: format!("{error:#}"),
                 }),
             },
         }
+    }
+
+    /// Returns the floor that the commit of an upgrade writes in place of a record that cannot be read: the version that was left, or the new
+    /// one if that is older. None while the record can be read.
+    pub fn instead_of_unread(&self, from: &str, to: &str) -> Option<Floor> {
+        self.unread.as_ref()?;
+        let versions = [from, to].map(|version| version.parse::<Version>().ok());
+        let older = versions.into_iter().flatten().min();
+        Floor::of_release(older.as_ref(), to)
     }
 
     /// Returns the oldest version that is taken, if there is one.
@@ -153,10 +158,7 @@ mod tests {
     #[test]
     fn a_record_that_cannot_be_read_leaves_the_running_version_as_the_oldest() {
         let state = tempfile::tempdir().unwrap();
-        let read = || {
-            let own = floor("v0.1.0", "v0.2.0");
-            FloorInForce::of_record(Floor::load(state.path()), own, "v0.2.0")
-        };
+        let read = || FloorInForce::of_record(Floor::load(state.path()), "v0.2.0");
         assert_eq!(read(), FloorInForce::default());
         let kept = floor("v0.2.0", "v0.3.0");
         kept.as_ref().unwrap().keep(state.path(), true).unwrap();
@@ -167,7 +169,32 @@ mod tests {
         std::fs::write(state.path().join(RELEASE_FLOOR.name), "{").unwrap();
         let unread = read();
         assert_eq!(unread.oldest(), "v0.2.0".parse().ok());
-        assert!(unread.unread.unwrap().why.contains(RELEASE_FLOOR.name));
+        assert!(
+            unread
+                .unread
+                .as_ref()
+                .unwrap()
+                .why
+                .contains(RELEASE_FLOOR.name)
+        );
+        for (from, to, floor) in [
+            ("v0.1.0", "v0.2.0", "v0.1.0"),
+            ("v0.3.0", "v0.2.0", "v0.2.0"),
+            ("latest", "v0.2.0", "v0.2.0"),
+        ] {
+            let instead = unread.instead_of_unread(from, to).unwrap();
+            assert_eq!(instead.version.to_string(), floor, "{from} to {to}");
+            assert_eq!(
+                FloorInForce::default().instead_of_unread(from, to),
+                None,
+                "its record can be read"
+            );
+        }
+        let instead = unread.instead_of_unread("v0.1.0", "v0.2.0").unwrap();
+        instead.keep(state.path(), false).unwrap();
+        assert!(Floor::load(state.path()).is_err(), "it was replaced");
+        instead.keep(state.path(), true).unwrap();
+        assert_eq!(read().known, Some(instead));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Unpacks an image of a bundle into the store.
 
+use instar_base::blocking_io;
 use instar_bundle::VerifiedBundle;
 
 use crate::pull::{Progress, PullError, Source, into_store};
@@ -45,8 +46,16 @@ pub async fn import(
     });
     let imported = into_store::unpack(source, &nameless, store, limits, progress).await?;
     // Only now: another image may have got the name meanwhile.
-    let surplus = is_new.then_some(&by_digest);
-    let named = store.add_name_if_newer(imported, name, image.named_digest, surplus);
+    let surplus = is_new.then_some(by_digest);
+    let (named_digest, naming) = (image.named_digest, (store.clone(), name.clone()));
+    let named = blocking_io::to_its_end(move || {
+        let (store, name) = naming;
+        store.add_name_if_newer(imported, &name, named_digest, surplus.as_ref())
+    });
+    let named = named.await.map_err(|source| PullError::Interrupted {
+        reference: name.clone(),
+        source,
+    })?;
     let named = named.map_err(|source| PullError::Store {
         reference: name.clone(),
         source,

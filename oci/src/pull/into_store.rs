@@ -299,5 +299,6 @@ fn name_again(
         store.keep_proof(&pulled, proof)?;
     }
     store.keep_unjudged(&pulled, image.unjudged())?;
+    let pulled = store.note_layers(pulled, &image.config.layers)?;
     store.add_name(pulled, &image.reference, image.named_digest)
 }

@@ -176,8 +176,41 @@ fn make_record_old(place: &Path) {
     let path = place.join("image.json");
     let record = fs::read_to_string(&path).unwrap();
     let (_, fields) = record.split_once("\",\"digest\":").unwrap();
-    let (known, _) = fields.split_once(",\"blobs\":").unwrap();
-    fs::write(path, format!("{{\"digest\":{known}}}")).unwrap();
+    let known = match fields.split_once(",\"blobs\":") {
+        Some((known, _)) => known,
+        None => &fields[..fields.len() - 1],
+    };
+    let (before, rest) = known.split_once(",\"layers\":[").unwrap();
+    let (_, after) = rest.split_once(']').unwrap();
+    fs::write(path, format!("{{\"digest\":{before}{after}}}")).unwrap();
+}
+
+#[tokio::test]
+async fn an_image_of_a_version_before_its_layers_were_noted_has_them_again() {
+    let registry = Registry::start();
+    let layers = [layer("a", b"one"), layer("b", b"two")];
+    registry.push("v1", "amd64", &layers).await;
+    let puller = puller(registry.settings());
+    let (directory, store) = store();
+    let name = registry.reference(":v1");
+    let image = pull(&puller, &store, &name).await;
+    let place = image.rootfs().parent().unwrap().to_owned();
+    let known = image.config().layers.clone();
+    assert_eq!(known.len(), 2);
+    let layers = |store: &ImageStore| store.get(image.digest()).unwrap().config().layers.clone();
+    // By the documents that are kept with it, also if it was checked in this boot.
+    for store in [next_boot(&directory), store] {
+        make_record_old(&place);
+        assert_eq!(layers(&store), []);
+        assert_eq!(store.check(image.digest()), Wholeness::Whole);
+        assert_eq!(layers(&store), known);
+    }
+    // And by its registry, where nothing is kept.
+    make_record_old(&place);
+    fs::remove_dir_all(directory.path().join("blobs")).unwrap();
+    let store = next_boot(&directory);
+    pull(&puller, &store, &name).await;
+    assert_eq!(layers(&store), known);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use instar_values::Digest;
 
 use super::record::{Record, read, write};
 use super::sealed::{self, Files};
-use super::{ImageStore, Wholeness};
+use super::{ImageStore, PulledImage, Wholeness};
 use crate::local_image;
 use crate::store_error::StoreError;
 
@@ -21,7 +21,12 @@ impl ImageStore {
             return Wholeness::Damaged("its record cannot be read".to_owned());
         };
         let _checking = self.shared.checking.locked();
-        if self.blobs().is_none() || self.shared.state().checked.contains(&digest) {
+        if self.blobs().is_none() {
+            return Wholeness::Whole;
+        }
+        if self.shared.state().checked.contains(&digest) {
+            // Perhaps by an older version, in this boot.
+            self.note_layers_of_blobs(&record);
             return Wholeness::Whole;
         }
         let sealed = match sealed::check(&place) {
@@ -42,8 +47,46 @@ impl ImageStore {
                 "the image {digest} has no seal yet, or a record that knows none: {error}"
             );
         }
+        self.note_layers_of_blobs(&record);
         self.shared.state().checked.insert(digest);
         Wholeness::Whole
+    }
+
+    /// Notes in a record that an older version wrote which layers the image has, by the documents that are kept with it.
+    fn note_layers_of_blobs(&self, record: &Record) {
+        if !record.config.layers.is_empty() {
+            return;
+        }
+        let layers = local_image::layers_of(&self.shared.blobs, record.digest);
+        let noted = self
+            .get(record.digest)
+            .map(|image| self.note_layers(image, &layers));
+        if let Some(Err(error)) = noted {
+            tracing::warn!(
+                "the layers of the image {} are not noted: {error}",
+                record.digest
+            );
+        }
+    }
+
+    /// Notes in a record that an older version wrote which layers the image has.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub(crate) fn note_layers(
+        &self,
+        image: PulledImage,
+        layers: &[Digest],
+    ) -> Result<PulledImage, StoreError> {
+        if layers.is_empty() || !image.record.config.layers.is_empty() {
+            return Ok(image);
+        }
+        let _naming = self.naming();
+        // Its names may have changed since.
+        let mut image = self.get(image.digest()).unwrap_or(image);
+        image.record.config.layers = layers.to_vec();
+        write(&image.directory, &image.record)?;
+        Ok(image)
     }
 
     /// Notes in a record that an older version wrote that the image is sealed, and which blobs it was made from.

@@ -69,6 +69,8 @@ pub async fn offer(
     if reference.digest().is_some()
         && image_collection::is_needed(machine, digest)
         && let Ok(image) = of_store(&machine.images, puller, reference, digest).await
+        // An older version noted none, and kept no document that names them: its registry has it.
+        && !image.config().layers.is_empty()
     {
         return Ok(Offer::Here(image));
     }

@@ -16,11 +16,15 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
     let own = Floor::of_release(running.floor.as_ref(), &running.version);
     let labelled =
         upgrade.and_then(|upgrade| Floor::of_release(upgrade.floor.as_ref(), &upgrade.to));
-    let rose = machine.upgrades.raise_floor(Floor::higher(own, labelled));
+    let in_force = machine.upgrades.floor_in_force();
+    let instead = upgrade.and_then(|it| in_force.instead_of_unread(&it.from, &it.to));
+    let replaces = instead.is_some();
+    let floor = Floor::higher(Floor::higher(own, labelled), instead);
+    let rose = machine.upgrades.raise_floor(floor);
     if let Some(floor) = &rose {
         tracing::info!("no version below {} is taken from now on", floor.version);
     }
-    if let Err(error) = save_floor(machine, rose.is_some()).await {
+    if let Err(error) = save_floor(machine, replaces).await {
         tracing::error!("the floor is not kept over a reboot: {error:#}");
     }
     let Some(upgrade) = upgrade else {
@@ -45,13 +49,12 @@ fn state(machine: &Machine) -> Option<PathBuf> {
 }
 
 /// Brings the floor to STATE, which may have been mounted after the floor rose.
-async fn save_floor(machine: &Machine, rose: bool) -> anyhow::Result<()> {
+async fn save_floor(machine: &Machine, replaces: bool) -> anyhow::Result<()> {
     let (Some(state), Some(floor)) = (state(machine), machine.upgrades.floor()) else {
         return Ok(());
     };
-    blocking_io::within(ANSWER, move || floor.keep(&state, rose)).await??;
-    if rose {
-        // A record that could not be read has been replaced.
+    blocking_io::within(ANSWER, move || floor.keep(&state, replaces)).await??;
+    if replaces {
         machine.upgrades.note_unread_floor(None);
     }
     Ok(())
@@ -116,9 +119,8 @@ pub(in crate::sequences) fn take_up_floor(machine: &Machine) {
         return;
     };
     let running = &machine.running;
-    let own = Floor::of_release(running.floor.as_ref(), &running.version);
     let FloorInForce { known, unread } =
-        FloorInForce::of_record(Floor::load(state), own, &running.version);
+        FloorInForce::of_record(Floor::load(state), &running.version);
     if let Some(unread) = &unread {
         tracing::error!(
             "the floor cannot be read, so no version before {} is taken without force: {}",
