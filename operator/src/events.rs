@@ -17,7 +17,7 @@ const NOTE: usize = 1024;
 
 /// An event before it has an object and a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct EventText {
     is_warning: bool,
     reason: String,
     note: String,
@@ -25,7 +25,7 @@ pub(crate) struct Told {
 
 /// What there is to tell of a node whose part in a rollout of this kind has got into another phase. `to`: the version, or the fingerprint of the
 /// config.
-pub(crate) fn of_node(kind: Kind, phase: &str, to: &str, why: &str) -> Option<Told> {
+pub(crate) fn of_node(kind: Kind, phase: &str, to: &str, why: &str) -> Option<EventText> {
     let is_warning = matches!(phase, "Failed" | "GoingBack" | "Stuck");
     let (reason, note) = match (kind, phase) {
         (Kind::Version, "Upgrading") => ("UpgradeBegun", format!("upgrades to {to}")),
@@ -43,7 +43,7 @@ pub(crate) fn of_node(kind: Kind, phase: &str, to: &str, why: &str) -> Option<To
         _ => return None,
     };
     let reason = reason.to_owned();
-    Some(Told {
+    Some(EventText {
         is_warning,
         reason,
         note,
@@ -51,14 +51,14 @@ pub(crate) fn of_node(kind: Kind, phase: &str, to: &str, why: &str) -> Option<To
 }
 
 /// What there is to tell of a pool that has got into another phase.
-pub(crate) fn of_pool(phase: &str, message: &str) -> Option<Told> {
+pub(crate) fn of_pool(phase: &str, message: &str) -> Option<EventText> {
     let is_warning = match phase {
         "Rolling" | "Paused" | "Done" | "Aborted" => false,
         "Halted" | "GoingBack" | "WentBack" | "Invalid" => true,
         _ => return None,
     };
     let (reason, note) = (format!("Rollout{phase}"), message.to_owned());
-    Some(Told {
+    Some(EventText {
         is_warning,
         reason,
         note,
@@ -80,7 +80,7 @@ impl Recorder {
     }
 
     /// Writes an event of an object.
-    pub(crate) async fn tell(&self, object: ObjectReference, told: Told) {
+    pub(crate) async fn tell(&self, object: ObjectReference, told: EventText) {
         let api: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
         let name = object.name.clone().unwrap_or_default();
         let event = event(&self.identity, object, told);
@@ -90,7 +90,7 @@ impl Recorder {
     }
 }
 
-fn event(identity: &str, object: ObjectReference, told: Told) -> Event {
+fn event(identity: &str, object: ObjectReference, told: EventText) -> Event {
     let kind = if told.is_warning { "Warning" } else { "Normal" };
     let mut note = told.note;
     note.truncate(note.floor_char_boundary(NOTE));

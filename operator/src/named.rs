@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
     use crate::api::PoolStatus;
-    use crate::turns::{Next, Turn};
+    use crate::turns::{Next, NextRollout};
 
     fn node(version: &str) -> NodeView {
         let object = json!({
@@ -228,51 +228,51 @@ mod tests {
                 named("r/i:v2", &["{}"]),
                 kept(&[]),
                 "v1",
-                Turn::Begin(Version, Another),
+                NextRollout::Begin(Version, Another),
             ),
             (
                 named("r/i:v2", &["{}"]),
                 kept(&[version]),
                 "v2",
-                Turn::Begin(Config, Another),
+                NextRollout::Begin(Config, Another),
             ),
             (
                 named("r/i:v2", &["{}"]),
                 kept(&[version, config]),
                 "v2",
-                Turn::GoOn,
+                NextRollout::GoOn,
             ),
             (
                 named("r/i:v2", &["a: 1"]),
                 kept(&[version, config]),
                 "v2",
-                Turn::Begin(Config, Another),
+                NextRollout::Begin(Config, Another),
             ),
             (
                 named("r/i:v3", &["{}"]),
                 kept(&[version, config]),
                 "v2",
-                Turn::Begin(Version, Another),
+                NextRollout::Begin(Version, Another),
             ),
             (
                 named("r/i:v2", &["{}"]),
                 kept(&[version, config]),
                 "v1",
-                Turn::Begin(Version, Again),
+                NextRollout::Begin(Version, Again),
             ),
             (
                 named("", &["{}"]),
                 kept(&[]),
                 "v1",
-                Turn::Begin(Config, Another),
+                NextRollout::Begin(Config, Another),
             ),
-            (named("", &["{}"]), kept(&[config]), "v1", Turn::GoOn),
+            (named("", &["{}"]), kept(&[config]), "v1", NextRollout::GoOn),
             // An operator from before configs was here: it has dropped the patches, and what was set aside.
             (
                 named("r/i:v2", &["{}"]),
                 kept(&[("r/i:v2", &[], "config 1")]),
                 "v2",
-                Turn::Begin(Version, Another),
+                NextRollout::Begin(Version, Another),
             ),
         ] {
             let newest = kept
@@ -312,8 +312,8 @@ mod tests {
         let newest = kept.newest();
         let newest = newest.map(|(rollout, record)| (rollout.kind(), record));
         for (runs, expected) in [
-            ("v0.3.0", Turn::Begin(Kind::Config, Next::Another)),
-            ("v0.1.0", Turn::Begin(Kind::Version, Next::Another)),
+            ("v0.3.0", NextRollout::Begin(Kind::Config, Next::Another)),
+            ("v0.1.0", NextRollout::Begin(Kind::Version, Next::Another)),
         ] {
             let turn = named.sides(&kept, &[node(runs)]).turn(newest);
             assert_eq!(turn, expected, "{runs}");

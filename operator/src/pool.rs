@@ -36,7 +36,7 @@ use crate::record_store::{Kept, RecordStore};
 use crate::replacement;
 use crate::rollouts::{self, Wishes};
 use crate::shown::{self, Invalid, Known};
-use crate::turns::{Next, Sides, Turn};
+use crate::turns::{Next, NextRollout, Sides};
 
 /// The pause between two rounds of a rollout that is under way, for what comes with time alone: windows, soaks, patience.
 const TICK: Duration = Duration::from_secs(5);
@@ -218,7 +218,9 @@ impl Keeper {
         let known = Known {
             invalid: invalid.as_ref(),
             waits: wait.as_deref(),
-            is_followed: checked.as_ref().is_ok_and(|it| next(it) != Turn::GoOn),
+            is_followed: checked
+                .as_ref()
+                .is_ok_and(|it| next(it) != NextRollout::GoOn),
             ..Known::default()
         };
         self.show(pool, known).await?;
@@ -303,17 +305,17 @@ impl Keeper {
         let driven = newest(kept);
         let turn = checked.sides(kept).turn(driven);
         let stays = match turn {
-            Turn::GoOn => return Ok(None),
-            Turn::Begin(kind, _) => driven.is_none_or(|(driven, _)| driven == kind),
-            Turn::TakeUp => false,
+            NextRollout::GoOn => return Ok(None),
+            NextRollout::Begin(kind, _) => driven.is_none_or(|(driven, _)| driven == kind),
+            NextRollout::TakeUp => false,
         };
         // What is asked for one kind would be noted in the record of the other.
         if !stays && !self.driver.is_idle() {
             return Ok(None);
         }
         match turn {
-            Turn::Begin(kind, next) => self.begin(pool, checked, kept, (kind, next)).await,
-            Turn::TakeUp | Turn::GoOn => {
+            NextRollout::Begin(kind, next) => self.begin(pool, checked, kept, (kind, next)).await,
+            NextRollout::TakeUp | NextRollout::GoOn => {
                 let take_up = |kept: &mut Kept| kept.take_up(&pool.spec, now());
                 self.store.update(take_up).await?;
                 Ok(None)

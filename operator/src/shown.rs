@@ -8,7 +8,7 @@ use crate::api::{Kind, NodeUpgradeStatus, PoolStatus};
 
 /// A condition before it has a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ConditionText {
     type_: &'static str,
     holds: bool,
     reason: &'static str,
@@ -34,8 +34,8 @@ pub(crate) fn told(
     holds: bool,
     reason: &'static str,
     message: impl Into<String>,
-) -> Told {
-    Told {
+) -> ConditionText {
+    ConditionText {
         type_,
         holds,
         reason,
@@ -110,7 +110,7 @@ pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
 
 /// The condition with its time, which stays while its status stays.
 pub(crate) fn stamped(
-    told: Told,
+    told: ConditionText,
     before: &[Condition],
     generation: Option<i64>,
     now: Timestamp,
@@ -166,7 +166,7 @@ fn phase(kind: Kind, record: &Record, known: Known<'_>) -> (&'static str, String
     }
 }
 
-fn failed(record: &Record) -> Told {
+fn failed(record: &Record) -> ConditionText {
     let mut failures = record
         .machines
         .iter()

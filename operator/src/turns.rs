@@ -21,7 +21,7 @@ use crate::node::NodeView;
 
 /// What to do about a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum NextRollout {
     /// Begin a rollout.
     Begin(Kind, Next),
     /// Go on with the one that was set aside.
@@ -82,19 +82,19 @@ impl Sides<'_> {
     }
 
     /// Decides. `newest`: the newest rollout.
-    pub(crate) fn turn(&self, newest: Option<(Kind, &Record)>) -> Turn {
+    pub(crate) fn turn(&self, newest: Option<(Kind, &Record)>) -> NextRollout {
         let is_free = newest.is_none_or(|(_, record)| {
             let mut entries = record.machines.values();
             !entries.any(|entry| entry.step.is_under_way())
         });
         match is_free {
             true => self.next(newest),
-            false => Turn::GoOn,
+            false => NextRollout::GoOn,
         }
     }
 
     /// What comes once nothing is under way.
-    pub(crate) fn next(&self, newest: Option<(Kind, &Record)>) -> Turn {
+    pub(crate) fn next(&self, newest: Option<(Kind, &Record)>) -> NextRollout {
         let newest_is_named = match newest {
             Some((Kind::Version, _)) => self.version.is_some(),
             Some((Kind::Config, _)) => self.config.is_some(),
@@ -108,21 +108,21 @@ impl Sides<'_> {
                 continue;
             };
             let Some(last) = side.last.filter(|last| last.is_meant) else {
-                return Turn::Begin(kind, Next::Another);
+                return NextRollout::Begin(kind, Next::Another);
             };
             let is_done = last.record.phase == Phase::Done;
             let is_newest = newest.is_some_and(|(newest, _)| newest == kind);
             match (is_newest, is_done) {
-                (true, false) => return Turn::GoOn,
-                (false, false) => return Turn::TakeUp,
-                (false, true) if !newest_is_named => return Turn::TakeUp,
+                (true, false) => return NextRollout::GoOn,
+                (false, false) => return NextRollout::TakeUp,
+                (false, true) if !newest_is_named => return NextRollout::TakeUp,
                 (_, true) if last.is_due && newest_is_over => {
-                    return Turn::Begin(kind, Next::Again);
+                    return NextRollout::Begin(kind, Next::Again);
                 }
                 (_, true) => {}
             }
         }
-        Turn::GoOn
+        NextRollout::GoOn
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
     fn a_version_goes_before_configs() {
         use Kind::{Config, Version};
         use Next::{Again, Another};
-        use Turn::{Begin, GoOn, TakeUp};
+        use NextRollout::{Begin, GoOn, TakeUp};
         let why = "n1: it burns".to_owned();
         let (done, rolling) = (record(Phase::Done), record(Phase::Rolling));
         let halted = record(Phase::Halted { why });
@@ -281,8 +281,8 @@ mod tests {
                 version: of("other"),
                 config: of("other"),
             };
-            assert_eq!(sides.turn(Some((kind, &under_way))), Turn::GoOn);
-            assert_ne!(sides.next(Some((kind, &under_way))), Turn::GoOn);
+            assert_eq!(sides.turn(Some((kind, &under_way))), NextRollout::GoOn);
+            assert_ne!(sides.next(Some((kind, &under_way))), NextRollout::GoOn);
             assert!(!sides.mean(kind));
         }
     }
