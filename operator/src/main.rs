@@ -10,7 +10,7 @@ use instar_operator::{Options, manifest, run};
 #[command(version)]
 enum Command {
     /// Drive the rollouts of all pools, as long as this process holds the lease.
-    Run(Options),
+    Run(Box<Options>),
     /// Print the definitions of the custom resources.
     Crds,
     /// Print all that an installation needs: definitions, rights, the deployment.
@@ -19,7 +19,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
-        Command::Run(options) => run(options),
+        Command::Run(options) => run(*options),
         Command::Crds => manifest::definitions().map(|text| print!("{text}")),
         Command::Manifest => manifest::all().map(|text| print!("{text}")),
     };
