@@ -199,28 +199,25 @@ impl InitLink {
     /// Waits for init's report on how a process ended, and returns it; each exit is returned once. `since`: a time at which the process was
     /// alive; an exit that was reported earlier belongs to another process with the same number.
     pub async fn exit_of(&self, pid: u32, since: Instant) -> Exit {
-        let its = |exit: &ReportedExit| exit.at >= since;
+        self.exit_when(pid, |exit| exit.at >= since).await
+    }
+
+    /// The same for a process of an earlier machined: its exit may have been reported before this machined could watch the process.
+    pub async fn noted_exit(&self, pid: u32) -> Exit {
+        self.exit_when(pid, |_| true).await
+    }
+
+    async fn exit_when(&self, pid: u32, is_its: impl Fn(&ReportedExit) -> bool) -> Exit {
         let mut exits = self.shared.exits.subscribe();
         // The sender lives in `self.shared`, so this cannot fail.
         let _ = exits
-            .wait_for(|exits| exits.get(&pid).is_some_and(its))
+            .wait_for(|exits| exits.get(&pid).is_some_and(&is_its))
             .await;
         let mut exit = Exit::Unknown;
         self.shared.exits.send_if_modified(|exits| {
             exit = exits
                 .remove(&pid)
                 .map_or(Exit::Unknown, |reported| reported.exit);
-            false
-        });
-        exit
-    }
-
-    /// Takes the exit that init has reported for a process of an earlier machined, if there is one: also one that came before this machined
-    /// could watch the process.
-    pub fn noted_exit(&self, pid: u32) -> Option<Exit> {
-        let mut exit = None;
-        self.shared.exits.send_if_modified(|exits| {
-            exit = exits.remove(&pid).map(|reported| reported.exit);
             false
         });
         exit

@@ -512,7 +512,7 @@ impl Runtime {
         let path = self.record(name, record);
         let write = || whole_file::replace(&path, 0o644, bytes);
         Reserve::beside(&self.run)
-            .or_with_its_room(write)
+            .or_with_its_room(bytes.len() as u64, write)
             .map_err(failed("writing", &path))
     }
 

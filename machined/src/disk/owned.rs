@@ -220,6 +220,17 @@ impl OwnedDisk {
             .map(Some)
     }
 
+    /// Returns the disk that a selector means now. Writes nothing.
+    pub async fn selected(&self, selector: &DiskSelector) -> Result<PathBuf, OwnedDiskError> {
+        let (sysfs, selector) = (self.paths.sysfs.clone(), selector.clone());
+        let find = move || {
+            let disks = discover(&sysfs)?;
+            let disk = select(&selector, &disks, is_owned)?;
+            Ok(disk.dev_path.as_path().to_owned())
+        };
+        run_blocking(find).await?
+    }
+
     /// Makes missing partitions and filesystems, and mounts STATE and /var.
     pub async fn mount(&self, spec: &DiskSpec) -> Result<(), OwnedDiskError> {
         match self.dry_run(spec).await? {

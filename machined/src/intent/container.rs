@@ -108,6 +108,7 @@ async fn end_containers(machine: &Machine, ends: impl Fn(&str) -> bool, why: &st
             tracing::warn!("something of container {name} is left: {error:#}");
         }
     }
+    Cgroup::weigh_workloads();
     !names.is_empty()
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use crate::base::blocking_io::{self, ANSWER};
 use crate::command_line;
 use crate::config;
 use crate::config_source::source::FW_CFG_PATH;
 use crate::config_source::{persisted, source};
-use crate::disk::OwnedDisk;
 use crate::machine::{Configured, Machine};
 
 /// Returns the source that takes precedence over the config on STATE, if this machine has one.
@@ -22,7 +22,7 @@ pub fn source_before_state() -> Option<&'static str> {
 /// To be called while STATE is mounted.
 pub fn of(machine: &Machine) -> Option<Arc<Configured>> {
     let settled = machine.settled_config();
-    match staged(&machine.disk, settled.as_deref()) {
+    match staged(machine.disk.state(), settled.as_deref()) {
         Ok(None) => settled,
         Ok(Some(staged)) => {
             tracing::info!("the next generation begins with the machine config that was staged");
@@ -37,16 +37,22 @@ pub fn of(machine: &Machine) -> Option<Arc<Configured>> {
     }
 }
 
-/// Returns the same as [`of`] without a word in the log, for plans.
-pub fn planned(machine: &Machine) -> Option<Arc<Configured>> {
+/// Returns the same as [`of`] without a word in the log, for plans. A disk that does not answer keeps nobody else waiting.
+pub async fn planned(machine: &Machine) -> Option<Arc<Configured>> {
     let settled = machine.settled_config();
-    let staged = staged(&machine.disk, settled.as_deref());
-    staged.ok().flatten().map(Arc::new).or(settled)
+    let (state, here) = (machine.disk.state().map(Path::to_owned), settled.clone());
+    let read = move || staged(state.as_deref(), here.as_deref());
+    let staged = blocking_io::within(ANSWER, read).await;
+    let staged = staged.ok().and_then(Result::ok).flatten();
+    staged.map(Arc::new).or(settled)
 }
 
 /// Returns the config on STATE, if a boot would use it and it differs from the settled one.
-fn staged(disk: &OwnedDisk, settled: Option<&Configured>) -> anyhow::Result<Option<Configured>> {
-    match disk.state() {
+fn staged(
+    state: Option<&Path>,
+    settled: Option<&Configured>,
+) -> anyhow::Result<Option<Configured>> {
+    match state {
         Some(state) if source_before_state().is_none() => kept_besides(state, settled),
         _ => Ok(None),
     }

@@ -40,7 +40,8 @@ pub fn puller_with_credentials(
     Puller::new(Arc::new(registries), config.map(policy).unwrap_or_default())
 }
 
-fn policy(config: &MachineConfig) -> Policy {
+/// Returns the rules for images.
+pub(super) fn policy(config: &MachineConfig) -> Policy {
     Policy::new(config.image_rules.clone())
 }
 

@@ -58,7 +58,7 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
     };
     let (image, reboot) = match &configured.config.install {
         Some(InstallSpec { image, reboot, .. }) => (image.as_ref(), *reboot),
-        None if disk::named_on_command_line().is_some() => (None, true),
+        None if intent::disk_on_command_line().is_some() => (None, true),
         None => return Ok(()),
     };
     if boot_assets::installed(&machine).await?.is_some() {
@@ -82,7 +82,7 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
 /// Installs the running version on the disk that the kernel's command line names, on a machine without a config: a config will reach the
 /// installed machine. Does not return if the installation succeeded.
 pub(super) async fn install_without_config(machine: &Arc<Machine>) {
-    let Some(spec) = disk::named_on_command_line() else {
+    let Some(spec) = intent::disk_on_command_line() else {
         return;
     };
     if let Err(error) = try_without_config(machine, spec).await {

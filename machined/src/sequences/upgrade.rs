@@ -243,8 +243,8 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     match checked.path {
         Route::Soft => {
             tracing::info!("upgrade to {}: without a reboot", checked.candidate.version);
-            let kept = intent::kept_by(&machine, next.as_deref());
-            machine.services.tell_ends(&kept);
+            let kept = intent::kept_by(&machine, next.clone()).await;
+            machine.services.tell_ends(&*kept);
         }
         Route::Reboot(why) => tracing::info!(
             "upgrade to {}: with a reboot, {why}",

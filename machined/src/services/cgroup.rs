@@ -98,12 +98,14 @@ impl Cgroup {
             // As in init: a kernel without one of the controllers still runs containers.
             let _ = fs::write(directory.join("cgroup.subtree_control"), controller);
         }
-        if self.outlives_generation() {
-            let containers = containers_in(directory, &own);
-            // As above.
-            let _ = fs::write(directory.join("cpu.weight"), weight(containers).to_string());
-        }
+        weigh(&workloads(), self.outlives_generation().then_some(&own));
         Ok(())
+    }
+
+    /// Gives the containers that may outlive their generation the share of the processor for as many as there are now: to be called when
+    /// some have gone.
+    pub fn weigh_workloads() {
+        weigh(&workloads(), None);
     }
 
     /// Adds a memory limit in bytes; the kernel kills processes that exceed it.
@@ -183,12 +185,24 @@ impl Cgroup {
     }
 }
 
-/// Counts the containers in a directory of cgroups, the one that is about to be made included.
-fn containers_in(directory: &Path, new: &Path) -> u64 {
+/// The directory of the workloads' cgroups.
+fn workloads() -> PathBuf {
+    Path::new(HIERARCHY).join(WORKLOADS.trim_start_matches('/'))
+}
+
+/// Writes the share of the containers in this directory of cgroups.
+fn weigh(directory: &Path, new: Option<&PathBuf>) {
+    let weight = weight(containers_in(directory, new));
+    // A kernel without the controller, and an init that makes no such directory, have no share.
+    let _ = fs::write(directory.join("cpu.weight"), weight.to_string());
+}
+
+/// Counts the containers in a directory of cgroups, and the one that is about to be made, if there is one.
+fn containers_in(directory: &Path, new: Option<&PathBuf>) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let others =
-        entries.filter(|it| it.path() != new && it.file_type().is_ok_and(|it| it.is_dir()));
-    others.count() as u64 + 1
+        entries.filter(|it| Some(&it.path()) != new && it.file_type().is_ok_and(|it| it.is_dir()));
+    others.count() as u64 + u64::from(new.is_some())
 }
 
 /// The share of the processor for so many containers together: each has as much as a generation, as if they lay side by side. With the
@@ -261,7 +275,7 @@ mod tests {
 
     #[test]
     fn each_container_weighs_as_much_as_a_generation() {
-        for (containers, expected) in [(1, 100), (3, 300), (100, 10_000), (500, 10_000)] {
+        for (containers, expected) in [(0, 100), (1, 100), (3, 300), (100, 10_000), (500, 10_000)] {
             assert_eq!(weight(containers), expected);
         }
         let workloads = tempfile::tempdir().unwrap();
@@ -271,8 +285,17 @@ mod tests {
         fs::write(workloads.path().join("cgroup.procs"), "").unwrap();
         for (name, count) in [("web", 2), ("new", 3)] {
             let new = workloads.path().join(name);
-            assert_eq!(containers_in(workloads.path(), &new), count, "{name}");
+            assert_eq!(containers_in(workloads.path(), Some(&new)), count, "{name}");
         }
+        // The share follows their number also when some have gone.
+        let written = || fs::read_to_string(workloads.path().join("cpu.weight")).unwrap();
+        weigh(workloads.path(), Some(&workloads.path().join("new")));
+        assert_eq!(written(), "300");
+        weigh(workloads.path(), None);
+        assert_eq!(written(), "200");
+        fs::remove_dir(workloads.path().join("web")).unwrap();
+        weigh(workloads.path(), None);
+        assert_eq!(written(), "100");
     }
 
     #[test]

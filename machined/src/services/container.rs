@@ -1,13 +1,15 @@
 //! A container as a service: pulls and unpacks its image, has crun start its process, watches the process and adopts it.
 
+mod output;
+
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::Signal as PosixSignal;
-use tokio::io::AsyncReadExt as _;
 
+use self::output::Output;
 use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
 use super::workload::{Adopted, Running, Signal, Step, Workload};
@@ -53,6 +55,8 @@ pub struct ContainerWorkload {
 const PIPE: usize = 256 << 10;
 /// Time limit for a registry to resolve a name, if an image is here that can be used instead.
 const LOOK_UP: Duration = Duration::from_secs(10);
+/// Time limit for init's report of an exit, which follows at once.
+const RIGHT_BEHIND: Duration = Duration::from_secs(5);
 /// The longest name that init keeps a descriptor under (`FdName` of its protocol).
 const LONGEST_KEPT_NAME: usize = 32;
 
@@ -237,7 +241,7 @@ impl ContainerWorkload {
             .await
             .context("have init keep the output's pipe")?;
         *self.kept_output.locked() = Some(read.try_clone()?);
-        let output = follow(read, log)?;
+        let output = Output::follow(read, log)?;
         let streams = Streams {
             stdout: write.try_clone()?,
             stderr: write,
@@ -301,11 +305,16 @@ impl ContainerWorkload {
     async fn take_over(&self, log: LogRing) -> Adopted {
         let name = &self.spec.name;
         let cgroup = self.cgroup.locked().clone();
+        // Whatever becomes of the container, its words are wanted, and one that is told to end may have more to say than its pipe holds.
+        let output = self.follow_again(log);
         self.runtime.end_left_check(name, |pid| cgroup.holds(pid));
         let why = match self.runtime.adopt(name).await {
-            Ok(None) => return self.noted_end(),
+            Ok(None) => {
+                let (ended, ()) = tokio::join!(self.noted_end(), finish(output));
+                return ended;
+            }
             Ok(Some(container)) => match self.may_run_on().await {
-                Ok(image) => return Adopted::Running(self.follow_again(container, image, log)),
+                Ok(image) => return Adopted::Running(self.running(container, image, output)),
                 Err(why) => {
                     end(&container, (self.stop_timeout)()).await;
                     format!("{why:#}")
@@ -317,14 +326,18 @@ impl ContainerWorkload {
         if let Err(error) = cgroup.empty().await {
             tracing::error!("container {name}: {error:#}");
         }
+        finish(output).await;
         Adopted::Ended(why)
     }
 
-    /// Says how a container that does not run has ended, if an earlier machined left it running and init has reported the end since.
-    fn noted_end(&self) -> Adopted {
-        let pid = self.runtime.noted_pid(&self.spec.name);
-        let exit = pid.and_then(|pid| self.init.noted_exit(pid));
-        exit.map_or(Adopted::Nothing, Adopted::Exited)
+    /// Says how a container that does not run has ended, if an earlier machined left it running and init reports the end. The report may
+    /// still be under way.
+    async fn noted_end(&self) -> Adopted {
+        let Some(pid) = self.runtime.noted_pid(&self.spec.name) else {
+            return Adopted::Nothing;
+        };
+        let told = tokio::time::timeout(RIGHT_BEHIND, self.init.noted_exit(pid)).await;
+        told.map_or(Adopted::Nothing, Adopted::Exited)
     }
 
     /// Returns the image of the running container, if it would be started now and the rules allow it.
@@ -349,18 +362,16 @@ impl ContainerWorkload {
         described.same_image(&self.runtime, &self.images, &self.in_force)
     }
 
-    fn follow_again(
-        &self,
-        container: RunningContainer,
-        image: PulledImage,
-        log: LogRing,
-    ) -> Box<dyn Running> {
+    /// Goes on with the reading of the output that an earlier machined, or this one, has left in the pipe.
+    fn follow_again(&self, log: LogRing) -> Option<Output> {
         let kept = self.kept_output.locked();
-        let output = kept.as_ref().map(|output| follow(output.try_clone()?, log));
+        let output = kept
+            .as_ref()
+            .map(|output| Output::follow(output.try_clone()?, log));
         let output = output.transpose().inspect_err(|error| {
             tracing::warn!("the output of {} is lost: {error:#}", self.spec.name)
         });
-        self.running(container, image, output.unwrap_or_default())
+        output.unwrap_or_default()
     }
 }
 
@@ -372,40 +383,11 @@ async fn end(container: &RunningContainer, timeout: Duration) {
     }
 }
 
-/// The task that reads a service's output.
-struct Output {
-    reading: tokio::task::JoinHandle<()>,
-    stop: tokio::sync::oneshot::Sender<()>,
-}
-
-impl Output {
-    /// Ends the reading between two reads: all that was read is in the log.
-    async fn leave(self) {
-        drop(self.stop);
-        // A task that panicked has ended as well.
-        let _ = self.reading.await;
+/// Reads what a container that has ended has said last.
+async fn finish(output: Option<Output>) {
+    if let Some(output) = output {
+        output.finish().await;
     }
-}
-
-/// Reads a service's output to its end.
-fn follow(output: OwnedFd, log: LogRing) -> anyhow::Result<Output> {
-    let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(output)
-        .context("watch the output's pipe")?;
-    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
-    let reading = crate::base::task::spawn(async move {
-        let mut chunk = [0; 4096];
-        loop {
-            let read = tokio::select! {
-                read = async { output.read(&mut chunk).await } => read,
-                _ = &mut stopped => return,
-            };
-            match read {
-                Ok(length @ 1..) => log.write(&chunk[..length]),
-                _ => return,
-            }
-        }
-    });
-    Ok(Output { reading, stop })
 }
 
 impl Workload for ContainerWorkload {
@@ -508,7 +490,7 @@ impl Running for Started {
             let told = self
                 .init
                 .exit_of(self.container.pid(), self.container.since());
-            tokio::time::timeout(Duration::from_secs(5), told)
+            tokio::time::timeout(RIGHT_BEHIND, told)
                 .await
                 .unwrap_or(Exit::Unknown)
         })
@@ -545,29 +527,14 @@ impl Running for Started {
                     anyhow::Error::from(error)
                 );
             }
+            finish(self.output.take()).await;
             // init kept the pipe for a later machined; nothing is left to read from it.
             let _ = self.init.drop_kept(&output_name(name.as_str())).await;
+            // One container fewer.
+            Cgroup::weigh_workloads();
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// init takes names of 32 bytes; names of containers may have 63.
-    #[test]
-    fn every_service_has_a_kept_name_of_its_own() {
-        assert_eq!(output_name("web"), "log.web");
-        let common = "a-name-of-many-characters-that";
-        let names = ["", "-one", "-two", "-one-that-is-as-long-as-names-may-be"]
-            .map(|tail| output_name(&format!("{common}{tail}")));
-        for (index, name) in names.iter().enumerate() {
-            assert!(
-                name.parse::<instar_init_protocol::FdName>().is_ok(),
-                "{name}"
-            );
-            assert!(!names[..index].contains(name), "{name}");
-        }
-    }
-}
+mod tests;

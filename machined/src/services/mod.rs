@@ -364,19 +364,17 @@ impl Services {
 
     /// Splits the services into those that live through a change of generations and those that end; services added later are held.
     fn divide(&self, kept: &KeptByConfig<'_>) -> (Vec<Service>, Vec<Service>) {
-        let mut known = self.lock();
-        known.held = true;
-        let services = known.services.values();
+        self.lock().held = true;
+        // Without the lock, which the API needs: a workload looks at files to answer.
+        let services = self.list().into_iter();
         let workloads = services.filter(|service| service.definition().controllable);
-        workloads
-            .cloned()
-            .partition(|service| match service.outlives_generation(kept) {
-                Ok(()) => true,
-                Err(why) => {
-                    self.tell_end(service, &why);
-                    false
-                }
-            })
+        workloads.partition(|service| match service.outlives_generation(kept) {
+            Ok(()) => true,
+            Err(why) => {
+                self.tell_end(service, &why);
+                false
+            }
+        })
     }
 
     /// Returns the effect of an upgrade without a reboot on each running service that the API controls: it lives on, or ends for this

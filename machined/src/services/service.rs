@@ -329,12 +329,19 @@ struct Past {
     ran: Duration,
 }
 
+/// A process that is adopted.
+struct Taken {
+    running: Box<dyn Running>,
+    /// The position in the log before any of the output that nobody had read.
+    unread_from: u64,
+}
+
 /// The end of the search for a process that an earlier machined, or this one, left running.
 enum Found {
     /// None is there.
     Nothing,
     /// It runs on, and is adopted.
-    Running(Box<dyn Running>),
+    Running(Taken),
     /// It was left running, and has ended by itself.
     Failed(String),
 }
@@ -394,8 +401,9 @@ impl Actor {
             let now = Instant::now();
             let begun = now.checked_sub(std::mem::take(&mut ran)).unwrap_or(now);
             let ended = match std::mem::replace(&mut found, Found::Nothing) {
-                Found::Running(running) => {
-                    self.watch_over(running, &mut desired, "taken over").await
+                Found::Running(taken) => {
+                    self.watch_over(taken.running, &mut desired, "taken over", taken.unread_from)
+                        .await
                 }
                 Found::Failed(why) => Ended::Failed(why),
                 Found::Nothing => self.run_once(&mut desired).await,
@@ -461,17 +469,35 @@ impl Actor {
     /// that dies before that leaves it to the next. From here on the log is left anew.
     async fn adopt(&self) -> Found {
         let workload = &self.service.definition.workload;
+        let unread_from = self.service.log.position();
         let adopted = workload.adopt(self.service.log.clone()).await;
         if let Err(error) = workload.take_log(0) {
             tracing::debug!("the copy of a log stays: {error:#}");
         }
+        let failed = |how: String| {
+            let words = self.service.log.last_line_since(unread_from);
+            Found::Failed(match words {
+                Some(words) => format!("{how} while nobody looked; its last words: {words}"),
+                None => format!("{how} while nobody looked"),
+            })
+        };
+        let was_ended = self.was_ended_by_machine();
         let found = match (adopted, self.phase()) {
-            (Adopted::Running(running), _) => return Found::Running(running),
-            (Adopted::Nothing, Phase::Running) => {
-                Found::Failed("it ended while nobody looked".to_owned())
+            (Adopted::Running(running), _) => {
+                return Found::Running(Taken {
+                    running,
+                    unread_from,
+                });
             }
+            (Adopted::Nothing | Adopted::Exited(_), Phase::Running) if was_ended => {
+                let why = "not taken over: the machine has ended it";
+                self.note(Event::Stops, why.to_owned());
+                self.note(Event::Ends, "stopped".to_owned());
+                Found::Nothing
+            }
+            (Adopted::Nothing, Phase::Running) => failed("it ended".to_owned()),
             (Adopted::Exited(exit), Phase::Running | Phase::Initialized) => {
-                Found::Failed(format!("the process {exit} while nobody looked"))
+                failed(format!("the process {exit}"))
             }
             (Adopted::Ended(why), Phase::Running) => {
                 self.note(Event::Stops, format!("not taken over but ended: {why}"));
@@ -500,7 +526,10 @@ impl Actor {
                 self.note(Event::Runs, "was left running".to_owned());
                 past
             }
-            (Found::Nothing, _) => Past::default(),
+            (Found::Nothing, _) => {
+                self.note_failures(0);
+                Past::default()
+            }
         }
     }
 
@@ -604,19 +633,23 @@ impl Actor {
             .start(self.service.log.clone())
             .await
         {
-            Ok(running) => self.watch_over(running, desired, "started").await,
+            Ok(running) => {
+                let before = self.service.log.position();
+                self.watch_over(running, desired, "started", before).await
+            }
             Err(error) => Ended::Failed(format!("{error:#}")),
         }
     }
 
+    /// Watches a process to its end. `before`: the position in the log before any of its last words.
     async fn watch_over(
         &self,
         mut running: Box<dyn Running>,
         desired: &mut watch::Receiver<DesiredState>,
         how: &str,
+        before: u64,
     ) -> Ended {
         self.note(Event::Runs, format!("{how} as process {}", running.pid()));
-        let before = self.service.log.position();
         let killed_before = running.memory_kills();
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
@@ -715,6 +748,16 @@ impl Actor {
         self.service.status.send_modify(|status| status.left = left);
     }
 
+    /// Whether the machine has ended it while it ran unattended; says so once.
+    fn was_ended_by_machine(&self) -> bool {
+        let mut was_ended = false;
+        self.service.status.send_if_modified(|status| {
+            was_ended = std::mem::take(&mut status.ended_by_machine);
+            false
+        });
+        was_ended
+    }
+
     fn note_failures(&self, failures: u32) {
         let status = &self.service.status;
         status.send_modify(|status| status.failures = failures);
@@ -784,6 +827,8 @@ impl Service {
     /// Adds an announcement to the history of a service that runs, or that has not begun; a message equal to the last one is not repeated.
     pub(super) fn tell(&self, message: &str, events: &EventLog, store: &Store) {
         let told = self.status.send_if_modified(|status| {
+            // Of a service that nobody looks after there is one thing to announce: that the machine ends it.
+            status.ended_by_machine |= status.left;
             let is_new = status
                 .history
                 .back()

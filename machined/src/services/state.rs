@@ -54,6 +54,8 @@ pub struct ServiceStatus {
     pub left: bool,
     /// Its health is the one that an earlier machined recorded; no check has confirmed it.
     pub recalled: bool,
+    /// It runs unattended, and the machine has said why it ends it.
+    pub(super) ended_by_machine: bool,
     /// How often it came up under this machined.
     pub starts: u64,
     /// Runs in a row that ended too early, up to the last end.
@@ -75,6 +77,7 @@ impl ServiceStatus {
             checked,
             left: false,
             recalled: false,
+            ended_by_machine: false,
             starts: 0,
             failures: 0,
             out_of_memory: None,

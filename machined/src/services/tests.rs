@@ -327,6 +327,10 @@ struct Lasting {
     differs: bool,
     /// It has ended since an earlier machined left it.
     exited: Option<Exit>,
+    /// The output that nobody has read.
+    said: &'static str,
+    /// The machine has ended it, and removed all that was left of it.
+    removed: bool,
     /// Whether the copy of its log was there at the last adoption.
     had_log: Arc<Mutex<bool>>,
 }
@@ -341,10 +345,12 @@ impl Workload for Lasting {
     fn lives_on(&self) -> Option<u32> {
         self.runs.then_some(1)
     }
-    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+    fn adopt(&self, log: LogRing) -> Step<'_, Adopted> {
         *self.had_log.locked() = self.log.locked().is_some();
+        log.write(self.said.as_bytes());
         let adopted = match (self.runs, self.differs) {
             _ if self.exited.is_some() => Adopted::Exited(self.exited.unwrap()),
+            _ if self.removed => Adopted::Nothing,
             (true, false) => Adopted::Running(lasting()),
             (true, true) => Adopted::Ended("another image is in force".to_owned()),
             (false, _) => Adopted::Nothing,
@@ -607,6 +613,7 @@ async fn one_that_has_ended_meanwhile_goes_on_with_its_failures() {
         record: Arc::new(Mutex::new(Some(past.unwrap().into()))),
         runs: true,
         exited: Some(Exit::Code(7)),
+        said: "panic: no room\n",
         ..Lasting::default()
     };
     // The test's clock may have begun just now.
@@ -626,9 +633,80 @@ async fn one_that_has_ended_meanwhile_goes_on_with_its_failures() {
         assert_eq!(service.status().failures, 4);
         service.up().await;
         assert_eq!(begun.elapsed(), Duration::from_secs(4));
-        let failed = "the process exited with code 7 while nobody looked; next start in 4.0 s";
+        let failed = "the process exited with code 7 while nobody looked; its last words: panic: no room; next start in 4.0 s";
         assert_eq!(messages(&service)[..2], [first, failed]);
     }
+}
+
+/// A damaged filesystem is repaired, which no container may see.
+#[tokio::test(start_paused = true)]
+async fn one_that_the_machine_has_ended_has_not_failed() {
+    let status = ServiceStatus::new(false);
+    let past = Carried::of(&status, 3, Duration::from_secs(1)).to_text();
+    let record = Arc::new(Mutex::new(Some(past.unwrap().into_bytes())));
+    // Its files may be left, from which its exit is known.
+    for exited in [None, Some(Exit::Signal(9))] {
+        let workload = Lasting {
+            record: record.clone(),
+            runs: true,
+            removed: true,
+            exited,
+            ..Lasting::default()
+        };
+        let services = services();
+        let service = services.add_living(of_lasting("web", &workload)).unwrap();
+        services.tell("web", "is ended: the disk is damaged");
+        services.attend();
+        let begun = Instant::now();
+        service.up().await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(service.status().failures, 0);
+        assert_eq!(
+            messages(&service),
+            [
+                "lives on as process 1",
+                "is ended: the disk is damaged",
+                "not taken over: the machine has ended it",
+                "stopped",
+                "preparing",
+                "starting",
+                "started as process 1",
+            ]
+        );
+    }
+}
+
+/// What it said in the moment before it was taken over may be all that it says of its end.
+#[tokio::test(start_paused = true)]
+async fn the_last_words_of_one_that_is_taken_over_may_be_of_before() {
+    struct Dying(Lasting);
+    impl Workload for Dying {
+        fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+            self.0.prepare()
+        }
+        fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+            self.0.start(log)
+        }
+        fn adopt(&self, log: LogRing) -> Step<'_, Adopted> {
+            log.write(b"panic: no room\n");
+            let dying = RunningSlow {
+                ends_after: EIGHT,
+                ends_at: Some(Instant::now()),
+            };
+            Box::pin(async { Adopted::Running(Box::new(dying)) })
+        }
+        fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+            self.0.exec(command)
+        }
+    }
+    let services = services();
+    let mut dying = definition("web", None);
+    dying.workload = Arc::new(Dying(Lasting::default()));
+    let service = services.add(dying).unwrap();
+    service.start();
+    service.until(|it| it.phase == Phase::Failed).await;
+    let failed = "the process exited with code 0; its last words: panic: no room; ";
+    assert!(messages(&service)[1].starts_with(failed));
 }
 
 /// A machined that is killed while it looks after a container leaves the end of its log to the next one.

@@ -21,6 +21,7 @@ use crate::sequences::steps::overlay::load_overlay;
 use crate::sequences::steps::{count_start, disk, last_known_time, release_memory};
 use crate::sequences::upgrade::{committed, trial_record};
 use crate::sequences::{Phase, Sequence, Task};
+use crate::services::Cgroup;
 use crate::status;
 use crate::upgrade::trial::RecordStep;
 use crate::upgrade::{FailedImages, ReleaseOrigin, UpgradeRecord};
@@ -37,6 +38,8 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
     let until = boot.early.has_deadline();
     let until = until.then(|| before(boot.deadline, BEFORE_TRY_AGAIN));
     let step = boot.early.record_step(boot.start);
+    let keeps_workloads = machine.generation.keeps_workloads;
+    let ended = ended_by_init(boot.start, keeps_workloads, &boot.handover.left_running);
     let phases = vec![
         Phase::new(
             "machine",
@@ -57,7 +60,7 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
         ),
         Phase::of(
             "startServices",
-            start_services(machine.clone(), ended_by_init(boot)),
+            start_services(machine.clone(), ended.to_vec()),
         ),
     ];
     Sequence {
@@ -163,13 +166,12 @@ async fn apply_settings(machine: Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the containers that the generation before left running, and that init has ended all the same.
-fn ended_by_init(boot: &Boot) -> Vec<String> {
-    match boot.start {
-        StartReason::Next if !boot.machine.generation.keeps_workloads => {
-            boot.handover.left_running.clone()
-        }
-        _ => Vec::new(),
+/// Returns the containers that were left running for this generation, and that init has ended all the same, at an upgrade or when it went
+/// back to this version.
+fn ended_by_init(start: StartReason, keeps_workloads: bool, left: &[String]) -> &[String] {
+    match start {
+        StartReason::Next | StartReason::Rollback if !keeps_workloads => left,
+        _ => &[],
     }
 }
 
@@ -190,6 +192,8 @@ async fn start_services(machine: Arc<Machine>, ended_by_init: Vec<String>) -> an
         intent::end_unnamed_containers(&machine, &configured).await;
     }
     machine.services.attend();
+    // Some may have ended while no machined ran to write the share of the others.
+    Cgroup::weigh_workloads();
     for container in &configured.config.containers {
         // A container that lives on is listed already.
         if machine.services.get(container.name.as_str()).is_none() {
@@ -204,4 +208,25 @@ async fn start_services(machine: Arc<Machine>, ended_by_init: Vec<String>) -> an
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_by_init_is_told_after_an_upgrade_and_after_a_rollback() {
+        let left = ["web".to_owned()];
+        for (start, keeps_workloads, is_told) in [
+            (StartReason::Next, false, true),
+            (StartReason::Rollback, false, true),
+            (StartReason::Next, true, false),
+            (StartReason::Rollback, true, false),
+            (StartReason::Boot, false, false),
+            (StartReason::Restart, false, false),
+        ] {
+            let told = ended_by_init(start, keeps_workloads, &left);
+            assert_eq!(!told.is_empty(), is_told, "{start:?} {keeps_workloads}");
+        }
+    }
 }

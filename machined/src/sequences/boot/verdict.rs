@@ -12,11 +12,12 @@ use crate::init_link::{End, StartReason};
 use crate::intent::{self, next_config};
 use crate::kubernetes::KUBELET_UP;
 use crate::machine::Machine;
+use crate::sequences::steps::attend::attend;
 use crate::sequences::steps::leave::leave;
 use crate::sequences::steps::{boot_assets, disk, up};
 use crate::sequences::system_services;
 use crate::sequences::upgrade::{bless_retry, committed, current_handover, trial_record};
-use crate::services::Services;
+use crate::services::{KeptByConfig, Services};
 use crate::status;
 use crate::store::{MachineStage, Problem};
 use crate::upgrade::trial::{Commit, Next, Standing, is_from_the_loader};
@@ -27,6 +28,9 @@ const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Time before init's deadline at which services that still end are left to the teardown: the logs of the others are put away in it.
 const BEFORE_TEARDOWN: Duration = Duration::from_secs(3);
+
+/// Time before the teardown at which a disk has to have said which containers live on: enough for the others to end.
+const FOR_THE_END: Duration = Duration::from_secs(15);
 
 /// Decides how a generation goes on whose API answers and that has no machine config.
 pub(super) async fn without_config(boot: &Boot) -> Next {
@@ -115,11 +119,11 @@ pub(super) async fn carry_out(boot: &Boot, next: Next, is_healthy: bool) -> bool
 }
 
 /// Shows the problem of a boot that has failed halfway, and goes on without the rest. Containers that live on are looked after as well as
-/// that goes: those that have ended are not shown as running, and a pipe that nobody reads would make its writer wait for ever.
-fn stay_up_with(machine: &Machine, problem: &str) {
+/// that goes: those that have ended are not shown as running, and once the disk is there their output is read.
+fn stay_up_with(machine: &Arc<Machine>, problem: &str) {
     status::note_problem(machine, "boot", problem);
     machine.log_disk.settle();
-    machine.services.attend();
+    attend(machine);
 }
 
 /// Tells init that the generation works; from then on init has no deadline for it. Returns whether init has accepted the report.
@@ -171,9 +175,9 @@ async fn give_up(boot: &Boot, reason: &str) {
     tracing::error!("this generation gives itself up: {reason}");
     // What lives on takes its log and its past into the version before, as it does at an upgrade.
     let until = before(boot.deadline, BEFORE_TEARDOWN);
-    let next = next_config::planned(machine);
-    let kept = intent::kept_by(machine, next.as_deref());
-    machine.services.leave_workloads(Some(until), &kept).await;
+    let kept = async { intent::kept_by(machine, next_config::planned(machine).await).await };
+    let kept = kept_until(kept, before(until, FOR_THE_END)).await;
+    machine.services.leave_workloads(Some(until), &*kept).await;
     machine.log_disk.close().await;
     // As before an upgrade: callers of the API notice nothing of a rollback either.
     system_services::drain(&machine.services).await;
@@ -181,6 +185,18 @@ async fn give_up(boot: &Boot, reason: &str) {
         tracing::error!("init did not take it back, its deadline will: {error:#}");
     }
     std::future::pending().await
+}
+
+/// Waits for the answer which containers the next generation keeps. A silent disk may not take the time in which others end: then all end.
+async fn kept_until(
+    kept: impl Future<Output = Box<KeptByConfig<'static>>>,
+    until: Instant,
+) -> Box<KeptByConfig<'static>> {
+    let unknown = |_| -> Box<KeptByConfig<'static>> {
+        Box::new(|_| anyhow::bail!("the disk does not say whether it may live on"))
+    };
+    let kept = tokio::time::timeout_at(until, kept).await;
+    kept.unwrap_or_else(unknown)
 }
 
 /// Gives up a version that was booted for the first time and is not healthy: the loader has counted this try, and starts the version before
@@ -204,12 +220,16 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::sequences::image_pins::machine_for_tests::unbooted;
-    use crate::services::{Adopted, Definition, LogRing, Phase, Running, Step, Workload};
+    use crate::services::{Adopted, Definition, LogRing, Phase, Running, Service, Step, Workload};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// A container that lived through the upgrade, and was ended when the disk could not be mounted.
-    struct Dead;
+    /// A container that lived through the upgrade; after its end it can neither be compared nor started without the disk.
+    #[derive(Default)]
+    struct Container {
+        has_ended: AtomicBool,
+    }
 
-    impl Workload for Dead {
+    impl Workload for Container {
         fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
             Box::pin(async { anyhow::bail!("there is no disk") })
         }
@@ -217,10 +237,15 @@ mod tests {
             Box::pin(async { anyhow::bail!("there is no disk") })
         }
         fn lives_on(&self) -> Option<u32> {
-            Some(1)
+            (!self.has_ended.load(Ordering::Relaxed)).then_some(1)
         }
         fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
-            Box::pin(async { Adopted::Nothing })
+            Box::pin(async {
+                match self.lives_on() {
+                    Some(_) => Adopted::Ended("its image is not here whole".to_owned()),
+                    None => Adopted::Nothing,
+                }
+            })
         }
         fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
             Box::pin(async { Ok(()) })
@@ -228,41 +253,57 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_boot_that_fails_halfway_does_not_show_the_dead_as_running() {
+    async fn a_boot_without_a_disk_ends_no_container_and_does_not_show_the_dead_as_running() {
         let directory = tempfile::tempdir().unwrap();
         let machine = unbooted(directory.path()).await;
-        let dead = machine.services.add_living(Definition {
-            id: "web".to_owned(),
-            workload: Arc::new(Dead),
-            depends_on: Vec::new(),
-            health: None,
-            controllable: true,
-            required: false,
-            judged: true,
-            restart_unhealthy: false,
+        tokio::time::pause();
+        let [dead, lives] = ["dead", "lives"].map(|name| {
+            let container = Arc::new(Container::default());
+            let service = machine.services.add_living(Definition {
+                id: name.to_owned(),
+                workload: container.clone(),
+                depends_on: Vec::new(),
+                health: None,
+                controllable: true,
+                required: false,
+                judged: true,
+                restart_unhealthy: false,
+            });
+            (service.unwrap(), container)
         });
-        let dead = dead.unwrap();
-        machine.services.tell("web", "is ended: the disk is broken");
-        assert_eq!(dead.status().phase, Phase::Running);
+        machine
+            .services
+            .tell("dead", "is ended: the disk is broken");
+        dead.1.has_ended.store(true, Ordering::Relaxed);
+        assert_eq!(dead.0.status().phase, Phase::Running);
         stay_up_with(&machine, "the disk is broken");
-        let failed = async {
-            while dead.status().phase == Phase::Running {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_ne!(dead.0.status().phase, Phase::Running);
+        let told = |service: &Service| -> Vec<String> {
+            let history = service.status().history.into_iter();
+            history.map(|it| it.message).collect()
         };
-        tokio::time::timeout(Duration::from_secs(10), failed)
-            .await
-            .unwrap();
-        let told: Vec<String> = dead
-            .status()
-            .history
-            .into_iter()
-            .map(|it| it.message)
-            .collect();
-        assert_eq!(told[1], "is ended: the disk is broken");
+        assert_eq!(told(&dead.0)[1], "is ended: the disk is broken");
+        assert_eq!(told(&lives.0), ["lives on as process 1"]);
+        // Its end is seen later as well.
+        lives.1.has_ended.store(true, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_ne!(lives.0.status().phase, Phase::Running);
+        let of_lives = told(&lives.0);
         assert!(
-            told[2].starts_with("it ended while nobody looked"),
-            "{told:?}"
+            of_lives[1].starts_with("it ended while nobody looked"),
+            "{of_lives:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_disk_takes_no_time_from_the_end_of_a_version() {
+        let until = Instant::now() + Duration::from_secs(60);
+        let kept = kept_until(std::future::pending(), until).await;
+        let why = kept("web").unwrap_err().to_string();
+        assert!(why.starts_with("the disk does not say"), "{why}");
+        let all: Box<KeptByConfig<'static>> = Box::new(|_| Ok(()));
+        let kept = kept_until(std::future::ready(all), until).await;
+        assert!(kept("web").is_ok());
     }
 }

@@ -10,16 +10,14 @@ use super::load_modules::load_disk_drivers;
 use super::needs_uefi::refuse_without_uefi;
 use super::replaced;
 use crate::base::blocking_io::{self, ANSWER};
-use crate::command_line;
 use crate::config::{Kubernetes, MachineConfig, UserVolumeKind};
-use crate::config_source::{persisted, source};
-use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user_volume};
+use crate::config_source::persisted;
+use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Users, make_user_volume};
 use crate::intent;
 use crate::kubernetes;
 use crate::machine::{Configured, Machine};
 use crate::services::Cgroup;
 use crate::status;
-use crate::values::DiskSelector;
 
 /// The directory of logs.
 const LOGS: &str = "/var/log";
@@ -45,7 +43,7 @@ pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()>
         find_state(machine).await?;
         replaced::at_start(machine).await?;
     }
-    mount_as(machine, spec(&configured.config)?).await?;
+    mount_as(machine, intent::disk_to_own(&configured.config)?).await?;
     machine.os_extensions.layers.open();
     keep_config(machine, configured).await
 }
@@ -74,32 +72,12 @@ pub(in crate::sequences) async fn dry_run(
     machine: &Machine,
     config: &MachineConfig,
 ) -> anyhow::Result<Option<DiskPlan>> {
-    let spec = spec(config)?;
+    let spec = intent::disk_to_own(config)?;
     if spec.disk.is_none() {
         return Ok(None);
     }
     load_disk_drivers(machine).await?;
     Ok(machine.disk.dry_run(&spec).await?)
-}
-
-/// Returns the disk that the config gives to the machine, or else the kernel's command line.
-fn spec(config: &MachineConfig) -> anyhow::Result<DiskSpec> {
-    let spec = intent::disk(config)?;
-    match (&spec.disk, named_on_command_line()) {
-        (None, Some(named)) => Ok(named),
-        _ => Ok(spec),
-    }
-}
-
-/// Returns the disk that `instar.install.disk=` gives to the machine. An operator who boots a medium may have forgotten the data on the
-/// disk, so a disk with other data is refused.
-pub(in crate::sequences) fn named_on_command_line() -> Option<DiskSpec> {
-    let arguments = command_line::read().ok()?;
-    let disk = source::install_disk(&arguments)?;
-    Some(DiskSpec {
-        disk: Some(DiskSelector::Path(disk)),
-        takeover: Takeover::Refuse,
-    })
 }
 
 /// Mounts STATE from the disk with Instar's partitions, if there is one: for a machine without a config, or one that has not loaded it yet.

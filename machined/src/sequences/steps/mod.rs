@@ -1,6 +1,7 @@
 //! Steps of sequences: each does one thing, and is understood alone.
 
 pub(super) mod admit;
+pub(super) mod attend;
 pub(super) mod boot_assets;
 pub(super) mod count_start;
 pub(super) mod disk;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::attend::attend;
 use super::disk;
 use crate::machine::Machine;
 use crate::sequences::os_extensions;
@@ -16,6 +17,8 @@ pub(in crate::sequences) async fn go_on(machine: &Arc<Machine>) {
     }
     settings::apply_at(machine, When::BesideDisk).await;
     os_extensions::settle(machine).await;
+    // The sequence may have interrupted a boot that had not begun with it.
+    attend(machine);
     machine.services.start_workloads();
     machine.enter(MachineStage::Running);
 }

@@ -33,8 +33,8 @@ pub(in crate::sequences) fn stop_for_next_generation(
 ) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
-        let kept = intent::kept_by(&machine, next.as_deref());
-        machine.services.leave_workloads(None, &kept).await;
+        let kept = intent::kept_by(&machine, next).await;
+        machine.services.leave_workloads(None, &*kept).await;
         Ok(())
     })
 }

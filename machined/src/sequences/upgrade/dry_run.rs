@@ -40,9 +40,9 @@ pub async fn plan_upgrade(
     } = look_up(machine, request).await?;
     let shortest = plan(machine, &candidate, Var::AsItSays)?.path;
     let path = route(request.mode, starts.route(shortest));
-    let next = next_config::planned(machine);
-    let kept = intent::kept_by(machine, next.as_deref());
-    let fates = machine.services.fates(&kept).into_iter();
+    let next = next_config::planned(machine).await;
+    let kept = intent::kept_by(machine, next).await;
+    let fates = machine.services.fates(&*kept).into_iter();
     let containers = fates.map(|(service, fate)| {
         let ends = match path {
             Route::Soft => fate.err().map(|why| format!("{why:#}")),
