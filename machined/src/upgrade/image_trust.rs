@@ -142,8 +142,10 @@ mod tests {
         }
     }
 
+    type Change = (&'static str, fn(&mut ImageConfig));
+
     /// Changes of an image that its maker has signed, each of them one that a registry can make.
-    fn changes() -> Vec<(&'static str, fn(&mut ImageConfig))> {
+    fn changes() -> Vec<Change> {
         vec![
             ("another UKI, so another layer", |it| {
                 it.layers[1] = Digest::of(b"another UKI");
