@@ -420,7 +420,12 @@ fn mount_of_config(mount: &Mount, profile: SecurityProfile) -> Value {
     };
     let mut words = words(options);
     if !options.contains(&MountOption::Rbind) {
-        words.push("rbind");
+        // Of /proc, the kernel's own files alone: what is mounted over them, such as the boot id, is of the generation, and a container with it
+        // could not be kept.
+        words.push(match path.starts_with("/proc") {
+            true => "bind",
+            false => "rbind",
+        });
     }
     // A mount of the machine's files is read-only unless the config says otherwise.
     let is_said =

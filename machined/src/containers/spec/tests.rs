@@ -188,6 +188,11 @@ fn mounts_are_read_only_unless_said_otherwise() {
             "/data",
             &[MountOption::ReadWrite, MountOption::Rbind],
         ),
+        mount(
+            MountSource::HostPath("/proc".parse().unwrap()),
+            "/proc-of-host",
+            &[],
+        ),
         mount(MountSource::UserVolume("a".parse().unwrap()), "/a", &[]),
         mount(
             MountSource::UserVolume("b".parse().unwrap()),
@@ -226,6 +231,8 @@ fn mounts_are_read_only_unless_said_otherwise() {
         .join(",")
     };
     assert_eq!(options("/log"), "rbind,ro");
+    // The boot id that is mounted in it belongs to the generation.
+    assert_eq!(options("/proc-of-host"), "bind,ro");
     assert_eq!(options("/data"), "rw,rbind");
     assert_eq!(
         (options("/a"), options("/b")),
