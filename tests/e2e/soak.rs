@@ -133,8 +133,7 @@ impl Soak {
     }
 
     async fn turns_without_a_reboot(&mut self, turns: RangeInclusive<usize>) -> Outcome {
-        let first = *turns.start();
-        let mut clients = Clients::attach(&self.node, &self.scratch, first).await?;
+        let mut clients = Clients::attach(&self.node, &self.scratch).await?;
         let mut stretch = Stretch::default();
         for number in turns.clone() {
             let turn = Turn::of(number);
