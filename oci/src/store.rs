@@ -608,12 +608,23 @@ impl ImageStore {
 
     /// Notes that a caller asks for an image now.
     pub fn note_asked_for(&self, image: &PulledImage) -> Result<(), StoreError> {
+        let note = |record: &mut Record| record.asked_for_at = Some(now());
+        self.change_record(image.digest(), note).map(drop)
+    }
+
+    /// Changes the record of an image as it is now: its names may be others than when it was looked up. None if the image is gone.
+    fn change_record(
+        &self,
+        digest: Digest,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<Option<PulledImage>, StoreError> {
         let _naming = self.naming();
-        let Some(mut image) = self.get(image.digest()) else {
-            return Ok(());
+        let Some(mut image) = self.get(digest) else {
+            return Ok(None);
         };
-        image.record.asked_for_at = Some(now());
-        write(&image.directory, &image.record)
+        change(&mut image.record);
+        write(&image.directory, &image.record)?;
+        Ok(Some(image))
     }
 }
 

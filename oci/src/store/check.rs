@@ -3,7 +3,7 @@
 use instar_base::lock::Lock as _;
 use instar_values::Digest;
 
-use super::record::{Record, read, write};
+use super::record::{Record, read};
 use super::sealed::{self, Files};
 use super::{ImageStore, PulledImage, Wholeness};
 use crate::local_image;
@@ -81,12 +81,9 @@ impl ImageStore {
         if layers.is_empty() || !image.record.config.layers.is_empty() {
             return Ok(image);
         }
-        let _naming = self.naming();
-        // Its names may have changed since.
-        let mut image = self.get(image.digest()).unwrap_or(image);
-        image.record.config.layers = layers.to_vec();
-        write(&image.directory, &image.record)?;
-        Ok(image)
+        let note = |record: &mut Record| record.config.layers = layers.to_vec();
+        let noted = self.change_record(image.digest(), note)?;
+        Ok(noted.unwrap_or(image))
     }
 
     /// Notes in a record that an older version wrote that the image is sealed, and which blobs it was made from.
@@ -95,13 +92,10 @@ impl ImageStore {
             return Ok(());
         }
         let named = local_image::blobs_named_by(&self.shared.blobs, record.digest)?;
-        let _naming = self.naming();
-        // Its names may have changed since.
-        let Some(mut image) = self.get(record.digest) else {
-            return Ok(());
+        let note = |record: &mut Record| {
+            record.sealed = true;
+            record.blobs.extend(named);
         };
-        image.record.sealed = true;
-        image.record.blobs.extend(named);
-        write(&image.directory, &image.record)
+        self.change_record(record.digest, note).map(drop)
     }
 }
