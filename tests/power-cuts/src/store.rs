@@ -4,7 +4,7 @@
 //! Whole means equal to the image of that name in a state without a fault, in every path, type, content, mode, owner and time. The reading is
 //! not the node's: the directory is read out of the repaired partition by debugfs, which needs root to keep owners.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,8 +28,11 @@ const HEX: usize = 64;
 pub(crate) struct Store {
     /// The hash over all files of each image, by its name.
     images: BTreeMap<String, Hash>,
-    /// The hash of each shared file's content, by its name.
+    /// The hash over each shared file, by its name.
     objects: BTreeMap<String, Hash>,
+    /// The hashes over the files of all images: a shared file is one of them. A node gives it its name only after the image is on the disk, so
+    /// neither end of a stage needs to have that name.
+    files: HashSet<Hash>,
     /// The names of the whole blobs.
     blobs: BTreeSet<String>,
     /// A sentence for each image or blob that a record names and that is not there. Wrong unless the store has the same gap at an end: the
@@ -55,7 +58,7 @@ impl Store {
             }
             let mut hasher = blake3::Hasher::new();
             for part in ["rootfs", "tree.json", "tree.hashes"] {
-                add(&mut hasher, &path.join(part))?;
+                store.add(&mut hasher, &path.join(part))?;
             }
             store.images.insert(name, hasher.finalize());
         }
@@ -72,7 +75,7 @@ impl Store {
         store.compare_records(directory)?;
         for (_, group) in entries(&directory.join("objects"))? {
             for (name, path) in entries(&group)? {
-                store.objects.insert(name, blake3::hash(&fs::read(path)?));
+                store.objects.insert(name, hash_of_file(&path)?);
             }
         }
         Ok(store)
@@ -109,6 +112,40 @@ impl Store {
         Ok(())
     }
 
+    /// Adds a tree to the hash over an image, and its files to those of all images: names, types, contents and targets, modes, owners and
+    /// times, in order.
+    fn add(&mut self, hasher: &mut blake3::Hasher, path: &Path) -> io::Result<()> {
+        let metadata = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                hasher.update(b"missing");
+                return Ok(());
+            }
+            metadata => metadata?,
+        };
+        if metadata.is_dir() {
+            add_numbers(hasher, &metadata);
+            for (name, path) in entries(path)? {
+                hasher.update(b"entry").update(name.as_bytes());
+                self.add(hasher, &path)?;
+            }
+            hasher.update(b"end");
+        } else if metadata.is_symlink() {
+            // debugfs gives links no owner and no time.
+            let target = fs::read_link(path)?;
+            hasher
+                .update(b"link")
+                .update(target.as_os_str().as_encoded_bytes());
+        } else if metadata.is_file() {
+            let file = hash_of_file(path)?;
+            hasher.update(b"file").update(file.as_bytes());
+            self.files.insert(file);
+        } else {
+            add_numbers(hasher, &metadata);
+            hasher.update(b"other");
+        }
+        Ok(())
+    }
+
     /// Whether it has parts of every kind.
     pub(crate) fn has_everything(&self) -> bool {
         !self.images.is_empty() && !self.blobs.is_empty() && !self.objects.is_empty()
@@ -123,17 +160,18 @@ impl Store {
             .images
             .iter()
             .find(|(name, hash)| !is_known(name, hash, |store| &store.images));
+        let is_file = |hash: &Hash| known.iter().any(|store| store.files.contains(hash));
         let object = self
             .objects
             .iter()
-            .find(|(name, hash)| !is_known(name, hash, |store| &store.objects));
+            .find(|(name, hash)| !is_known(name, hash, |store| &store.objects) && !is_file(hash));
         let mut gaps = self.gaps.iter();
         let gap = gaps.find(|gap| !known.iter().any(|store| store.gaps.contains(*gap)));
         let wrong = self.wrong.first().or(gap).cloned();
         wrong
             .or_else(|| image.map(|(name, _)| format!("the image {name} is not whole")))
             .or_else(|| {
-                object.map(|(name, _)| format!("the shared file {name} has another content"))
+                object.map(|(name, _)| format!("the shared file {name} is no file of an image"))
             })
     }
 }
@@ -164,42 +202,19 @@ fn entries(directory: &Path) -> io::Result<BTreeMap<String, std::path::PathBuf>>
         .collect()
 }
 
-/// Adds a tree: names, types, contents and targets, modes, owners and times, in order.
-fn add(hasher: &mut blake3::Hasher, path: &Path) -> io::Result<()> {
-    let metadata = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            hasher.update(b"missing");
-            return Ok(());
-        }
-        metadata => metadata?,
-    };
-    // debugfs gives links no owner and no time.
-    if !metadata.is_symlink() {
-        let numbers = [metadata.mode(), metadata.uid(), metadata.gid()];
-        for number in numbers {
-            hasher.update(&number.to_le_bytes());
-        }
-        hasher.update(&metadata.mtime().to_le_bytes());
+/// The hash over a file's content, mode, owner and time.
+fn hash_of_file(path: &Path) -> io::Result<Hash> {
+    let mut hasher = blake3::Hasher::new();
+    add_numbers(&mut hasher, &fs::symlink_metadata(path)?);
+    hasher.update(blake3::hash(&fs::read(path)?).as_bytes());
+    Ok(hasher.finalize())
+}
+
+fn add_numbers(hasher: &mut blake3::Hasher, metadata: &fs::Metadata) {
+    for number in [metadata.mode(), metadata.uid(), metadata.gid()] {
+        hasher.update(&number.to_le_bytes());
     }
-    if metadata.is_dir() {
-        for (name, path) in entries(path)? {
-            hasher.update(b"entry").update(name.as_bytes());
-            add(hasher, &path)?;
-        }
-        hasher.update(b"end");
-    } else if metadata.is_symlink() {
-        let target = fs::read_link(path)?;
-        hasher
-            .update(b"link")
-            .update(target.as_os_str().as_encoded_bytes());
-    } else if metadata.is_file() {
-        hasher
-            .update(b"file")
-            .update(blake3::hash(&fs::read(path)?).as_bytes());
-    } else {
-        hasher.update(b"other");
-    }
-    Ok(())
+    hasher.update(&metadata.mtime().to_le_bytes());
 }
 
 #[cfg(test)]
@@ -229,13 +244,14 @@ mod tests {
             .join(Digest::of(b"x").hex());
         fs::write(blob, "x").unwrap();
         fs::create_dir_all(directory.path().join("objects/aa")).unwrap();
-        fs::write(directory.path().join("objects/aa").join(IMAGE), "content").unwrap();
         let brought =
             format!("[{{\"bundle\":\"sha256:{IMAGE}\",\"images\":[\"sha256:{IMAGE}\"]}}]");
         fs::write(directory.path().join(BUNDLES), brought).unwrap();
         for part in ["rootfs/d/file", "rootfs/d", "rootfs"] {
             set_time(&image.join(part), 1_000_000_000);
         }
+        let object = directory.path().join("objects/aa").join(IMAGE);
+        fs::hard_link(image.join("rootfs/d/file"), object).unwrap();
         directory
     }
 
@@ -263,9 +279,11 @@ mod tests {
         ] {
             let directory = store();
             let path = directory.path().join(path);
+            // Another file: a shared one has another name.
+            let removed = fs::remove_file(&path);
             match content {
                 Some(content) => fs::write(&path, content).unwrap(),
-                None => fs::remove_file(&path).unwrap(),
+                None => removed.unwrap(),
             }
             let found = Store::read(directory.path()).unwrap();
             assert!(found.complaint(&known).is_some(), "{}", path.display());
@@ -279,6 +297,16 @@ mod tests {
             let found = Store::read(directory.path()).unwrap();
             assert!(found.complaint(&known).is_some());
         }
+        // A shared file that neither end has, as a node names it after its image is on the disk.
+        let late = store();
+        let objects = late.path().join("objects");
+        let before = Store::read(late.path()).unwrap();
+        fs::rename(objects.join("aa"), objects.join("bb")).unwrap();
+        let name = objects.join("bb").join(IMAGE.replace('a', "b"));
+        fs::rename(objects.join("bb").join(IMAGE), &name).unwrap();
+        let found = Store::read(late.path()).unwrap();
+        assert_ne!(found, before);
+        assert_eq!(found.complaint(&known), None);
         // The record of bundles names an image that is gone: an end may have it so, but no state in between alone.
         let directory = store();
         fs::remove_dir_all(directory.path().join("images").join(IMAGE)).unwrap();
