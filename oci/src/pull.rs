@@ -93,6 +93,14 @@ impl Puller {
         Ok(self.client.resolve(reference).await?)
     }
 
+    /// Whether an image of this name is allowed by a signature alone. No registry is asked.
+    ///
+    /// # Errors
+    /// The policy denies the name.
+    pub fn needs_signature(&self, name: &ImageReference) -> Result<bool, PullError> {
+        Ok(self.policy.needs_signature(name)?)
+    }
+
     /// Verifies a resolved image as the policy says. Its registry is asked for signatures.
     pub async fn verify(&self, image: ResolvedImage) -> Result<Verified<ResolvedImage>, PullError> {
         Ok(self.policy.verify(&self.client, image).await?)

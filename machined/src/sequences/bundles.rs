@@ -163,9 +163,9 @@ pub struct Taken {
     pub bundle: Digest,
     /// The references that are in the store now.
     pub images: Vec<String>,
-    /// What is done with files of extensions.
+    /// The files of extensions, each with the use that the machine has for it.
     pub files: Vec<FoundFile>,
-    /// What is done with the lists of channels.
+    /// The lists of channels, each with the use that the machine has for it.
     pub lists: Vec<FoundList>,
     /// The installer that the machine is to be upgraded with.
     pub installer: Option<Installer>,

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use tokio::time::timeout;
 
 use super::room_ahead::{Making, room_ahead};
-use super::{os_extensions, preparation};
+use super::{os_extensions, preparation, waiting_version};
 use crate::base::error_chain::chain;
 use crate::config::{ExtensionSource, MachineConfig, OsExtensionSource};
 use crate::containers::{Held, ImageDigests, check_tag};
@@ -61,6 +61,7 @@ pub async fn keep(machine: Arc<Machine>) {
     }
     let (mut config, mut wishes) = (machine.watch_config(), machine.pins.watch());
     let pace = Arc::new(Pace::default());
+    let mut waiting = waiting_version::Judge::default();
     // What has come of unfinished images stays until the next window opens, however long that takes.
     let mut held = None;
     loop {
@@ -74,6 +75,12 @@ pub async fn keep(machine: Arc<Machine>) {
         let is_idle = wanted.is_empty()
             && machine.store.list::<PinFact>().is_empty()
             && machine.pins.digests().is_empty();
+        let again = tokio::select! {
+            // Before images are fetched: any reboot tries it.
+            again = Box::pin(waiting.judge(&machine)) => again,
+            _ = config.changed() => continue,
+            _ = machine.operations.end_of_machine() => None,
+        };
         let pause = if is_idle {
             preparation::show(&machine);
             LONGEST_SLEEP
@@ -90,6 +97,7 @@ pub async fn keep(machine: Arc<Machine>) {
                 _ = machine.operations.end_of_machine() => SHORT_SLEEP,
             }
         };
+        let pause = again.map_or(pause, |again| again.min(pause));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             _ = config.changed() => {}
@@ -227,8 +235,6 @@ async fn turn(
         puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
         judging,
     };
-    // First: until then any reboot tries it.
-    preparation::withdraw_if_denied(machine).await;
     keeper.see_to(wanted).await;
     let preparing = prepare_when_pinned(machine).await;
     let now = SystemTime::now();

@@ -34,6 +34,7 @@ mod stage;
 mod steps;
 mod system_services;
 mod upgrade;
+mod waiting_version;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{BootArguments, Rollback, boot};

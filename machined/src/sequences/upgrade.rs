@@ -92,14 +92,14 @@ pub(super) async fn check_first(
         tracing::warn!("forced, although {objection}");
         progress.say(format!("forced, although {objection}"));
     }
-    let digest = offer.digest().to_string();
+    let digests = offer.digests();
     let Plan { path, room } = plan_with_room(machine, &candidate).await?;
     let path = route(request.mode, starts.route(path));
     // The installer runs in a container, perhaps the first one of this machine. Without the overlay filesystem the pull would be in vain.
     load_overlay(machine).await.map_err(UpgradeError::Machine)?;
     progress.say(format!(
-        "{} to {}: pulling {digest}",
-        machine.running.version, candidate.version
+        "{} to {}: pulling {}",
+        machine.running.version, candidate.version, digests.digest
     ));
     let limits = installer_limits(&candidate);
     let created = created(offer.config().created.as_deref());
@@ -120,7 +120,8 @@ pub(super) async fn check_first(
     let pending = PendingUpgrade {
         actor: actor.clone(),
         image: request.image.clone(),
-        digest,
+        digest: digests.digest.to_string(),
+        index: digests.index.map(|index| index.to_string()),
         from: machine.running.version.clone(),
         to: candidate.version.to_string(),
         boot_entry: None,

@@ -12,7 +12,7 @@ use super::failed::FailedImages;
 use super::floor::Floor;
 use super::origin::ReleaseOrigin;
 use crate::base::sealed_json;
-use crate::containers::{InForce, Updates};
+use crate::containers::{ImageDigests, InForce, Updates};
 use crate::init_link::StartReason;
 use crate::network::{Lease, Ours};
 use crate::pins::PinRecord;
@@ -36,6 +36,9 @@ pub struct PendingUpgrade {
     pub image: String,
     /// Digest of its manifest.
     pub digest: String,
+    /// Digest of the index that the name pointed to, if it pointed to one: people sign that one. Versions before do not note it.
+    #[serde(default)]
+    pub index: Option<String>,
     /// The version that was running.
     pub from: String,
     /// The new version.
@@ -52,6 +55,13 @@ pub struct PendingUpgrade {
 }
 
 impl PendingUpgrade {
+    /// The digests by which its image is known; none if they are unknown.
+    pub fn digests(&self) -> Option<ImageDigests> {
+        let index = self.index.as_ref().and_then(|index| index.parse().ok());
+        let digest = self.digest.parse().ok()?;
+        Some(ImageDigests { digest, index })
+    }
+
     /// Returns the image that the new version comes from; None if it is unknown.
     pub fn origin(&self) -> Option<ReleaseOrigin> {
         Some(ReleaseOrigin {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::failed::FailedImages;
 use super::floor::{Floor, FloorInForce, UnreadFloor};
+use super::handover::PendingUpgrade;
 use super::prepared::Prepared;
 use crate::base::lock::Lock as _;
 use crate::init_link::InitLink;
@@ -105,12 +106,15 @@ impl UpgradeState {
         self.lock_prepared().as_ref().map_or(0, Prepared::bytes)
     }
 
+    /// Returns the upgrade that the next reboot starts, if one is prepared.
+    pub fn prepared_upgrade(&self) -> Option<PendingUpgrade> {
+        let prepared = self.lock_prepared();
+        prepared.as_ref().map(|prepared| prepared.upgrade.clone())
+    }
+
     /// Returns the version that the next reboot starts, if one is prepared.
     pub fn prepared_version(&self) -> Option<String> {
-        let prepared = self.lock_prepared();
-        prepared
-            .as_ref()
-            .map(|prepared| prepared.upgrade.to.clone())
+        Some(self.prepared_upgrade()?.to)
     }
 
     /// Drops the prepared version, if there is one.

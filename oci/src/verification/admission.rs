@@ -26,6 +26,15 @@ impl Policy {
         }
     }
 
+    /// Whether an image of this name is allowed by a signature alone.
+    ///
+    /// # Errors
+    /// The policy denies the name.
+    pub fn needs_signature(&self, image: &ImageReference) -> Result<bool, Box<Refusal>> {
+        let decision = self.decide(image, ())?;
+        Ok(matches!(decision, Decision::NeedsSignature(..)))
+    }
+
     /// Admits an image of the store that is to be used by this name, without a registry: by the proofs and signatures that are kept with
     /// it.
     ///
@@ -169,7 +178,7 @@ fn refused(refusal: Box<Refusal>) -> Box<VerificationError> {
     Box::new(VerificationError::Refused(refusal))
 }
 
-/// What an image's name decides.
+/// The decision by an image's name.
 enum Decision<'a, T> {
     Allowed(Verified<T>),
     NeedsSignature(T, RuleName, &'a PublicKey),

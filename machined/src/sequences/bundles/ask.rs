@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Columns of the narrowest screens.
 const COLUMNS: usize = 80;
 
-/// What a person is asked to approve.
+/// The bundle or the files that a person is asked to approve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     /// The bundle: without an approval nothing of it is used.
@@ -29,7 +29,7 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// What a wrong digit does.
+    /// The effect of a wrong digit, in words.
     fn refusal(self) -> &'static str {
         match self {
             Asked::Bundle => "A wrong digit refuses it, and so does waiting.",

@@ -29,7 +29,7 @@ use crate::mounts::transient_mount::TransientMount;
 /// Pause after an error of the socket.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What a person can do about a stick on which no bundle is found.
+/// The advice about a stick on which no bundle is found.
 const UNREADABLE: &str = "The stick needs the filesystem FAT or ext4, and one bundle in its top directory, as `instarctl bundle create` makes it.";
 
 /// A stick that is plugged in.

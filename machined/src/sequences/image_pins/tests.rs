@@ -9,6 +9,7 @@ use crate::image_collection::{collect, is_needed};
 use crate::machine::Configured;
 use crate::operation_lock::Operation;
 use crate::pins::{Preparation, PreparationFact};
+use crate::upgrade::{InstallerOutput, PendingUpgrade, Prepared};
 use crate::values::Digest;
 
 const WORKER: &str = include_str!("../../../../config/tests/data/1.14/worker.yaml");
@@ -261,15 +262,60 @@ async fn a_prepared_version_whose_image_is_denied_is_taken_back() {
     let prepared = machine.pins.prepare(preparation.clone(), Vec::new()).await;
     prepared.unwrap();
     machine.pins.note_written(&preparation).await;
-    one_turn(&machine).await;
+    let mut judge = waiting_version::Judge::default();
+    assert_eq!(judge.judge(&machine).await, None);
     assert!(machine.pins.preparation().is_some());
 
     let stranger = SignedRegistry::start();
     machine.set_config(configured(&[&stranger.config(), &pins(&[&os.name])]));
     let busy = machine.lock_operation(Operation::TakeBackConfig).unwrap();
-    turn_judging(&machine, Judging::Anew).await;
+    assert!(judge.judge(&machine).await.is_some(), "soon again");
     assert!(machine.pins.preparation().is_some());
     drop(busy);
-    one_turn(&machine).await;
+    judge.judge(&machine).await;
     assert_eq!(machine.pins.preparation(), None);
+}
+
+/// Its image is not in the store any more.
+#[tokio::test]
+async fn a_staged_version_is_judged_at_its_registry_when_rules_change() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let os = registry.push("os:v2", "os");
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(configured(&[&registry.config()]));
+    let rootfs = rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let prepared = Prepared {
+        delivery: InstallerOutput {
+            memfd: rootfs,
+            blake3: blake3::hash(b"r"),
+            boot_entry: None,
+            signature: None,
+        },
+        upgrade: PendingUpgrade {
+            image: os.name.to_string(),
+            digest: os.manifest.to_string(),
+            // Only the index is signed.
+            index: Some(os.index.to_string()),
+            to: "v0.2.0".to_owned(),
+            ..PendingUpgrade::default()
+        },
+    };
+    machine.upgrades.set_prepared(prepared, &machine.init).await;
+    let mut judge = waiting_version::Judge::default();
+    judge.judge(&machine).await;
+    assert!(machine.upgrades.prepared_upgrade().is_some());
+
+    let stranger = SignedRegistry::start();
+    let denied = configured(&[&stranger.config()]);
+    let mut number = None;
+    machine.begin_trial(|it| {
+        number = Some(it);
+        tokio::spawn(async {}).abort_handle()
+    });
+    machine.set_config(denied);
+    assert!(judge.judge(&machine).await.is_some(), "it is only tried");
+    assert!(machine.upgrades.prepared_upgrade().is_some());
+    machine.expire_trial(number.unwrap()).unwrap();
+    judge.judge(&machine).await;
+    assert_eq!(machine.upgrades.prepared_upgrade(), None);
 }

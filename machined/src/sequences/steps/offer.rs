@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::base::error_chain::chain;
+use crate::containers::ImageDigests;
 use crate::image_collection;
 use crate::machine::Machine;
 use crate::oci::verification::Basis;
@@ -30,6 +31,14 @@ impl Offer {
         match self {
             Offer::AtRegistry(image) => image.digest(),
             Offer::Here(image) => image.digest(),
+        }
+    }
+
+    /// The digests by which a record knows it.
+    pub fn digests(&self) -> ImageDigests {
+        match self {
+            Offer::AtRegistry(image) => ImageDigests::of_resolved(image),
+            Offer::Here(image) => ImageDigests::of_pulled(image, None),
         }
     }
 

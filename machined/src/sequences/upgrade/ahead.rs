@@ -41,7 +41,7 @@ pub struct NeededImage {
     blobs: Vec<Digest>,
 }
 
-/// What an upgrade ahead needs.
+/// The plan of an upgrade ahead: the images that it needs, and the room for them.
 pub struct AheadPlan {
     /// The version that it would bring.
     pub version: String,
