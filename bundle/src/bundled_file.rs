@@ -72,7 +72,7 @@ struct Descriptor<'a> {
     annotations: BTreeMap<&'static str, &'a str>,
 }
 
-/// What a file follows from, as its manifest has it.
+/// The part of a manifest that tells its file: name, digest and size.
 #[derive(Deserialize)]
 struct Named {
     layers: [NamedContent; 1],

@@ -113,7 +113,7 @@ pub(crate) struct Node {
     pub(crate) diagnostics: Vec<String>,
     /// The conditions that are true, the newest first.
     pub(crate) conditions: Vec<ConditionSpec>,
-    /// What the node says about sticks and bundles: the sentences of each.
+    /// The node's sentences about sticks and bundles, a list for each of these.
     pub(crate) bundles: Vec<Vec<String>>,
     pub(crate) services: Vec<wire::ServiceInfo>,
     pub(crate) processors: Vec<wire::CpuInfo>,

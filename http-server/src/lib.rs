@@ -8,8 +8,8 @@
 //!
 //! # The key decision: tasks of one thread
 //!
-//! What answers need not be `Send`, as the programs that serve here have one thread each: they wait for others, and compute next to nothing. A
-//! server for many threads would make all of them guard what they share.
+//! Handlers need not be `Send`, as the programs that serve here have one thread each: they wait for others, and compute next to nothing. A server for
+//! many threads would make all of them guard what they share.
 
 #![forbid(unsafe_code)]
 

@@ -34,7 +34,7 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("dash", "usr/bin/dash"),
     ("util-linux", "usr/bin/setpriv"),
 ];
-/// What initdb reads.
+/// The folder that initdb reads.
 const SHARE: &str = "usr/share/postgresql/17";
 /// The only time zone.
 const ZONE: &str = "usr/share/zoneinfo/Etc/UTC";

@@ -43,7 +43,7 @@ pub(crate) struct Objects {
 /// The hash over a file's content and metadata.
 type Key = blake3::Hash;
 
-/// What is known about the object of a file.
+/// The result of the search for a file's object.
 pub(crate) enum Found {
     /// The file is not to be shared.
     Own,

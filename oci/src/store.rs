@@ -66,7 +66,7 @@ pub struct ImageStore {
     for_upgrade: bool,
 }
 
-/// What a store keeps beside its images.
+/// The data that a store keeps beside its images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeps {
     /// The blobs that images came from, so that an image can be made again without a registry, and shares them with the next one.

@@ -1,4 +1,4 @@
-//! What nodes say before a rollout begins: which version an image has, and whether they would take the change of their configs.
+//! The answers of nodes before a rollout begins: which version an image has, and whether they would take the change of their configs.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ pub(crate) async fn config(
     }
 }
 
-/// What a refusal is about.
+/// The question that a refusal answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asked {
     change: Release,
@@ -219,7 +219,7 @@ async fn check(cluster: &Cluster, change: &ConfigChange, view: &NodeView) -> Res
         .unwrap_or_else(|_| Err(late()))
 }
 
-/// What the nodes have said of their changed configs.
+/// The answers of the nodes about their changed configs.
 #[derive(Default)]
 struct Judged {
     /// Nodes that would take it, or have it.

@@ -65,7 +65,7 @@ pub(crate) async fn keep(cluster: Cluster, name: String, wake: std::rc::Rc<Notif
     }
 }
 
-/// What a look came to: the status, and the reason of its condition.
+/// The result of a look: the status, and the reason of its condition.
 struct Looked {
     status: ChannelStatus,
     reason: &'static str,
@@ -93,7 +93,7 @@ impl Looked {
     }
 }
 
-/// What was known stays; it is told why nothing newer is.
+/// The known status stays, with a message that says why nothing newer is known.
 fn failed(known: &ChannelStatus, why: String) -> Looked {
     let status = ChannelStatus {
         message: why,
@@ -103,7 +103,7 @@ fn failed(known: &ChannelStatus, why: String) -> Looked {
     Looked { status, reason }
 }
 
-/// What is known of the list that the channel names now: of a list at another address or by another key, nothing that was seen of the one before.
+/// The known status of the list that the channel names now: nothing in it is from a list at another address or by another key.
 fn known(channel: &Channel, shown: &ChannelStatus) -> ChannelStatus {
     let Ok(source) = Source::of(channel) else {
         // What is wrong is told; the list of before was good.

@@ -23,8 +23,8 @@ pub(crate) struct EventText {
     note: String,
 }
 
-/// What there is to tell of a node whose part in a rollout of this kind has got into another phase. `to`: the version, or the fingerprint of the
-/// config.
+/// The event of a node whose part in a rollout of this kind has got into another phase; none if there is nothing to tell. `to`: the version, or the
+/// fingerprint of the config.
 pub(crate) fn of_node(kind: Kind, phase: &str, to: &str, why: &str) -> Option<EventText> {
     let is_warning = matches!(phase, "Failed" | "GoingBack" | "Stuck");
     let (reason, note) = match (kind, phase) {
@@ -50,7 +50,7 @@ pub(crate) fn of_node(kind: Kind, phase: &str, to: &str, why: &str) -> Option<Ev
     })
 }
 
-/// What there is to tell of a pool that has got into another phase.
+/// The event of a pool that has got into another phase; none if there is nothing to tell.
 pub(crate) fn of_pool(phase: &str, message: &str) -> Option<EventText> {
     let is_warning = match phase {
         "Rolling" | "Paused" | "Done" | "Aborted" => false,

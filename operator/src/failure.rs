@@ -2,15 +2,15 @@
 
 use instar_client::{Failure, FailureKind};
 
-/// What went wrong.
+/// An error of the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A call of the cluster's API.
     #[error("{doing}: {cause}")]
     Cluster {
-        /// What was to be done.
+        /// The failure in words, as in `the lease cannot be read`.
         doing: String,
-        /// Why it could not be done.
+        /// The error of the call.
         #[source]
         cause: Box<kube::Error>,
     },

@@ -27,7 +27,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// Nodes that are asked at once.
 const AT_ONCE: usize = 16;
 
-/// What a rollout brings to its nodes.
+/// The version or the change of configs that a rollout brings to its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Brings {
     /// A version.
@@ -45,7 +45,7 @@ pub(crate) struct PoolNodes {
     pub(crate) selector: Selector,
     /// How their pods leave.
     pub(crate) drain: Drain,
-    /// What becomes of their data.
+    /// The fate of their data.
     pub(crate) strategy: Strategy,
     /// Where their configs of before are.
     pub(crate) configs: ConfigSecrets,
@@ -154,8 +154,8 @@ impl PoolNodes {
     }
 }
 
-/// What the node says, and what the cluster says of it: it is ready when both say so, and its object shows the version that it runs. Of its config the
-/// object shows nothing.
+/// The fact from the node's answer and from the cluster's view of it: the node is ready when both say so, and its object shows the version that it
+/// runs. Of its config the object shows nothing.
 fn seen(brings: &Brings, view: &NodeView, answered: Fact) -> Fact {
     let mut fact = Fact {
         hold: view.hold.clone(),
@@ -175,8 +175,8 @@ fn seen(brings: &Brings, view: &NodeView, answered: Fact) -> Fact {
     fact
 }
 
-/// What is left of the time of a machine's action. The record counts from when it was asked first, however often it is asked: an order that goes
-/// on after that would change a node whose rollout has counted it as failed.
+/// The time that is left for a machine's action. The record counts from when it was asked first, however often it is asked: an order that goes on
+/// after that would change a node whose rollout has counted it as failed.
 fn time_left(record: &Record, name: &MachineName, now: Moment) -> Duration {
     let patience = record.patience_of(name);
     let entry = record.machines.get(name);

@@ -76,7 +76,7 @@ impl MakingWay {
         eprintln!("pool {}, node {}: {text}", self.pool, self.node);
     }
 
-    /// What is reported of the action's end. Without a report the facts show what came of it: that a node has proved itself is never reported, but
+    /// The report of the action's end, if there is one. Without it the facts show the outcome: that a node has proved itself is never reported, but
     /// seen.
     pub(crate) fn reported(&self, done: Result<(), Failure>) -> Option<Report> {
         match (done, &self.action) {

@@ -19,7 +19,7 @@ const ENVIRONMENT: &str = "instar-operator-environment";
 /// The Secret with the client configuration by which configs are changed. It is the administrator's consent: without it, none is changed.
 pub(crate) const CONFIG_SECRET: &str = "instar-operator-config-talosconfig";
 
-/// What differs from one installation to another.
+/// The values that differ from one installation to another.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     namespace: &'static str,
@@ -164,7 +164,7 @@ impl Place {
         self.granted("Role", &metadata, NAME, &rules)
     }
 
-    /// What a visitor of the page needs for all that it shows and all of its buttons. No program has a token of this account.
+    /// The rights that a visitor of the page needs for all that it shows and for all of its buttons. No program has a token of this account.
     fn rights_of_the_page(self) -> [Value; 2] {
         let rules = json!([
             rule("instar.dev", "pools", &["get", "list", "watch", "patch"]),

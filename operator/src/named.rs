@@ -1,4 +1,4 @@
-//! What a pool names: a version, by an image or by a channel, and patches of configs.
+//! The version and patches of configs that a pool names; the version by an image or by a channel.
 
 use instar_rollout::{MachineName, Phase, Record, Release, Step};
 use instar_rollout_driver::ConfigChange;
@@ -13,7 +13,7 @@ use crate::shown::Invalid;
 use crate::step;
 use crate::turns::{Last, Side, Sides, is_due};
 
-/// What a pool names.
+/// The version and the change of configs that a pool names.
 pub(crate) struct Named {
     /// None: any version.
     version: Option<NamedVersion>,
@@ -30,7 +30,7 @@ enum NamedVersion {
 }
 
 impl Named {
-    /// What a pool with these nodes and these rollouts names.
+    /// The version and the change of configs that a pool with these nodes and these rollouts names.
     ///
     /// # Errors
     /// Nothing that could be rolled out; says why.
@@ -88,7 +88,7 @@ impl Named {
         }
     }
 
-    /// What the pool names of each kind, beside what was rolled out last.
+    /// The kinds of rollouts that the pool names, each beside the last rollout of its kind.
     pub(crate) fn sides<'a>(&self, kept: &'a Kept, nodes: &[NodeView]) -> Sides<'a> {
         let side = |kind, is_meant: &dyn Fn(&Rollout, &Record) -> bool| Side {
             last: kept.last(kind).map(|(rollout, record)| Last {

@@ -1,4 +1,4 @@
-//! What a rollout needs of a node's object. A pure view; the object itself is not kept.
+//! The facts that a rollout needs of a node's object. A pure view; the object itself is not kept.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ impl NodeView {
         }
     }
 
-    /// What an answer of the node's API is remembered with: another value makes it old.
+    /// The state with which an answer of the node's API is remembered: another state makes the answer old.
     pub(crate) fn state(&self) -> [Option<String>; 4] {
         [
             self.unready.clone(),

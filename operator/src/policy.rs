@@ -43,7 +43,7 @@ pub(crate) fn policy(spec: &PoolSpec) -> Result<Policy, String> {
     Ok(policy)
 }
 
-/// What the nodes of a pool are to run.
+/// The version that the nodes of a pool are to run, as the pool names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// The image of this name, with a tag or a digest.
@@ -54,7 +54,7 @@ pub(crate) enum Wanted {
     AnyVersion,
 }
 
-/// What the nodes of a pool are to run.
+/// The version that the nodes of a pool are to run, as the pool names it.
 ///
 /// # Errors
 /// It names both, or none and no patches, or an image without exactly one of tag, digest and version.
@@ -82,7 +82,7 @@ pub(crate) fn wanted(spec: &PoolSpec) -> Result<Wanted, String> {
     }
 }
 
-/// What the configs of a pool's nodes are to get; none if it has no patches.
+/// The change that the configs of a pool's nodes are to get; none if it has no patches.
 ///
 /// # Errors
 /// A patch cannot be read, or there are too many, or one is too long; says which.

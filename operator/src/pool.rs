@@ -69,7 +69,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// What the pool names of each kind, beside what was rolled out last.
+    /// The kinds of rollouts that the pool names, each beside the last rollout of its kind.
     fn sides<'a>(&self, kept: &'a Kept) -> Sides<'a> {
         self.named.sides(kept, &self.nodes)
     }
@@ -82,7 +82,7 @@ impl Checked {
     }
 }
 
-/// What a rollout brings, beside its record.
+/// The kind of the newest rollout, and its record.
 fn newest(kept: &Kept) -> Option<(Kind, &Record)> {
     let (rollout, record) = kept.newest()?;
     Some((rollout.kind(), record))
@@ -391,7 +391,7 @@ impl Keeper {
         Ok(None)
     }
 
-    /// What a new rollout brings, as nodes say it.
+    /// The release that a new rollout brings, as nodes say it.
     async fn release(
         &mut self,
         pool: &Pool,

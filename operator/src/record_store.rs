@@ -91,7 +91,7 @@ impl Kept {
         self.status.rollout.as_ref()?.command.clone()
     }
 
-    /// What `spec.approvedWaves` was before a rollout that begins now.
+    /// The value of `spec.approvedWaves` before a rollout that begins now.
     pub(crate) fn approved_before(&self, kind: Kind, next: Next, spec: &PoolSpec) -> u32 {
         let is_newest = self.newest().is_some_and(|(it, _)| it.kind() == kind);
         match (next, self.last(kind)) {
@@ -180,7 +180,7 @@ impl RecordStore {
         }
     }
 
-    /// What is kept.
+    /// The status of the pool and its records, as they are kept.
     pub(crate) async fn kept(&self) -> Result<Kept, Error> {
         Kept::of(self.pool().await?.status.unwrap_or_default())
     }
@@ -308,7 +308,7 @@ mod tests {
         serde_json::from_value(spec).unwrap()
     }
 
-    /// What is newest, and what is set aside, each as `number version`.
+    /// The newest rollout, and the one that is set aside, each as `number version`.
     fn shown(kept: &Kept) -> [String; 2] {
         let of = |rollout: &Option<Rollout>, record: &Option<Record>| match (rollout, record) {
             (Some(rollout), Some(record)) => {

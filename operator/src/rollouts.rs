@@ -119,13 +119,13 @@ const OTHER_IMAGE: &str = "the pool names another image, whose rollout comes nex
 const OTHER_PATCHES: &str =
     "the pool names other patches or another image, whose rollout comes next";
 
-/// What a pool says now.
+/// The wishes of a pool now.
 pub(crate) struct Wishes<'a> {
     pub(crate) policy: &'a Policy,
     /// The waves of this version that a person has approved.
     pub(crate) approved: u32,
     pub(crate) is_paused: bool,
-    /// What this rollout brings.
+    /// The kind of this rollout.
     pub(crate) kind: Kind,
     /// Whether the pool still names it.
     pub(crate) is_meant: bool,
@@ -160,7 +160,7 @@ pub(crate) fn take_in(
     changed
 }
 
-/// What `spec.approvedWaves` counts as before a rollout that was set aside, and goes on: what was approved meanwhile was for the other one.
+/// The part of `spec.approvedWaves` that does not count for a rollout that was set aside, and goes on: approvals meanwhile were for the other one.
 pub(crate) fn approved_before_it_goes_on(spec: &PoolSpec, record: &Record) -> u32 {
     let approved = u32::try_from(record.approved).unwrap_or(u32::MAX);
     spec.approved_waves.saturating_sub(approved)

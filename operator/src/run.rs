@@ -205,15 +205,15 @@ async fn each<K>(
     }
 }
 
-/// What wakes the keeper of each pool, by the pool's name.
+/// The wakers of keepers or readers, by the names of their pools or channels.
 type Wakers = BTreeMap<String, Rc<Notify>>;
 
 /// A keeper for each pool.
 struct Keepers {
     cluster: Cluster,
-    /// What wakes each keeper; none before all watches have seen the cluster once.
+    /// The waker of each keeper; none before all watches have seen the cluster once.
     wakers: Rc<RefCell<Option<Wakers>>>,
-    /// What wakes the reader of each channel.
+    /// The waker of each channel's reader.
     readers: RefCell<Wakers>,
     /// The nodes as they were seen last: most changes of their objects do not matter here.
     seen: RefCell<BTreeMap<String, NodeView>>,

@@ -1,4 +1,4 @@
-//! What is shown of a rollout: the status of its pool and the NodeUpgrades. Pure.
+//! The objects that show a rollout: the status of its pool and the NodeUpgrades. Pure.
 
 use instar_rollout::{Entry, MachineName, Moment, Phase, Reason, Record, Step};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ pub(crate) struct ConditionText {
     message: String,
 }
 
-/// What is wrong with a pool; nothing new begins.
+/// The fault of a pool; nothing new begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Invalid {
     pub(crate) reason: &'static str,
@@ -43,14 +43,14 @@ pub(crate) fn told(
     }
 }
 
-/// What is known of a pool.
+/// The facts about a pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Known<'a> {
     /// The generation of the pool.
     pub(crate) generation: Option<i64>,
     /// Why it cannot be driven.
     pub(crate) invalid: Option<&'a Invalid>,
-    /// What the newest rollout brings, and its record.
+    /// The kind of the newest rollout, and its record.
     pub(crate) newest: Option<(Kind, &'a Record)>,
     /// Why it does not go on.
     pub(crate) waits: Option<&'a str>,
@@ -206,7 +206,7 @@ pub(crate) fn waits<'a>(
     Some(format!("{name}: {reason}"))
 }
 
-/// What is shown of a machine. `before`: its conditions until now.
+/// The status of a machine's NodeUpgrade. `before`: its conditions until now.
 pub(crate) fn node_upgrade(
     entry: &Entry,
     reason: Option<&Reason>,

@@ -19,7 +19,7 @@ use instar_rollout::{MachineName, Phase, Record, Step};
 use crate::api::Kind;
 use crate::node::NodeView;
 
-/// What to do about a pool.
+/// The decision about the next rollout of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextRollout {
     /// Begin a rollout.
@@ -39,7 +39,7 @@ pub(crate) enum Next {
     Again,
 }
 
-/// What a pool names of one kind.
+/// One kind of rollout that a pool names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side<'a> {
     /// The last rollout of this kind.
@@ -62,7 +62,7 @@ impl Side<'_> {
     }
 }
 
-/// What a pool names, of each kind; none of a kind that it does not name.
+/// The kinds of rollouts that a pool names; none for a kind that it does not name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sides<'a> {
     pub(crate) version: Option<Side<'a>>,
@@ -93,7 +93,7 @@ impl Sides<'_> {
         }
     }
 
-    /// What comes once nothing is under way.
+    /// The decision once nothing is under way.
     pub(crate) fn next(&self, newest: Option<(Kind, &Record)>) -> NextRollout {
         let newest_is_named = match newest {
             Some((Kind::Version, _)) => self.version.is_some(),

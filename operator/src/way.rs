@@ -52,7 +52,7 @@ pub(crate) async fn client_of(kubeconfig: &str, read: Duration) -> Result<Client
     Client::try_from(config).map_err(Error::calling("the kubeconfig cannot be used"))
 }
 
-/// What a kubeconfig takes from elsewhere; none if it is complete.
+/// The program or the file that a kubeconfig takes from elsewhere, as words for an error; none if it is complete.
 fn reaches_out(kubeconfig: &Kubeconfig) -> Option<&'static str> {
     let users = kubeconfig.auth_infos.iter();
     let users = users.filter_map(|user| user.auth_info.as_ref());

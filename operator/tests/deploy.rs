@@ -1,4 +1,4 @@
-//! What people install is what the program prints: the manifest and the Helm chart are generated.
+//! The files that people install are those that the program prints: the manifest and the Helm chart are generated.
 //! `INSTAR_BLESS=1 cargo test -p instar-operator --test deploy` writes them anew.
 #![allow(clippy::unwrap_used)]
 

@@ -72,7 +72,7 @@ struct State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Driver {
     is_alive: bool,
-    /// What it computed from the record of a revision, and has not saved.
+    /// The record and the actions that it computed from the record of a revision, and has not saved.
     computed: Option<(u64, Record, Vec<Action>)>,
     /// Saved, and not sent.
     to_send: BTreeSet<Action>,

@@ -16,7 +16,7 @@ const BAD: (&str, &str) = ("v0.3.1", "the moon is full");
 /// Containers that end at once: one by itself, one because it takes more memory than it may.
 const CRASHER: &str = "crasher";
 const EATER: &str = "eater";
-/// What `instar_condition` says of an upgrade that failed.
+/// The line of `instar_condition` about an upgrade that failed.
 const FAILED: &str = "instar_condition{type=\"UpgradeFailed\",reason=\"PreviousVersionRuns\"} 1";
 
 /// The same in the log, which goes to receivers of logs.

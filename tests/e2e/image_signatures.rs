@@ -131,7 +131,7 @@ fn rule(registry: &Registry, effect: &str) -> String {
     format!("  - image: \"{host}/*\"\n    {effect}\n")
 }
 
-/// What a rule says that wants a signature by this key.
+/// The effect of a rule that wants a signature by this key.
 fn by(signer: &Cosign) -> Result<String> {
     let key = signer.public_key()?.replace('\n', "\n        ");
     Ok(format!(

@@ -14,7 +14,7 @@ use crate::callers::Callers;
 
 /// The number of upgrades, unless `INSTAR_UPGRADES` (`make no-call-fails N=100`) sets another one.
 const UPGRADES: usize = 3;
-/// What `events` shows at the end of a boot.
+/// The words that `events` shows at the end of a boot.
 const BOOTED: &str = "action=stop sequence=boot";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -118,7 +118,7 @@ async fn none_of_them_lost_a_call(callers: Callers, versions: usize) -> Outcome 
     Ok(())
 }
 
-/// What a command of instarctl follows: the command, and words of the first generation and of the second.
+/// The streams that instarctl follows: the command of each, and words of the first generation and of the second.
 const STREAMS: [(&[&str], &str, &str); 4] = [
     (&["events", "--tail", "-1"], BOOTED, BOOTED),
     (

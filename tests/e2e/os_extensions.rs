@@ -118,7 +118,7 @@ fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
     Ok(registry)
 }
 
-/// What an extension of a test says of the systems that it fits.
+/// The release file of a test's extension: the systems that it fits.
 const RELEASE: &[u8] = b"ID=instar\nSYSEXT_LEVEL=1.0\nCONFEXT_LEVEL=1.0\n";
 
 /// Pushes an extension with these files and its release file.

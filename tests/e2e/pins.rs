@@ -472,7 +472,7 @@ async fn what_cannot_be_is_refused_at_once(story: &Story) -> Outcome {
     Ok(())
 }
 
-/// What is prepared after that takes its place.
+/// An upgrade that is prepared after this one takes its place.
 async fn an_upgrade_waits_for_its_window(story: &Story) -> Outcome {
     let window = in_two_hours()?;
     story.prepare(&["--window", &window]).await?;

@@ -17,7 +17,7 @@ use crate::console::{screen, with_screen};
 const BAD: &str = "v0.3.4";
 /// Why it does.
 const REASON: &str = "the moon is full";
-/// What the config lets a stick do.
+/// The document of the config with the rights of a stick.
 const ALLOWED: &str = "apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\nupgrade: true\n";
 
 pub(crate) fn tests() -> Vec<Test> {

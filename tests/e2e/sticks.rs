@@ -18,7 +18,7 @@ use crate::console::{screen, with_screen};
 const NEXT: &str = "v0.2.0";
 /// The directory that asks for support data.
 const SUPPORT: &str = "instar-support";
-/// What the config lets a stick do.
+/// The document of the config with the rights of a stick.
 const ALLOWED: &str = "apiVersion: instar.dev/v1alpha1\nkind: BundleConfig\naskAt: [screen]\nupgrade: true\nsupport: true\n";
 
 pub(crate) fn tests() -> Vec<Test> {

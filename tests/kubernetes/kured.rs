@@ -99,7 +99,7 @@ async fn wait_for_rollout(node: &Node, cluster: &Cluster, words: &[&str]) -> Out
     .await
 }
 
-/// What the cluster shows of kured's work, line by line.
+/// The traces of kured's work in the cluster, line by line.
 struct Seen {
     /// Whether the node is cordoned.
     node: FollowedProgram,

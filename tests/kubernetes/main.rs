@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     instar_tests::run(areas.flatten().collect())
 }
 
-/// What a machine does as a node, and as a cluster of its own.
+/// Tests of a machine as a node, and as a cluster of its own.
 fn machines() -> [Vec<Test>; 10] {
     [
         control_plane::tests(),
@@ -66,7 +66,7 @@ fn machines() -> [Vec<Test>; 10] {
     ]
 }
 
-/// What programs of a cluster, and of fleets beside it, do with machines.
+/// Tests of programs of a cluster, and of fleets beside it, that act on machines.
 fn controllers() -> [Vec<Test>; 8] {
     [
         cluster_api::tests(),

@@ -112,7 +112,7 @@ pub(crate) fn system_upgrade_controller(image: &str, kubectl: &str, port: u16) -
 /// The namespace of system-upgrade-controller, of its plans and their jobs.
 pub(crate) const SYSTEM_UPGRADE: &str = "system-upgrade";
 
-/// What system-upgrade-controller needs of a cluster where it runs as a process beside the control plane.
+/// The objects that system-upgrade-controller needs in a cluster where it runs as a process beside the control plane.
 pub(crate) fn system_upgrade_account() -> String {
     let manifest = include_str!("manifests/system-upgrade-controller.yaml");
     let objects = manifest.split("---\n");
@@ -155,7 +155,7 @@ pub(crate) fn cautious_plan(source: &str, upgrade: &str, installer: &str) -> Str
 pub(crate) struct Plan<'a> {
     pub(crate) name: &'a str,
     pub(crate) version: &'a str,
-    /// What happens with the node's pods before the upgrade, as in `cordon: true`.
+    /// The Plan's setting for the node's pods before the upgrade, as in `cordon: true`.
     pub(crate) eviction: &'a str,
     /// The image for jobs, without a tag.
     pub(crate) upgrade: &'a str,

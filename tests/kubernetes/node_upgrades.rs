@@ -467,8 +467,8 @@ async fn a_channel_that_cannot_be_read_says_why(fleet: &Fleet) -> Outcome {
     shows(plane, "nowhere", "message", "publicKey").await
 }
 
-/// What the operator's roles allow it has asked for meanwhile: without any of these verbs the chapters above would fail. Pods are deleted only
-/// against their budgets, which no chapter asks for; Secrets are for configs, whose test looks itself.
+/// The operator has used every right of its roles meanwhile: without any of these verbs the chapters above would fail. Pods are deleted only against
+/// their budgets, which no chapter asks for; Secrets are for configs, whose test looks itself.
 async fn every_right_was_used(fleet: &Fleet) -> Outcome {
     let plane = &fleet.cluster.plane;
     let used = plane.audited("instar-operator")?;

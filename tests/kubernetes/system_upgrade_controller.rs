@@ -259,7 +259,7 @@ async fn a_broken_version_is_tried_once(
     it_failed_once(node, scratch).await
 }
 
-/// What the attempts of a plan's job told at their ends, the first one first.
+/// The messages of the attempts of a plan's job at their ends, the first attempt first.
 fn reasons(cluster: &Cluster, plan: &str) -> anyhow::Result<Vec<String>> {
     let label = format!("upgrade.cattle.io/plan={plan}");
     let which = [

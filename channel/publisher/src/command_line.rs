@@ -71,7 +71,7 @@ pub(crate) enum Command {
         channel: ChannelName,
         #[command(flatten)]
         source: Source,
-        /// What people should know
+        /// Notes for people, such as "faster boots"
         #[arg(long, default_value = "")]
         notes: String,
         /// Only machines with one of these labels go to it, such as canary=yes; "open" opens it to all

@@ -51,7 +51,7 @@ pub(crate) enum Bundle {
     },
 }
 
-/// What a bundle is made of.
+/// The images, files and lists that go into a bundle, and the place where it is written.
 #[derive(Args, Debug)]
 pub(crate) struct CreateBundle {
     /// Image reference

@@ -228,7 +228,7 @@ image: example/web:1
         assert_eq!(changed, expected);
     }
 
-    /// What is a number for people, or for other readers of YAML, comes to the node as it was written: `0644` is not 644 there.
+    /// Texts that are numbers for people, or for other readers of YAML, come to the node as they were written: `0644` is not 644 there.
     #[test]
     fn numbers_stay_as_they_are_written() {
         const FORMS: [&str; 16] = [

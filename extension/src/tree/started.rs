@@ -5,7 +5,7 @@
 //!   multi-user.target.wants/, .upholds/, .requires/           ┴─► a service ──Wants=, SERVICE.wants/──► others of the same extension
 //! ```
 //!
-//! What another target starts, a drop-in for a unit that the extension does not have, and directories of files that systemd carries out are
+//! Units that another target starts, a drop-in for a unit that the extension does not have, and directories of files that systemd carries out are
 //! errors that name them. Files that nothing starts are fine.
 //!
 //! The decision: each extension is read by itself, so a drop-in for another extension's unit is an error. To apply it was the other choice:

@@ -27,7 +27,7 @@ pub struct Kept {
     writing: Mutex<()>,
 }
 
-/// What is remembered of one bundle.
+/// The record of one bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Taken {

@@ -77,7 +77,7 @@ pub enum Upgrade {
     },
 }
 
-/// What decides about an upgrade, beside the bundle.
+/// The facts that decide about an upgrade, beside the bundle.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing<'a> {
     /// Whether the config allows upgrades by sticks.

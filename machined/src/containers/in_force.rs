@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(again.all(), record.all());
     }
 
-    /// What the version before this one reads and writes.
+    /// An entry as the version before this one reads and writes it.
     #[derive(Serialize, Deserialize)]
     struct Older {
         reference: ImageReference,

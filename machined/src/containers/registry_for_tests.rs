@@ -23,13 +23,13 @@ use crate::values::{
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// What each image says of itself.
+/// The build time and the version that each image tells of itself.
 const CREATED: &str = "2026-01-02T03:04:05Z";
 const VERSION: &str = "2.6.2";
 /// The registry's name in references.
 const HOST: &str = "r.io";
 
-/// What it has, by path.
+/// The documents that the registry has, by path, and the way in which it answers.
 #[derive(Default)]
 struct Served {
     documents: Mutex<BTreeMap<String, Vec<u8>>>,

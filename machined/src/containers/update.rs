@@ -92,14 +92,14 @@ pub enum Standing {
     },
 }
 
-/// What was seen or decided.
+/// An observation, or a decision of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The registry was asked: this image is behind the name.
     Found {
         /// The image.
         found: Release,
-        /// What is to become of it.
+        /// The verdict on it.
         verdict: Verdict,
     },
     /// The registry was asked: the image in force is behind the name.
@@ -116,7 +116,7 @@ pub enum Event {
     LookedUp(Digest),
 }
 
-/// What has to be done.
+/// An act that has to be carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Put this image in force and restart the container.
@@ -125,7 +125,7 @@ pub enum Act {
     Return(ImageDigests),
 }
 
-/// What is to become of an image that was found behind a name.
+/// The verdict on an image that was found behind a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// A rebuild of the same version.

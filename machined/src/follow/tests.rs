@@ -533,7 +533,7 @@ fn the_lock_is_kept_after_a_failure_while_an_older_release_waits() {
     }
 }
 
-/// What failed was withdrawn, and the other machines may go to the older release that waits here.
+/// The release that failed was withdrawn, and the other machines may go to the older one that waits here.
 #[test]
 fn the_lock_is_given_back_when_what_failed_is_withdrawn() {
     let (shut, older) = (closed(), release("v0.2.0"));

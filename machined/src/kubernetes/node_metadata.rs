@@ -142,7 +142,7 @@ mod tests {
         NodeMetadata::of(&settings, Mode::Installed, "v0.2.0+a", Some("stable"))
     }
 
-    /// What an API server makes of a merge patch, for two levels.
+    /// The object that an API server makes by a merge patch, for two levels.
     fn patched(mut object: Value, patch: &Value) -> Value {
         for part in ["labels", "annotations"] {
             for (name, value) in patch["metadata"][part].as_object().unwrap() {

@@ -676,7 +676,7 @@ async fn one_that_the_machine_has_ended_has_not_failed() {
     }
 }
 
-/// What it said in the moment before it was taken over may be all that it says of its end.
+/// The words that it wrote in the moment before it was taken over may be all that it says of its end.
 #[tokio::test(start_paused = true)]
 async fn the_last_words_of_one_that_is_taken_over_may_be_of_before() {
     struct Dying(Lasting);

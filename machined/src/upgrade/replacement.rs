@@ -27,7 +27,7 @@ pub struct Replacement {
     pub begun_in: String,
 }
 
-/// What the mark means for a start.
+/// The meaning of the mark for a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// The new version starts: nothing may be left on EPHEMERAL.

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-/// What tells one run of a program from the next one. Both change with each start.
+/// The two numbers that tell one run of a program from the next one. Both change with each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Its process, as far as it is known.

@@ -21,7 +21,7 @@ pub(crate) fn number(version: &str) -> Number {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Disk {
     pub(crate) seen: BTreeMap<String, Vec<u8>>,
-    /// What was flushed: of a file whose name alone was flushed, no content.
+    /// The files as they were flushed: one whose name alone was flushed has no content.
     pub(crate) stored: BTreeMap<String, Vec<u8>>,
     /// Files whose content was flushed.
     pub(crate) flushed: BTreeMap<String, Vec<u8>>,

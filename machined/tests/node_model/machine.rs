@@ -53,7 +53,7 @@ pub(crate) struct Budgets {
     pub(crate) configs: u8,
 }
 
-/// What the machine does next.
+/// A step that the machine takes next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Todo {
     Write(Write),
@@ -154,7 +154,7 @@ impl State {
         self.broken = self.broken.or(Some(promise));
     }
 
-    /// What a power cut leaves boots: the entry that the loader takes has a whole UKI, and there is one that was healthy.
+    /// The disk that a power cut leaves boots: the entry that the loader takes has a whole UKI, and there is one that was healthy.
     pub(crate) fn can_boot(&self, is_lost: bool) -> Option<&'static str> {
         let disk = self.disk.after_a_cut(is_lost);
         let esp = disk.esp();
@@ -222,7 +222,7 @@ impl State {
         self.begin();
     }
 
-    /// What a start begins with.
+    /// Gives a generation the steps that each start begins with.
     pub(crate) fn begin(&mut self) {
         if let Power::On(generation) = &mut self.power {
             generation.todo = vec![Todo::TakeUpRecord, Todo::Decide];

@@ -33,7 +33,7 @@ pub enum StoredBundleError {
     Image {
         /// The image.
         reference: Box<ImageReference>,
-        /// What is missing.
+        /// The error of the look at its documents.
         #[source]
         source: LocalImageError,
     },
@@ -54,7 +54,7 @@ pub struct StoredBundle {
     _images: Vec<PulledImage>,
 }
 
-/// What a bundle is made of.
+/// The parts of a bundle.
 #[derive(Default)]
 struct Parts {
     images: Vec<Image>,

@@ -256,7 +256,7 @@ mod tests {
             kept_size(&self.store, self.file.digest()).is_some()
         }
 
-        /// What a copy of the file holds, if there is one.
+        /// The content of a copy of the file; none if the store does not have the file.
         fn copied(&self) -> Option<Vec<u8>> {
             let to = self.directory.path().join("copy");
             let copied = copy_file(&self.store, self.file.digest(), &to).unwrap()?;

@@ -18,7 +18,7 @@ pub enum BundledImageError {
     Manifest {
         /// The image.
         reference: Box<instar_values::ImageReference>,
-        /// What is wrong with them.
+        /// The fault in its documents.
         source: ManifestError,
     },
     /// The manifest is an index.

@@ -225,7 +225,7 @@ async fn find_room(image: &ResolvedImage, store: &ImageStore) -> Result<Room, Pu
     })
 }
 
-/// What is removed for lack of room, one after the other.
+/// The kinds of data that are removed for lack of room, one after the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// Blobs and shared files without an image.

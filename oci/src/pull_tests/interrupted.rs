@@ -72,7 +72,7 @@ async fn work(puller: &Puller, names: &[ImageReference], store: &ImageStore) -> 
     store.remove(digest).await.map_err(|error| failed(&error))
 }
 
-/// What has to hold at every moment. As after a start: the store is opened anew.
+/// The condition that has to hold at every moment. As after a start: the store is opened anew.
 fn everything_that_is_named_is_whole(directory: &Path) {
     let store = store_in(directory);
     store.sweep().unwrap();

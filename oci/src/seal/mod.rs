@@ -48,7 +48,7 @@ pub(crate) struct SealedFile<'a, O> {
     pub(crate) place: &'a Place,
     /// Its metadata.
     pub(crate) metadata: &'a Metadata,
-    /// What the thread that has hashed it found out.
+    /// The findings of the thread that has hashed it.
     pub(crate) found: O,
 }
 
@@ -134,7 +134,7 @@ struct Entry<O> {
 
 /// An entry that waits for its turn.
 type Waiting = (Place, Metadata);
-/// What a thread is told about a file beside its content: its metadata, and the number of names of its inode.
+/// The facts that a thread gets about a file beside its content: its metadata, and the number of names of its inode.
 type Question = (Metadata, u64);
 /// The hash of a file's content, and what was found about it; `None` for an entry that is no file.
 type Answer<O> = Option<(ContentHash, O)>;

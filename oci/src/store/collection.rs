@@ -14,7 +14,7 @@ const PARTIAL: Duration = Duration::from_secs(24 * 3600);
 /// How much is collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// What nothing needs and nothing is likely to need.
+    /// Files that nothing needs and nothing is likely to need.
     Usual,
     /// Everything that nothing needs now: there is no room.
     LackOfRoom,

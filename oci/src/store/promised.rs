@@ -31,12 +31,12 @@ struct State {
     spare_of_capacity: u64,
 }
 
-/// What has not come yet of a promise, in bytes.
+/// The bytes of a promise that have not come yet.
 #[derive(Debug, Clone, Copy)]
 struct Outstanding {
     fetch: u64,
     unpack: u64,
-    /// What the unpacking has taken beyond that.
+    /// Bytes that the unpacking has taken beyond that.
     taken: u64,
 }
 
@@ -112,9 +112,9 @@ pub(crate) struct Promise {
     promises: Promises,
     pull: u64,
     packed: u64,
-    /// What it has to leave of the disk.
+    /// Bytes of the disk that it has to leave.
     reserve: u64,
-    /// What it has to leave of the capacity.
+    /// Bytes of the capacity that it has to leave.
     beyond_limit: u64,
 }
 

@@ -14,7 +14,7 @@
 /// Bytes of the reserve at most: an installer's image, packed and unpacked, and a container's layer.
 const LARGEST_RESERVE: u64 = 512 << 20;
 
-/// What is kept for upgrades of a file system of this capacity.
+/// Bytes that are kept for upgrades on a file system of this capacity.
 pub fn reserve_of(capacity: u64) -> u64 {
     (capacity / 10).min(LARGEST_RESERVE)
 }
@@ -24,11 +24,11 @@ pub fn reserve_of(capacity: u64) -> u64 {
 pub(crate) struct RoomFacts {
     /// Capacity of the file system.
     pub(crate) capacity: u64,
-    /// What is free of it.
+    /// Free bytes of it.
     pub(crate) free: u64,
     /// Images and blobs of the store. Files that images share count once.
     pub(crate) used: u64,
-    /// What other pulls under way were promised, and has not come yet.
+    /// Bytes that other pulls under way were promised, and that have not come yet.
     pub(crate) promised: u64,
     /// Blobs of the image that are not in the store.
     pub(crate) missing: u64,
@@ -52,17 +52,17 @@ pub(crate) enum RoomPlan {
 /// The numbers of a lack of room, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom {
-    /// What the image needs at least.
+    /// Bytes that the image needs at least.
     pub needed: u64,
-    /// What is free.
+    /// Free bytes.
     pub free: u64,
-    /// What is kept for upgrades.
+    /// Bytes that are kept for upgrades.
     pub reserve: u64,
-    /// What other pulls under way are going to need.
+    /// Bytes that other pulls under way are going to need.
     pub promised: u64,
     /// Images and blobs that are here.
     pub used: u64,
-    /// What they may have.
+    /// Bytes that they may have.
     pub limit: u64,
 }
 
@@ -116,7 +116,7 @@ impl RoomFacts {
         }
     }
 
-    /// What the limit leaves of the capacity for other things.
+    /// Bytes of the capacity that the limit leaves for other things.
     pub(super) fn beyond_limit(&self) -> u64 {
         self.capacity - self.limit()
     }

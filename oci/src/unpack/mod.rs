@@ -1,8 +1,8 @@
 //! Unpacks the layers of an image into one directory.
 //!
-//! What must never happen: a byte written outside the directory, a blob or unpacked stream accepted that does not match its digest, memory
-//! or disk used without bound. The content of an image is hostile until shown otherwise: archive headers become checked values (`entry`,
-//! `path`), bytes pass through counters and hashes (`stream`), and only the kernel resolves paths, confined to the directory (`tree`).
+//! Three things must never happen: a byte written outside the directory, a blob or unpacked stream accepted that does not match its digest, memory or
+//! disk used without bound. The content of an image is hostile until shown otherwise: archive headers become checked values (`entry`, `path`), bytes
+//! pass through counters and hashes (`stream`), and only the kernel resolves paths, confined to the directory (`tree`).
 
 mod ahead;
 mod archive;

@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(found[0].subjects().unwrap(), [image]);
     }
 
-    /// What a flipped byte leaves readable is either not verified by the key, or it is in a part that says nothing about the image.
+    /// A signature that a flipped bit leaves readable is either not by the key, or unchanged: the bit is in a part that says nothing about the image.
     #[test]
     fn a_flipped_byte_never_makes_another_statement() {
         let (signer, image) = (Signer::ecdsa(), Digest::of(b"image"));

@@ -1,4 +1,4 @@
-//! What a signature's form decides: the bytes that are signed, the images that they are about, and the layer that holds them.
+//! The parts of a signature that its form decides: the bytes that are signed, the images that they are about, and the layer that holds them.
 
 use std::borrow::Cow;
 

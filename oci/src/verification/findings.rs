@@ -1,4 +1,4 @@
-//! What a search for signatures has found so far, and its summary for a refusal.
+//! The findings of a search for signatures so far, and their summary for a refusal.
 
 use std::fmt;
 

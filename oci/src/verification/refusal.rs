@@ -31,7 +31,7 @@ pub enum Refusal {
         rule: RuleName,
         /// The fingerprint of the rule's key.
         key: Digest,
-        /// What was found instead.
+        /// The signatures that were found instead, in words.
         found: String,
     },
 }

@@ -57,7 +57,7 @@ impl Unjudged {
         self.signatures.iter().rev()
     }
 
-    /// What they have to be about: the image of this digest, or the index that is kept.
+    /// The subject that they have to be about: the image of this digest, or the index that is kept.
     pub(super) fn subject(&self, image: Digest) -> Subject<'_> {
         let index = self.index.as_ref();
         // Another image's index proves nothing about this one.

@@ -16,7 +16,7 @@ pub struct Verified<T> {
     value: T,
     basis: Basis,
     proof: Option<Proof>,
-    /// What else came with it.
+    /// The other signatures that came with it.
     unjudged: Unjudged,
 }
 

@@ -52,7 +52,7 @@ fn amd64() -> String {
     "amd64".to_owned()
 }
 
-/// What is known of a channel.
+/// The state of a channel as the operator knows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ChannelStatus {
@@ -78,7 +78,7 @@ pub struct ChannelStatus {
     /// The digest of that list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
-    /// What is wrong with it; empty if nothing is.
+    /// The error of the last look at the list; empty if there was none.
     pub message: String,
     /// `Ready`, with its reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -39,7 +39,7 @@ pub struct NodeUpgradeSpec {
     pub node: String,
     /// The number of the pool's rollout.
     pub rollout: u32,
-    /// What the rollout brings.
+    /// The kind of change that the rollout brings.
     #[serde(default)]
     pub kind: Kind,
     /// The version that the node is to run; of a config, its fingerprint.

@@ -46,7 +46,7 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub channel: Option<String>,
-    /// What becomes of a node's data when it gets a version.
+    /// The fate of a node's data when the node gets a version.
     #[serde(default, skip_serializing_if = "Strategy::is_in_place")]
     pub strategy: Strategy,
     /// Patches of the nodes' machine configs, in this order, as `instarctl fleet apply --patch` takes them: documents to merge, or a JSON patch.
@@ -57,7 +57,7 @@ pub struct PoolSpec {
     /// How carefully nodes get the version.
     #[serde(default)]
     pub policy: Policy,
-    /// What happens to pods that do not live through an upgrade.
+    /// The eviction of pods that do not live through an upgrade.
     #[serde(default)]
     pub drain: Drain,
     /// Pools that have to run their versions before this one begins.
@@ -72,7 +72,7 @@ pub struct PoolSpec {
     pub approved_waves: u32,
 }
 
-/// What becomes of a node's data when it gets a version.
+/// The fate of a node's data when the node gets a version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Strategy {
     /// It stays, and so do pods where no reboot is needed.
@@ -112,14 +112,14 @@ pub struct Policy {
     /// Whether all nodes must have the image before the first one begins.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub prepare_first: bool,
-    /// What a person has to approve.
+    /// The parts of a rollout that a person has to approve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
     /// The number of failures at which the rollout stops; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_failures: Option<u32>,
-    /// What happens then.
+    /// The fate of nodes that run the version by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<OnFailure>,
     /// The time that one node has for its upgrade, as in `30m`, which is the default.
@@ -166,7 +166,7 @@ pub struct Select {
     pub label: Option<String>,
 }
 
-/// What a person has to approve.
+/// The parts of a rollout that a person has to approve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
@@ -176,7 +176,7 @@ pub enum Approval {
     Waves,
 }
 
-/// What happens when too many nodes have failed. Nothing new begins in either case.
+/// The fate of updated nodes once too many have failed. Nothing new begins then.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFailure {
@@ -186,7 +186,7 @@ pub enum OnFailure {
     Rollback,
 }
 
-/// What happens to pods that do not live through an upgrade: they are evicted, as their disruption budgets allow it.
+/// The eviction of pods that do not live through an upgrade, as their disruption budgets allow it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Drain {
@@ -194,12 +194,12 @@ pub struct Drain {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[0-9]+[smhd]$"))]
     pub timeout: Option<String>,
-    /// What happens then.
+    /// The fate of pods that are left then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnDrainTimeout>,
 }
 
-/// What happens to pods that could not be evicted in time.
+/// The fate of pods that could not be evicted in time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub enum OnDrainTimeout {
     /// They stay, and the node's upgrade has failed.
@@ -208,7 +208,7 @@ pub enum OnDrainTimeout {
     Force,
 }
 
-/// What is known of a pool.
+/// The state of a pool as the operator knows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PoolStatus {
@@ -245,7 +245,7 @@ pub struct PoolStatus {
     pub set_aside: Option<Rollout>,
 }
 
-/// What a rollout brings.
+/// The kind of change that a rollout brings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Kind {
     /// A version of the OS.
@@ -266,7 +266,7 @@ pub struct Rollout {
     /// The patches, if it brings configs; a rollout of a version has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub config_patches: Vec<String>,
-    /// What `spec.approvedWaves` was when a version began: that many approvals were for versions before.
+    /// The value of `spec.approvedWaves` when a version began: that many approvals were for versions before.
     #[serde(skip_serializing_if = "is_zero")]
     pub approved_before: u32,
     /// The command of a person that has been carried out, until its annotation is removed.
@@ -278,7 +278,7 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// What it brings.
+    /// The kind of change that it brings.
     pub fn kind(&self) -> Kind {
         match self.config_patches.is_empty() {
             true => Kind::Version,

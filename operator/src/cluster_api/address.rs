@@ -47,7 +47,7 @@ pub(super) fn is_version(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What nothing in an address may be.
+    /// Texts that no part of an address may be.
     const BAD: [&str; 12] = [
         "",
         ".",

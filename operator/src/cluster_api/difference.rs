@@ -1,4 +1,4 @@
-//! What of the difference between a machine and the one that it is to become can change in place. Pure.
+//! The difference between a machine and the one that it is to become, and whether all of it can change in place. Pure.
 //!
 //! ```text
 //!  only the OS's image, Kubernetes' version and patches of the config differ, each in a way that can be carried out
@@ -53,7 +53,7 @@ impl Shape {
     }
 }
 
-/// What differs.
+/// The difference between two states of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
     /// Nothing that counts.

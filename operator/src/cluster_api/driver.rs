@@ -91,7 +91,7 @@ async fn drive(management: &Client, request: &UpdateMachine) -> Result<Answer, T
     })
 }
 
-/// What the objects in the management cluster say that a machine is to become. Objects that no setting needs are not read.
+/// The wanted state of a machine, as the objects in the management cluster say it. Objects that no setting needs are not read.
 async fn wanted(
     management: &Client,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! What the management cluster needs: rights, the deployment, its service and the registration.
+//! The objects that the management cluster needs: rights, the deployment, its service and the registration.
 
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@ use super::kubernetes::KubernetesPatch;
 use crate::api::{Drain, NEVER_REPLACE, PoolSpec, Strategy};
 use crate::policy;
 
-/// What the user has set.
+/// The settings of the user.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     /// Where an infrastructure machine names the OS's image.

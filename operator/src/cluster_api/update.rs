@@ -24,10 +24,10 @@ use super::kubernetes::{check_step, kubelet_version};
 use super::wanted::Wanted;
 use crate::api::{Pool, PoolStatus, Rollout};
 
-/// What is known when a call comes.
+/// The facts when a call comes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
-    /// What the machine is to become.
+    /// The wanted state of the machine.
     pub(super) wanted: &'a Wanted,
     /// The version of Kubernetes that the kubelet of its node tells.
     pub(super) kubelet: &'a str,
@@ -38,7 +38,7 @@ pub(super) struct Facts<'a> {
     pub(super) now: Timestamp,
 }
 
-/// What the call does.
+/// The step that the call takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Make the pool.

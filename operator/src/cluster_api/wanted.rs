@@ -1,4 +1,4 @@
-//! What a machine is to become, as its objects say it, and the pool that brings its node there. Pure.
+//! The wanted state of a machine, as its objects say it, and the pool that brings its node there. Pure.
 //!
 //! CanUpdate asks this of the objects of a request before it promises anything; UpdateMachine, of the objects in the management cluster.
 
@@ -21,7 +21,7 @@ pub(super) struct Specs<'a> {
     pub(super) bootstrap_config: &'a Value,
 }
 
-/// What a machine is to become.
+/// The wanted state of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// The OS's image.

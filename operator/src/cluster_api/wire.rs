@@ -70,7 +70,7 @@ impl Hook {
     }
 }
 
-/// What is answered.
+/// The answer to the call of a hook.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
     /// The hook could not do its work; the manager calls it again later.

@@ -1,4 +1,4 @@
-//! What a press on the page changes in the cluster: the same that a person changes with `kubectl`. Pure.
+//! The changes in the cluster that a press on the page makes: the same that a person makes with `kubectl`. Pure.
 //!
 //! ```text
 //!  pause, resume               ─► spec.paused              resume after a halt, retry, abort, roll back ─► the annotation instar.dev/command

@@ -16,7 +16,7 @@ const OUTSIDE: &str = "outside";
 /// The step of a node of a pool that has no rollout yet.
 const WAITING: &str = "waiting";
 
-/// What is shown of a pool: its rollout, and nodes that belong to it beside that.
+/// The view of a pool: its rollout, and nodes that belong to it beside that.
 pub(super) fn view(
     pool: &Pool,
     nodes: &BTreeMap<String, NodeView>,
@@ -114,7 +114,7 @@ fn without_rollout(pool: &Pool, status: &PoolStatus, why: Option<String>) -> Vie
     }
 }
 
-/// What the pool is to run, as it says.
+/// The channel or the image that the pool names; empty if it names none.
 fn wanted(pool: &Pool) -> String {
     let spec = &pool.spec;
     match (&spec.channel, &spec.image, &spec.version) {

@@ -22,7 +22,7 @@ const GATHER: Duration = Duration::from_millis(200);
 /// The pause after an error.
 const LATER: Duration = Duration::from_secs(2);
 
-/// What a visitor's watches have seen.
+/// The objects that a visitor's watches have seen.
 pub(super) struct Watched {
     /// Something has changed, or a watch has failed.
     changes: Pin<Box<dyn Stream<Item = Result<(), watcher::Error>>>>,

@@ -52,7 +52,7 @@ pub trait ConfigSite {
     fn make_way(&mut self, would: &ApplyConfiguration)
     -> impl Future<Output = Result<(), Failure>>;
 
-    /// What others than the node itself hear of it: a mark, which is another one after each word of the node to them. None if nobody else is asked.
+    /// A mark of the node's last word to others, such as its cluster: each word to them gives another mark. None if nobody else is asked.
     ///
     /// # Errors
     /// They say that it is not well, or cannot be asked; says why.
@@ -212,7 +212,7 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         }
     }
 
-    /// What was given to the node since its config was read stays: it is asked anew, from there.
+    /// A config that was given to the node since its own was read stays: the node is asked anew, from there.
     async fn still_keeps(&self, config: &str) -> Result<(), Failure> {
         let kept = read_config(&self.node, CONFIG_KEPT).await?;
         match says_the_same(&kept, config) {

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Milliseconds of a clock tick in /proc/PID/stat: Linux shows hundredths of a second (proc_pid_stat(5)).
 const TICK_MS: u64 = 10;
 
-/// What a pull takes.
+/// The time that a pull takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cost {
     /// Time from the start of the program to its end.

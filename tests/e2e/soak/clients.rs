@@ -13,9 +13,9 @@ use crate::PATIENCE;
 /// A container for a connection that is held.
 pub(super) const HELD: &str = "held";
 pub(super) const HELD_PORT: u16 = 8081;
-/// What `events` shows at the end of each boot of a generation.
+/// The words that `events` shows at the end of each boot of a generation.
 const BOOTED: &str = "action=stop sequence=boot";
-/// What machined says first.
+/// Words of the first line of machined's log.
 const INTRODUCED: &str = "as generation ";
 
 /// From one reboot to the next.
@@ -87,7 +87,7 @@ fn judge(calling: &Calling) -> Outcome {
     Ok(())
 }
 
-/// What a log has of the words that the greeter was asked to print.
+/// The log has the words that the greeter was asked to print, once each and in their order.
 fn said_once_each(log: &[String], words: &[String]) -> Outcome {
     let said = log
         .iter()

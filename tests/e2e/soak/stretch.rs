@@ -33,7 +33,7 @@ const SLAB_KIB: f64 = 32.0;
 /// The kernel's own worker threads come and go by several, and end only after minutes without work.
 const WORKERS: f64 = 4.0;
 
-/// What a reboot does not reset.
+/// The figures that a reboot does not reset.
 const ON_DISK: [Fitted; 2] = [
     ("KiB of the disk", PAGE_KIB, |left| left.disk_kib as f64),
     ("inodes of the disk", 1.0, |left| left.inodes as f64),

@@ -50,7 +50,7 @@ pub(super) fn make_control_planes(plane: &ControlPlane, image: &str) -> Outcome 
     patch_status(plane, "instarcluster/lab", PROVISIONED)
 }
 
-/// What a provider says of an object that is there.
+/// The status that a provider writes for an object that is there.
 const PROVISIONED: &str = r#"{"status": {"initialization": {"provisioned": true}}}"#;
 
 /// Applies a manifest, with the way to the cluster in it.
@@ -174,7 +174,7 @@ pub(super) fn register(plane: &ControlPlane, url: &str, settings: &Value) -> Out
         .apply("extension-config", &config.to_string())
 }
 
-/// What the providers do once for the machine of the deployment: it is the node of this name.
+/// Does the providers' work for the machine of the deployment, once: it is the node of this name.
 pub(super) fn provide_worker(plane: &ControlPlane, node: &str) -> Outcome {
     let machine = unprovided(plane, OF_THE_DEPLOYMENT)?.context("there is no machine yet")?;
     provide(plane, &machine, "instarconfig", node)
@@ -188,7 +188,7 @@ pub(super) fn unprovided(plane: &ControlPlane, label: &str) -> anyhow::Result<Op
     Ok(found.and_then(|it| Some(it["metadata"]["name"].as_str()?.to_owned())))
 }
 
-/// What the providers do once for a machine: it is the node of this name. Its infrastructure and bootstrap objects have its name.
+/// Does the providers' work for a machine, once: it is the node of this name. Its infrastructure and bootstrap objects have its name.
 pub(super) fn provide(plane: &ControlPlane, machine: &str, config: &str, node: &str) -> Outcome {
     let kubectl = plane.kubectl();
     let id = format!(r#"{{"spec": {{"providerID": "instar://{node}"}}}}"#);

@@ -1,4 +1,4 @@
-//! What a pool tells.
+//! The status and the events of a pool.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ fn is_about(event: &Value, (kind, name): (&str, &str), reason: &str, words: &str
     is_of_it && event["reason"] == reason && note.unwrap_or_default().contains(words)
 }
 
-/// What roles allow, as in `list pods` and `update instar.dev/pools/status`.
+/// The rights of roles, as in `list pods` and `update instar.dev/pools/status`.
 pub(crate) fn granted(roles: &[Value]) -> BTreeSet<String> {
     let rules = roles.iter().flat_map(|role| role["rules"].as_array());
     rules.flatten().flat_map(verbs).collect()

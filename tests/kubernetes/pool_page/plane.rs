@@ -1,4 +1,4 @@
-//! What the page is about: objects of a cluster, and its visitors' tokens. A stand-in, or the real thing.
+//! The cluster that the page shows: its objects, and the tokens of the page's visitors. A stand-in, or the real thing.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ impl Plane {
         }
     }
 
-    /// What the account of the page may do, and what it has asked for.
+    /// The rights of the page's account, and those that it has used.
     pub(super) fn rights_of_the_page(
         &self,
     ) -> anyhow::Result<(BTreeSet<String>, BTreeSet<String>)> {

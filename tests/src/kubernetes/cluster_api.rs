@@ -53,7 +53,7 @@ impl ClusterApi {
         Ok(())
     }
 
-    /// What they have written up to now.
+    /// Their logs up to now.
     pub fn log(&self) -> Result<String> {
         let managers = [Some(&self.core), self.control_planes.as_ref()];
         let logs = managers.into_iter().flatten().map(|manager| {
@@ -305,7 +305,7 @@ impl CapiExtension {
         Ok(())
     }
 
-    /// What it has written up to now, over all starts.
+    /// Its log up to now, over all starts.
     pub fn log(&self) -> Result<String> {
         let logs = (1..=self.starts).map(|start| {
             let log = self.folder.join(&format!("extension-{start}.log"));

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The token by which nodes join.
 const TOKEN_ID: &str = "abcdef";
 const TOKEN_SECRET: &str = "0123456789abcdef";
-/// What kubeadm grants to the bearers of such tokens and to nodes: to ask for a certificate, and to get it without a person's approval.
+/// The rights that kubeadm grants to the bearers of such tokens and to nodes: to ask for a certificate, and to get it without a person's approval.
 const JOINING: &str = include_str!("joining.yaml");
 
 /// A control plane, until it is dropped.
@@ -42,7 +42,7 @@ pub struct ControlPlane {
     kubectl: Kubectl,
 }
 
-/// What stands behind the nodes of a cluster.
+/// The machines behind the nodes of a cluster, if there are any.
 #[derive(Debug, Clone, Copy)]
 enum Nodes {
     Machines,
@@ -213,7 +213,7 @@ impl ControlPlane {
         format!("https://{HOST_FOR_GUEST}:{}", self.port())
     }
 
-    /// What a service account of the operator's namespace has asked for, as in `list pods` and `update instar.dev/pools/status`.
+    /// The requests of a service account of the operator's namespace, as in `list pods` and `update instar.dev/pools/status`.
     pub fn audited(&self, account: &str) -> Result<BTreeSet<String>> {
         let user = format!("system:serviceaccount:instar-system:{account}");
         let requests = self.requests()?.into_iter();

@@ -139,7 +139,7 @@ impl FleetOperator {
         self.traces.join(format!("{pool}.jsonl"))
     }
 
-    /// What it has written up to now.
+    /// Its log up to now.
     pub fn log(&self) -> Result<String> {
         std::fs::read_to_string(&self.log).context("cannot read the operator's log")
     }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a watch lives: its client begins again where it ended.
 const WATCH: Duration = Duration::from_secs(60);
 
-/// What the bearer of a token may do.
+/// The rights of the bearer of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenRights {
     /// Everything.

@@ -219,8 +219,8 @@ impl Output {
         }
     }
 
-    /// What the bundle is written to. With `force`, an earlier one goes from the directory only now: everything that may fail before the
-    /// first byte has been done.
+    /// The file or the directory that the bundle is written to. With `force`, an earlier bundle goes from the directory only now: everything that may
+    /// fail before the first byte has been done.
     fn target(&self, force: bool) -> Result<Target, Failure> {
         Ok(match self {
             Output::Directory(path) => {

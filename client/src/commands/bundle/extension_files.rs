@@ -43,7 +43,7 @@ fn read_one(path: &Path) -> Result<LocalFile, Failure> {
     Ok(LocalFile { file, path })
 }
 
-/// What is known of a file once it was read.
+/// The facts about a file that was read.
 struct Content {
     digest: Digest,
     size: u64,

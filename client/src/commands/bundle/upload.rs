@@ -156,7 +156,7 @@ impl Upload {
     }
 }
 
-/// What a node has taken of a bundle.
+/// A node's report on a bundle that it imports.
 #[derive(Default)]
 pub(super) struct Imported {
     /// The references of the images.

@@ -10,7 +10,7 @@ use instar_rollout_driver::{pinned, report};
 use crate::commands::image;
 use crate::progress::ProgressDisplay;
 
-/// What an action needs to know.
+/// An action of the engine, and the means to carry it out.
 pub(super) struct Order {
     pub(super) action: Action,
     pub(super) node: Node,

@@ -61,7 +61,7 @@ fn trial(arguments: &FleetApply) -> Result<Trial, Failure> {
     }
 }
 
-/// What the nodes say about their changed configs.
+/// The facts about the nodes, and their answers about their changed configs.
 struct Survey {
     facts: Facts,
     answers: BTreeMap<MachineName, Result<Option<ApplyConfiguration>, Failure>>,
@@ -107,7 +107,7 @@ impl Survey {
         }
     }
 
-    /// What a node would do, in its own words.
+    /// The answer of a node, in words.
     fn words(&self, name: &MachineName) -> String {
         match self.answers.get(name) {
             Some(Ok(Some(applied))) => applied.mode_details.trim_end().to_owned(),

@@ -10,7 +10,7 @@ use super::members::Way;
 use super::store::Folder;
 use crate::progress::ProgressDisplay;
 
-/// What stands around the change of one node's config.
+/// The surroundings of the change of one node's config.
 pub(super) struct Site {
     pub(super) target: Target,
     pub(super) way: Way,

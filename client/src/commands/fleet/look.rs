@@ -77,7 +77,7 @@ pub(super) async fn connect_all(
     .await
 }
 
-/// What a rollout brings, as far as a look at a node depends on it.
+/// The change that a rollout brings, as far as a look at a node depends on it.
 #[derive(Clone)]
 pub(super) enum Brings {
     /// A version.

@@ -15,7 +15,7 @@ use super::store::{Rollout, Subject};
 use crate::cli::{FleetRoll, Global};
 use crate::output::table;
 
-/// What the nodes say about the image.
+/// The facts about the nodes, and their answers about the image.
 struct Survey {
     facts: Facts,
     answers: BTreeMap<MachineName, Result<Option<UpgradePlanResponse>, Failure>>,
@@ -52,7 +52,7 @@ async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure
     )
 }
 
-/// What the engine would decide about a rollout that has not begun.
+/// The decision that the engine would make about a rollout that has not begun.
 pub(super) struct Preview<'a> {
     facts: &'a Facts,
     record: Record,

@@ -220,7 +220,7 @@ async fn drive(
     }
 }
 
-/// What came of a look at all nodes.
+/// The outcome of a look at all nodes.
 enum Outcome {
     Done,
     /// Something was changed: look again.

@@ -84,7 +84,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetSign) -> Result<(), Fa
     }
 }
 
-/// What is the same for all nodes.
+/// The means of signing, which are the same for all nodes.
 struct Signer<'a> {
     global: &'a Global,
     arguments: &'a FleetSign,

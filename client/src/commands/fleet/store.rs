@@ -21,7 +21,7 @@ use crate::cli::{FleetState, Global};
 use crate::target;
 
 const RECORD: &str = "rollout.json";
-/// What the driver saw last. Its loss is no matter: the next round writes it again.
+/// The file with the driver's last view of the nodes. Its loss is no matter: the next round writes it again.
 const SEEN: &str = "seen.json";
 /// Limit on a change of the record by another process: it takes milliseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// A rollout as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rollout {
-    /// What it brings.
+    /// The version or the change of configs that it brings.
     #[serde(flatten)]
     pub(super) subject: Subject,
     /// How each node is reached.
@@ -38,7 +38,7 @@ pub(super) struct Rollout {
     pub(super) record: Record,
 }
 
-/// What a rollout brings to its nodes.
+/// The version or the change of configs that a rollout brings to its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Subject {
@@ -148,7 +148,7 @@ impl Folder {
         })
     }
 
-    /// What the driver saw last; nothing if that cannot be read.
+    /// The driver's last view of the nodes; an empty one if it cannot be read.
     pub(super) fn seen(&self) -> Seen {
         let seen = whole_file::read_json(&self.0.join(SEEN));
         seen.unwrap_or_default().unwrap_or_default()

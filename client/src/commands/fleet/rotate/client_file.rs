@@ -90,7 +90,7 @@ impl ClientFile {
         }
     }
 
-    /// What is true of the context.
+    /// The facts about the context: the authorities that it believes, and the authority of its certificate.
     pub(super) fn fact(&self, rotation: &Rotation) -> Result<Client, Failure> {
         let context = self.now()?;
         let pem = context

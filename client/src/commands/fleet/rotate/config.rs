@@ -16,7 +16,7 @@ pub(super) struct Authorities<'a> {
     pub(super) new: &'a Pair,
 }
 
-/// What a config says.
+/// A config's own authority, whether it accepts the other one, and whether it has the key of its own.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Configured {
     pub(super) own: Authority,

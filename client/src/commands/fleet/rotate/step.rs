@@ -25,7 +25,7 @@ pub(super) enum Authority {
     New,
 }
 
-/// What is true of the client configuration.
+/// The facts about the client configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Client {
     /// The authorities whose nodes it believes.
@@ -46,7 +46,7 @@ pub(super) enum Signer {
     Person,
 }
 
-/// What is true of a node that answers.
+/// The facts about a node that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Seen {
     /// `machine.ca` of its config, whose clients it lets in.
@@ -58,7 +58,7 @@ pub(super) struct Seen {
     pub(super) signer: Signer,
 }
 
-/// What is known of a node now.
+/// The state of a node now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fact {
     /// It does not answer, for this reason.
@@ -66,7 +66,7 @@ pub(super) enum Fact {
     Here(Seen),
 }
 
-/// What happens to the client configuration.
+/// A change of the client configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientChange {
     TrustBoth,
@@ -74,7 +74,7 @@ pub(super) enum ClientChange {
     TrustNewAlone,
 }
 
-/// What happens to a node.
+/// A change of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeChange {
     /// The new authority is put into `acceptedCAs`.
@@ -166,7 +166,7 @@ pub(super) fn next(client: Client, nodes: &BTreeMap<MachineName, Fact>) -> Step 
     }
 }
 
-/// What is true after a step, if nothing else happens. A node that gets its certificate by itself has it at once.
+/// The facts after a step, if nothing else happens. A node that gets its certificate by itself has it at once.
 pub(super) fn after(
     (mut client, mut nodes): (Client, BTreeMap<MachineName, Fact>),
     step: &Step,

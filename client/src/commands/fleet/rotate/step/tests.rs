@@ -37,7 +37,7 @@ fn facts(nodes: &[Seen], away: &[bool]) -> BTreeMap<MachineName, Fact> {
     names(nodes.len()).into_iter().zip(facts).collect()
 }
 
-/// What is true after the step was carried out; a node gets its certificate later.
+/// The world after the step was carried out; a node gets its certificate later.
 fn after(world: &World, step: &Step) -> World {
     let (client, before) = world.clone();
     let all = vec![false; before.len()];
@@ -55,7 +55,7 @@ fn after(world: &World, step: &Step) -> World {
     (client, here.collect())
 }
 
-/// What happens by itself: a node gets its certificate.
+/// The worlds that come about by themselves: in each, one node has got its certificate.
 fn by_themselves(world: &World) -> Vec<World> {
     let count = world.1.len();
     let gets = (0..count).filter_map(|place| {
