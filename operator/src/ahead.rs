@@ -12,7 +12,7 @@ use crate::cluster::{ASK, Cluster};
 use crate::node::NodeView;
 use crate::shown::Invalid;
 
-/// Nodes that are asked what an image is, before it is said that none can tell.
+/// Nodes that are asked what an image is in one try, before it is said that none can tell.
 const ASKED: usize = 3;
 /// Nodes that check their configs at once.
 const AT_ONCE: usize = 16;
@@ -40,22 +40,20 @@ impl Wait {
     }
 }
 
-/// The version behind an image's name.
+/// The version behind an image's name. `silent`: the number of tries before this one in which no node could tell.
 pub(crate) async fn version(
     cluster: &Cluster,
     image: &str,
     nodes: &[NodeView],
+    silent: &mut usize,
 ) -> Result<Release, Wait> {
     let mut answers = Vec::new();
-    let mut ready = nodes
-        .iter()
-        .filter(|node| node.unready.is_none())
-        .peekable();
-    if ready.peek().is_none() {
+    let candidates = candidates(nodes, *silent);
+    if candidates.is_empty() {
         let why = "no node is ready, and could tell what the image is";
         return Err(Wait::For(why.to_owned()));
     }
-    for view in ready.take(ASKED) {
+    for view in candidates {
         let ask = async {
             let node = cluster.connect(view).await?;
             plan(&node, image).await
@@ -68,7 +66,7 @@ pub(crate) async fn version(
             break;
         }
     }
-    target(image, answers.iter()).map_err(|failure| {
+    let told = target(image, answers.iter()).map_err(|failure| {
         let why = failure.chain();
         match failure.kind() {
             FailureKind::Refused => Wait::Refused(Invalid::new("ImageRefused", why)),
@@ -76,7 +74,25 @@ pub(crate) async fn version(
                 "no node could tell which version the image has: {why}"
             )),
         }
-    })
+    });
+    match told {
+        Ok(_) => *silent = 0,
+        // These have said something: they are asked again.
+        Err(Wait::Refused(_)) => {}
+        Err(Wait::For(_)) => *silent = silent.wrapping_add(1),
+    }
+    told
+}
+
+/// The ready nodes that are asked in this try: each one goes on after those of the try before, and those that no person holds come first.
+fn candidates(nodes: &[NodeView], silent: usize) -> Vec<&NodeView> {
+    let ready = nodes.iter().filter(|node| node.unready.is_none());
+    let (mut candidates, held): (Vec<_>, Vec<_>) = ready.partition(|node| node.hold.is_none());
+    candidates.extend(held);
+    let all = candidates.len();
+    let first = silent.wrapping_mul(ASKED).checked_rem(all);
+    let from = candidates.iter().cycle().skip(first.unwrap_or_default());
+    from.take(ASKED.min(all)).copied().collect()
 }
 
 /// The change as what a rollout brings, once the nodes have checked their changed configs: one that a node refuses begins nowhere. The change is that
@@ -306,6 +322,36 @@ mod tests {
         }
         assert!(refusal.of(&[view("n0", "1"), node]).is_some());
         assert!(refusal.of(&[view("n0", "1")]).is_none());
+    }
+
+    #[test]
+    fn each_try_asks_other_nodes_what_an_image_is() {
+        let node = |name: &str, ready: &str, is_cordoned: bool| {
+            let object = json!({
+                "metadata": {"name": name}, "spec": {"unschedulable": is_cordoned},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]},
+            });
+            NodeView::of(&serde_json::from_value(object).unwrap())
+        };
+        let nodes = [
+            node("n0", "True", true),
+            node("n1", "True", false),
+            node("n2", "False", false),
+            node("n3", "True", false),
+            node("n4", "True", false),
+            node("n5", "True", false),
+        ];
+        for (silent, expected) in [
+            (0, ["n1", "n3", "n4"]),
+            (1, ["n5", "n0", "n1"]),
+            (2, ["n3", "n4", "n5"]),
+        ] {
+            let asked = candidates(&nodes, silent);
+            let names = asked.iter().map(|node| node.name.as_str());
+            assert_eq!(names.collect::<Vec<_>>(), expected, "try {silent}");
+        }
+        assert_eq!(candidates(&nodes[..1], 7).len(), 1);
+        assert!(candidates(&nodes[2..3], 7).is_empty());
     }
 
     fn judged(answers: &[Option<FailureKind>]) -> Result<(), Wait> {

@@ -16,9 +16,9 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::api::{Channel, ChannelRelease, ChannelStatus};
+use crate::api::{Channel, ChannelRelease, ChannelStatus, expired_text};
 use crate::cluster::Cluster;
 use crate::failure::Error;
 use crate::shown::{stamped, told};
@@ -41,8 +41,11 @@ pub(crate) async fn keep(cluster: Cluster, name: String, wake: std::rc::Rc<Notif
         let known = known(&channel, &shown);
         let looked = match timeout(LOOK, look(&channel, &known)).await {
             Ok(Ok(seen)) => seen,
-            Ok(Err(why)) => failed(&known, why),
-            Err(_) => failed(&known, format!("no answer within {} s", LOOK.as_secs())),
+            Ok(Err(why)) => failed(&known, why, this_moment()),
+            Err(_) => {
+                let why = format!("no answer within {} s", LOOK.as_secs());
+                failed(&known, why, this_moment())
+            }
         };
         let generation = channel.metadata.generation;
         let looked = looked.stamped(&shown.conditions, generation, Timestamp::now());
@@ -51,18 +54,28 @@ pub(crate) async fn keep(cluster: Cluster, name: String, wake: std::rc::Rc<Notif
         {
             eprintln!("channel {name}: {error}");
         }
-        let changed = |now: &Channel| now.spec != channel.spec;
-        loop {
-            let is_due = tokio::select! {
-                () = sleep(interval(&channel)) => true,
-                () = wake.notified() => false,
-            };
-            // Its own status changes as well.
-            if is_due || cluster.channel(&name).is_none_or(|now| changed(&now)) {
-                break;
+        let is_another = || {
+            let now = cluster.channel(&name);
+            now.is_none_or(|now| now.spec != channel.spec)
+        };
+        rest(Instant::now() + interval(&channel), &wake, is_another).await;
+    }
+}
+
+/// Waits for the time of the next look, or until the channel is another one. Its own status and other channels wake it as well: they put nothing off.
+async fn rest(until: Instant, wake: &Notify, is_another: impl Fn() -> bool) {
+    loop {
+        tokio::select! {
+            () = sleep_until(until) => return,
+            () = wake.notified() => if is_another() {
+                return;
             }
         }
     }
+}
+
+fn this_moment() -> Date {
+    Date::from_seconds(instar_rollout_driver::now().0)
 }
 
 /// The result of a look: the status, and the reason of its condition.
@@ -93,13 +106,25 @@ impl Looked {
     }
 }
 
-/// The known status stays, with a message that says why nothing newer is known.
-fn failed(known: &ChannelStatus, why: String) -> Looked {
+/// The known status stays, with a message that says why nothing newer is known. Of a list that has expired meanwhile, no release stays.
+fn failed(known: &ChannelStatus, why: String, now: Date) -> Looked {
+    let Some(expired) = known.expired(now) else {
+        let status = ChannelStatus {
+            message: why,
+            ..known.clone()
+        };
+        let reason = "NotRead";
+        return Looked { status, reason };
+    };
     let status = ChannelStatus {
-        message: why,
+        version: None,
+        image: None,
+        date: None,
+        releases: Vec::new(),
+        message: format!("{expired}; {why}"),
         ..known.clone()
     };
-    let reason = "NotRead";
+    let reason = "Expired";
     Looked { status, reason }
 }
 
@@ -165,8 +190,7 @@ async fn look(channel: &Channel, known: &ChannelStatus) -> Result<Looked, String
     let list = list.map_err(|error| error.to_string())?;
     let position = Position::after(position(known).as_ref(), &list, &bytes);
     let position = position.map_err(|error| error.to_string())?;
-    let now = Date::from_seconds(instar_rollout_driver::now().0);
-    let mut seen = status(&list, &position, &channel.spec.architecture, now);
+    let mut seen = status(&list, &position, &channel.spec.architecture, this_moment());
     seen.status.source = Some(source.to_string());
     Ok(seen)
 }
@@ -188,7 +212,7 @@ fn status(list: &List, position: &Position, architecture: &str, now: Date) -> Lo
     let newest = releases.first();
     let (reason, message) = match (newest, expired) {
         (Some(_), _) => (READ, String::new()),
-        (None, Some(expired)) => ("Expired", format!("the list has expired, on {expired}")),
+        (None, Some(expired)) => ("Expired", expired_text(expired)),
         (None, None) => {
             let why = format!("the list has no release for {architecture}");
             ("NoRelease", why)
@@ -201,6 +225,7 @@ fn status(list: &List, position: &Position, architecture: &str, now: Date) -> Lo
         releases: releases.iter().map(|release| shown(release)).collect(),
         serial: Some(position.serial),
         list: Some(position.list.to_string()),
+        expires: list.expires.map(|expires| expires.to_string()),
         message,
         ..ChannelStatus::default()
     };
@@ -270,7 +295,7 @@ async fn show(cluster: &Cluster, name: &str, status: &ChannelStatus) -> Result<(
     let api: Api<Channel> = Api::all(cluster.client.clone());
     let status = json!({"status": {
         "version": status.version, "image": status.image, "date": status.date, "serial": status.serial,
-        "list": status.list, "message": status.message, "releases": status.releases, "source": status.source,
+        "list": status.list, "expires": status.expires, "message": status.message, "releases": status.releases, "source": status.source,
         "conditions": status.conditions,
     }});
     let patched = api
@@ -328,13 +353,7 @@ mod tests {
                 "NoRelease",
                 "no release for riscv64",
             ),
-            (
-                &late,
-                "amd64",
-                None,
-                "Expired",
-                "has expired, on 2026-01-03",
-            ),
+            (&late, "amd64", None, "Expired", "has expired on 2026-01-03"),
         ] {
             let position = Position::after(None, list, b"").unwrap();
             let looked = status(list, &position, architecture, now);
@@ -346,6 +365,57 @@ mod tests {
             assert!(shown.message.contains(message), "{}", shown.message);
             assert_eq!(shown.image.is_some(), version.is_some());
         }
+    }
+
+    #[test]
+    fn a_list_that_expires_while_its_server_is_silent_has_no_release() {
+        let expires = json!({"expires": "2026-01-03T00:00:00Z"});
+        let list = list(expires, &[release("v0.2.0", json!({}))]);
+        let position = Position::after(None, &list, b"").unwrap();
+        let date = |text: &str| text.parse::<Date>().unwrap();
+        let before = date("2026-01-02T12:00:00Z");
+        let known = status(&list, &position, "amd64", before).status;
+        for (now, has_release, reason, message) in [
+            ("2026-01-02T23:59:59Z", true, "NotRead", "it is silent"),
+            (
+                "2026-01-03T00:00:01Z",
+                false,
+                "Expired",
+                "the list has expired on 2026-01-03T00:00:00Z; it starts no upgrade until a newer one is read; it is silent",
+            ),
+        ] {
+            let Looked {
+                status,
+                reason: told,
+            } = failed(&known, "it is silent".to_owned(), date(now));
+            assert_eq!((told, &*status.message), (reason, message));
+            assert_eq!(status.version.is_some(), has_release, "{now}");
+            assert_eq!(!status.releases.is_empty(), has_release, "{now}");
+            // An older list is still not believed.
+            assert_eq!((status.serial, &status.list), (known.serial, &known.list));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_look_comes_at_its_time_however_often_others_change() {
+        let wake = Notify::new();
+        let began = Instant::now();
+        let others = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                wake.notify_one();
+            }
+        };
+        let until = began + Duration::from_millis(200);
+        let rested = timeout(Duration::from_secs(10), rest(until, &wake, || false));
+        tokio::select! {
+            rested = rested => assert!(rested.is_ok(), "it was put off"),
+            () = others => {}
+        }
+        assert!(Instant::now() >= until);
+        // A changed channel is read at once.
+        wake.notify_one();
+        rest(began + Duration::from_secs(600), &wake, || true).await;
     }
 
     #[test]

@@ -96,11 +96,7 @@ impl Cluster {
     /// its API is, and must neither get the config of another one nor have another one erased.
     pub(crate) async fn connect_as_administrator(&self, view: &NodeView) -> Result<Node, Failure> {
         let node = self.connect_to_compare_configs(view).await?;
-        let told = timeout(ASK, node.read_text(KERNEL_BOOT_ID)).await;
-        let told =
-            told.map_err(|_| unreachable(format!("{} does not tell its boot", view.name)))?;
-        let told = told.map_err(|status| node.explain("cannot tell its boot", status))?;
-        view.check_boot(told.trim()).map_err(unreachable)?;
+        check_boot(&node, view).await?;
         Ok(node)
     }
 
@@ -119,6 +115,14 @@ impl Cluster {
         view.check_that_it_is_alone(others).map_err(unreachable)?;
         connect(view, Some(file)).await
     }
+}
+
+/// Checks that the machine there is this node: both tell the same boot. The administrator's rights are needed to ask the machine for it.
+pub(crate) async fn check_boot(node: &Node, view: &NodeView) -> Result<(), Failure> {
+    let told = timeout(ASK, node.read_text(KERNEL_BOOT_ID)).await;
+    let told = told.map_err(|_| unreachable(format!("{} does not tell its boot", view.name)))?;
+    let told = told.map_err(|status| node.explain("cannot tell its boot", status))?;
+    view.check_boot(told.trim()).map_err(unreachable)
 }
 
 /// The machine may show that it is this node a moment later: it is asked anew.

@@ -52,10 +52,8 @@ impl Order {
             order.carry_out().await
         };
         // A node that tries a config meanwhile goes back by itself.
-        match timeout(limit, act).await {
-            Ok(done) => site.way.reported(done),
-            Err(_) => None,
-        }
+        let done = timeout(limit, act).await;
+        site.way.reported(done.ok()).await
     }
 }
 
@@ -79,6 +77,10 @@ impl ConfigSite for &Site {
         // Without it no node could prove itself: a missing right is told before anything changes.
         self.last_word().await?;
         self.way.make(ends_pods(would).as_deref()).await
+    }
+
+    fn may_ask(&self) -> Result<(), Failure> {
+        self.way.may_ask()
     }
 
     /// The cluster's word counts beside the node's own. It calls a node Ready for 40 s and more after it has heard from it: the mark is the Lease

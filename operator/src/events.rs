@@ -65,6 +65,16 @@ pub(crate) fn of_pool(phase: &str, message: &str) -> Option<EventText> {
     })
 }
 
+/// The event of a pool whose command of a person, by the text of its annotation, makes no sense now.
+pub(crate) fn of_refused_command(text: &str, why: &str) -> EventText {
+    // The reason first: the text may be of any length.
+    EventText {
+        is_warning: true,
+        reason: "CommandRefused".to_owned(),
+        note: format!("{why}: {text}"),
+    }
+}
+
 /// Writes events.
 #[derive(Clone)]
 pub(crate) struct Recorder {
@@ -137,6 +147,14 @@ mod tests {
         assert_eq!(of(Kind::Config, "Waiting"), None);
         assert!(of_pool("Halted", "n1: it burns").unwrap().is_warning);
         assert_eq!(of_pool("Waiting", ""), None);
+    }
+
+    #[test]
+    fn a_refused_command_is_an_event_with_the_reason() {
+        let told = of_refused_command("resume", "the rollout has ended");
+        assert!(told.is_warning);
+        assert_eq!(told.reason, "CommandRefused");
+        assert_eq!(told.note, "the rollout has ended: resume");
     }
 
     #[test]

@@ -16,8 +16,10 @@
 //! - `named`: what a pool names: a version, by an image or a channel, and patches of configs
 //! - `ahead`: what nodes say of it before a rollout begins
 //! - `machines`: the nodes of one rollout as the driver sees and asks them
+//! - `questions`: the questions to them that are under way
 //! - `upgrade`, `configure`: one node's upgrade or change of config, by the calls of its API
 //! - `making_way`: what comes before either: cordon, drain, and whether it is still wanted
+//! - `hindrances`: why orders to nodes could not be carried out
 //! - `config_secrets`: the configs of before, for the way back
 //! - `node_lease`: when the cluster has heard from a node
 //! - `drain`: the pods of one node leave, within the time of the policy
@@ -27,9 +29,9 @@
 //! - `lease`: who drives
 //! - `way`: the ways to clusters
 //! - `cluster_api`: another program of this package, which makes pools for Cluster API
-//! - pure parts: `turns` (whether a rollout begins, of a version or of configs), `rollouts` (how), `step` (which release of a channel comes next), `shown` (record → status, conditions,
-//!   NodeUpgrades), `policy` (Pool → the engine's policy), `node` (Node → what a rollout needs of it), `replacement` (which nodes may be replaced),
-//!   `eviction` (which pods have to go)
+//! - pure parts: `turns` (whether a rollout begins, of a version or of configs), `rollouts` (how), `step` (which release of a channel comes next),
+//!   `left_behind` (which nodes failed at one, and are not waited for), `shown` (record → status, conditions, NodeUpgrades), `policy` (Pool → the
+//!   engine's policy), `node` (Node → what a rollout needs of it), `replacement` (which nodes may be replaced), `eviction` (which pods have to go)
 //! - `manifest`: definitions, rights and the deployment as YAML
 //! - `api`: the custom resources
 //!
@@ -53,7 +55,9 @@ mod drain;
 mod events;
 mod eviction;
 mod failure;
+mod hindrances;
 mod lease;
+mod left_behind;
 mod machines;
 mod making_way;
 pub mod manifest;
@@ -63,6 +67,7 @@ mod node_lease;
 mod page;
 mod policy;
 mod pool;
+mod questions;
 mod record_store;
 mod replacement;
 mod rollouts;

@@ -1,15 +1,21 @@
 //! Makes way for the change of one node: a cordon, a drain where its pods would end, and the last look whether the change is still wanted.
 //!
 //! ```text
-//!  cordon, marked as ours ─► drain, if the node says that its pods do not live through ─► the lease and the record, looked at again
+//!  cordon, marked as ours ─► drain, if the node says that its pods do not live through ─► the node, the record and the lease, looked at again
 //! ```
 //!
 //! All steps may be taken again by the next driver. The cordon is taken back by the keeper of the pool, once the node has ended in the record.
+//!
+//! A drain takes minutes, in which a person may pause the rollout or hold the node, and another node may stop it. Then the node is not asked, which is
+//! reported: it waits as before, and has failed at nothing.
+
+use std::cell::Cell;
 
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Action, Phase, Record, Release, Report, Step};
 use instar_rollout_driver::report;
 use kube::api::{Patch, PatchParams};
+use kube::core::{Selector, SelectorExt as _};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::timeout;
@@ -18,6 +24,7 @@ use crate::api::{CORDONED_BY, Pool};
 use crate::cluster::{ASK, Cluster};
 use crate::drain::{Drain, Draining};
 use crate::failure::{Error, code};
+use crate::hindrances::Hindrances;
 use crate::node::NodeView;
 use crate::record_store::record;
 
@@ -33,6 +40,10 @@ pub(crate) struct MakingWay {
     /// The version or the config that it leads to.
     pub(crate) to: Option<Release>,
     pub(crate) drain: Drain,
+    /// Where it is noted why this order could not be carried out, if that may pass.
+    pub(crate) hindrances: Hindrances,
+    /// Whether way is being made: nothing has been asked of the node yet.
+    pub(crate) is_making: Cell<bool>,
 }
 
 impl MakingWay {
@@ -41,7 +52,8 @@ impl MakingWay {
     /// # Errors
     /// The node is to be left alone, its pods do not leave in time, or the change is not wanted any more.
     pub(crate) async fn make(&self, leave: Option<&str>) -> Result<(), Failure> {
-        self.cordon().await?;
+        self.is_making.set(true);
+        let mut view = Some(self.cordon().await?);
         if let Some(why) = leave {
             self.log(&format!("its pods have to leave: {why}"));
             let draining = Draining {
@@ -53,13 +65,25 @@ impl MakingWay {
                 log: &|text| self.log(text),
             };
             draining.empty().await?;
+            view = self.read_node().await?;
         }
-        if !self.cluster.lease.is_held() {
-            return Err(unreachable("another process has the lease"));
+        if let Some(why) = self.objection(view.as_ref()).await? {
+            return Err(unreachable(&why));
         }
-        match self.is_wanted_still().await? {
+        // After the looks, which take seconds.
+        self.may_ask()?;
+        self.is_making.set(false);
+        Ok(())
+    }
+
+    /// Whether this process may ask the node. It is looked at right before the request.
+    ///
+    /// # Errors
+    /// Another process may act.
+    pub(crate) fn may_ask(&self) -> Result<(), Failure> {
+        match self.cluster.lease.is_held() {
             true => Ok(()),
-            false => Err(unreachable("the rollout does not want it any more")),
+            false => Err(unreachable("another process has the lease")),
         }
     }
 
@@ -77,16 +101,43 @@ impl MakingWay {
     }
 
     /// The report of the action's end, if there is one. Without it the facts show the outcome: that a node has proved itself is never reported, but
-    /// seen.
-    pub(crate) fn reported(&self, done: Result<(), Failure>) -> Option<Report> {
-        match (done, &self.action) {
-            (Ok(()), Action::Prepare(_)) => Some(Report::Done),
-            (Ok(()), _) => None,
-            (Err(failure), _) => {
-                self.log(&failure.chain());
-                report(&failure).map(|report| self.without_name(report))
-            }
+    /// seen. `done`: none if its time was over first.
+    pub(crate) async fn reported(&self, done: Option<Result<(), Failure>>) -> Option<Report> {
+        let failure = match (done, &self.action) {
+            (Some(Ok(())), Action::Prepare(_)) => return Some(Report::Done),
+            (Some(Ok(())), _) => return None,
+            (Some(Err(failure)), _) => Some(failure),
+            (None, _) => None,
+        };
+        if let Some(failure) = &failure {
+            self.log(&failure.chain());
         }
+        if let Some(why) = self.why_not_asked().await {
+            self.log(&format!("it was not asked, and waits: {why}"));
+            return Some(Report::NotAsked);
+        }
+        let failure = failure?;
+        let report = report(&failure).map(|report| self.without_name(report));
+        if report.is_none() {
+            self.hindrances.note(&self.node, failure.chain());
+        }
+        report
+    }
+
+    /// Why the node was not asked, and is not to be asked again now. None if it may have been asked, or is to be asked still: then it has failed, or is
+    /// asked again.
+    async fn why_not_asked(&self) -> Option<String> {
+        if !self.is_making.get() || self.may_ask().is_err() {
+            return None;
+        }
+        let look = async {
+            let view = self.read_node().await?;
+            self.objection(view.as_ref()).await
+        };
+        look.await.unwrap_or_else(|failure| {
+            self.log(&failure.chain());
+            None
+        })
     }
 
     /// The report without the node's name, which stands before each failure anyway.
@@ -96,35 +147,48 @@ impl MakingWay {
                 let own = format!("{}: ", self.node);
                 Report::Failed(why.strip_prefix(&own).unwrap_or(&why).to_owned())
             }
-            Report::Done => Report::Done,
+            report => report,
         }
     }
 
-    /// Whether the rollout wants this now. It may have stopped while the pods left.
-    async fn is_wanted_still(&self) -> Result<bool, Failure> {
+    /// The node as the cluster has it now; none if it is gone. The watch may be behind: the object itself is read.
+    async fn read_node(&self) -> Result<Option<NodeView>, Failure> {
+        let api = self.cluster.node_api();
+        let read = timeout(ASK, api.get_opt(&self.node)).await;
+        let read = read.map_err(|_| unreachable("the API server does not answer"))?;
+        let failed = Error::calling(format!("node {} cannot be read", self.node));
+        Ok(read.map_err(failed)?.as_ref().map(NodeView::of))
+    }
+
+    /// Why the node is not to change now; none if it is. Much may have happened while its pods left.
+    async fn objection(&self, view: Option<&NodeView>) -> Result<Option<String>, Failure> {
         let api: Api<Pool> = Api::all(self.cluster.client.clone());
         // The watch may be behind: the object itself is read.
         let read = timeout(ASK, api.get(&self.pool)).await;
         let read = read.map_err(|_| unreachable("the API server does not answer"))?;
         let failed = Error::calling(format!("pool {} cannot be read", self.pool));
-        let status = read.map_err(failed)?.status.unwrap_or_default();
-        let record = record(&status)?;
-        Ok(record.is_some_and(|record| is_wanted(&record, &self.action, self.to.as_ref())))
+        let pool = read.map_err(failed)?;
+        let record = record(&pool.status.unwrap_or_default())?;
+        let is_wanted =
+            record.is_some_and(|record| is_wanted(&record, &self.action, self.to.as_ref()));
+        // A selector that cannot be used says nothing about the node.
+        let selector = Selector::try_from(pool.spec.node_selector).unwrap_or_default();
+        Ok(why_not(view, &selector, is_wanted))
     }
 
-    /// Cordons the node, marked as ours, unless a person has done so meanwhile.
-    async fn cordon(&self) -> Result<(), Failure> {
+    /// Cordons the node, marked as ours, unless a person has done so meanwhile. Returns the node as it was before.
+    async fn cordon(&self) -> Result<NodeView, Failure> {
         let api = self.cluster.node_api();
         for _ in 0..CONFLICTS {
             let failed = Error::calling(format!("node {} cannot be read", self.node));
             let object = api.get(&self.node).await.map_err(failed)?;
             let view = NodeView::of(&object);
-            if let Some(why) = view.hold {
+            if let Some(why) = &view.hold {
                 return Err(unreachable(&format!("it is to be left alone: {why}")));
             }
             let is_ours = view.cordoned_by.as_deref() == Some(&self.pool);
             if is_ours && object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
-                return Ok(());
+                return Ok(view);
             }
             // Only over the version that was read: a cordon that came meanwhile is not ours.
             let patch = json!({
@@ -135,7 +199,7 @@ impl MakingWay {
                 .patch(&self.node, &PatchParams::default(), &Patch::Merge(patch))
                 .await
             {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(view),
                 Err(error) if code(&error) == Some(409) => {}
                 Err(error) => {
                     return Err(
@@ -154,12 +218,29 @@ pub(crate) fn unreachable(why: &str) -> Failure {
     Failure::new(FailureKind::Unreachable, why)
 }
 
+/// Why a node is not to change now, by its object and the selector of its pool, and by whether the rollout wants it; none if it is.
+fn why_not(view: Option<&NodeView>, selector: &Selector, is_wanted: bool) -> Option<String> {
+    let Some(view) = view else {
+        return Some("it is not in the cluster any more".to_owned());
+    };
+    if let Some(why) = &view.hold {
+        return Some(format!("it is to be left alone: {why}"));
+    }
+    if !selector.matches(&view.labels) {
+        return Some("it does not belong to the pool any more".to_owned());
+    }
+    (!is_wanted).then(|| "the rollout does not want it any more".to_owned())
+}
+
 /// Whether a record wants a node to change as it was asked to. After a stop, or while it is paused, no upgrade begins, and the way back does: as the
 /// engine decides for a node that was asked and shows no sign.
 fn is_wanted(record: &Record, action: &Action, to: Option<&Release>) -> bool {
     let Some(entry) = record.machines.get(action.machine()) else {
         return false;
     };
+    if entry.hold.is_some() {
+        return false;
+    }
     match (action, &entry.step) {
         (Action::Switch(_), Step::Switching { .. }) => {
             let goes_on = record.phase == Phase::Rolling && record.paused.is_none();
@@ -171,6 +252,9 @@ fn is_wanted(record: &Record, action: &Action, to: Option<&Release>) -> bool {
 }
 
 /// Uncordons a node, if it is this pool's cordon.
+///
+/// # Errors
+/// The cordon may be left; says why.
 pub(crate) async fn uncordon(cluster: &Cluster, node: &str, pool: &str) -> Result<(), Error> {
     let api = cluster.node_api();
     for _ in 0..CONFLICTS {
@@ -196,15 +280,56 @@ pub(crate) async fn uncordon(cluster: &Cluster, node: &str, pool: &str) -> Resul
             }
         }
     }
-    Ok(())
+    Err(Error::Other(format!(
+        "node {node} cannot be uncordoned: others change its object all the time"
+    )))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
     use instar_rollout::{Facts, MachineName, Member, Moment, Policy};
 
     use super::*;
+    use crate::api::HOLD;
+
+    #[test]
+    fn a_node_is_not_asked_that_a_person_has_taken_out_while_its_pods_left() {
+        let node = |annotations: &[(&str, &str)], rack: &str| {
+            let annotations: BTreeMap<&str, &str> = annotations.iter().copied().collect();
+            let metadata =
+                json!({"name": "n1", "labels": {"rack": rack}, "annotations": annotations});
+            let object = json!({"metadata": metadata, "spec": {"unschedulable": true}});
+            NodeView::of(&serde_json::from_value(object).unwrap())
+        };
+        let selector: Selector = [("rack".to_owned(), "r1".to_owned())].into_iter().collect();
+        let ours = (CORDONED_BY, "lab");
+        for (view, is_wanted, expected) in [
+            (Some(node(&[ours], "r1")), true, None),
+            (Some(node(&[ours], "r1")), false, Some("does not want it")),
+            (
+                Some(node(&[ours, (HOLD, "mine")], "r1")),
+                true,
+                Some("left alone: mine"),
+            ),
+            (
+                Some(node(&[], "r1")),
+                true,
+                Some("it is cordoned, and not by"),
+            ),
+            (Some(node(&[ours], "r2")), true, Some("belong to the pool")),
+            (None, true, Some("not in the cluster")),
+        ] {
+            let why = why_not(view.as_ref(), &selector, is_wanted);
+            let is_meant = match (&why, expected) {
+                (Some(why), Some(expected)) => why.contains(expected),
+                (why, expected) => why.is_none() && expected.is_none(),
+            };
+            assert!(is_meant, "{view:?}: {why:?}");
+        }
+    }
 
     #[test]
     fn a_node_is_changed_only_while_its_rollout_goes_on() {
@@ -234,8 +359,11 @@ mod tests {
         let mut failed = begun.clone();
         let (at, entry) = (Moment(8), failed.machines.get_mut(&name).unwrap());
         entry.step = Step::Failed { at, why: why() };
+        let mut held = begun.clone();
+        held.machines.get_mut(&name).unwrap().hold = Some("mine".to_owned());
         for record in [
             paused,
+            held,
             failed,
             in_phase(Phase::Halted { why: why() }),
             in_phase(Phase::GoingBack { why: why() }),

@@ -1,11 +1,13 @@
 //! The version and patches of configs that a pool names; the version by an image or by a channel.
 
+use instar_channel::Date;
 use instar_rollout::{MachineName, Phase, Record, Release, Step};
 use instar_rollout_driver::ConfigChange;
 use instar_values::Version;
 
 use crate::api::{Kind, Pool, Rollout};
 use crate::cluster::Cluster;
+use crate::left_behind;
 use crate::node::NodeView;
 use crate::policy::{self, Wanted};
 use crate::record_store::Kept;
@@ -45,8 +47,7 @@ impl Named {
         let version = match wanted {
             Wanted::Image(image) => Some(NamedVersion::Image(image)),
             Wanted::Channel(name) => {
-                let record = kept.last(Kind::Version).map(|(_, record)| record);
-                let release = of_channel(cluster, &name, nodes, record)?;
+                let release = of_channel(cluster, &name, nodes, kept)?;
                 Some(NamedVersion::Release(release))
             }
             Wanted::AnyVersion => None,
@@ -65,9 +66,27 @@ impl Named {
 
     /// Whether a node runs the version that the pool names. One that does not, as it failed at it, may refuse what only that version knows.
     pub(crate) fn runs_the_version(&self, kept: &Kept, node: &NodeView) -> bool {
+        let mut left_behind = kept.status.left_behind.iter();
+        if self.follows_a_channel() && left_behind.any(|one| one.node == node.name) {
+            return false;
+        }
         let last = kept.last(Kind::Version);
         let named = last.filter(|_| self.version.is_some() && self.is_for(Kind::Version, node));
         named.is_none_or(|(_, record)| node.version.as_ref() == Some(&record.target.version))
+    }
+
+    /// The nodes that may tell which version the image has. One that has failed at it refuses it, and the others can tell.
+    pub(crate) fn may_tell(&self, kept: &Kept, nodes: &[NodeView]) -> Vec<NodeView> {
+        let Some(NamedVersion::Release(release)) = &self.version else {
+            return nodes.to_vec();
+        };
+        let others = nodes.iter();
+        let others = others.filter(|node| !has_failed(kept, node, &release.version));
+        let others: Vec<NodeView> = others.cloned().collect();
+        match others.is_empty() {
+            true => nodes.to_vec(),
+            false => others,
+        }
     }
 
     /// Whether the version is the release of a channel: who runs a newer one is not taken back.
@@ -129,16 +148,19 @@ fn of_channel(
     cluster: &Cluster,
     name: &str,
     nodes: &[NodeView],
-    record: Option<&Record>,
+    kept: &Kept,
 ) -> Result<step::Step, Invalid> {
     let none = |why: &str| Invalid::new("NoRelease", format!("channel {name}: {why}"));
     let channel = cluster.channel(name);
     let channel = channel.ok_or_else(|| none("there is none of this name"))?;
     let status = channel.status.clone().unwrap_or_default();
+    // Its reader may wait for a silent server, or for its next look.
+    let now = Date::from_seconds(instar_rollout_driver::now().0);
+    if let Some(expired) = status.expired(now) {
+        return Err(none(&expired));
+    }
     let steps = step::steps(&status);
-    let has_failed = |node: &NodeView, version: &Version| {
-        record.is_some_and(|record| is_left_behind(record, node, version))
-    };
+    let has_failed = |node: &NodeView, version: &Version| has_failed(kept, node, version);
     match step::next(&steps, nodes, has_failed) {
         Ok(Some(next)) => Ok(next.clone()),
         Ok(None) if status.message.is_empty() => Err(none("its list was not read yet")),
@@ -147,7 +169,14 @@ fn of_channel(
     }
 }
 
-/// Whether a node has failed at this version, and the rollout was done without it.
+/// Whether a node has failed at this version, in the last rollout of one or in one before it, and that rollout was done without it.
+fn has_failed(kept: &Kept, node: &NodeView, version: &Version) -> bool {
+    let last = kept.last(Kind::Version);
+    last.is_some_and(|(_, record)| is_left_behind(record, node, version))
+        || left_behind::has_failed(&kept.status.left_behind, node, version)
+}
+
+/// Whether a node has failed at this version in a rollout that was done without it.
 fn is_left_behind(record: &Record, node: &NodeView, version: &Version) -> bool {
     let entry = record.machines.get(&MachineName::from(node.name.as_str()));
     let has_failed = entry.is_some_and(|entry| matches!(entry.step, Step::Failed { .. }));
@@ -295,6 +324,111 @@ mod tests {
         ] {
             assert_eq!(named.runs_the_version(&kept, &node(runs)), expected);
         }
+    }
+
+    fn named_node(name: &str, version: &str) -> NodeView {
+        NodeView {
+            name: name.to_owned(),
+            ..node(version)
+        }
+    }
+
+    /// A rollout of a version, over these nodes, that is done: nodes with a `-` have failed.
+    fn done_over(version: &str, nodes: &[&str]) -> (Rollout, Record) {
+        let mut record = done(version);
+        let updated = record.machines.values().next().unwrap().clone();
+        record.machines.clear();
+        for node in nodes {
+            let mut entry = updated.clone();
+            if node.ends_with('-') {
+                let why = "it burns".to_owned();
+                let at = instar_rollout::Moment(1);
+                entry.step = Step::Failed { at, why };
+            }
+            let name = MachineName::from(node.trim_end_matches('-'));
+            record.machines.insert(name, entry);
+        }
+        let rollout = Rollout {
+            image: format!("r/i:{version}"),
+            ..Rollout::default()
+        };
+        (rollout, record)
+    }
+
+    /// The releases of a channel, the newest first.
+    fn releases(releases: &[(&str, Option<&str>)]) -> Vec<step::Step> {
+        let releases = releases
+            .iter()
+            .map(|(version, from)| crate::api::ChannelRelease {
+                version: (*version).to_owned(),
+                image: format!("r/i:{version}"),
+                upgrades_from: from.map(str::to_owned),
+            });
+        step::steps(&crate::api::ChannelStatus {
+            releases: releases.collect(),
+            ..crate::api::ChannelStatus::default()
+        })
+    }
+
+    #[test]
+    fn a_node_that_failed_on_a_step_of_the_way_keeps_nobody_from_the_steps_after_it() {
+        let ladder = [("v0.3.0", Some(">=v0.2.0")), ("v0.2.0", None)];
+        let next = |of: &[(&str, Option<&str>)], kept: &Kept, others: &str| {
+            let nodes = [named_node("n1", "v0.1.0"), named_node("n2", others)];
+            let steps = releases(of);
+            let failed = |node: &NodeView, version: &Version| has_failed(kept, node, version);
+            let release = step::next(&steps, &nodes, failed).unwrap().unwrap().clone();
+            let version = release.version.to_string();
+            let named = Named {
+                version: Some(NamedVersion::Release(release)),
+                config: None,
+            };
+            let newest = kept.newest();
+            let newest = newest.map(|(rollout, record)| (rollout.kind(), record));
+            (version, named.sides(kept, &nodes).turn(newest))
+        };
+        let begins = NextRollout::Begin(Kind::Version, Next::Another);
+        let mut kept = kept(&[]);
+        let (rollout, record) = done_over("v0.2.0", &["n1-", "n2"]);
+        kept.begin(rollout, record);
+        let (version, turn) = next(&ladder, &kept, "v0.2.0");
+        assert_eq!((version.as_str(), turn), ("v0.3.0", begins));
+        let (rollout, record) = done_over("v0.3.0", &["n2"]);
+        kept.begin(rollout, record);
+        let (version, turn) = next(&ladder, &kept, "v0.3.0");
+        assert_eq!((version.as_str(), turn), ("v0.3.0", NextRollout::GoOn));
+        let longer = [&[("v0.4.0", Some(">=v0.3.0"))], &ladder[..]].concat();
+        let (version, turn) = next(&longer, &kept, "v0.3.0");
+        assert_eq!((version.as_str(), turn), ("v0.4.0", begins));
+        // A person says `retry`.
+        left_behind::try_again(&mut kept.status.left_behind);
+        let (version, turn) = next(&longer, &kept, "v0.3.0");
+        assert_eq!((version.as_str(), turn), ("v0.2.0", begins));
+    }
+
+    #[test]
+    fn a_node_that_is_left_behind_is_asked_for_neither_the_image_nor_its_config() {
+        let mut kept = kept(&[]);
+        for (version, nodes) in [("v0.2.0", &["n1-", "n2"][..]), ("v0.3.0", &["n2"])] {
+            let (rollout, record) = done_over(version, nodes);
+            kept.begin(rollout, record);
+        }
+        let steps = releases(&[("v0.3.0", Some(">=v0.2.0")), ("v0.2.0", None)]);
+        let named = Named {
+            version: Some(NamedVersion::Release(steps[1].clone())),
+            config: Some(ConfigChange::Patches(vec!["{}".to_owned()])),
+        };
+        let nodes = ["n1", "n2", "n5"].map(|name| named_node(name, "v0.1.0"));
+        let told = named.may_tell(&kept, &nodes);
+        let told: Vec<&str> = told.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(told, ["n2", "n5"]);
+        assert_eq!(named.may_tell(&kept, &nodes[..1]).len(), 1, "it is alone");
+        let named = Named {
+            version: Some(NamedVersion::Release(steps[0].clone())),
+            ..named
+        };
+        assert!(!named.runs_the_version(&kept, &nodes[0]));
+        assert!(named.runs_the_version(&kept, &named_node("n2", "v0.3.0")));
     }
 
     #[test]

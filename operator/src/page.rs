@@ -12,13 +12,14 @@
 //! operator, and nobody could tell who that was.
 //!
 //! The watches of a visitor begin and end with the visit. So any replica serves the page, the one that leads or another one, and a page that
-//! nobody looks at costs nothing.
+//! nobody looks at costs nothing. Each visitor costs the memory of all nodes, and time of the thread that renews the lease: so there are few at once.
 
 mod press;
 mod view;
 mod watched;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use instar_rollout_page::{Command, Denied, Rollouts, Visitor, serve};
@@ -27,6 +28,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use self::press::Press;
@@ -38,6 +40,8 @@ use crate::record_store;
 
 /// Timeout of one call.
 const CALL: Duration = Duration::from_secs(8);
+/// Visitors that look at the pools at once.
+const VISITORS: usize = 8;
 /// Limit on a token, in bytes. Those of service accounts have some 1,000.
 const LONGEST_TOKEN: usize = 16 << 10;
 
@@ -50,13 +54,15 @@ pub(crate) async fn begin(listen: SocketAddr, way: Config) -> Result<(), Error> 
     if !listen.ip().is_loopback() {
         eprintln!("the page has no TLS: whoever sees its traffic has the tokens of its visitors");
     }
-    tokio::task::spawn_local(serve(listener, Door { way }));
+    let seats = Arc::new(Semaphore::new(VISITORS));
+    tokio::task::spawn_local(serve(listener, Door { way, seats }));
     Ok(())
 }
 
 /// Where visitors come in.
 struct Door {
     way: Config,
+    seats: Arc<Semaphore>,
 }
 
 impl Rollouts for Door {
@@ -77,13 +83,15 @@ impl Rollouts for Door {
         // Watches are silent for longer; other calls have a timeout of their own.
         config.read_timeout = None;
         let client = Client::try_from(config).map_err(|error| impossible(error.to_string()))?;
-        Ok(Bearer { client })
+        let seats = self.seats.clone();
+        Ok(Bearer { client, seats })
     }
 }
 
 /// A visitor, by the token.
 struct Bearer {
     client: Client,
+    seats: Arc<Semaphore>,
 }
 
 impl Visitor for Bearer {
@@ -93,7 +101,7 @@ impl Visitor for Bearer {
         // A watch goes on over errors. So whether this visitor may look at all is asked before.
         let one = ListParams::default().limit(1);
         in_time(self.pools().list(&one)).await?;
-        Ok(Watched::begin(&self.client))
+        Ok(Watched::begin(&self.client, seat(&self.seats)?))
     }
 
     async fn command(&self, rollout: &str, command: Command) -> Result<(), Denied> {
@@ -141,6 +149,18 @@ impl Bearer {
     }
 }
 
+/// A seat for a visitor who looks at the pools.
+fn seat(seats: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Denied> {
+    let seat = seats.clone().try_acquire_owned();
+    seat.map_err(|_| {
+        let why = format!(
+            "{VISITORS} visitors look at the pools here, and no more may at once: the page comes when one of them closes it; `kubectl get pools` \
+             shows the same"
+        );
+        Denied::Impossible(why)
+    })
+}
+
 /// Waits for an answer of the API server, and tells the visitor of a refusal.
 async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Denied> {
     let Ok(answer) = timeout(CALL, call).await else {
@@ -158,4 +178,23 @@ async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, De
 fn unknown() -> Denied {
     let why = "the cluster does not know the token behind the #, or its time is over: make a new one with `kubectl create token`";
     Denied::Unknown(why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_ninth_visitor_is_told_to_wait() {
+        let seats = Arc::new(Semaphore::new(VISITORS));
+        let taken: Vec<_> = (0..VISITORS).map(|_| seat(&seats).unwrap()).collect();
+        let denied = seat(&seats).unwrap_err();
+        assert!(
+            matches!(&denied, Denied::Impossible(why) if why.starts_with("8 visitors")),
+            "{denied:?}"
+        );
+        drop(taken);
+        assert!(seat(&seats).is_ok());
+    }
 }

@@ -26,6 +26,7 @@ use crate::config_secrets::ConfigSecrets;
 use crate::drain::Drain;
 use crate::events;
 use crate::failure::{Error, code};
+use crate::left_behind;
 use crate::machines::{Brings, PoolNodes};
 use crate::making_way::uncordon;
 use crate::manifest::CONFIG_SECRET;
@@ -34,7 +35,7 @@ use crate::node::NodeView;
 use crate::policy;
 use crate::record_store::{Kept, RecordStore};
 use crate::replacement;
-use crate::rollouts::{self, Wishes};
+use crate::rollouts::{self, Fault, Wishes};
 use crate::shown::{self, Invalid, Known};
 use crate::turns::{Next, NextRollout, Sides};
 
@@ -42,8 +43,8 @@ use crate::turns::{Next, NextRollout, Sides};
 const TICK: Duration = Duration::from_secs(5);
 /// The pause before a step: changes that come together are one step, however many nodes join at once.
 const GATHER: Duration = Duration::from_millis(200);
-/// The pause after a round that failed, and before nodes are asked again what an image is.
-const LATER: Duration = Duration::from_secs(20);
+/// The pause after a round that failed, before nodes are asked again what an image is, and before a cordon that was left is taken back.
+pub(crate) const LATER: Duration = Duration::from_secs(20);
 
 /// Keeps one pool at its version.
 pub(crate) struct Keeper {
@@ -57,6 +58,8 @@ pub(crate) struct Keeper {
     written: BTreeMap<String, NodeUpgradeStatus>,
     /// Which node has refused the pool's patches last.
     refusal: Option<Refusal>,
+    /// How often in a row no node could tell what the pool's image is.
+    silent: usize,
     trace: Option<TraceFile>,
 }
 
@@ -92,6 +95,10 @@ fn newest(kept: &Kept) -> Option<(Kind, &Record)> {
 const NO_CONFIG_RIGHT: &str = "NoConfigRights";
 const NO_REPLACE_RIGHT: &str = "NoReplaceRights";
 
+fn lacks_right(invalid: &Invalid) -> bool {
+    [NO_CONFIG_RIGHT, NO_REPLACE_RIGHT].contains(&invalid.reason)
+}
+
 /// The result, or none and a line of the log.
 fn told<T>(pool: &str, result: Result<T, Failure>) -> Option<T> {
     result
@@ -124,6 +131,7 @@ impl Keeper {
         Self {
             written: written.collect(),
             refusal: None,
+            silent: 0,
             trace,
             name: name.clone(),
             uid: pool.uid(),
@@ -187,9 +195,7 @@ impl Keeper {
         }
         let wait = waits.as_ref().map(Wait::text);
         // Nobody tells when the Secret is there.
-        let lacks_right = invalid
-            .as_ref()
-            .is_some_and(|it| [NO_CONFIG_RIGHT, NO_REPLACE_RIGHT].contains(&it.reason));
+        let lacks_right = invalid.as_ref().is_some_and(lacks_right);
         let later = (waits.is_some() || lacks_right).then_some(LATER);
         let Some((rollout, _)) = kept.newest() else {
             let known = Known {
@@ -198,7 +204,8 @@ impl Keeper {
                 ..Known::default()
             };
             self.show(pool, known).await?;
-            return Ok(later);
+            let are_freed = self.uncordon_ended(None).await;
+            return Ok(pause(true, are_freed, later));
         };
         self.driver.machines().take_up(brings(rollout));
         self.take_in(pool, &checked).await?;
@@ -211,7 +218,7 @@ impl Keeper {
         if let Some(trace) = &mut self.trace {
             told(&self.name, trace.note(&round));
         }
-        self.uncordon_ended(&round.record).await;
+        let are_freed = self.uncordon_ended(Some(&round.record)).await;
         let kept = self.store.kept().await?;
         let next = |checked: &Checked| checked.sides(&kept).next(newest(&kept));
         let wait = wait.or_else(|| shown::waits(round.decision.reasons.iter()));
@@ -226,10 +233,7 @@ impl Keeper {
         self.show(pool, known).await?;
         self.show_nodes(pool, &round).await?;
         let is_over = round.record.has_ended() && self.driver.is_idle();
-        Ok(match is_over {
-            false => Some(TICK),
-            true => later,
-        })
+        Ok(pause(is_over, are_freed, later))
     }
 
     /// Whether the pool can be driven, and over which nodes.
@@ -349,12 +353,16 @@ impl Keeper {
             (Next::Again, Some((_, record))) => record.target.clone(),
             _ => match self.release(pool, checked, kept, (kind, &nodes)).await {
                 Ok(release) => release,
-                Err(wait) => return Ok(Some(wait)),
+                Err(wait) => {
+                    self.give_up(&wait, &nodes).await?;
+                    return Ok(Some(wait));
+                }
             },
         };
         let own = self.cluster.own_node.as_deref();
         let record = before.map(|(_, record)| record);
-        let begun = rollouts::begin(release, &checked.policy, &nodes, own, record);
+        let left = &kept.status.left_behind;
+        let begun = rollouts::begin(release, &checked.policy, &nodes, own, record, left);
         let begun = begun.map_err(|error| Error::Other(error.to_string()))?;
         if kind == Kind::Config && next == Next::Another {
             // A node keeps the change that it has: from now on its config of before is the one with that change.
@@ -391,6 +399,18 @@ impl Keeper {
         Ok(None)
     }
 
+    /// Nodes that try again as a person asked for, and refuse the image, are left behind as before: they keep nobody from the releases after it.
+    async fn give_up(&self, wait: &Wait, nodes: &[NodeView]) -> Result<(), Error> {
+        if let Wait::Refused(why) = wait
+            && why.reason == "ImageRefused"
+        {
+            let give_up =
+                |kept: &mut Kept| left_behind::give_up(&mut kept.status.left_behind, nodes);
+            self.store.update(give_up).await?;
+        }
+        Ok(())
+    }
+
     /// The release that a new rollout brings, as nodes say it.
     async fn release(
         &mut self,
@@ -401,7 +421,10 @@ impl Keeper {
     ) -> Result<Release, Wait> {
         let named = &checked.named;
         match (kind, named.image(kept), &named.config) {
-            (Kind::Version, Some(image), _) => ahead::version(&self.cluster, image, nodes).await,
+            (Kind::Version, Some(image), _) => {
+                let nodes = named.may_tell(kept, nodes);
+                ahead::version(&self.cluster, image, &nodes, &mut self.silent).await
+            }
             (Kind::Config, _, Some(change)) => {
                 let nodes = nodes.iter();
                 let nodes = nodes.filter(|node| named.runs_the_version(kept, node));
@@ -437,7 +460,7 @@ impl Keeper {
         is_meant && conditions.any(|it| it.type_ == "Updated" && it.status == "True")
     }
 
-    /// Takes the wishes of the pool into the record. Without a valid pool nothing new begins.
+    /// Takes the wishes of the pool into the record. Without a valid pool nothing new begins, but for the way back.
     async fn take_in(&self, pool: &Pool, checked: &Result<Checked, Invalid>) -> Result<(), Error> {
         let selector = selector(pool).unwrap_or_default();
         let is_held = |name: &MachineName| {
@@ -448,6 +471,9 @@ impl Keeper {
             let kind = kept.newest().map(|(rollout, _)| rollout.kind());
             let kind = kind.unwrap_or_default();
             let is_meant = checked.as_ref().is_ok_and(|it| it.sides(kept).mean(kind));
+            if let Ok(checked) = checked {
+                left_behind::forget(&mut kept.status.left_behind, &checked.nodes);
+            }
             let (Some(record), Some(rollout)) = (&mut kept.record, &mut kept.status.rollout) else {
                 return;
             };
@@ -462,14 +488,14 @@ impl Keeper {
                     };
                     rollouts::take_in(record, &wishes, is_held);
                 }
-                Err(invalid) if !record.has_ended() => {
-                    let why = format!("the pool is not valid: {}", invalid.message);
-                    if record.paused.as_ref() != Some(&why) {
-                        record.paused = Some(why);
-                        record.revision += 1;
-                    }
+                Err(invalid) => {
+                    let fault = Fault {
+                        why: &invalid.message,
+                        is_paused: pool.spec.paused,
+                        stops_the_way_back: kind == Kind::Config && lacks_right(invalid),
+                    };
+                    rollouts::take_in_fault(record, &fault);
                 }
-                Err(_) => {}
             }
         };
         self.store.update(take_in).await.map(|_| ())
@@ -488,7 +514,8 @@ impl Keeper {
             rollout.command = text.cloned();
             let text = text?;
             Some(match rollouts::command(text) {
-                Some(command) => record.command(command).map_err(|error| error.to_string()),
+                Some(command) => rollouts::obey(record, &mut kept.status.left_behind, command)
+                    .map_err(|refused| refused.to_string()),
                 None => Err("it is none of resume, retry, abort and rollback".to_owned()),
             })
         };
@@ -499,7 +526,12 @@ impl Keeper {
         let has_obeyed = matches!(told, Some(Ok(())));
         match told {
             Some(Ok(())) => eprintln!("pool {}: a person's command: {text}", self.name),
-            Some(Err(why)) => eprintln!("pool {}: {text} is refused: {why}", self.name),
+            Some(Err(why)) => {
+                eprintln!("pool {}: {text} is refused: {why}", self.name);
+                let refused = events::of_refused_command(text, &why);
+                let recorder = &self.cluster.recorder;
+                recorder.tell(pool.object_ref(&()), refused).await;
+            }
             None => {}
         }
         let api: Api<Pool> = Api::all(self.cluster.client.clone());
@@ -509,18 +541,22 @@ impl Keeper {
         patched.map_err(failed).map(|_| has_obeyed)
     }
 
-    /// Takes back this pool's cordons of nodes that have come to an end.
-    async fn uncordon_ended(&self, record: &Record) {
+    /// Takes back this pool's cordons of nodes that have come to an end. Returns whether none is left.
+    async fn uncordon_ended(&self, record: Option<&Record>) -> bool {
+        let mut are_freed = true;
         for node in self.cluster.all_nodes() {
-            let entry = record.machines.get(&MachineName::from(node.name.as_str()));
+            let name = MachineName::from(node.name.as_str());
+            let entry = record.and_then(|record| record.machines.get(&name));
             let is_under_way = entry.is_some_and(|entry| entry.step.is_under_way());
             if node.cordoned_by.as_deref() == Some(&self.name)
                 && !is_under_way
                 && let Err(error) = uncordon(&self.cluster, &node.name, &self.name).await
             {
                 eprintln!("pool {}: {error}", self.name);
+                are_freed = false;
             }
         }
+        are_freed
     }
 
     /// Shows the pool. The newest rollout and the generation are added to what is known.
@@ -659,6 +695,16 @@ impl Keeper {
     }
 }
 
+/// The pause after a step. A rollout that is over has none, but for `later`, and as long as a node has to be freed of its cordon: nothing else would
+/// wake the pool for it.
+fn pause(is_over: bool, are_freed: bool, later: Option<Duration>) -> Option<Duration> {
+    match (is_over, are_freed) {
+        (false, _) => Some(TICK),
+        (true, false) => Some(LATER),
+        (true, true) => later,
+    }
+}
+
 fn brings(rollout: &Rollout) -> Brings {
     match rollout.kind() {
         Kind::Version => Brings::Version,
@@ -677,4 +723,17 @@ fn selector_of_another(pool: &Pool, name: &str) -> Result<Selector, Invalid> {
         return Err(Invalid::new("Self", ""));
     }
     selector(pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cordon_that_could_not_be_taken_back_is_tried_again_after_the_end() {
+        assert_eq!(pause(false, true, None), Some(TICK));
+        assert_eq!(pause(true, true, None), None);
+        assert_eq!(pause(true, true, Some(LATER)), Some(LATER));
+        assert_eq!(pause(true, false, None), Some(LATER));
+    }
 }

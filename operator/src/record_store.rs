@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use crate::api::{Kind, Pool, PoolSpec, PoolStatus, Rollout};
 use crate::failure::Error;
 use crate::lease::Leadership;
+use crate::left_behind;
 use crate::rollouts;
 use crate::turns::Next;
 
@@ -74,8 +75,14 @@ impl Kept {
         numbers.max().map_or(1, |number| number + 1)
     }
 
-    /// Makes a rollout the newest one. That of the other kind is set aside.
+    /// Makes a rollout the newest one. That of the other kind is set aside. Nodes that failed at the version before, and have no part in this one,
+    /// are remembered.
     pub(crate) fn begin(&mut self, rollout: Rollout, record: Record) {
+        if rollout.kind() == Kind::Version {
+            let last = self.last(Kind::Version).map(|(_, record)| record);
+            let left = left_behind::when_begins(&self.status.left_behind, last, &record);
+            self.status.left_behind = left;
+        }
         let is_same = self.status.rollout.as_ref().map(Rollout::kind) == Some(rollout.kind());
         let command = self.command();
         if !is_same && self.status.rollout.is_some() {

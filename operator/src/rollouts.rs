@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use instar_rollout::{
-    BadRollout, Command, Entry, MachineName, Member, Phase, Policy, Record, Release, Seconds,
-    Select, Step, Wave,
+    BadRollout, Command, Entry, MachineName, Member, Phase, Policy, Record, Refused, Release,
+    Seconds, Select, Step, Wave,
 };
 
-use crate::api::{Kind, PoolSpec, Rollout};
+use crate::api::{Kind, LeftBehind, PoolSpec, Rollout};
+use crate::left_behind;
 use crate::node::NodeView;
 
 /// The label, in a record alone, of nodes that this operator does not run on.
 const ELSEWHERE: &str = "operator=elsewhere";
 
 /// The policies of a rollout: the pool's, and that the operator's own node is the last one, as long as there is another one to wait for: who is
-/// held and has not begun is not waited for.
+/// held and has not begun, or has left, is not waited for.
 fn policies(
     policy: &Policy,
     machines: &BTreeMap<MachineName, Entry>,
@@ -25,7 +26,8 @@ fn policies(
             entry.step,
             Step::Waiting | Step::Preparing { .. } | Step::Prepared
         );
-        entry.labels.contains(ELSEWHERE) && !(is_before && is_held(name))
+        let has_left = matches!(entry.step, Step::Left { .. });
+        entry.labels.contains(ELSEWHERE) && !has_left && !(is_before && is_held(name))
     };
     if !machines.iter().any(is_awaited) {
         return vec![policy.clone()];
@@ -77,13 +79,15 @@ pub(crate) fn check(policy: &Policy, nodes: &[NodeView]) -> Result<(), BadRollou
     Record::begin(none, vec![policy.clone()], members(policy, nodes, None)).map(drop)
 }
 
-/// Begins a rollout of a version over these nodes. Nodes that failed at this very version before keep their failure, and are not tried again.
+/// Begins a rollout of a version over these nodes. Nodes that failed at this very version before, in the last rollout or when the others went on
+/// without them, keep their failure, and are not tried again.
 pub(crate) fn begin(
     target: Release,
     policy: &Policy,
     nodes: &[NodeView],
     own_node: Option<&str>,
     before: Option<&Record>,
+    left: &[LeftBehind],
 ) -> Result<Record, BadRollout> {
     let mut record = Record::begin(
         target,
@@ -101,8 +105,16 @@ pub(crate) fn begin(
             own.step = entry.step.clone();
         }
     }
-    // They were counted once.
+    for (name, entry) in &mut record.machines {
+        if let Some(failure) = left_behind::failure(left, name, &record.target) {
+            entry.step = failure;
+        }
+    }
+    // They were counted once, and no wave waits for their proof.
     record.forgiven = record.failures();
+    for entry in record.machines.values_mut() {
+        entry.forgiven = matches!(entry.step, Step::Failed { .. });
+    }
     Ok(record)
 }
 
@@ -160,6 +172,34 @@ pub(crate) fn take_in(
     changed
 }
 
+/// A pool that is not valid.
+pub(crate) struct Fault<'a> {
+    /// Why it is not.
+    pub(crate) why: &'a str,
+    pub(crate) is_paused: bool,
+    /// Whether no node could be asked to go back either.
+    pub(crate) stops_the_way_back: bool,
+}
+
+/// Takes into the record that the pool is not valid: nothing new begins. The way back goes on, as far as it can: otherwise the nodes would keep a
+/// bad version for as long as the fault lasts. Returns whether anything changed.
+pub(crate) fn take_in_fault(record: &mut Record, fault: &Fault<'_>) -> bool {
+    if record.has_ended() {
+        return false;
+    }
+    let goes_back = matches!(record.phase, Phase::GoingBack { .. });
+    let paused = match goes_back && !fault.stops_the_way_back {
+        true => fault.is_paused.then(|| PAUSED.to_owned()),
+        false => Some(format!("the pool is not valid: {}", fault.why)),
+    };
+    let changed = record.paused != paused;
+    if changed {
+        record.paused = paused;
+        record.revision += 1;
+    }
+    changed
+}
+
 /// The part of `spec.approvedWaves` that does not count for a rollout that was set aside, and goes on: approvals meanwhile were for the other one.
 pub(crate) fn approved_before_it_goes_on(spec: &PoolSpec, record: &Record) -> u32 {
     let approved = u32::try_from(record.approved).unwrap_or(u32::MAX);
@@ -189,6 +229,28 @@ pub(crate) fn command(text: &str) -> Option<Command> {
     }
 }
 
+/// Carries out a person's command. By `retry` nodes that are left behind try again as well, also where no node of the newest rollout has failed.
+///
+/// # Errors
+/// It makes no sense now; nothing changed.
+pub(crate) fn obey(
+    record: &mut Record,
+    left: &mut [LeftBehind],
+    command: Command,
+) -> Result<(), Refused> {
+    let is_retry = command == Command::Retry;
+    match record.command(command) {
+        Ok(()) => {
+            if is_retry {
+                left_behind::try_again(left);
+            }
+            Ok(())
+        }
+        Err(Refused::NoFailure) if is_retry && left_behind::try_again(left) => Ok(()),
+        Err(refused) => Err(refused),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -214,7 +276,7 @@ mod tests {
     }
 
     fn record(nodes: &[NodeView]) -> Record {
-        begin(release("v2"), &Policy::default(), nodes, None, None).unwrap()
+        begin(release("v2"), &Policy::default(), nodes, None, None, &[]).unwrap()
     }
 
     fn failed() -> Step {
@@ -222,6 +284,61 @@ mod tests {
             at: Moment(1),
             why: "it burns".to_owned(),
         }
+    }
+
+    fn left_behind(node: &str, version: &str) -> LeftBehind {
+        LeftBehind {
+            node: node.to_owned(),
+            version: version.to_owned(),
+            why: "it burns".to_owned(),
+            ..LeftBehind::default()
+        }
+    }
+
+    #[test]
+    fn retry_is_for_nodes_that_are_left_behind_as_well() {
+        let mut record = record(&[node("n1", "v2")]);
+        record.phase = Phase::Done;
+        let (retry, before) = (|| Command::Retry, record.clone());
+        assert_eq!(obey(&mut record, &mut [], retry()), Err(Refused::NoFailure));
+        let mut left = [left_behind("n2", "v1")];
+        assert_eq!(obey(&mut record, &mut left, retry()), Ok(()));
+        assert!(left[0].tries_again && record == before);
+        // While others go back, nobody tries anything again.
+        left[0].tries_again = false;
+        record.phase = Phase::GoingBack { why: String::new() };
+        assert_eq!(
+            obey(&mut record, &mut left, retry()),
+            Err(Refused::GoesBack)
+        );
+        assert!(!left[0].tries_again);
+        record.phase = Phase::Rolling;
+        assert_eq!(obey(&mut record, &mut left, Command::Resume), Ok(()));
+        assert!(!left[0].tries_again);
+    }
+
+    #[test]
+    fn a_fault_of_the_pool_does_not_stop_the_way_back() {
+        let mut record = record(&[node("n1", "v1"), node("n2", "v1")]);
+        let fault = |is_paused, stops_the_way_back| Fault {
+            why: "there is no release",
+            is_paused,
+            stops_the_way_back,
+        };
+        let invalid = Some("the pool is not valid: there is no release");
+        assert!(take_in_fault(&mut record, &fault(false, false)));
+        assert_eq!(record.paused.as_deref(), invalid);
+        assert!(!take_in_fault(&mut record, &fault(false, false)));
+        // A node that was under way has failed meanwhile.
+        record.phase = Phase::GoingBack { why: String::new() };
+        assert!(take_in_fault(&mut record, &fault(false, false)));
+        assert_eq!(record.paused, None);
+        assert!(take_in_fault(&mut record, &fault(true, false)));
+        assert_eq!(record.paused.as_deref(), Some(PAUSED));
+        assert!(take_in_fault(&mut record, &fault(false, true)));
+        assert_eq!(record.paused.as_deref(), invalid);
+        record.phase = Phase::WentBack { why: String::new() };
+        assert!(!take_in_fault(&mut record, &fault(false, false)));
     }
 
     #[test]
@@ -233,31 +350,28 @@ mod tests {
             .get_mut(&MachineName::from("n1"))
             .unwrap()
             .step = failed();
-        let again = begin(
-            release("v2"),
-            &Policy::default(),
-            &nodes,
-            None,
-            Some(&before),
-        )
-        .unwrap();
+        let begun = |version, left: &[LeftBehind]| {
+            let policy = Policy::default();
+            begin(release(version), &policy, &nodes, None, Some(&before), left).unwrap()
+        };
+        let again = begun("v2", &[]);
         assert_eq!((again.failures(), again.forgiven), (1, 1));
-        let other = begin(
-            release("v3"),
-            &Policy::default(),
-            &nodes,
-            None,
-            Some(&before),
-        )
-        .unwrap();
+        assert!(again.machines[&MachineName::from("n1")].forgiven);
+        let other = begun("v3", &[]);
         assert_eq!((other.failures(), other.forgiven), (0, 0));
+        // The others went on without it, and one that joined needs that version now.
+        let left = [left_behind("n2", "v3")];
+        let other = begun("v3", &left);
+        assert_eq!((other.failures(), other.forgiven), (1, 1));
+        let tried = &other.machines[&MachineName::from("n2")].step;
+        assert!(matches!(tried, Step::Failed { why, .. } if why == "it burns"));
     }
 
     #[test]
     fn the_operators_own_node_is_the_last_one() {
         let nodes = [node("n1", "v1"), node("n2", "v1"), node("n3", "v1")];
         let own = Some("n1");
-        let record = begin(release("v2"), &Policy::default(), &nodes, own, None).unwrap();
+        let record = begin(release("v2"), &Policy::default(), &nodes, own, None, &[]).unwrap();
         let ready = Fact {
             condition: Condition::Ready,
             running: Some(release("v1")),
@@ -290,7 +404,8 @@ mod tests {
     fn an_own_node_waits_for_nobody_who_is_held() {
         let nodes = [node("n1", "v1"), node("n2", "v1")];
         let begun = |nodes: &[NodeView]| {
-            begin(release("v2"), &Policy::default(), nodes, Some("n1"), None).unwrap()
+            let policy = Policy::default();
+            begin(release("v2"), &policy, nodes, Some("n1"), None, &[]).unwrap()
         };
         assert_eq!(begun(&nodes).policies.len(), 2);
         assert_eq!(begun(&nodes[..1]).policies.len(), 1, "it is alone");
@@ -303,6 +418,10 @@ mod tests {
         second.step = Step::Updated { at: Moment(1) };
         take_in(&mut record, &wishes(&policy, false, true), is_held);
         assert_eq!(record.policies.len(), 2, "it has to be well");
+        let second = record.machines.get_mut(&MachineName::from("n2")).unwrap();
+        second.step = Step::Left { why: String::new() };
+        take_in(&mut record, &wishes(&policy, false, true), |_| false);
+        assert_eq!(record.policies.len(), 1, "it is gone");
     }
 
     #[test]

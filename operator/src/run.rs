@@ -16,6 +16,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
+use tokio::time::sleep;
 
 use crate::api::{Channel, NodeUpgrade, Pool};
 use crate::channels;
@@ -26,7 +27,7 @@ use crate::lease::Leadership;
 use crate::making_way::uncordon;
 use crate::node::{NodeView, trim};
 use crate::page;
-use crate::pool::Keeper;
+use crate::pool::{Keeper, LATER};
 use crate::serve;
 use crate::way;
 
@@ -178,6 +179,7 @@ async fn watch(
         },
         wakers: Rc::default(),
         readers: RefCell::default(),
+        gone: Notify::new(),
         seen: RefCell::default(),
     };
     let on_nodes = each(node_events, |event| keepers.node_changed(event));
@@ -188,7 +190,8 @@ async fn watch(
     let on_channels = each(channel_events, |_| keepers.channels_changed());
     let on_upgrades = each(upgrade_events, |_| {});
     let keep = keepers.begin();
-    tokio::join!(on_nodes, on_pools, on_channels, on_upgrades, keep);
+    let free = keepers.free_orphans();
+    tokio::join!(on_nodes, on_pools, on_channels, on_upgrades, keep, free);
     Err(Error::Other("a watch has ended".to_owned()))
 }
 
@@ -215,6 +218,8 @@ struct Keepers {
     wakers: Rc<RefCell<Option<Wakers>>>,
     /// The waker of each channel's reader.
     readers: RefCell<Wakers>,
+    /// A pool may be gone, with nodes that it has cordoned.
+    gone: Notify,
     /// The nodes as they were seen last: most changes of their objects do not matter here.
     seen: RefCell<BTreeMap<String, NodeView>>,
 }
@@ -234,7 +239,7 @@ impl Keepers {
             *self.wakers.borrow_mut() = Some(Wakers::new());
             self.channels_changed();
             self.wake_all();
-            self.free_orphans();
+            self.look_for_orphans();
         }
         std::future::pending().await
     }
@@ -243,6 +248,11 @@ impl Keepers {
         let changed = match event {
             watcher::Event::Apply(node) => {
                 let view = NodeView::of(node);
+                let pool = view.cordoned_by.as_ref();
+                // The cordon was on its way when the pool went.
+                if pool.is_some_and(|pool| self.cluster.pool(pool).is_none()) {
+                    self.look_for_orphans();
+                }
                 let before = self
                     .seen
                     .borrow_mut()
@@ -253,7 +263,10 @@ impl Keepers {
                 self.seen.borrow_mut().remove(&node.name_any());
                 true
             }
-            watcher::Event::InitDone => true,
+            watcher::Event::InitDone => {
+                self.look_for_orphans();
+                true
+            }
             watcher::Event::Init | watcher::Event::InitApply(_) => false,
         };
         if changed {
@@ -262,14 +275,15 @@ impl Keepers {
     }
 
     fn pool_changed(&self, event: &watcher::Event<Pool>) {
+        if may_be_gone(event) {
+            self.look_for_orphans();
+        }
         match event {
             watcher::Event::Init | watcher::Event::InitApply(_) => {}
-            watcher::Event::Delete(_) => {
-                self.wake_all();
-                self.free_orphans();
-            }
             // Another pool may wait for this one, or share a node with it.
-            watcher::Event::Apply(_) | watcher::Event::InitDone => self.wake_all(),
+            watcher::Event::Apply(_) | watcher::Event::Delete(_) | watcher::Event::InitDone => {
+                self.wake_all();
+            }
         }
     }
 
@@ -336,23 +350,53 @@ impl Keepers {
         });
     }
 
-    /// Uncordons nodes whose pool was deleted.
-    fn free_orphans(&self) {
-        for node in self.cluster.all_nodes() {
-            let Some(pool) = node.cordoned_by.clone() else {
-                continue;
-            };
-            if self.cluster.pool(&pool).is_some() {
-                continue;
-            }
-            let cluster = self.cluster.clone();
-            tokio::task::spawn_local(async move {
-                if let Err(error) = uncordon(&cluster, &node.name, &pool).await {
-                    eprintln!("pool {pool}, which is gone: {error}");
-                }
-            });
+    /// Has nodes freed whose pool is gone, once all watches have seen the cluster: before that each pool seems to be gone.
+    fn look_for_orphans(&self) {
+        if self.wakers.borrow().is_some() {
+            self.gone.notify_one();
         }
     }
+
+    /// Frees nodes whose pool is gone, whenever one may be, and again after a pause while one could not be freed. The pause keeps nothing else
+    /// waiting.
+    async fn free_orphans(&self) {
+        loop {
+            self.gone.notified().await;
+            while !self.free_all().await {
+                sleep(LATER).await;
+            }
+        }
+    }
+
+    /// Uncordons nodes whose pool is gone. Returns whether none is left.
+    async fn free_all(&self) -> bool {
+        let is_there = |pool: &str| self.cluster.pool(pool).is_some();
+        let mut are_freed = true;
+        for (node, pool) in orphans(self.cluster.all_nodes(), is_there) {
+            // A pool of its name may have been made while others were freed.
+            if is_there(&pool) {
+                continue;
+            }
+            if let Err(error) = uncordon(&self.cluster, &node, &pool).await {
+                eprintln!("pool {pool}, which is gone: {error}");
+                are_freed = false;
+            }
+        }
+        are_freed
+    }
+}
+
+/// Whether a pool may be gone. No event of its own tells of one that was deleted while the watch had to list all pools anew.
+fn may_be_gone(event: &watcher::Event<Pool>) -> bool {
+    matches!(event, watcher::Event::Delete(_) | watcher::Event::InitDone)
+}
+
+/// The nodes that a pool has cordoned which is gone, each with the name of that pool.
+fn orphans(nodes: Vec<NodeView>, is_there: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let cordoned = nodes
+        .into_iter()
+        .filter_map(|node| Some((node.name, node.cordoned_by?)));
+    cordoned.filter(|(_, pool)| !is_there(pool)).collect()
 }
 
 async fn wait<K>(store: &Store<K>) -> bool
@@ -361,4 +405,46 @@ where
     K::DynamicType: Eq + std::hash::Hash + Clone,
 {
     store.wait_until_ready().await.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(name: &str, cordoned_by: Option<&str>) -> NodeView {
+        let annotations = cordoned_by.map(|pool| json!({crate::api::CORDONED_BY: pool}));
+        let object = json!({"metadata": {"name": name, "annotations": annotations}});
+        NodeView::of(&serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_node_is_freed_whose_pool_is_gone() {
+        let nodes = vec![
+            node("n1", Some("lab")),
+            node("n2", Some("old")),
+            node("n3", None),
+        ];
+        let orphans = orphans(nodes, |pool| pool == "lab");
+        assert_eq!(orphans, [("n2".to_owned(), "old".to_owned())]);
+    }
+
+    #[test]
+    fn a_pool_may_be_gone_after_the_watch_has_listed_all_anew() {
+        let pool = || -> Pool {
+            let spec = json!({"nodeSelector": {}, "image": "r/i:v2"});
+            Pool::new("lab", serde_json::from_value(spec).unwrap())
+        };
+        for (event, may_be) in [
+            (watcher::Event::Delete(pool()), true),
+            (watcher::Event::InitDone, true),
+            (watcher::Event::Apply(pool()), false),
+            (watcher::Event::Init, false),
+            (watcher::Event::InitApply(pool()), false),
+        ] {
+            assert_eq!(may_be_gone(&event), may_be, "{event:?}");
+        }
+    }
 }

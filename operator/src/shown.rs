@@ -4,7 +4,8 @@ use instar_rollout::{Entry, MachineName, Moment, Phase, Reason, Record, Step};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::api::{Kind, NodeUpgradeStatus, PoolStatus};
+use crate::api::{Kind, LeftBehind, NodeUpgradeStatus, PoolStatus};
+use crate::left_behind;
 
 /// A condition before it has a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +73,11 @@ pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
     }];
     match known.newest {
         Some((kind, record)) => {
-            let (phase, message) = phase(kind, record, known);
+            let (phase, mut message) = phase(kind, record, known);
+            let left = left_behind::told(&status.left_behind);
+            if let (Some(left), Phase::Done) = (&left, &record.phase) {
+                message = format!("{message}; {left}");
+            }
             let count = |is: fn(&Step) -> bool| {
                 let machines = record.machines.values();
                 u32::try_from(machines.filter(|entry| is(&entry.step)).count()).unwrap_or(u32::MAX)
@@ -84,12 +89,16 @@ pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
             *target = Some(record.target.version.clone());
             status.nodes = u32::try_from(record.machines.len()).unwrap_or(u32::MAX);
             status.updated = count(|step| matches!(step, Step::Updated { .. }));
-            status.failed = count(|step| matches!(step, Step::Failed { .. } | Step::Stuck { .. }));
+            status.failed = count(|step| matches!(step, Step::Failed { .. } | Step::Stuck { .. }))
+                .saturating_add(count_of(&status.left_behind));
             let is_last = record.phase == Phase::Done && !known.is_followed;
             let is_updated = is_last && status.updated == status.nodes;
-            let reason = if is_updated { "AllNodes" } else { phase };
+            let reason = match is_updated && left.is_none() {
+                true => "AllNodes",
+                false => phase,
+            };
             conditions.push(told("Updated", is_updated, reason, message.clone()));
-            conditions.push(failed(record));
+            conditions.push(failed(record, left));
             status.phase = Some(phase.to_owned());
             status.message = Some(message);
         }
@@ -166,7 +175,13 @@ fn phase(kind: Kind, record: &Record, known: Known<'_>) -> (&'static str, String
     }
 }
 
-fn failed(record: &Record) -> ConditionText {
+fn count_of(left: &[LeftBehind]) -> u32 {
+    let left = left.iter().filter(|one| !one.tries_again);
+    u32::try_from(left.count()).unwrap_or(u32::MAX)
+}
+
+/// `left`: the nodes that are left behind, in a sentence.
+fn failed(record: &Record, left: Option<String>) -> ConditionText {
     let mut failures = record
         .machines
         .iter()
@@ -175,10 +190,11 @@ fn failed(record: &Record) -> ConditionText {
             Step::Stuck { why } => Some(("NodeStuck", format!("{name}: {why}"))),
             _ => None,
         });
-    match (failures.next(), &record.phase) {
-        (Some((reason, message)), _) => told("Failed", true, reason, message),
-        (None, Phase::Halted { why }) => told("Failed", true, "Stalled", why.clone()),
-        (None, _) => told("Failed", false, "NoFailure", "no node has failed"),
+    match (failures.next(), &record.phase, left) {
+        (Some((reason, message)), ..) => told("Failed", true, reason, message),
+        (None, Phase::Halted { why }, _) => told("Failed", true, "Stalled", why.clone()),
+        (None, _, Some(left)) => told("Failed", true, "NodeLeftBehind", left),
+        (None, _, None) => told("Failed", false, "NoFailure", "no node has failed"),
     }
 }
 
@@ -294,6 +310,7 @@ fn word(reason: &Reason) -> &'static str {
         Reason::Wave(_) => "EarlierWave",
         Reason::WaveUnwell(_) => "EarlierWaveUnwell",
         Reason::Unproven(_) => "EarlierWaveUnproven",
+        Reason::WaveFailed(_) => "EarlierWaveFailed",
         Reason::Soaks(_) => "Soaks",
         Reason::Pool(_) => "EarlierPool",
         Reason::Window(_) => "Window",
@@ -411,6 +428,38 @@ mod tests {
             let expected = (phase.to_owned(), conditions.to_owned());
             assert_eq!(shown(record.as_ref(), invalid), expected);
         }
+    }
+
+    #[test]
+    fn a_node_that_is_left_behind_is_shown() {
+        let mut status = PoolStatus {
+            left_behind: vec![LeftBehind {
+                node: "n3".to_owned(),
+                version: "v1".to_owned(),
+                why: "it burns".to_owned(),
+                ..LeftBehind::default()
+            }],
+            ..PoolStatus::default()
+        };
+        let updated = || Step::Updated { at: Moment(1) };
+        let done = with([updated(), updated()], Phase::Done);
+        let known = Known {
+            newest: Some((Kind::Version, &done)),
+            ..Known::default()
+        };
+        show(&mut status, known, Timestamp::UNIX_EPOCH);
+        let conditions = status.conditions.iter();
+        let conditions = conditions.map(|it| format!("{}={}/{}", it.type_, it.status, it.reason));
+        let expected = [
+            "Valid=True/Valid",
+            "Updated=True/Done",
+            "Failed=True/NodeLeftBehind",
+        ];
+        assert_eq!(conditions.collect::<Vec<_>>(), expected);
+        let message = status.message.unwrap();
+        let left = "left behind: n3, which failed at v1: it burns";
+        assert_eq!(message, format!("2 of 2 nodes run v2; {left}"));
+        assert_eq!((status.nodes, status.failed), (2, 1));
     }
 
     #[test]

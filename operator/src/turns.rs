@@ -13,6 +13,9 @@
 //! The decision: the version goes first. A patch may set what only the new version knows, and each version takes the configs of those before it.
 //! One rollout is the newest at each moment, and nothing is under way in the other one, which is set aside with its record as it was. So a rollout
 //! of configs that was halted is halted still after the next version.
+//!
+//! A rollout that goes back is never replaced by another one, also while its next node cannot be asked: that node would keep the bad version, and
+//! nothing would tell of it. The way back ends by itself, at the latest by the patience of the policy.
 
 use instar_rollout::{MachineName, Phase, Record, Step};
 
@@ -85,7 +88,8 @@ impl Sides<'_> {
     pub(crate) fn turn(&self, newest: Option<(Kind, &Record)>) -> NextRollout {
         let is_free = newest.is_none_or(|(_, record)| {
             let mut entries = record.machines.values();
-            !entries.any(|entry| entry.step.is_under_way())
+            let goes_back = matches!(record.phase, Phase::GoingBack { .. });
+            !goes_back && !entries.any(|entry| entry.step.is_under_way())
         });
         match is_free {
             true => self.next(newest),
@@ -284,6 +288,25 @@ mod tests {
             assert_eq!(sides.turn(Some((kind, &under_way))), NextRollout::GoOn);
             assert_ne!(sides.next(Some((kind, &under_way))), NextRollout::GoOn);
             assert!(!sides.mean(kind));
+        }
+    }
+
+    #[test]
+    fn nothing_begins_while_a_rollout_goes_back() {
+        let why = || "n1: it burns".to_owned();
+        let done = record(Phase::Done);
+        let of = |word| side(word, &done, &done, &done);
+        let sides = Sides {
+            version: of("other"),
+            config: of("other"),
+        };
+        // Its nodes may be away, so that none is under way.
+        let goes_back = record(Phase::GoingBack { why: why() });
+        let went_back = record(Phase::WentBack { why: why() });
+        let begins = NextRollout::Begin(Kind::Version, Next::Another);
+        for kind in [Kind::Version, Kind::Config] {
+            assert_eq!(sides.turn(Some((kind, &goes_back))), NextRollout::GoOn);
+            assert_eq!(sides.turn(Some((kind, &went_back))), begins);
         }
     }
 

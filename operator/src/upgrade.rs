@@ -18,7 +18,7 @@ use instar_api::machine::UpgradeRequest;
 use instar_client::{Failure, FailureKind, Node, Progress, Update, replace, resources, upgrade};
 use instar_rollout::{Action, Report};
 use instar_rollout_driver::{pinned, plan};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::Strategy;
 use crate::cluster::ASK;
@@ -42,14 +42,12 @@ pub(crate) struct Order {
 impl Order {
     /// Carries it out; returns what is reported of it ([`MakingWay::reported`]).
     pub(crate) async fn carry_out(self) -> Option<Report> {
-        let limit = self.limit;
-        match timeout(limit, self.act()).await {
-            Ok(done) => self.way.reported(done),
-            Err(_) => None,
-        }
+        let until = Instant::now() + self.limit;
+        let done = timeout_at(until, self.act(until)).await;
+        self.way.reported(done.ok()).await
     }
 
-    async fn act(&self) -> Result<(), Failure> {
+    async fn act(&self, until: Instant) -> Result<(), Failure> {
         let view = self.way.view()?;
         let image = self.way.to.as_ref().and_then(pinned).ok_or_else(|| {
             Failure::new(
@@ -62,15 +60,16 @@ impl Order {
             (Action::Prepare(_), _) => prepare(&cluster.connect(&view).await?, &image).await,
             (Action::Switch(_), Strategy::Replace) => {
                 let node = cluster.connect_as_administrator(&view).await?;
-                self.replace(&node, image).await
+                self.replace(&node, image, until).await
             }
             (Action::Switch(_) | Action::Return(_), _) => {
-                self.change(&cluster.connect(&view).await?, image).await
+                self.change(&cluster.connect(&view).await?, image, until)
+                    .await
             }
         }
     }
 
-    async fn change(&self, node: &Node, image: String) -> Result<(), Failure> {
+    async fn change(&self, node: &Node, image: String, until: Instant) -> Result<(), Failure> {
         let plan = self.plan(node, &image).await?;
         let leave = plan.as_ref().and_then(ends_pods);
         self.way.make(leave.as_deref()).await?;
@@ -80,11 +79,11 @@ impl Order {
             ..UpgradeRequest::default()
         };
         let mut progress = Log { way: &self.way };
-        upgrade(node, request, self.limit, &mut progress).await?;
+        upgrade(node, request, left(until), &mut progress).await?;
         Ok(())
     }
 
-    async fn replace(&self, node: &Node, image: String) -> Result<(), Failure> {
+    async fn replace(&self, node: &Node, image: String, until: Instant) -> Result<(), Failure> {
         // A node that would refuse the image is not drained for it.
         self.plan(node, &image).await?;
         self.way.make(Some(REPLACED)).await?;
@@ -93,7 +92,7 @@ impl Order {
             force: false,
         };
         let mut progress = Log { way: &self.way };
-        replace(node, request, self.limit, &mut progress).await?;
+        replace(node, request, left(until), &mut progress).await?;
         Ok(())
     }
 
@@ -102,6 +101,11 @@ impl Order {
         let plan = timeout(ASK, plan(node, image)).await;
         plan.map_err(|_| unreachable("it does not answer"))?
     }
+}
+
+/// The time that is left once way has been made. An image that comes later must not change a node that its rollout counts as failed by then.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 /// Why the node's pods would not live through the upgrade, by its own plan.

@@ -74,7 +74,7 @@ impl Record {
             Command::Resume => {
                 self.paused = None;
                 if let Phase::Halted { .. } = self.phase {
-                    self.forgiven = self.failures();
+                    self.forgive();
                     self.phase = Phase::Rolling;
                 }
             }
@@ -91,6 +91,14 @@ impl Record {
         Ok(())
     }
 
+    /// What has failed until now stops the rollout no more: neither by its number nor as a wave without a proof.
+    fn forgive(&mut self) {
+        self.forgiven = self.failures();
+        for entry in self.machines.values_mut() {
+            entry.forgiven |= matches!(entry.step, Step::Failed { .. } | Step::Left { .. });
+        }
+    }
+
     /// Their failures do not count any more: another one stops the rollout again. That they have begun stays: one that failed by the time alone may
     /// still come up with the version, and has to go back with the others.
     fn retry(&mut self) -> Result<(), Refused> {
@@ -100,6 +108,7 @@ impl Record {
         for entry in self.machines.values_mut() {
             if matches!(entry.step, Step::Failed { .. }) {
                 entry.step = Step::Waiting;
+                entry.forgiven = false;
             }
         }
         self.forgiven = 0;

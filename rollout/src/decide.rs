@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::action::Action;
-use crate::entry::Step;
-use crate::limits::Candidate;
+use crate::entry::{Step, hold};
+use crate::limits::{Candidate, Waves};
 use crate::machine::{Condition, Facts, MachineName};
 use crate::reason::Reason;
 use crate::record::{Phase, Record};
@@ -37,8 +37,23 @@ impl Decision {
         {
             return None;
         }
-        let mut unwell = self.reasons.iter();
-        let (name, reason) = unwell.find(|(_, reason)| reason.is_a_machine_that_is_not_well())?;
+        self.nothing_goes_on(Reason::is_a_machine_that_is_not_well)
+    }
+
+    /// Why nothing can go on before a person says so; none if something can, also if a machine gets well by itself.
+    pub(crate) fn waits_for_a_person(&self) -> Option<String> {
+        let mut reasons = self.reasons.values();
+        let may_go_on =
+            |reason: &Reason| reason.ends_otherwise() || reason.is_a_machine_that_is_not_well();
+        if !self.actions.is_empty() || self.is_under_way || reasons.any(may_go_on) {
+            return None;
+        }
+        self.nothing_goes_on(|reason| matches!(reason, Reason::WaveFailed(_)))
+    }
+
+    fn nothing_goes_on(&self, because: impl Fn(&Reason) -> bool) -> Option<String> {
+        let mut reasons = self.reasons.iter();
+        let (name, reason) = reasons.find(|(_, reason)| because(reason))?;
         Some(format!("nothing can go on: {name} {reason}"))
     }
 }
@@ -48,6 +63,11 @@ pub fn decide(record: &Record, facts: &Facts, now: Moment) -> Decision {
     let mut deciding = Deciding {
         // Each action that is decided on counts for the machines after it.
         ahead: record.clone(),
+        waves: record
+            .policies
+            .iter()
+            .map(|it| it.waves_in(record))
+            .collect(),
         facts,
         now,
         decision: Decision::default(),
@@ -64,6 +84,8 @@ pub fn decide(record: &Record, facts: &Facts, now: Moment) -> Decision {
 
 struct Deciding<'a> {
     ahead: Record,
+    /// The waves of each policy: no action changes them.
+    waves: Vec<Waves<'a>>,
     facts: &'a Facts,
     now: Moment,
     decision: Decision,
@@ -76,20 +98,15 @@ impl Deciding<'_> {
         };
         match &entry.step {
             Step::Waiting | Step::Preparing { .. } | Step::Prepared => self.before(name),
-            Step::Switching { .. } => {
-                // After a stop nothing is begun, not even what was to begin before it: the version may have failed elsewhere meanwhile.
-                let goes_on = self.ahead.phase == Phase::Rolling && self.ahead.paused.is_none();
-                if goes_on && self.shows_no_sign(name, false) {
-                    self.act(Action::Switch(name.clone()));
-                }
-                Reason::Upgrades
-            }
-            Step::Returning { .. } => {
-                if self.shows_no_sign(name, true) {
-                    self.act(Action::Return(name.clone()));
-                }
-                Reason::GoesBack
-            }
+            // After a stop nothing is begun, not even what was to begin before it: the version may have failed elsewhere meanwhile.
+            Step::Switching { .. } => match self.shows_no_sign(name, false) {
+                true => self.again(name, Action::Switch(name.clone()), Reason::Upgrades),
+                false => Reason::Upgrades,
+            },
+            Step::Returning { .. } => match self.shows_no_sign(name, true) {
+                true => self.again(name, Action::Return(name.clone()), Reason::GoesBack),
+                false => Reason::GoesBack,
+            },
             Step::Updated { .. } => self.back(name, Reason::RunsIt),
             Step::Failed { why, .. } => {
                 let failed = Reason::Failed(why.clone());
@@ -104,6 +121,20 @@ impl Deciding<'_> {
     fn act(&mut self, action: Action) {
         self.ahead.intend(&action, self.facts, self.now);
         self.decision.actions.push(action);
+    }
+
+    /// Asks a machine again that shows no sign of what it was to do, if it may be asked still.
+    fn again(&mut self, name: &MachineName, action: Action, reason: Reason) -> Reason {
+        let Some(entry) = self.ahead.machines.get(name) else {
+            return reason;
+        };
+        if let Some(why) = hold(name, entry, self.facts) {
+            return Reason::Held(why);
+        }
+        if self.ahead.may_be_asked(name, entry, self.facts) {
+            self.act(action);
+        }
+        reason
     }
 
     /// Whether a machine that was to change is as if nobody had asked it.
@@ -173,6 +204,7 @@ impl Deciding<'_> {
     fn candidate<'b>(&'b self, name: &'b MachineName) -> Option<Candidate<'b>> {
         Some(Candidate {
             record: &self.ahead,
+            waves: &self.waves,
             facts: self.facts,
             now: self.now,
             name,

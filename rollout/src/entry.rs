@@ -6,12 +6,15 @@
 //!     │  │                             │                     ▲     │ its own failure, or too late   │ intend: go back
 //!     │  └─── intend: switch ──────────┼─────────────────────┘     ▼                             │
 //!     │                                └─ its own failure ───► Failed ──────── runs it ─────────┤
-//!     └── the rollout ends without it, or it is held ─► Left                                  ▼
-//!                                                         Stuck ◄── too late, refused ──── Returning ─► Returned
+//!     ├── the rollout ends without it, or it is held ─► Left ◄── it is gone from its fleet    ▼
+//!     ▲                                                   Stuck ◄── too late, refused ──── Returning ─► Returned
+//!     └── it was not asked: a pause, a stop or a hold came first (from Preparing, Switching; from Returning to Updated)
 //! ```
 //!
 //! A step with a moment in it (Preparing, Switching, Returning) is an intent: it is saved before the request is sent, so a driver that finds
-//! it does not know whether the machine has been asked. It asks again if the machine shows no sign of it.
+//! it does not know whether the machine has been asked. It asks again if the machine shows no sign of it. A driver that was about to ask, and finds
+//! that nobody may ask any more, reports that; then the intent is taken back. One that nobody may ask until its time is over is taken back as well,
+//! if the machine is as before: it has failed at nothing.
 
 use std::collections::BTreeSet;
 
@@ -33,8 +36,28 @@ pub struct Entry {
     pub began: Option<Moment>,
     /// Why a person wants it left alone.
     pub hold: Option<String>,
+    /// Whether a person has resumed the rollout since it failed or left: other machines wait no more for its proof.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgiven: bool,
     /// Where it is.
     pub step: Step,
+}
+
+impl Entry {
+    /// Takes an intent back: the machine was not asked.
+    pub(crate) fn take_back(&mut self, now: Moment) {
+        match self.step {
+            // It may have begun before, and was to try again.
+            Step::Preparing { .. } => self.step = Step::Waiting,
+            Step::Switching { .. } => {
+                (self.before, self.began) = (None, None);
+                self.step = Step::Waiting;
+            }
+            // It has to go back still; if it does not run the version, the facts show it.
+            Step::Returning { .. } => self.step = Step::Updated { at: now },
+            _ => {}
+        }
+    }
 }
 
 /// Where a machine is in a rollout.
@@ -158,6 +181,18 @@ pub(crate) fn hold(name: &MachineName, entry: &Entry, facts: &Facts) -> Option<S
     entry.hold.clone().or(seen)
 }
 
+/// Whether a machine that was to do something is as if nobody had asked it. Until its time is over that may be so because it has not begun yet.
+pub(crate) fn is_as_before(step: &Step, fact: &Fact, target: &Release) -> bool {
+    match step {
+        Step::Preparing { .. } => true,
+        Step::Switching { mark, .. } => {
+            fact.rests_without(target) && fact.failure_after(*mark).is_none()
+        }
+        Step::Returning { .. } => fact.is_ready_with(target),
+        _ => false,
+    }
+}
+
 /// The next step of a machine, as far as the facts show one.
 pub(crate) fn observed(
     entry: &Entry,
@@ -166,18 +201,24 @@ pub(crate) fn observed(
     patience: Seconds,
     now: Moment,
 ) -> Option<Step> {
+    if let Condition::Gone(why) = &fact.condition
+        && (entry.step.is_before() || entry.step.is_under_way())
+    {
+        return Some(Step::Left { why: why.clone() });
+    }
     let is_late = |since: Moment| now >= since.after(patience);
     let too_late = |doing: &str| {
         let seen = match &fact.condition {
             Condition::Ready => "it runs as before".to_owned(),
             Condition::NotReady(why) => format!("it is not ready: {why}"),
             Condition::Busy => "it is still busy".to_owned(),
-            Condition::Away(why) => format!("it does not answer: {why}"),
+            Condition::Away(why) | Condition::Gone(why) => format!("it does not answer: {why}"),
         };
         format!("{doing} within {patience}; {seen}")
     };
     match &entry.step {
-        Step::Waiting | Step::Prepared if fact.is_ready_with(target) => {
+        // One that was left may have come back with the version.
+        Step::Waiting | Step::Prepared | Step::Left { .. } if fact.is_ready_with(target) => {
             Some(Step::Updated { at: now })
         }
         Step::Preparing { since } if is_late(*since) => Some(Step::Failed {

@@ -1,7 +1,7 @@
 //! The limits: each is a function that returns the reason why a machine may not begin, if there is one. They are asked before each machine,
 //! not once per rollout.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, UNIX_EPOCH};
 
 use instar_values::Openness;
@@ -10,13 +10,15 @@ use crate::entry::{Entry, Step, hold};
 use crate::machine::{Condition, Fact, Facts, MachineName};
 use crate::policy::{Approval, Policy};
 use crate::reason::Reason;
-use crate::record::Record;
+use crate::record::{Phase, Record};
 use crate::seconds::{Moment, Seconds};
 
 /// A machine that would begin, and all that its limits are computed from.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate<'a> {
     pub(crate) record: &'a Record,
+    /// The waves of each of its policies.
+    pub(crate) waves: &'a [Waves<'a>],
     pub(crate) facts: &'a Facts,
     pub(crate) now: Moment,
     pub(crate) name: &'a MachineName,
@@ -29,7 +31,13 @@ impl<'a> Candidate<'a> {
         self.is_held()
             .or_else(|| self.is_not_well())
             .or_else(|| self.pool_before())
-            .or_else(|| self.policies().find_map(|policy| self.forbidden_by(policy)))
+            .or_else(|| {
+                let mut policies = self.record.policies.iter().zip(self.waves);
+                policies.find_map(|(policy, waves)| match policy.is_for(self.entry) {
+                    true => self.forbidden_by(policy, waves),
+                    false => None,
+                })
+            })
     }
 
     pub(crate) fn is_held(self) -> Option<Reason> {
@@ -41,7 +49,7 @@ impl<'a> Candidate<'a> {
             Some(Condition::Ready) => None,
             Some(Condition::NotReady(why)) => Some(Reason::NotReady(why.clone())),
             Some(Condition::Busy) => Some(Reason::Busy),
-            Some(Condition::Away(why)) => Some(Reason::Away(why.clone())),
+            Some(Condition::Away(why) | Condition::Gone(why)) => Some(Reason::Away(why.clone())),
             None => Some(Reason::Away("it was not asked".to_owned())),
         }
     }
@@ -67,10 +75,10 @@ impl<'a> Candidate<'a> {
         policies.filter(move |policy| policy.is_for(self.entry))
     }
 
-    fn forbidden_by(self, policy: &Policy) -> Option<Reason> {
+    fn forbidden_by(self, policy: &Policy, waves: &Waves<'_>) -> Option<Reason> {
         let machines = self.record.machines.iter();
         let machines: Vec<_> = machines.filter(|(_, entry)| policy.is_for(entry)).collect();
-        wave_before(self, policy, &machines)
+        wave_before(self, policy, waves)
             .or_else(|| unprepared(self, policy, &machines))
             .or_else(|| closed(policy, self.now))
             .or_else(|| too_fast(policy, &machines, self.now))
@@ -100,21 +108,51 @@ impl<'a> Candidate<'a> {
     }
 }
 
+impl Record {
+    /// The machines with the version on which the next wave relies: each has to be well when a machine of that wave begins, so a driver has to look
+    /// at it anew before that. None while nothing may begin. `is_held`: whether a machine is to be left alone; who is held and has not begun is not
+    /// waited for.
+    pub fn relied_on(&self, is_held: impl Fn(&MachineName) -> bool) -> BTreeSet<MachineName> {
+        let mut relied_on = BTreeSet::new();
+        if self.phase != Phase::Rolling || self.paused.is_some() {
+            return relied_on;
+        }
+        let is_awaited = |name: &MachineName, entry: &Entry| {
+            let is_to_begin = entry.step.is_before() && entry.hold.is_none() && !is_held(name);
+            is_to_begin || entry.step.is_under_way()
+        };
+        for policy in &self.policies {
+            let waves = policy.waves_in(self);
+            let waves = waves.into_iter().filter_map(|(name, wave)| {
+                let entry = self.machines.get(name)?;
+                Some((name, entry, wave))
+            });
+            let waves: Vec<_> = waves.collect();
+            let awaited = waves
+                .iter()
+                .filter(|(name, entry, _)| is_awaited(name, entry));
+            let Some(next) = awaited.map(|(_, _, wave)| *wave).min() else {
+                continue;
+            };
+            let proofs = waves.iter().filter(|(_, entry, wave)| {
+                *wave < next && matches!(entry.step, Step::Updated { .. })
+            });
+            relied_on.extend(proofs.map(|(name, ..)| (*name).clone()));
+        }
+        relied_on
+    }
+}
+
 /// Machines that a policy is for.
 type Machines<'a> = [(&'a MachineName, &'a Entry)];
 
-fn wave_before(
-    candidate: Candidate<'_>,
-    policy: &Policy,
-    machines: &Machines<'_>,
-) -> Option<Reason> {
-    let waves = policy.waves_of(machines);
-    let (_, own) = *waves.iter().find(|(name, _)| *name == candidate.name)?;
-    // One look-up for each: a search in the list for each machine of each candidate took seconds for a thousand machines.
-    let earlier = waves.into_iter().filter(|(_, wave)| *wave < own);
-    let earlier: BTreeMap<&MachineName, usize> = earlier.collect();
+/// The number of the wave of each machine that a policy is for.
+pub(crate) type Waves<'a> = BTreeMap<&'a MachineName, usize>;
+
+fn wave_before(candidate: Candidate<'_>, policy: &Policy, waves: &Waves<'_>) -> Option<Reason> {
+    let own = *waves.get(candidate.name)?;
+    let earlier = waves.iter().filter(|(_, wave)| **wave < own);
     let entries = earlier
-        .iter()
         .filter_map(|(name, wave)| Some((*name, *wave, candidate.record.machines.get(*name)?)));
     for (name, wave, entry) in entries.clone() {
         if !candidate.has_ended(name, entry) {
@@ -148,9 +186,25 @@ fn wave_before(
         return (!is_approved).then_some(Reason::Approval(own + 1));
     }
     let before = own.checked_sub(1)?;
-    let mut members = entries.filter(|(_, wave, _)| *wave == before);
-    let is_proven = members.any(|(_, _, entry)| !entry.step.is_before());
-    (!is_proven).then_some(Reason::Unproven(own))
+    let members = entries.filter(|(_, wave, _)| *wave == before);
+    let members: Vec<&Entry> = members.map(|(_, _, entry)| entry).collect();
+    lacks_a_proof(&members, own)
+}
+
+/// Why a wave proves nothing, by its machines, of which none is under way. `number`: that of the wave, from 1.
+pub(crate) fn lacks_a_proof(members: &[&Entry], number: usize) -> Option<Reason> {
+    let has_version = |entry: &&Entry| matches!(entry.step, Step::Updated { .. });
+    if members.iter().any(has_version) {
+        return None;
+    }
+    let mut ended = members.iter().filter(|entry| !entry.step.is_before());
+    match ended.clone().next() {
+        None => Some(Reason::Unproven(number)),
+        // A person has seen them, and goes on without a proof.
+        Some(_) => ended
+            .any(|entry| !entry.forgiven)
+            .then_some(Reason::WaveFailed(number)),
+    }
 }
 
 /// The first machine without the image, if all must have it.

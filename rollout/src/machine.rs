@@ -71,6 +71,8 @@ pub enum Condition {
     Busy,
     /// It does not answer.
     Away(String),
+    /// It is no machine of its fleet any more: nobody waits for it.
+    Gone(String),
 }
 
 /// The newest failure in a machine's own history.
@@ -109,6 +111,16 @@ impl Fact {
         }
     }
 
+    /// A machine that its fleet does not have any more. It is left alone as well.
+    pub fn gone(why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self {
+            condition: Condition::Gone(why.clone()),
+            hold: Some(why),
+            ..Self::away("")
+        }
+    }
+
     /// Whether it is ready and runs this release.
     pub(crate) fn is_ready_with(&self, release: &Release) -> bool {
         self.condition == Condition::Ready && self.runs(release)
@@ -117,6 +129,12 @@ impl Fact {
     /// Whether it is ready and runs another release.
     pub(crate) fn is_ready_without(&self, release: &Release) -> bool {
         self.condition == Condition::Ready && self.running.is_some() && !self.runs(release)
+    }
+
+    /// Whether it answers, is busy with nothing, and runs another release.
+    pub(crate) fn rests_without(&self, release: &Release) -> bool {
+        let rests = matches!(self.condition, Condition::Ready | Condition::NotReady(_));
+        rests && self.running.is_some() && !self.runs(release)
     }
 
     pub(crate) fn runs(&self, release: &Release) -> bool {

@@ -3,6 +3,7 @@
 //! A policy is for some pools, or for all machines. Several policies combine as the intersection of all limits. So a policy can only make a
 //! rollout more careful, and the order of policies does not matter.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::entry::Entry;
 use crate::hours::Hours;
 use crate::machine::MachineName;
+use crate::record::Record;
 use crate::seconds::Seconds;
 
 /// Limits on a rollout.
@@ -166,6 +168,13 @@ impl Policy {
         let number = self.at_once.map(|number| number.get() as usize);
         let share = self.share.map(|share| share.of(machines));
         number.into_iter().chain(share).min().unwrap_or(usize::MAX)
+    }
+
+    /// The waves of a rollout's machines.
+    pub(crate) fn waves_in<'a>(&self, record: &'a Record) -> BTreeMap<&'a MachineName, usize> {
+        let machines = record.machines.iter();
+        let machines: Vec<_> = machines.filter(|(_, entry)| self.is_for(entry)).collect();
+        self.waves_of(&machines).into_iter().collect()
     }
 
     /// The waves' machines: the number of the wave of each machine that the policy is for.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::action::Action;
 use crate::decide::{Decision, decide};
-use crate::entry::{Entry, Step, hold, observed};
+use crate::entry::{Entry, Step, hold, is_as_before, observed};
 use crate::machine::{Fact, Facts, MachineName};
 use crate::policy::OnFailure;
 use crate::record::{Phase, Record};
@@ -17,6 +17,8 @@ pub enum Report {
     Done,
     /// The machine refused or failed, for this reason.
     Failed(String),
+    /// Nothing was asked of the machine: it was not wanted any more when it was its turn, as by a pause, a stop or a hold.
+    NotAsked,
 }
 
 impl Record {
@@ -55,10 +57,20 @@ impl Record {
                 continue;
             };
             let patience = self.patience(entry);
-            if let Some(step) = observed(entry, fact, &target, patience, now)
-                && let Some(entry) = self.machines.get_mut(&name)
-            {
-                entry.step = step;
+            let since = entry.step.since();
+            let is_late = since.is_some_and(|since| now >= since.after(patience));
+            // It had no chance to fail at anything.
+            let takes_back = is_late
+                && !self.may_be_asked(&name, entry, facts)
+                && is_as_before(&entry.step, fact, &target);
+            let next = observed(entry, fact, &target, patience, now);
+            let Some(entry) = self.machines.get_mut(&name) else {
+                continue;
+            };
+            match next {
+                _ if takes_back => entry.take_back(now),
+                Some(step) => entry.step = step,
+                None => {}
             }
         }
     }
@@ -127,9 +139,15 @@ impl Record {
         }
     }
 
-    /// Halts a rollout that cannot go on because machines are not ready, after the patience of its policies.
+    /// Halts a rollout that cannot go on: at once if only a person can have it go on, and after the patience of its policies if machines are not ready.
     fn notice_a_stall(&mut self, facts: &Facts, now: Moment) {
-        let Some(why) = decide(self, facts, now).stall() else {
+        let decision = decide(self, facts, now);
+        if let Some(why) = decision.waits_for_a_person() {
+            self.stalled = None;
+            self.phase = Phase::Halted { why };
+            return;
+        }
+        let Some(why) = decision.stall() else {
             self.stalled = None;
             return;
         };
@@ -189,6 +207,13 @@ impl Record {
             return;
         };
         let step = match (action, &entry.step, report) {
+            (action, step, Report::NotAsked) => {
+                if action.is_intent_of(step) {
+                    entry.take_back(now);
+                    self.revision += 1;
+                }
+                return;
+            }
             (Action::Prepare(_), Step::Preparing { .. }, Report::Done) => Step::Prepared,
             (Action::Prepare(_), Step::Preparing { .. }, Report::Failed(why))
             | (Action::Switch(_), Step::Switching { .. }, Report::Failed(why)) => {

@@ -1,8 +1,10 @@
 //! The promises of one round: checked by the model in every state, and in each step of a trace of a real run.
 
 use crate::action::Action;
-use crate::entry::{Step, hold};
-use crate::machine::Facts;
+use crate::entry::{Entry, Step, hold, is_as_before};
+use crate::limits::lacks_a_proof;
+use crate::machine::{Facts, MachineName};
+use crate::policy::Approval;
 use crate::record::{Phase, Record};
 
 /// The promise that a round has broken: from the record before it to the record after it, by these facts and with these actions. None if it has
@@ -18,11 +20,26 @@ pub fn broken(
     if is_stopped && actions.iter().any(switches) {
         return Some("a machine is asked to upgrade after the stop");
     }
+    let is_held = |action: &Action| {
+        let entry = before.machines.get_key_value(action.machine());
+        entry.is_some_and(|(name, entry)| hold(name, entry, facts).is_some())
+    };
+    if actions.iter().any(is_held) {
+        return Some("a machine that a person holds is asked");
+    }
     let mut begins_any = false;
     for (name, entry) in &after.machines {
-        let Some(before) = before.machines.get(name) else {
+        let record = before;
+        let Some(before) = record.machines.get(name) else {
             return Some("a machine comes into a rollout that has begun");
         };
+        let fact = facts.get(name);
+        let shows_nothing =
+            fact.is_some_and(|fact| is_as_before(&before.step, fact, &record.target));
+        let fails = matches!(entry.step, Step::Failed { .. });
+        if fails && shows_nothing && !record.may_be_asked(name, before, facts) {
+            return Some("a machine fails that is as before, and that nobody may ask");
+        }
         if before.hold != entry.hold {
             return Some("a person's hold is taken back");
         }
@@ -40,6 +57,9 @@ pub fn broken(
             if after.failures() >= after.forgiven + after.most_failures() {
                 return Some("a version that failed is tried on the next machine");
             }
+            if is_unproven_for(name, entry, after) {
+                return Some("a machine begins before the wave ahead of it has proved the version");
+            }
         }
     }
     let intended = |action: &Action| {
@@ -51,6 +71,23 @@ pub fn broken(
     }
     (begins_any && exceeds_a_limit(after))
         .then_some("more machines are under way than a policy allows")
+}
+
+/// Whether no machine of the wave before a machine's own has proved the version, and no person has said that this does not matter.
+fn is_unproven_for(name: &MachineName, entry: &Entry, record: &Record) -> bool {
+    record.policies.iter().any(|policy| {
+        let counts = policy.approval == Approval::None && policy.is_for(entry);
+        if policy.waves.is_empty() || !counts {
+            return false;
+        }
+        let waves = policy.waves_in(record);
+        let Some(before) = waves.get(name).and_then(|own| own.checked_sub(1)) else {
+            return false;
+        };
+        let members = waves.iter().filter(|(_, wave)| **wave == before);
+        let members = members.filter_map(|(name, _)| record.machines.get(*name));
+        lacks_a_proof(&members.collect::<Vec<_>>(), before + 1).is_some()
+    })
 }
 
 fn exceeds_a_limit(record: &Record) -> bool {

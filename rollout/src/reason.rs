@@ -50,6 +50,8 @@ pub enum Reason {
     WaveUnwell(MachineName),
     /// No machine of the wave with this number, from 1, has begun: all are held, or there is none.
     Unproven(usize),
+    /// No machine of the wave with this number, from 1, has the version: those that began failed, or left.
+    WaveFailed(usize),
     /// The wave before it has to run for a time yet.
     Soaks(Moment),
     /// A pool before its own is not done.
@@ -131,6 +133,11 @@ impl fmt::Display for Reason {
             Reason::Unproven(wave) => write!(
                 f,
                 "wave {wave} has no machine that proves the version: all are held, or there is none; release one"
+            ),
+            Reason::WaveFailed(wave) => write!(
+                f,
+                "waits for a person: no machine of wave {wave} has the version, those that began failed or left; resume goes on without a proof, \
+                 retry has those that failed try again"
             ),
             Reason::Soaks(until) => {
                 write!(

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
+use crate::entry::{Entry, Step};
 use crate::machine::{Facts, MachineName};
 use crate::promises::broken;
 use crate::record::Record;
@@ -93,7 +94,12 @@ fn does_not_follow(before: &Record, after: &Record) -> Option<&'static str> {
     let mut machines = before.machines.iter();
     let forgotten = machines.any(|(name, entry)| {
         let later = after.machines.get(name);
-        later.is_some_and(|later| entry.began.is_some() && later.began.is_none())
+        // It was to begin, and was not asked.
+        let was_not_asked =
+            |later: &Entry| matches!(entry.step, Step::Switching { .. }) && later.step.is_before();
+        later.is_some_and(|later| {
+            entry.began.is_some() && later.began.is_none() && !was_not_asked(later)
+        })
     });
     forgotten.then_some("the record has forgotten that a machine has begun")
 }
@@ -102,9 +108,10 @@ fn does_not_follow(before: &Record, after: &Record) -> Option<&'static str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::entry::{Member, Step};
+    use crate::entry::Member;
     use crate::machine::{Condition, Fact, Release};
     use crate::policy::Policy;
+    use crate::progress::Report;
 
     fn release(version: &str) -> Release {
         Release {
@@ -174,14 +181,28 @@ mod tests {
         assert_eq!(replay(&missing).unwrap_err().round, 2);
         // A record that has lost what was done.
         let mut lost = rounds();
-        lost[1].before = lost[0].before.clone();
-        lost[1].before.revision = 99;
+        lost[2].before = lost[0].before.clone();
+        lost[2].before.revision = 99;
         let why = replay(&lost).unwrap_err().why;
         assert!(why.contains("forgotten"), "{why}");
         // A round that is missing.
         let mut shorter = rounds();
         shorter.swap(0, 2);
         assert!(replay(&shorter).is_err());
+    }
+
+    #[test]
+    fn a_machine_that_was_not_asked_is_forgotten_by_right() {
+        let mut rounds = rounds();
+        let action = Action::Switch(MachineName::from("a"));
+        rounds[1]
+            .before
+            .report(&action, Report::NotAsked, Moment(2));
+        rounds[1].facts = rounds[0].facts.clone();
+        // It begins again.
+        rounds[1].actions = rounds[0].actions.clone();
+        rounds.truncate(2);
+        assert_eq!(replay(&rounds).map(|it| it.actions), Ok(2));
     }
 
     #[test]
@@ -201,6 +222,8 @@ mod tests {
         let mut held = facts.clone();
         held.get_mut(&MachineName::from("b")).unwrap().hold = Some("cordoned".to_owned());
         assert!(told(before, &after, &held, &both).contains("a person holds"));
+        let asks_again = told(&after, &after, &held, &both[1..]);
+        assert!(asks_again.contains("a person holds"), "{asks_again}");
         let mut stopped = after.clone();
         stopped.paused = Some("a person".to_owned());
         assert!(told(before, &stopped, facts, &both).contains("after the stop"));
@@ -214,6 +237,9 @@ mod tests {
             .get_mut(&MachineName::from("a"))
             .unwrap()
             .step = step;
+        let mut paused = rounds[1].before.clone();
+        paused.paused = Some("a person".to_owned());
+        assert!(told(&paused, &failed, facts, &[]).contains("nobody may ask"));
         let mut next = failed.clone();
         next.intend(&both[1], facts, Moment(2));
         assert!(told(&failed, &next, facts, &both[1..]).contains("a version that failed"));

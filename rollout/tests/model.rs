@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  driver   (Read ─►) Round: observe, decide, intend, save ─► Send ... Send     Learn     Die, Start, Overtake
-//!  machine  Up ─ Send ─► Changing ─ Finish (well | failed) ─► Up        Off ◄─► On
+//!                                                          └► NotAsked: a pause, a stop or a hold came in between
+//!  machine  Up ─ Send ─► Changing ─ Finish (well | failed) ─► Up        Off ◄─► On        Remove
 //!  person   Pause, Resume, Retry, Abort, RollBack, Hold, Release, Cordon
 //!  time     Tick
 //! ```
@@ -53,6 +54,8 @@ struct Budgets {
     resumes: u8,
     /// How many times a person has machines that failed try again.
     retries: u8,
+    /// How many machines are taken out of the fleet.
+    removals: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +91,7 @@ struct Machine {
     history: u64,
     failed_at: Option<u64>,
     cordon: bool,
+    is_gone: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,11 +107,15 @@ enum Event {
     Round(usize),
     Save(usize),
     Send(usize, Action),
+    /// The driver finds, right before it would ask, that nobody may ask any more.
+    NotAsked(usize, Action),
     Learn(usize, MachineName),
     Finish(MachineName, bool),
     Off(MachineName),
     /// The power is back; a machine in the middle of a change comes up with one of its versions.
     On(MachineName, bool),
+    /// The machine is taken out of the fleet, for good.
+    Remove(MachineName),
     Person(Command),
     Cordon(MachineName),
     Tick,
@@ -127,6 +135,9 @@ fn name(number: u8) -> MachineName {
 
 impl Machine {
     fn fact(&self) -> Fact {
+        if self.is_gone {
+            return Fact::gone("sold");
+        }
         if self.is_off {
             return Fact::away("off");
         }
@@ -195,7 +206,7 @@ impl State {
         self.drivers[driver].to_send.remove(action);
         let name = action.machine();
         let machine = self.machines.get_mut(name).unwrap();
-        if machine.is_off {
+        if machine.is_off || machine.is_gone {
             return;
         }
         self.drivers[driver].asked.insert(name.clone());
@@ -206,6 +217,19 @@ impl State {
                 Action::Switch(_) => Some(Change::ToNew),
                 Action::Return(_) => Some(Change::Back),
             };
+        }
+    }
+
+    /// Whether a driver that looks again before it asks finds that it may not.
+    fn is_unwanted(&self, action: &Action) -> bool {
+        let name = action.machine();
+        let (entry, machine) = (&self.record.machines[name], &self.machines[name]);
+        let is_held = entry.hold.is_some() || machine.cordon || machine.is_gone;
+        let is_stopped = self.record.phase != Phase::Rolling || self.record.paused.is_some();
+        match action {
+            Action::Prepare(_) => false,
+            Action::Switch(_) => is_held || is_stopped,
+            Action::Return(_) => is_held,
         }
     }
 
@@ -271,7 +295,14 @@ impl State {
     }
 
     fn machines(&self, events: &mut Vec<Event>) {
+        let first = self.machines.iter().next().unwrap();
+        if self.budgets.removals > 0 && !first.1.is_gone {
+            events.push(Event::Remove(first.0.clone()));
+        }
         for (name, machine) in &self.machines {
+            if machine.is_gone {
+                continue;
+            }
             match (machine.is_off, machine.change) {
                 (true, None) => events.push(Event::On(name.clone(), machine.has_new)),
                 (true, Some(_)) => {
@@ -309,9 +340,13 @@ impl State {
             }
             for action in &driver.to_send {
                 events.push(Event::Send(number, action.clone()));
+                if self.is_unwanted(action) {
+                    events.push(Event::NotAsked(number, action.clone()));
+                }
             }
             for name in &driver.asked {
-                if self.machines[name].change.is_none() && !self.machines[name].is_off {
+                let machine = &self.machines[name];
+                if machine.change.is_none() && !machine.is_off && !machine.is_gone {
                     events.push(Event::Learn(number, name.clone()));
                 }
             }
@@ -353,11 +388,17 @@ impl Model for Fleet {
         let is_quiet = events.iter().all(|event| {
             matches!(
                 event,
-                Event::On(..) | Event::Off(_) | Event::Die(_) | Event::Person(_) | Event::Cordon(_)
+                Event::On(..)
+                    | Event::Off(_)
+                    | Event::Remove(_)
+                    | Event::Die(_)
+                    | Event::Person(_)
+                    | Event::Cordon(_)
             )
         });
-        // A person who has paused it resumes it some day, and nothing waits meanwhile.
-        let is_open = !state.record.has_ended() && state.record.paused.is_none();
+        // A person who has paused it resumes it some day, and nothing waits for more time meanwhile.
+        let is_quiet = is_quiet && state.record.paused.is_none();
+        let is_open = !state.record.has_ended();
         if is_open && (state.budgets.ticks > 0 || is_quiet && state.now < 20) {
             events.push(Event::Tick);
         }
@@ -397,6 +438,11 @@ impl Model for Fleet {
                 }
             }
             Event::Send(driver, action) => state.send(driver, &action),
+            Event::NotAsked(driver, action) => {
+                state.drivers[driver].to_send.remove(&action);
+                let now = state.now();
+                state.record.report(&action, Report::NotAsked, now);
+            }
             Event::Learn(driver, name) => state.learn(driver, &name),
             Event::Finish(name, is_well) => {
                 if !is_well {
@@ -411,6 +457,11 @@ impl Model for Fleet {
             Event::On(name, has_new) => {
                 let machine = state.machines.get_mut(&name)?;
                 (machine.is_off, machine.change, machine.has_new) = (false, None, has_new);
+            }
+            Event::Remove(name) => {
+                state.budgets.removals -= 1;
+                let machine = state.machines.get_mut(&name)?;
+                (machine.is_gone, machine.is_off, machine.change) = (true, false, None);
             }
             Event::Person(command) => {
                 match command {
@@ -485,7 +536,10 @@ impl Model for Fleet {
                 !is_back
                     || state.machines.iter().all(|(name, machine)| {
                         let entry = &state.record.machines[name];
-                        let is_left = machine.cordon || entry.hold.is_some() || machine.is_off;
+                        let is_left = machine.cordon
+                            || entry.hold.is_some()
+                            || machine.is_off
+                            || machine.is_gone;
                         let is_updated = matches!(entry.step, Step::Updated { .. });
                         is_left || !is_updated
                     })
@@ -522,6 +576,7 @@ const BUDGETS: Budgets = Budgets {
     commands: 1,
     resumes: 1,
     retries: 0,
+    removals: 0,
 };
 
 /// Fails if some steps lead back to where they began: then "nothing more can happen" would not be the only way never to end. Returns the
@@ -638,6 +693,33 @@ fn who_failed_tries_again() {
                 ticks: 0,
                 resumes: 0,
                 retries: 1,
+                ..BUDGETS
+            },
+        },
+    );
+}
+
+/// Two failures are allowed, and yet a canary that fails, or is taken out of the fleet, lets no other begin before a person says so.
+#[test]
+fn a_canary_that_fails_is_no_proof() {
+    let canary = Wave {
+        select: Select::Count(NonZeroU32::MIN),
+        soak: Seconds(0),
+    };
+    explore(
+        "canary, two failures, halt",
+        Fleet {
+            machines: 2,
+            policy: Policy {
+                waves: vec![canary],
+                max_failures: NonZeroU32::new(2).unwrap(),
+                ..policy(1, OnFailure::Halt)
+            },
+            lease: false,
+            budgets: Budgets {
+                outages: 0,
+                ticks: 0,
+                removals: 1,
                 ..BUDGETS
             },
         },

@@ -1,5 +1,6 @@
 //! A Channel: the newest release of a signed list, for pools that follow it.
 
+use instar_channel::Date;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -78,12 +79,28 @@ pub struct ChannelStatus {
     /// The digest of that list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
+    /// When that list expires. After that it starts no upgrade.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
     /// The error of the last look at the list; empty if there was none.
     pub message: String,
     /// `Ready`, with its reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
+}
+
+impl ChannelStatus {
+    /// That the list has expired, as a sentence; none if it has not.
+    pub(crate) fn expired(&self, now: Date) -> Option<String> {
+        let expires: Date = self.expires.as_ref()?.parse().ok()?;
+        (expires < now).then(|| expired_text(expires))
+    }
+}
+
+/// Why a list that has expired names no release.
+pub(crate) fn expired_text(expired: Date) -> String {
+    format!("the list has expired on {expired}; it starts no upgrade until a newer one is read")
 }
 
 /// A release as nodes go to it.

@@ -9,11 +9,12 @@ mod pool;
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
+pub(crate) use channel::expired_text;
 pub use channel::{Channel, ChannelRelease, ChannelSpec, ChannelStatus};
 pub use node_upgrade::{NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus};
 pub use pool::{
-    Approval, Drain, Kind, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec, PoolStatus, Rate,
-    Rollout, Select, Strategy, Wave,
+    Approval, Drain, Kind, LeftBehind, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec,
+    PoolStatus, Rate, Rollout, Select, Strategy, Wave,
 };
 
 /// The label of a node with the version of its OS; the node sets it itself.

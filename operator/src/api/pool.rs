@@ -225,7 +225,7 @@ pub struct PoolStatus {
     pub nodes: u32,
     /// Those that have what it brings, and have proved themselves.
     pub updated: u32,
-    /// Those that failed.
+    /// Those that failed, also those that are left behind.
     pub failed: u32,
     /// Where the rollout is, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -243,6 +243,30 @@ pub struct PoolStatus {
     /// The newest rollout of the other kind: of configs, where the newest one is of a version. Nothing of it is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_aside: Option<Rollout>,
+    /// Nodes that failed at a release of the channel, and that the others went on without: 256 at most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<LeftBehind>,
+}
+
+/// A node that failed at a release of the channel, and that the others went on without. It does not get that release again before a person says
+/// `retry`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeftBehind {
+    /// The node.
+    pub node: String,
+    /// The version at which it failed.
+    pub version: String,
+    /// The digest of that version's image, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// When it failed, in seconds since 1970.
+    pub failed_at: i64,
+    /// Why, in the node's words.
+    pub why: String,
+    /// Whether a person has said that it is to try again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tries_again: bool,
 }
 
 /// The kind of change that a rollout brings.

@@ -1,6 +1,6 @@
 //! From the records of a pool to what the page shows of it. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use instar_rollout::Record;
 use instar_rollout_page::{MachineView, Seen, SeenMachine, View};
@@ -51,12 +51,15 @@ fn of_rollout(
     upgrades: &[&NodeUpgrade],
 ) -> View {
     let rollout = status.rollout.clone().unwrap_or_default();
+    // One look-up for each node: a search in the list for each of thousands would stop this thread, which renews the lease.
+    let own = upgrades
+        .iter()
+        .filter(|it| it.spec.rollout == rollout.number);
+    let own: BTreeMap<&str, &NodeUpgrade> = own.map(|it| (it.spec.node.as_str(), *it)).collect();
     let seen = record.machines.keys().map(|name| {
         let node = nodes.get(name.as_str());
-        let mut upgrades = upgrades.iter();
-        let upgrade =
-            upgrades.find(|it| it.spec.node == name.as_str() && it.spec.rollout == rollout.number);
-        (name.clone(), seen(rollout.kind(), node, upgrade.copied()))
+        let upgrade = own.get(name.as_str()).copied();
+        (name.clone(), seen(rollout.kind(), node, upgrade))
     });
     let seen = Seen {
         machines: seen.collect(),
@@ -135,10 +138,11 @@ fn beside(pool: &Pool, nodes: &BTreeMap<String, NodeView>, shown: &View) -> Vec<
         true => (OUTSIDE, "it is no part of this rollout"),
         false => (WAITING, ""),
     };
-    let is_shown = |name: &str| shown.machines.iter().any(|machine| machine.name == name);
+    let shown = shown.machines.iter();
+    let shown: BTreeSet<&str> = shown.map(|machine| machine.name.as_str()).collect();
     let nodes = nodes
         .values()
-        .filter(|node| selector.matches(&node.labels) && !is_shown(&node.name));
+        .filter(|node| !shown.contains(node.name.as_str()) && selector.matches(&node.labels));
     let machines = nodes.map(|node| MachineView {
         name: node.name.clone(),
         pool: String::new(),

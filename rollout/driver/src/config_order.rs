@@ -52,6 +52,14 @@ pub trait ConfigSite {
     fn make_way(&mut self, would: &ApplyConfiguration)
     -> impl Future<Output = Result<(), Failure>>;
 
+    /// Whether the node may be asked to change now: another program may have taken over meanwhile. It is called right before the request.
+    ///
+    /// # Errors
+    /// It may not; says why.
+    fn may_ask(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// A mark of the node's last word to others, such as its cluster: each word to them gives another mark. None if nobody else is asked.
     ///
     /// # Errors
@@ -202,6 +210,7 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         self.site.make_way(&would).await?;
         // That may have taken minutes.
         self.still_keeps(from).await?;
+        self.site.may_ask()?;
         match would.mode() {
             Mode::Reboot => {
                 self.site.note("takes the config, and reboots");
@@ -314,7 +323,9 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
             Condition::Ready => {}
             Condition::NotReady(why) => return Err(format!("it is not ready: {why}")),
             Condition::Busy => return Err("it is busy".to_owned()),
-            Condition::Away(why) => return Err(format!("it does not answer: {why}")),
+            Condition::Away(why) | Condition::Gone(why) => {
+                return Err(format!("it does not answer: {why}"));
+            }
         }
         let heard = self.site.heard().await;
         let mark = heard.map_err(|why| format!("it is not ready: {why}"))?;

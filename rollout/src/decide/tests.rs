@@ -161,6 +161,88 @@ fn a_canary_that_is_taken_out_does_not_hold_up_the_next_wave() {
 }
 
 #[test]
+fn a_canary_that_fails_lets_no_other_begin_before_a_person_says_so() {
+    let canary = Wave {
+        select: Select::Count(NonZeroU32::MIN),
+        soak: Seconds(3600),
+    };
+    let policy = Policy {
+        waves: vec![canary],
+        max_failures: NonZeroU32::new(3).unwrap(),
+        ..at_once(5)
+    };
+    let mut fleet = Fleet::new("x x x", policy);
+    assert_eq!(fleet.round(), "a");
+    fleet.failed("a");
+    assert_eq!(fleet.round(), "");
+    let Phase::Halted { why } = &fleet.record.phase else {
+        panic!("{:?}", fleet.record.phase);
+    };
+    assert!(why.contains("resume goes on without a proof"), "{why}");
+    let mut again = Fleet {
+        record: fleet.record.clone(),
+        facts: fleet.facts.clone(),
+        now: fleet.now,
+    };
+    fleet.record.command(crate::Command::Resume).unwrap();
+    assert_eq!(fleet.round(), "b c");
+    again.record.command(crate::Command::Retry).unwrap();
+    assert_eq!(again.round(), "a");
+    again.updated("a");
+    assert_eq!(again.round(), "");
+    assert!(again.reason("b").starts_with("the wave before has to run"));
+}
+
+#[test]
+fn a_machine_that_was_not_asked_for_a_pause_begins_after_it() {
+    let policy = Policy {
+        on_failure: crate::OnFailure::Rollback,
+        ..at_once(1)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    assert_eq!(fleet.round(), "a");
+    let pause = crate::Command::Pause("lunch".to_owned());
+    fleet.record.command(pause).unwrap();
+    let action = Action::Switch(MachineName::from("a"));
+    fleet.record.report(&action, Report::NotAsked, fleet.now);
+    assert_eq!(fleet.reason("a"), "the rollout is paused: lunch");
+    fleet.now = fleet.now.after(Seconds(3 * 3600));
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.record.phase, Phase::Rolling);
+    fleet.record.command(crate::Command::Resume).unwrap();
+    assert_eq!(fleet.round(), "a");
+}
+
+#[test]
+fn a_machine_that_is_held_is_not_asked_again() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    assert_eq!(fleet.round(), "a");
+    fleet.fact("a").hold = Some("cordoned".to_owned());
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.reason("a"), "held: cordoned");
+    let action = Action::Switch(MachineName::from("a"));
+    fleet.record.report(&action, Report::NotAsked, fleet.now);
+    assert_eq!(fleet.round(), "b");
+    fleet.updated("b");
+    fleet.round();
+    assert_eq!(fleet.record.phase, Phase::Done);
+    assert_eq!(fleet.record.failures(), 0);
+}
+
+#[test]
+fn a_machine_that_is_gone_in_the_middle_of_its_upgrade_stops_nothing() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    assert_eq!(fleet.round(), "a");
+    *fleet.fact("a") = Fact::gone("it is not in the cluster any more");
+    assert_eq!(fleet.round(), "b");
+    fleet.updated("b");
+    fleet.round();
+    assert_eq!(fleet.record.phase, Phase::Done);
+    let left = "left as it was; it is not in the cluster any more";
+    assert_eq!(fleet.reason("a"), left);
+}
+
+#[test]
 fn machines_that_failed_try_again_when_a_person_says_so() {
     let mut fleet = Fleet::new("x x", at_once(1));
     assert_eq!(fleet.round(), "a");

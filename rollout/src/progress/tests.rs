@@ -134,6 +134,9 @@ fn facts_lead_to_the_next_step() {
         since: since(seconds),
         mark: 4,
     };
+    let left = || Step::Left {
+        why: "sold".to_owned(),
+    };
     use Condition::{Busy, Ready};
     let table: Vec<(Step, Fact, &str)> = vec![
         (Step::Waiting, fact(Ready, "v1", None), "="),
@@ -158,6 +161,13 @@ fn facts_lead_to_the_next_step() {
         (switching(60), fact(Busy, "v1", None), "failed"),
         (switching(60), Fact::away("off"), "failed"),
         (switching(60), fact(Ready, "v2", None), "updated"),
+        // Nobody waits for one that its fleet does not have any more.
+        (Step::Waiting, Fact::gone("sold"), "left"),
+        (switching(0), Fact::gone("sold"), "left"),
+        (returning(0), Fact::gone("sold"), "left"),
+        (Step::Updated { at: since(1) }, Fact::gone("sold"), "="),
+        (left(), fact(Ready, "v1", None), "="),
+        (left(), fact(Ready, "v2", None), "updated"),
         (Step::Updated { at: since(1) }, fact(Ready, "v2", None), "="),
         (Step::Updated { at: since(1) }, Fact::away("off"), "="),
         (
@@ -176,6 +186,7 @@ fn facts_lead_to_the_next_step() {
             before: None,
             began: None,
             hold: None,
+            forgiven: false,
             step: step.clone(),
         };
         let next = match observed(&entry, &fact, &target(), Seconds(60), NOW) {
@@ -184,9 +195,171 @@ fn facts_lead_to_the_next_step() {
             Some(Step::Failed { .. }) => "failed",
             Some(Step::Returned { .. }) => "returned",
             Some(Step::Stuck { .. }) => "stuck",
+            Some(Step::Left { .. }) => "left",
             Some(other) => panic!("{other:?}"),
         };
         assert_eq!(next, expected, "{step:?} with {fact:?}");
+    }
+}
+
+/// A machine that was to do something, and was not asked: by its driver's word, or by the time alone while nobody may ask it.
+#[test]
+fn an_intent_is_taken_back_where_nothing_was_asked() {
+    type Intent = fn(MachineName) -> Action;
+    let fact = |version: &str, failure: u64| Fact {
+        condition: Condition::Ready,
+        running: Some(Release {
+            version: version.to_owned(),
+            ..target()
+        }),
+        history: failure,
+        failure: (failure > 0).then(|| crate::NotedFailure {
+            number: failure,
+            why: "bad".to_owned(),
+        }),
+        hold: None,
+    };
+    let asked = |intent: Intent| {
+        let mut record = begin(Policy::default(), &["x"]).unwrap();
+        record.intend(&intent("m0".into()), &Facts::new(), Moment(7));
+        record
+    };
+    let told = |record: &Record| {
+        let entry = &record.machines[&MachineName::from("m0")];
+        (entry.step.word(), entry.began.is_some())
+    };
+    let paused = |record: &mut Record| record.paused = Some("lunch".to_owned());
+    let halted = |record: &mut Record| record.phase = Phase::Halted { why: String::new() };
+    let held = |record: &mut Record| {
+        let entry = record.machines.get_mut(&MachineName::from("m0")).unwrap();
+        entry.hold = Some("mine".to_owned());
+    };
+    let nothing = |_: &mut Record| {};
+    let unwell = || Fact {
+        condition: Condition::NotReady("kubelet sleeps".to_owned()),
+        ..fact("v1", 0)
+    };
+    type Comes<'a> = &'a dyn Fn(&mut Record);
+    let table: [(Intent, Comes<'_>, Fact, &str, &str); 13] = [
+        // The action, what comes in between, the fact at the end of its time; its step by its driver's word, and by the time.
+        (Action::Switch, &nothing, fact("v1", 0), "waiting", "failed"),
+        (Action::Switch, &paused, fact("v1", 0), "waiting", "waiting"),
+        (Action::Switch, &halted, fact("v1", 0), "waiting", "waiting"),
+        (Action::Switch, &held, fact("v1", 0), "waiting", "left"),
+        (Action::Switch, &paused, unwell(), "waiting", "waiting"),
+        (Action::Switch, &paused, fact("v1", 1), "waiting", "failed"),
+        (Action::Switch, &paused, fact("v2", 0), "waiting", "updated"),
+        (
+            Action::Switch,
+            &paused,
+            Fact::away("off"),
+            "waiting",
+            "failed",
+        ),
+        (
+            Action::Prepare,
+            &nothing,
+            fact("v1", 0),
+            "waiting",
+            "failed",
+        ),
+        (
+            Action::Prepare,
+            &paused,
+            fact("v1", 0),
+            "waiting",
+            "waiting",
+        ),
+        (Action::Return, &nothing, fact("v2", 0), "updated", "stuck"),
+        (Action::Return, &paused, fact("v2", 0), "updated", "stuck"),
+        (Action::Return, &held, fact("v2", 0), "updated", "updated"),
+    ];
+    for (intent, comes, fact, by_word, by_time) in table {
+        let mut record = asked(intent);
+        comes(&mut record);
+        let mut late = record.clone();
+        let (action, name) = (intent("m0".into()), MachineName::from("m0"));
+        let revision = record.revision;
+        record.report(&action, Report::NotAsked, Moment(8));
+        assert_eq!(told(&record), (by_word, false), "{action:?}");
+        assert_eq!(record.revision, revision + 1);
+        record.report(&action, Report::NotAsked, Moment(9));
+        assert_eq!(record.revision, revision + 1, "it comes once");
+        let facts = Facts::from([(name, fact.clone())]);
+        late.observe(&facts, Moment(7 + 1799));
+        assert!(late.failures() == 0 || fact.failure.is_some(), "{action:?}");
+        late.observe(&facts, Moment(7 + 1800));
+        assert_eq!(told(&late).0, by_time, "{action:?} with {fact:?}");
+    }
+}
+
+/// The machines of a wave and whether a person has resumed since, and what the wave after it waits for.
+#[test]
+fn a_wave_is_proven_by_a_machine_that_has_the_version() {
+    let at = Moment(1);
+    let why = || "bad".to_owned();
+    let failed = || Step::Failed { at, why: why() };
+    let left = || Step::Left { why: why() };
+    let canaries = Wave {
+        select: Select::Count(std::num::NonZeroU32::new(2).unwrap()),
+        soak: Seconds(0),
+    };
+    let policy = Policy {
+        waves: vec![canaries],
+        max_failures: std::num::NonZeroU32::new(5).unwrap(),
+        ..Policy::default()
+    };
+    let ready = |version: &str, hold: Option<&str>| Fact {
+        condition: Condition::Ready,
+        running: Some(Release {
+            version: version.to_owned(),
+            ..target()
+        }),
+        hold: hold.map(str::to_owned),
+        ..Fact::away("")
+    };
+    for (steps, has_resumed, expected) in [
+        ([Step::Updated { at }, failed()], false, "begins now"),
+        ([failed(), failed()], false, "waits for a person"),
+        ([failed(), left()], false, "waits for a person"),
+        ([left(), left()], false, "waits for a person"),
+        ([failed(), Step::Waiting], false, "waits for a person"),
+        ([failed(), failed()], true, "begins now"),
+        ([left(), left()], true, "begins now"),
+        ([failed(), Step::Waiting], true, "begins now"),
+        // A person who resumes does not release.
+        (
+            [Step::Waiting, Step::Waiting],
+            true,
+            "wave 1 has no machine",
+        ),
+    ] {
+        let mut record = begin(policy.clone(), &["x", "x", "x"]).unwrap();
+        let mut facts = Facts::new();
+        for (name, step) in record.machines.clone().into_keys().zip(&steps) {
+            let fact = match step {
+                Step::Updated { .. } => ready("v2", None),
+                // Who has not begun is held.
+                Step::Waiting => ready("v1", Some("mine")),
+                _ => ready("v1", None),
+            };
+            record.machines.get_mut(&name).unwrap().step = step.clone();
+            facts.insert(name, fact);
+        }
+        facts.insert("m2".into(), ready("v1", None));
+        record.observe(&facts, Moment(2));
+        let halts = expected.starts_with("waits") || has_resumed && steps[0] != Step::Waiting;
+        let is_halted = matches!(record.phase, Phase::Halted { .. });
+        assert_eq!(is_halted, halts, "{steps:?}: {:?}", record.phase);
+        if has_resumed {
+            record.command(Command::Resume).unwrap();
+            record.observe(&facts, Moment(3));
+        }
+        // The reason that it halts with.
+        record.phase = Phase::Rolling;
+        let decision = decide(&record, &facts, Moment(3));
+        let reason = decision.reasons[&MachineName::from("m2")].to_string();
+        assert!(reason.starts_with(expected), "{steps:?}: {reason}");
     }
 }
 

@@ -159,6 +159,8 @@ struct Site {
     node: Node,
     /// Why no way can be made.
     blocked: Option<&'static str>,
+    /// Whether another program has taken over.
+    is_overtaken: bool,
     unwell: Option<&'static str>,
     hears: Hears,
     /// The looks for a mark so far.
@@ -189,6 +191,13 @@ impl ConfigSite for Site {
                 self.machine.lock().unwrap().edit_after(Mode::Auto);
                 Ok(())
             }
+        }
+    }
+
+    fn may_ask(&self) -> Result<(), Failure> {
+        match self.is_overtaken {
+            true => Err(Failure::new(FailureKind::Unreachable, "overtaken")),
+            false => Ok(()),
         }
     }
 
@@ -252,6 +261,7 @@ impl World {
             site: Site {
                 node: self.node.clone(),
                 blocked: None,
+                is_overtaken: false,
                 unwell: None,
                 hears: Hears::Unasked,
                 looks: Cell::default(),
@@ -323,6 +333,17 @@ async fn nothing_is_sent_where_no_way_can_be_made() {
     order.site.blocked = Some("pods do not leave");
     let failure = order.carry_out().await.unwrap_err();
     assert_eq!(failure.chain(), "pods do not leave");
+    assert_eq!(world.came(), ["AUTO?"]);
+    assert_eq!(world.config(), BEFORE);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_by_a_program_that_was_overtaken() {
+    let world = World::begin().await;
+    let mut order = world.order(Action::Switch, PATCH);
+    order.site.is_overtaken = true;
+    let failure = order.carry_out().await.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Unreachable);
     assert_eq!(world.came(), ["AUTO?"]);
     assert_eq!(world.config(), BEFORE);
 }
