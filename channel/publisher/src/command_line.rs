@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use instar_channel::{ChannelName, Label};
 use instar_values::{ImageReference, Version};
+
+use crate::lifetime::Lifetime;
 
 /// Makes channels of releases, and serves them
 #[derive(Debug, Parser)]
@@ -22,12 +23,13 @@ pub(crate) struct Arguments {
 /// Signs what a command writes.
 #[derive(Debug, Args)]
 pub(crate) struct Signing {
-    /// The private key (PEM) that signs the list; without it the list is written beside, to be signed by another program
+    /// The private key (PEM) that signs the list; without it the list is written beside, to be signed by another program before the next change
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// Start no upgrade by this list after this time, such as 90d; the channel has to be published again before [default: for ever]
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub(crate) expires_in: Option<Duration>,
+    /// Start no upgrade by this list after this time, such as 90d, or "never"; the channel has to be published again before
+    /// [default: the time that the list before was given; never for a new channel]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) expires_in: Option<Lifetime>,
 }
 
 /// An image, and where it is read.
@@ -191,17 +193,6 @@ pub(crate) struct Serve {
     pub(crate) tls_key: Option<PathBuf>,
 }
 
-/// Reads a number with s, m, h or d.
-fn time(text: &str) -> Result<Duration, String> {
-    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
-    let read = || {
-        let (unit, seconds) = units.into_iter().find(|(unit, _)| text.ends_with(*unit))?;
-        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
-        number.checked_mul(seconds).map(Duration::from_secs)
-    };
-    read().ok_or_else(|| "expected a number with s, m, h or d, such as 90d".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,8 +201,6 @@ mod tests {
     #[test]
     fn the_command_line_is_whole() {
         Arguments::command().debug_assert();
-        assert_eq!(time("90d"), Ok(Duration::from_secs(90 * 86_400)));
-        assert!(time("90").is_err());
     }
 
     /// Nothing else tells the publisher which releases are still needed.

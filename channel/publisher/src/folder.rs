@@ -1,6 +1,7 @@
 //! A folder of channels.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
@@ -8,6 +9,8 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use instar_base::whole_file;
 use instar_channel::{ChannelName, LIST, List, Release, SIGNATURE};
 use instar_pki::PrivateKey;
+
+use crate::lifetime;
 
 /// A folder, held against other writers until this value is dropped.
 pub(crate) struct Folder {
@@ -18,6 +21,11 @@ pub(crate) struct Folder {
 /// The files of one channel.
 pub(crate) fn list_file(folder: &Path, channel: &ChannelName) -> PathBuf {
     folder.join(channel.as_str()).join(LIST)
+}
+
+/// The file of a list that waits for the signature of another program, beside the list that is signed.
+fn unsigned_file(list_file: &Path) -> PathBuf {
+    list_file.with_extension("json.unsigned")
 }
 
 impl Folder {
@@ -44,12 +52,41 @@ impl Folder {
         list_file(&self.path, channel).exists()
     }
 
+    /// Checks that no list of the channel waits for its signature. A change begins with the signed list: it would lose the changes of the one
+    /// that waits, or have the same serial.
+    ///
+    /// To go on from the list that waits was the other choice. A change that somebody has given up would then be signed with the next one.
+    pub(crate) fn check_no_list_waits(&self, channel: &ChannelName) -> anyhow::Result<()> {
+        let file = list_file(&self.path, channel);
+        let unsigned = unsigned_file(&file);
+        let name = unsigned.display();
+        let bytes = match fs::read(&unsigned) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            read => read.with_context(|| format!("read {name}"))?,
+        };
+        let waits = List::parse(&bytes).with_context(|| {
+            format!("{name} is no list: remove it, and change the channel again")
+        })?;
+        let signed = match self.has(channel) {
+            true => self.read(channel)?.serial,
+            false => 0,
+        };
+        // A copy that was left when its list was signed waits for nothing.
+        ensure!(
+            waits.serial <= signed,
+            "{name} is not signed, and has changes that would be lost: sign it into {} and rename it to {}, or remove it to give its changes up",
+            file.with_file_name(SIGNATURE).display(),
+            file.display()
+        );
+        Ok(())
+    }
+
     /// Writes a list and its signature. A reader between the two finds them unequal, and asks again.
     pub(crate) fn write(&self, list: &List, key: Option<&PrivateKey>) -> anyhow::Result<()> {
         let bytes = list.to_bytes()?;
         let file = list_file(&self.path, &list.channel);
         let Some(key) = key else {
-            let unsigned = file.with_extension("json.unsigned");
+            let unsigned = unsigned_file(&file);
             whole_file::replace(&unsigned, 0o644, &bytes)?;
             println!(
                 "{0} is not signed: sign it into {1}, for example by `cosign sign-blob --key KEY {0}`, and rename it to {2}",
@@ -64,10 +101,11 @@ impl Folder {
         let place = file.with_file_name(SIGNATURE);
         whole_file::replace(&place, 0o644, signature.as_bytes())?;
         println!(
-            "{}: list {} with {} releases",
+            "{}: list {} with {} releases{}",
             list.channel,
             list.serial,
-            list.releases.len()
+            list.releases.len(),
+            lifetime::until(list)
         );
         Ok(())
     }

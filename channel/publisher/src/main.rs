@@ -12,6 +12,7 @@ mod command_line;
 mod folder;
 mod keep_file;
 mod keys;
+mod lifetime;
 mod publish;
 mod registries;
 mod serve;

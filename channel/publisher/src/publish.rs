@@ -10,6 +10,7 @@ use instar_values::{Digest, Version};
 
 use crate::command_line::{Command, Signing, Source};
 use crate::folder::{self, Folder};
+use crate::lifetime::{self, Lifetime};
 use crate::{keep_file, keys, sources};
 
 /// Runs a command.
@@ -73,26 +74,21 @@ fn now() -> Date {
     Date::from_seconds(since.unwrap_or_default().as_secs())
 }
 
-fn expiry(signing: &Signing) -> Option<Date> {
-    let time = signing.expires_in?;
-    Some(Date::from_seconds(
-        now().seconds().saturating_add(time.as_secs()),
-    ))
-}
-
 fn create(path: &Path, channel: &ChannelName, signing: &Signing) -> anyhow::Result<()> {
     let folder = Folder::open(path)?;
+    folder.check_no_list_waits(channel)?;
     ensure!(
         !folder.has(channel),
         "the channel {channel} is there already"
     );
     let mut list = List::first(channel.clone(), now());
-    list.expires = expiry(signing);
+    let lifetime = signing.expires_in.unwrap_or(Lifetime::Unlimited);
+    list.expires = lifetime.expiry(list.date);
     let key = signing.key.as_deref().map(keys::private).transpose()?;
     folder.write(&list, key.as_ref())
 }
 
-/// Changes a list, and publishes the next one.
+/// Changes a list, and publishes the next one, which has the lifetime of the one before unless the command names another.
 fn edit(
     path: &Path,
     channel: &ChannelName,
@@ -100,10 +96,14 @@ fn edit(
     change: impl FnOnce(&Folder, &mut List) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let folder = Folder::open(path)?;
+    folder.check_no_list_waits(channel)?;
     let key = signing.key.as_deref().map(keys::private).transpose()?;
     let mut list = folder.read(channel)?;
+    let lifetime = signing.expires_in.unwrap_or_else(|| Lifetime::of(&list));
     change(&folder, &mut list)?;
-    change::published(&mut list, now(), expiry(signing));
+    // The date of a list does not go back with the publisher's clock, and its lifetime counts from that date.
+    let date = list.date.max(now());
+    change::published(&mut list, date, lifetime.expiry(date));
     folder.write(&list, key.as_ref())
 }
 
@@ -239,10 +239,8 @@ fn show(path: &Path, channel: &ChannelName, key: Option<&Path>) -> anyhow::Resul
         let signature = fs::read(file.with_file_name(SIGNATURE))?;
         instar_channel::open(channel, &key, &fs::read(&file)?, &signature)?;
     }
-    let expires = list
-        .expires
-        .map_or_else(String::new, |date| format!(", expires on {date}"));
-    println!("{channel}: list {} of {}{expires}", list.serial, list.date);
+    let until = lifetime::until(&list);
+    println!("{channel}: list {} of {}{until}", list.serial, list.date);
     for release in &list.releases {
         let only_for: Vec<String> = release.only_for.iter().map(ToString::to_string).collect();
         let only_for = match only_for.is_empty() {
@@ -288,8 +286,11 @@ mod tests {
 
     /// Runs `instar-channel` in a folder, with its own key.
     fn says(folder: &Path, words: &str) -> Result<(), String> {
-        let place = folder.display();
-        let line = format!("instar-channel --folder {place} {words} --key {place}/key");
+        says_without_key(folder, &format!("{words} --key {}/key", folder.display()))
+    }
+
+    fn says_without_key(folder: &Path, words: &str) -> Result<(), String> {
+        let line = format!("instar-channel --folder {} {words}", folder.display());
         let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
         run(folder, &arguments.command).map_err(|error| format!("{error:#}"))
     }
@@ -328,5 +329,91 @@ mod tests {
         write_layout(&layout, &json!({"dev.instar.official": "true"}));
         let refused = promote("edge").unwrap_err();
         assert!(refused.contains("the layout has the image"), "{refused}");
+    }
+
+    /// A folder with a key, and the channel `stable` that was made with these words.
+    fn stable(words: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        keys::make(&folder.path().join("key")).unwrap();
+        says(folder.path(), &format!("create stable{words}")).unwrap();
+        folder
+    }
+
+    fn list(folder: &Path) -> List {
+        folder::read(folder, &"stable".parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_list_lives_as_long_as_the_one_before_unless_it_is_told_otherwise() {
+        let folder = stable(" --expires-in 90d");
+        let days = |list: &List| {
+            let expires = list.expires?.seconds();
+            Some((expires - list.date.seconds()) / 86_400)
+        };
+        for (words, expected) in [
+            ("renew stable", Some(90)),
+            ("prune stable --keep-newest-alone", Some(90)),
+            ("renew stable --expires-in 7d", Some(7)),
+            ("renew stable", Some(7)),
+            ("renew stable --expires-in never", None),
+            ("renew stable", None),
+        ] {
+            says(folder.path(), words).unwrap();
+            assert_eq!(days(&list(folder.path())), expected, "{words}");
+        }
+    }
+
+    /// What another program does with its key, as the command says.
+    fn sign_what_waits(folder: &Path) {
+        let file = folder::list_file(folder, &"stable".parse().unwrap());
+        let unsigned = file.with_extension("json.unsigned");
+        let key = keys::private(&folder.join("key")).unwrap();
+        let signature = key.sign(&fs::read(&unsigned).unwrap()).unwrap();
+        fs::write(file.with_file_name(SIGNATURE), signature).unwrap();
+        fs::rename(unsigned, file).unwrap();
+    }
+
+    #[test]
+    fn a_change_that_waits_for_its_signature_is_not_lost() {
+        let folder = stable("");
+        let folder = folder.path();
+        says_without_key(folder, "renew stable --expires-in 7d").unwrap();
+        let file = folder::list_file(folder, &"stable".parse().unwrap());
+        let unsigned = file.with_extension("json.unsigned");
+        let waits = fs::read(&unsigned).unwrap();
+        for refused in [
+            says_without_key(folder, "renew stable"),
+            // With a key, two lists would have one serial.
+            says(folder, "renew stable"),
+            says_without_key(folder, "prune stable --keep-newest-alone"),
+        ] {
+            let refused = refused.unwrap_err();
+            let names_the_file = refused.contains(&unsigned.display().to_string());
+            assert!(names_the_file && refused.contains("remove it"), "{refused}");
+            assert_eq!(fs::read(&unsigned).unwrap(), waits);
+            assert_eq!(list(folder).serial, 1);
+        }
+        sign_what_waits(folder);
+        show(
+            folder,
+            &"stable".parse().unwrap(),
+            Some(&folder.join("key.pub")),
+        )
+        .unwrap();
+        // A copy of a list that is signed waits for nothing.
+        fs::write(&unsigned, waits).unwrap();
+        says(folder, "renew stable").unwrap();
+        assert_eq!(list(folder).serial, 3);
+        says_without_key(folder, "renew stable").unwrap();
+        fs::remove_file(&unsigned).unwrap();
+        says_without_key(folder, "renew stable").unwrap();
+    }
+
+    #[test]
+    fn a_channel_that_waits_for_its_first_signature_is_not_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        says_without_key(folder.path(), "create stable").unwrap();
+        let refused = says_without_key(folder.path(), "create stable").unwrap_err();
+        assert!(refused.contains("is not signed"), "{refused}");
     }
 }

@@ -9,7 +9,7 @@ use instar_rollout_driver::{ConfigChange, Trial, asked};
 use serde_json::json;
 use tokio::task::LocalSet;
 
-use super::look::{Brings, Nodes};
+use super::look::{Brings, Nodes, obstacle};
 use super::plan::{self, Preview};
 use super::store::{Folder, Rollout, Subject};
 use super::{begin_or_go_on, config_change, members};
@@ -78,13 +78,12 @@ impl Survey {
         let brings = Brings::Config(change.clone(), folder);
         let mut nodes = Nodes::new(global, fleet.ways.clone(), brings);
         let facts = nodes.look(None, &BTreeSet::new()).await;
-        let mut answers = BTreeMap::new();
-        for name in fleet.ways.keys() {
-            if let Some(node) = nodes.connected(name) {
-                let answer = asked(&node, name, change).await;
-                answers.insert(name.clone(), answer);
-            }
-        }
+        let named = change.release().to_string();
+        let asked = nodes.survey(&named, |name, node| {
+            let change = change.clone();
+            async move { asked(&node, &name, &change).await }
+        });
+        let answers = asked.await;
         Self { facts, answers }
     }
 
@@ -112,7 +111,7 @@ impl Survey {
         match self.answers.get(name) {
             Some(Ok(Some(applied))) => applied.mode_details.trim_end().to_owned(),
             Some(Ok(None)) => "has the change".to_owned(),
-            Some(Err(refused)) => format!("would refuse: {}", refused.chain()),
+            Some(Err(failure)) => obstacle(failure),
             None => "does not answer".to_owned(),
         }
     }

@@ -3,19 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use instar_client::{Failure, Node, Standing, Target};
+use instar_client::{Failure, FailureKind, Node, Standing, Target};
 use instar_rollout::{Fact, Facts, MachineName, Record, Step};
 use instar_rollout_driver::{ConfigChange, busy as busy_fact, config_fact, fact};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::members::Way;
+use super::show::note;
 use super::store::Folder;
 use crate::cli::Global;
 use crate::target;
 
 /// Timeout of one look at a node, a new connection included.
 const LOOK: Duration = Duration::from_secs(10);
+/// Timeout of a node's answer about a change: it may look an image up at a registry that says nothing.
+const ANSWER: Duration = Duration::from_secs(120);
+/// Limit on the number of nodes that are asked about a change at once: their questions may reach one registry.
+const ASKED_AT_ONCE: usize = 256;
 
 /// Connects to a node.
 pub(super) async fn connect(target: &Target, way: &Way) -> Result<Node, Failure> {
@@ -47,23 +52,51 @@ pub(super) async fn ask_all<T: 'static, Asking>(
 where
     Asking: Future<Output = Result<T, Failure>> + 'static,
 {
-    let mut asked = JoinSet::new();
-    for (name, way) in ways {
+    let late = format!("no answer within {} s", limit.as_secs());
+    let asking = ways.iter().map(|(name, way)| {
         let target = target::by_way(global, &way.endpoints, way.node.as_deref());
-        let (name, asking) = (name.clone(), ask(name, target, way.clone()));
-        asked.spawn_local(async move {
-            let told = match timeout(limit, asking).await {
-                Ok(told) => told.map_err(|failure| failure.chain()),
-                Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
-            };
-            (name, told)
-        });
-    }
+        let asking = ask(name, target, way.clone());
+        (name.clone(), within(limit, asking, late.clone()))
+    });
+    let told = side_by_side(asking, usize::MAX).await.into_iter();
+    told.map(|(name, told)| (name, told.map_err(|failure| failure.chain())))
+        .collect()
+}
+
+/// Asks nodes side by side, at most so many at once.
+async fn side_by_side<T: 'static>(
+    mut asking: impl Iterator<Item = (MachineName, impl Future<Output = T> + 'static)>,
+    at_once: usize,
+) -> BTreeMap<MachineName, T> {
+    let mut asked = JoinSet::new();
     let mut told = BTreeMap::new();
-    while let Some(answer) = asked.join_next().await {
-        told.extend(answer);
+    loop {
+        for (name, asking) in asking.by_ref().take(at_once - asked.len()) {
+            asked.spawn_local(async move { (name, asking.await) });
+        }
+        match asked.join_next().await {
+            Some(answer) => told.extend(answer),
+            None => return told,
+        }
     }
-    told
+}
+
+/// The answer of a node within this time; else a failure with these words.
+async fn within<T>(
+    limit: Duration,
+    asking: impl Future<Output = Result<T, Failure>>,
+    late: String,
+) -> Result<T, Failure> {
+    let told = timeout(limit, asking).await;
+    told.unwrap_or_else(|_| Err(Failure::new(FailureKind::TimedOut, late)))
+}
+
+/// Why a node does not say that it takes a change, for people.
+pub(super) fn obstacle(failure: &Failure) -> String {
+    match failure.kind() {
+        FailureKind::TimedOut => failure.chain(),
+        _ => format!("would refuse: {}", failure.chain()),
+    }
 }
 
 /// Connects to all nodes side by side. A node that does not answer has the reason instead.
@@ -120,6 +153,32 @@ impl<'a> Nodes<'a> {
         self.connected.get(name).cloned()
     }
 
+    /// Asks the nodes that are connected whether they take this change, side by side and each for a limited time; says so, since the answers may take
+    /// that long.
+    pub(super) async fn survey<T: 'static, Asking>(
+        &self,
+        change: &str,
+        ask: impl Fn(MachineName, Node) -> Asking,
+    ) -> BTreeMap<MachineName, Result<T, Failure>>
+    where
+        Asking: Future<Output = Result<T, Failure>> + 'static,
+    {
+        let limit = ANSWER.as_secs();
+        note(&format!(
+            "{} of {} nodes answer: each is asked whether it takes {change}, for {limit} s at most",
+            self.connected.len(),
+            self.ways.len()
+        ));
+        let asking = self.connected.iter().map(|(name, node)| {
+            let late = format!(
+                "{name}: no answer within {limit} s whether it takes {change}; its log may say what it waits for"
+            );
+            let asking = ask(name.clone(), node.clone());
+            (name.clone(), within(ANSWER, asking, late))
+        });
+        side_by_side(asking, ASKED_AT_ONCE).await
+    }
+
     /// Looks at all nodes side by side, but not at those that this driver has just asked to change: they are busy. `record`: that of the
     /// rollout, once it has begun.
     pub(super) async fn look(
@@ -158,5 +217,67 @@ impl<'a> Nodes<'a> {
             facts.insert(name, fact);
         }
         facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use tokio::sync::Barrier;
+    use tokio::task::{LocalSet, yield_now};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    fn name(number: usize) -> MachineName {
+        MachineName::from(format!("lamp-{number}"))
+    }
+
+    #[tokio::test]
+    async fn nodes_are_asked_side_by_side_and_a_silent_one_costs_its_time_alone() {
+        // Each of the others answers when all of them have been asked.
+        let others = Rc::new(Barrier::new(9));
+        let asking = (0..10).map(|number| {
+            let others = others.clone();
+            let asking = async move {
+                match number {
+                    4 => std::future::pending().await,
+                    _ => others.wait().await,
+                };
+                Ok(number)
+            };
+            (name(number), within(LIMIT, asking, "silent".to_owned()))
+        });
+        let told = LocalSet::new().run_until(side_by_side(asking, 10)).await;
+        assert_eq!(told.len(), 10);
+        for (number, told) in (0..10).map(|number| (number, &told[&name(number)])) {
+            match told {
+                Ok(told) => assert_eq!(*told, number),
+                Err(late) => {
+                    assert_eq!((number, late.kind()), (4, FailureKind::TimedOut));
+                    assert_eq!(obstacle(late), "silent");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_are_asked_at_once_and_no_more() {
+        let (now, most) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let asking = (0..50).map(|number| {
+            let (now, most) = (now.clone(), most.clone());
+            let asking = async move {
+                now.set(now.get() + 1);
+                most.set(most.get().max(now.get()));
+                yield_now().await;
+                now.set(now.get() - 1);
+            };
+            (name(number), asking)
+        });
+        let told = LocalSet::new().run_until(side_by_side(asking, 8)).await;
+        assert_eq!((told.len(), most.get()), (50, 8));
     }
 }

@@ -8,7 +8,7 @@ use instar_rollout::{Decision, Facts, MachineName, Record, Release, decide};
 use instar_rollout_driver::{now, plan, target};
 use serde_json::{Value, json};
 
-use super::look::{Brings, Nodes};
+use super::look::{Brings, Nodes, obstacle};
 use super::members;
 use super::show;
 use super::store::{Rollout, Subject};
@@ -33,7 +33,7 @@ async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure
     let target = survey.target(&arguments.image)?;
     let preview = Preview::of(&target, &fleet, &survey.facts)?;
     let reason = |name: &MachineName| match survey.answers.get(name) {
-        Some(Err(refused)) => format!("would refuse: {}", refused.chain()),
+        Some(Err(failure)) => obstacle(failure),
         _ => preview.reason(name),
     };
     global.output.show(
@@ -155,17 +155,17 @@ pub(super) fn record(target: &Release, fleet: &members::Fleet) -> Result<Record,
 async fn survey(global: &Global, arguments: &FleetRoll, fleet: &members::Fleet) -> Survey {
     let mut nodes = Nodes::new(global, fleet.ways.clone(), Brings::Version);
     let facts = nodes.look(None, &BTreeSet::new()).await;
-    let mut answers = BTreeMap::new();
-    for name in fleet.ways.keys() {
-        if let Some(node) = nodes.connected(name) {
-            let answer = match plan(&node, &arguments.image).await {
+    let planned = nodes.survey(&arguments.image, |_, node| {
+        let image = arguments.image.clone();
+        async move {
+            match plan(&node, &image).await {
                 // It is asked again when its turn comes.
                 Err(failure) if is_busy(&failure) => Ok(None),
                 answer => answer,
-            };
-            answers.insert(name.clone(), answer);
+            }
         }
-    }
+    });
+    let answers = planned.await;
     Survey { facts, answers }
 }
 
