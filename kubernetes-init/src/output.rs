@@ -1,11 +1,14 @@
 //! The output of services: line by line to the container's own output with the service's name before it, and to a file of its newest lines.
 //!
-//! A reader of the container's output that is slow holds nobody up: lines that do not fit are in the service's file alone.
+//! A reader of the container's output that is slow holds nobody up: lines that do not fit are in the service's file alone. A file that cannot be
+//! written, as on a full disk, goes on as soon as it can, and says how many lines it lacks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +18,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 const LINE: usize = 3900;
 /// Limit on a file; after that it becomes NAME.log.1, and a new one begins.
 const FILE: u64 = 2 << 20;
+/// The shortest time from a failure of a file to the next try to write it.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The output of one service: a pipe that all of its processes write to, whenever they were started.
 #[derive(Debug)]
@@ -23,26 +28,22 @@ pub(crate) struct Output {
     reader: OwnedFd,
     writer: OwnedFd,
     begun: Vec<u8>,
-    log: Option<Log>,
+    log: Log,
 }
 
 impl Output {
-    /// Makes the pipe, and opens the file in the directory of logs. A file that cannot be written is done without.
+    /// Makes the pipe. The first line opens the file in the directory of logs.
     pub(crate) fn new(name: &str, logs: &Path) -> Result<Self> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)
             .with_context(|| format!("cannot make a pipe for the output of {name}"))?;
         rustix::io::ioctl_fionbio(&reader, true)
             .with_context(|| format!("cannot prepare the pipe of {name}"))?;
-        let log = Log::open(logs.join(format!("{name}.log")));
-        if let Err(error) = &log {
-            say(&format!("cannot keep the log of {name}: {error}"));
-        }
         Ok(Output {
             name: name.to_owned(),
             reader,
             writer,
             begun: Vec::new(),
-            log: log.ok(),
+            log: Log::new(logs.join(format!("{name}.log"))),
         })
     }
 
@@ -71,10 +72,11 @@ impl Output {
         for part in line.trim_ascii_end().chunks(LINE) {
             let text = String::from_utf8_lossy(part);
             say(&format!("{}: {text}", self.name));
-            let kept = self.log.as_mut().map(|log| log.add(&text));
-            if let Some(Err(error)) = kept {
-                say(&format!("the log of {} ends here: {error}", self.name));
-                self.log = None;
+            if let Err(error) = self.log.keep(&text, Instant::now()) {
+                let name = &self.name;
+                say(&format!(
+                    "the log of {name} lacks lines from here on, until its file can be written: {error}"
+                ));
             }
         }
     }
@@ -86,28 +88,97 @@ impl AsFd for Output {
     }
 }
 
-/// The file of a service's newest lines.
+/// The log of a service: its file while it can be written, and the lines that it lacks.
 #[derive(Debug)]
 struct Log {
+    path: PathBuf,
+    file: Option<LogFile>,
+    /// The number of lines that were lost since the last one that was kept.
+    lost: u64,
+    /// The time before which a file that has failed is not tried again.
+    not_before: Option<Instant>,
+}
+
+impl Log {
+    fn new(path: PathBuf) -> Self {
+        Log {
+            path,
+            file: None,
+            lost: 0,
+            not_before: None,
+        }
+    }
+
+    /// Keeps a line, or loses it while the file cannot be written.
+    ///
+    /// # Errors
+    /// This line is the first one that is lost.
+    fn keep(&mut self, line: &str, now: Instant) -> io::Result<()> {
+        if self.not_before.is_some_and(|until| now < until) {
+            self.lost += 1;
+            return Ok(());
+        }
+        let Err(error) = self.add(line) else {
+            self.not_before = None;
+            return Ok(());
+        };
+        self.file = None;
+        self.not_before = Some(now + RETRY);
+        self.lost += 1;
+        match self.lost {
+            1 => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, line: &str) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(LogFile::open(self.path.clone())?),
+        };
+        if self.lost > 0 {
+            let lost = self.lost;
+            file.add(&format!(
+                "[{lost} lines are missing here: this file could not be written]"
+            ))?;
+            self.lost = 0;
+        }
+        file.add(line)
+    }
+}
+
+/// The file of a service's newest lines.
+#[derive(Debug)]
+struct LogFile {
     path: PathBuf,
     file: File,
     length: u64,
 }
 
-impl Log {
+impl LogFile {
     fn open(path: PathBuf) -> io::Result<Self> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let file = OpenOptions::new().append(true).create(true).open(&path)?;
-        let length = file.metadata()?.len();
-        Ok(Log { path, file, length })
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).append(true).create(true).open(&path)?;
+        let mut length = file.metadata()?.len();
+        let mut last = [b'\n'];
+        if let Some(at) = length.checked_sub(1) {
+            file.read_exact_at(&mut last, at)?;
+        }
+        // A full disk took a part of the last line.
+        if last != [b'\n'] {
+            file.write_all(b"\n")?;
+            length += 1;
+        }
+        Ok(LogFile { path, file, length })
     }
 
     fn add(&mut self, line: &str) -> io::Result<()> {
         if self.length > FILE {
             fs::rename(&self.path, self.path.with_extension("log.1"))?;
-            *self = Log::open(self.path.clone())?;
+            *self = LogFile::open(self.path.clone())?;
         }
         self.file.write_all(format!("{line}\n").as_bytes())?;
         self.length += line.len() as u64 + 1;
@@ -154,7 +225,7 @@ mod tests {
     fn a_file_that_is_full_gives_its_place_to_a_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.log");
-        let mut log = Log::open(path.clone()).unwrap();
+        let mut log = LogFile::open(path.clone()).unwrap();
         let line = "x".repeat(1023);
         for _ in 0..5000 {
             log.add(&line).unwrap();
@@ -163,5 +234,36 @@ mod tests {
         let new = fs::metadata(&path).unwrap().len();
         assert!(old <= FILE + 1024 && new <= FILE + 1024, "{old} {new}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_written_goes_on_and_says_what_it_lacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.log");
+        let mut log = Log::new(path.clone());
+        let begun = Instant::now();
+        log.keep("one", begun).unwrap();
+        // The disk is full: it takes a part of a line, and then nothing.
+        fs::rename(&path, folder.path().join("kept")).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        log.file = None;
+        let error = log.keep("two", begun).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        log.keep("three", begun + RETRY).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "one\ntw").unwrap();
+        // Not before its time is it tried again.
+        log.keep("four", begun + RETRY).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntw");
+        log.keep("five", begun + 2 * RETRY).unwrap();
+        log.keep("six", begun + 2 * RETRY).unwrap();
+        let kept = fs::read_to_string(&path).unwrap();
+        let gap = "[3 lines are missing here: this file could not be written]";
+        assert_eq!(kept, format!("one\ntw\n{gap}\nfive\nsix\n"));
+        // The next failure is told anew.
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        log.file = None;
+        log.keep("seven", begun + 2 * RETRY).unwrap_err();
     }
 }

@@ -1,8 +1,12 @@
 //! The status that machined reads: written whole when it has changed.
+//!
+//! Its file is on the machine's disk, which pods may fill. A full disk takes no new file, so the status is then written over the old one, in the
+//! blocks that it has: each file is longer than its text, by blanks. machined hears of a reboot that a pod asks for by this file alone.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,6 +16,11 @@ use instar_kubernetes_plan::{ServiceStatus, State, Status};
 use crate::output::say;
 use crate::processes::Processes;
 use crate::service::Life;
+
+/// The room that a file has behind its text, for a later text that is longer.
+const SPARE: usize = 8 << 10;
+/// A file is a number of whole blocks.
+const BLOCK: usize = 4 << 10;
 
 /// The facts about a service beyond its state.
 #[derive(Debug, Default)]
@@ -32,6 +41,8 @@ pub(crate) struct Report {
     errors: [Vec<String>; 2],
     reboot_asked: bool,
     written: Option<Status>,
+    /// Why the last try to write failed: told once.
+    trouble: Option<String>,
 }
 
 impl Report {
@@ -42,6 +53,7 @@ impl Report {
             errors: [const { Vec::new() }; 2],
             reboot_asked: false,
             written: None,
+            trouble: None,
         }
     }
 
@@ -97,10 +109,19 @@ impl Report {
         if self.written.as_ref() == Some(&status) {
             return;
         }
-        match self.replace(&status) {
-            Ok(()) => self.written = Some(status),
-            Err(error) => say(&format!("{error:#}")),
+        let trouble = match self.put(&status) {
+            Ok(()) => {
+                self.written = Some(status);
+                None
+            }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if let Some(trouble) = &trouble
+            && self.trouble.as_ref() != Some(trouble)
+        {
+            say(trouble);
         }
+        self.trouble = trouble;
     }
 
     fn of_service(&mut self, life: &Life, processes: &Processes) -> (String, ServiceStatus) {
@@ -128,20 +149,97 @@ impl Report {
         (service.name.clone(), status)
     }
 
-    /// Not by `instar_base::whole_file`: the file is in memory and nobody needs it after a power cut, and that crate would bring tokio and
-    /// ring into PID 1 of the container.
-    fn replace(&self, status: &Status) -> Result<()> {
-        let failed = || format!("cannot write {}", self.file.display());
-        let part = self.file.with_extension("part");
-        let mut text = serde_json::to_vec_pretty(status).with_context(failed)?;
-        text.push(b'\n');
-        let mut file = File::create(&part).with_context(failed)?;
-        file.write_all(&text).with_context(failed)?;
-        fs::rename(&part, &self.file).with_context(failed)
+    /// Replaces the file, or writes over it if that fails.
+    fn put(&self, status: &Status) -> Result<()> {
+        let text = serde_json::to_vec_pretty(status).context("cannot write the status as JSON")?;
+        let Err(error) = self.replace(&text) else {
+            return Ok(());
+        };
+        self.write_over(&text).with_context(|| {
+            let file = self.file.display();
+            format!("cannot replace {file} ({error}) nor write over it; machined knows the status of before until the disk has room")
+        })
     }
+
+    /// Not by `instar_base::whole_file`: nobody needs the file after a power cut, and that crate would bring tokio and ring into PID 1 of the
+    /// container.
+    fn replace(&self, text: &[u8]) -> io::Result<()> {
+        let part = self.file.with_extension("part");
+        let length = (text.len() + SPARE).next_multiple_of(BLOCK);
+        let written =
+            File::create(&part).and_then(|mut file| file.write_all(&filled(text, length)));
+        let replaced = written.and_then(|()| fs::rename(&part, &self.file));
+        if replaced.is_err() {
+            // It takes room that others may need; the next try makes it anew.
+            let _ = fs::remove_file(&part);
+        }
+        replaced
+    }
+
+    /// Writes over the file that is there. A reader may see a part of each text meanwhile, which is no JSON, and looks again.
+    fn write_over(&self, text: &[u8]) -> io::Result<()> {
+        let file = File::options().write(true).open(&self.file)?;
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        if text.len() > length {
+            let longer = format!("the new text is longer than the file, of {length} bytes");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, longer));
+        }
+        file.write_all_at(&filled(text, length), 0)
+    }
+}
+
+/// Returns a text with blanks behind it, up to this length.
+fn filled(text: &[u8], length: usize) -> Vec<u8> {
+    let mut filled = text.to_vec();
+    filled.resize(length, b' ');
+    filled
 }
 
 fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(report: &Report) -> Status {
+        serde_json::from_slice(&fs::read(&report.file).unwrap()).unwrap()
+    }
+
+    fn status(errors: usize, reboot_asked: bool) -> Status {
+        Status {
+            errors: vec!["an error of an extension".to_owned(); errors],
+            reboot_asked,
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn a_full_disk_takes_the_status_over_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = Report::new(folder.path().join("status.json"));
+        report.put(&status(3, false)).unwrap();
+        let length = fs::metadata(&report.file).unwrap().len();
+        assert_eq!(length % BLOCK as u64, 0);
+        let fill = || std::os::unix::fs::symlink("/dev/full", folder.path().join("status.part"));
+        // Longer and shorter texts have room, and blanks stand behind them.
+        for (errors, asked) in [(20, false), (1, true), (0, true)] {
+            fill().unwrap();
+            report.put(&status(errors, asked)).unwrap();
+            assert_eq!(read(&report), status(errors, asked));
+            assert_eq!(fs::metadata(&report.file).unwrap().len(), length);
+        }
+        // One that has no room leaves the status of before whole.
+        fill().unwrap();
+        let error = format!("{:#}", report.put(&status(1000, true)).unwrap_err());
+        assert!(error.contains("No space left"), "{error}");
+        assert!(error.contains("longer than the file"), "{error}");
+        assert_eq!(read(&report), status(0, true));
+        // The disk has room again.
+        report.put(&status(1000, true)).unwrap();
+        assert_eq!(read(&report), status(1000, true));
+    }
 }

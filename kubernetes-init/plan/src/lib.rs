@@ -8,8 +8,9 @@
 //!                        logs/NAME.log            the newest lines of each service, and NAME.log.1 before them
 //! ```
 //!
-//! Both documents are replaced whole by rename: a reader sees an old or a new one, never a part. Fields that one side does not know are
-//! ignored, as each side may be of an older version than the other: the container lives on while machined changes.
+//! Both documents are replaced whole by rename: a reader sees an old or a new one, never a part. Only on a disk that is full, the status is
+//! written over the old one: its reader may see a mixture for a moment, which is no JSON, and looks again. Blanks stand behind its text. Fields that
+//! one side does not know are ignored, as each side may be of an older version than the other: the container lives on while machined changes.
 //!
 //! The decision: a plan says what is to be, and kubernetes-init finds the differences. A socket with commands was the other choice: a command
 //! that is lost while machined changes would have to be sent again, and by whom would have to be known.

@@ -1,4 +1,5 @@
-//! The nodes of the cluster that run Instar, read from its API server. Such a node says its version itself, at its own object.
+//! The nodes of the cluster that run Instar, read from its API server. Such a node says its version itself, by a label of its own object
+//! (`node_metadata`).
 //!
 //! The machine of a control plane asks as an administrator of its own cluster. Any other node asks with kubelet's certificate. Since
 //! Kubernetes 1.32 that certificate may read the node's own object alone, unless the cluster has a role that allows more.
@@ -116,8 +117,6 @@ struct NodeItemMetadata {
     name: String,
     #[serde(default)]
     labels: BTreeMap<String, String>,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -144,7 +143,7 @@ fn of_instar(NodeItem { metadata, status }: NodeItem) -> Option<ClusterNode> {
     let addresses = status.addresses.iter();
     let internal = addresses.filter(|it| it.r#type == "InternalIP");
     Some(ClusterNode {
-        version: metadata.annotations.get(VERSION)?.clone(),
+        version: metadata.labels.get(VERSION)?.clone(),
         addresses: internal.filter_map(|it| it.address.parse().ok()).collect(),
         is_control_plane: metadata.labels.contains_key(CONTROL_PLANE),
         firmware_id: status.node_info.system_uuid,
@@ -160,12 +159,27 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
+    use super::super::node_metadata::{Mode, NodeMetadata};
     use super::*;
+    use crate::config::NodeSettings;
 
-    fn node(name: &str, labels: Value, annotations: Value) -> Value {
+    /// A node with the labels that a machine of Instar gives itself, by the change that it sends.
+    fn node_of_instar(name: &str, labels: Value) -> Value {
+        let metadata = NodeMetadata::of(&NodeSettings::default(), Mode::Installed, "v0.2.0", None);
+        let mut node = node(name, labels);
+        let change = metadata.change_of(&node).unwrap();
+        for part in ["labels", "annotations"] {
+            for (name, value) in change["metadata"][part].as_object().unwrap() {
+                node["metadata"][part][name] = value.clone();
+            }
+        }
+        node
+    }
+
+    fn node(name: &str, labels: Value) -> Value {
         let address = |kind: &str, address: &str| json!({"type": kind, "address": address});
         json!({
-            "metadata": {"name": name, "labels": labels, "annotations": annotations, "uid": "u"},
+            "metadata": {"name": name, "labels": labels, "annotations": {"volumes": "x"}, "uid": "u"},
             "spec": {"podCIDR": "10.244.0.0/24"},
             "status": {
                 "addresses": [
@@ -212,10 +226,10 @@ mod tests {
 
     #[tokio::test]
     async fn nodes_of_instar_come_page_by_page() {
-        let (role, ours) = (json!({ CONTROL_PLANE: "" }), json!({VERSION: "v0.2.0"}));
-        let of_debian = node("debian", json!({}), json!({}));
-        let first = json!({"metadata": {"continue": "a/b="}, "items": [node("one", role, ours.clone()), of_debian]});
-        let second = json!({"items": [node("two", json!({}), ours)]});
+        let one = node_of_instar("one", json!({ CONTROL_PLANE: "" }));
+        let of_debian = node("debian", json!({}));
+        let first = json!({"metadata": {"continue": "a/b="}, "items": [one, of_debian]});
+        let second = json!({"items": [node_of_instar("two", json!({}))]});
         let answers = vec![(200, first.to_string()), (200, second.to_string())];
         let (server, serving) = serve(answers).await;
         let nodes = ask(&server).await.unwrap();

@@ -6,6 +6,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
+
 use super::variables::{Variables, of_service, past_the_proxy};
 use super::{
     authorities, bootstrap, containerd, control, digest, etc, kubelet, kubelet_certificate, var,
@@ -33,13 +35,6 @@ impl NodeFile {
             content: content.to_owned(),
         }
     }
-}
-
-/// The files that have changed; a service that reads one only at its start has to start again.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Changed {
-    /// The node is to join another cluster, or the same one by another address.
-    pub cluster: bool,
 }
 
 /// The facts about the machine that the services of its node depend on.
@@ -127,29 +122,35 @@ pub fn files(
 /// The variables of services, by the names of the services.
 pub type Environment = std::collections::BTreeMap<String, Variables>;
 
-/// Writes the files that differ.
+/// Writes the files that differ. `leave` has the node leave its cluster, if the files name another one, or the same one by another address. It
+/// goes first: only the files of before tell of the cluster before, and a later file may fail, or the power.
 ///
 /// # Errors
-/// One cannot be written; those before it are.
-pub fn write(files: &[NodeFile]) -> anyhow::Result<Changed> {
-    let mut changed = Changed::default();
-    for file in files {
-        let before = match fs::read_to_string(&file.path) {
-            Ok(before) if before == file.content => continue,
-            Ok(before) => Some(before),
-            Err(_) => None,
-        };
-        if let Some(directory) = file.path.parent() {
-            fs::create_dir_all(directory)?;
-        }
-        whole_file::replace(&file.path, 0o600, file.content.as_bytes())?;
-        if file.path.ends_with(BOOTSTRAP) {
-            changed.cluster =
-                before.is_some_and(|before| cluster_of(&before) != cluster_of(&file.content));
-        }
+/// The node cannot leave, and nothing is written; or a file cannot be written, and those before it are.
+pub fn write(files: &[NodeFile], leave: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    if files.iter().any(names_another_cluster) {
+        leave()?;
     }
-    forget_registries(&control().join(containerd::HOSTS_FOLDER), files)?;
-    Ok(changed)
+    for file in files {
+        if fs::read_to_string(&file.path).is_ok_and(|before| before == file.content) {
+            continue;
+        }
+        let failed = || format!("write {}", file.path.display());
+        if let Some(directory) = file.path.parent() {
+            fs::create_dir_all(directory).with_context(failed)?;
+        }
+        whole_file::replace(&file.path, 0o600, file.content.as_bytes()).with_context(failed)?;
+    }
+    let folder = control().join(containerd::HOSTS_FOLDER);
+    forget_registries(&folder, files)
+        .with_context(|| format!("remove files of registries in {}", folder.display()))
+}
+
+/// Whether this is the file that a node joins with, and the one on the disk names another cluster.
+fn names_another_cluster(file: &NodeFile) -> bool {
+    let before = || fs::read_to_string(&file.path).ok();
+    file.path.ends_with(BOOTSTRAP)
+        && before().is_some_and(|before| cluster_of(&before) != cluster_of(&file.content))
 }
 
 /// Removes the files of registries that the config names no more: mirrors, authorities, and keys.
@@ -285,26 +286,65 @@ mod tests {
             file("a/client.key"),
             file("b/hosts.toml"),
         ];
-        write(&before).unwrap();
+        write(&before, || Ok(())).unwrap();
         forget_registries(&folder, &[file("a/hosts.toml")]).unwrap();
         let is_there = before.map(|file| file.path.exists());
         assert_eq!(is_there, [true, false, false]);
         assert!(!folder.join("b").exists());
     }
 
+    fn bootstrap(directory: &Path, server: &str, token: &str) -> NodeFile {
+        let mut cluster = kubernetes().cluster;
+        cluster.endpoint = server.parse().unwrap();
+        cluster.token = Secret::new(token);
+        NodeFile {
+            path: directory.join("etc").join(BOOTSTRAP),
+            content: bootstrap::kubeconfig(&cluster),
+        }
+    }
+
+    /// Neither a power cut nor a full disk leaves a node in its old cluster.
+    #[test]
+    fn a_node_leaves_its_cluster_before_a_file_names_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
+        write(&[bootstrap(here, "https://a:6443", "one")], || Ok(())).unwrap();
+        // A file that cannot be written follows: its directory is a file.
+        fs::write(here.join("file"), "").unwrap();
+        let next = [
+            bootstrap(here, "https://b:6443", "one"),
+            NodeFile {
+                path: here.join("file/hosts.toml"),
+                content: "x".to_owned(),
+            },
+        ];
+        let before = fs::read_to_string(&next[0].path).unwrap();
+        let mut tries = 0;
+        for (leaves, stays) in [(false, true), (false, true), (true, false)] {
+            let leave = || {
+                tries += 1;
+                anyhow::ensure!(leaves, "kubelet's certificate stays");
+                Ok(())
+            };
+            write(&next, leave).unwrap_err();
+            let now = fs::read_to_string(&next[0].path).unwrap();
+            assert_eq!(now == before, stays);
+        }
+        assert_eq!(tries, 3);
+    }
+
     #[test]
     fn files_are_written_where_they_differ() {
         let directory = tempfile::tempdir().unwrap();
-        let bootstrap = |server: &str, token: &str| {
-            let mut cluster = kubernetes().cluster;
-            cluster.endpoint = server.parse().unwrap();
-            cluster.token = Secret::new(token);
-            [NodeFile {
-                path: directory.path().join("etc").join(BOOTSTRAP),
-                content: bootstrap::kubeconfig(&cluster),
-            }]
+        let is_another = |server, token| {
+            let mut has_left = false;
+            let leave = || {
+                has_left = true;
+                Ok(())
+            };
+            write(&[bootstrap(directory.path(), server, token)], leave).unwrap();
+            has_left
         };
-        let is_another = |server, token| write(&bootstrap(server, token)).unwrap().cluster;
         assert!(!is_another("https://a:6443", "one"));
         assert!(!is_another("https://a:6443", "two"));
         assert!(is_another("https://b:6443", "two"));

@@ -45,6 +45,7 @@ mod pods_socket;
 mod readiness;
 mod record;
 mod static_pods;
+mod status_file;
 pub mod trial;
 mod variables;
 pub mod version_file;
@@ -57,11 +58,11 @@ pub use extensions::checked;
 pub use followed::{Followed, Offer};
 pub use known_nodes::KnownNodes;
 pub use kubelet_health::{KUBELET_UP, kubelet_health};
-pub use kubelet_run::{KubeletRun, kubelet_run};
+pub use kubelet_run::{KubeletRun, kubelet_age, kubelet_run};
 pub use kubelet_spec::{KubeletSpec, kubelet_spec};
 pub use logs::NodeLogs;
 pub use node_metadata::{Mode, NodeMetadata};
-pub use node_object::NodeObject;
+pub use node_object::{NodeObject, Refusal};
 pub use node_status::NodeStatus;
 pub use plan_file::PlanFile;
 pub use pod_containers::{PodContainer, pod_containers};
@@ -70,10 +71,9 @@ pub use pods_socket::PodsSocket;
 pub use readiness::readiness;
 pub use record::NodeRecord;
 pub use static_pods::{StaticPod, StaticPodStatus, static_pod_statuses, static_pods};
+pub use status_file::read_status;
 
-pub use files::{
-    Changed, Environment, NodeFile, OfMachine, files, member_name, remove_membership, write,
-};
+pub use files::{Environment, NodeFile, OfMachine, files, member_name, remove_membership, write};
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::trial::Readiness;
-use super::{KubernetesFact, NodeService};
+use super::{KubernetesFact, NodeService, Refusal};
 
 /// Tells whether the node is ready, from the steps that its container could not carry out, from its services, and from its object in the cluster:
 /// `None` if it has not joined.
@@ -32,6 +32,8 @@ pub fn readiness(
     match object {
         Ok(Some(object)) => of_object(object),
         Ok(None) => Readiness::NotReady("it has not joined the cluster".to_owned()),
+        // The API has answered: a node without an object or without rights is none that waits for the cluster.
+        Err(error) if Refusal::of(error).is_some() => Readiness::NotReady(format!("{error:#}")),
         Err(error) => Readiness::Unknown(format!("{error:#}")),
     }
 }
@@ -73,8 +75,10 @@ impl KubernetesFact {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use crate::kubernetes::ServiceState;
+    use http::StatusCode;
     use serde_json::json;
 
     fn service(name: &str, state: ServiceState, has_finished: bool) -> NodeService {
@@ -104,6 +108,27 @@ mod tests {
         let refused = of(&["the extension x cannot be used".to_owned()], ended(true));
         let why = "its container refuses a part of its plan: the extension x cannot be used";
         assert_eq!(refused, Readiness::NotReady(why.to_owned()));
+    }
+
+    #[test]
+    fn an_api_that_says_no_is_not_one_that_does_not_answer() {
+        let services = [service("kubelet", ServiceState::Running, false)];
+        let silent = anyhow::anyhow!("no answer within 10 s");
+        let unknown = Readiness::Unknown("no answer within 10 s".to_owned());
+        assert_eq!(readiness(&[], &services, Err(&silent)), unknown);
+        let uri = "https://a:6443/api/v1/nodes/worker-1".parse().unwrap();
+        let no = json!({"kind": "Status", "code": 404, "message": "nodes \"worker-1\" not found"});
+        let no = Refusal::read(&uri, StatusCode::NOT_FOUND, no.to_string().as_bytes());
+        let no = anyhow::Error::from(no.unwrap());
+        let Readiness::NotReady(why) = readiness(&[], &services, Err(&no)) else {
+            panic!("{no:#}");
+        };
+        assert!(why.contains("nodes \"worker-1\" not found; "), "{why}");
+        // kubelet's own trouble is told before that.
+        let ended = [service("kubelet", ServiceState::Ended, false)];
+        let why = "kubelet is ended: exited with code 0".to_owned();
+        let found = readiness(&[], &ended, Err(&no));
+        assert_eq!(found, Readiness::NotReady(why));
     }
 
     #[test]

@@ -6,28 +6,29 @@
 //!   │ proven  ├───────►│ on trial │
 //!   └─────────┘        └────┬─────┘
 //!        ▲                  │ not ready within the limit
-//!        └──────────────────┘ the digests that are new are noted as failed, and are not tried again
+//!        └──────────────────┘ the digests that are new are noted: they failed together, and are not tried together again
 //! ```
 //!
 //! - A node that has proven nothing yet has nothing to go back to: its first extensions are tried without a limit.
 //! - While nobody can tell whether the node is ready, because the cluster's API does not answer and kubelet itself is well, no time counts.
+//! - A service that has started again since the last look counts as one that does not run: it may be between two crashes.
+//! - Other extensions run until the container has the plan: up to then the node proves nothing.
+//! - The failure is forgotten once the config names other images, or gives them another limit: then they are tried again.
 //! - A restart of machined begins a trial anew.
 //!
 //! Pure: facts and a time in, the choice out. What is done about it is in `sequences/kubernetes.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Followed;
+use super::{Followed, NodeService};
 use crate::values::{Digest, ImageReference};
 
 /// How long a node has to be ready before its extensions are proven: longer than a control plane takes to notice that a kubelet is silent
 /// (50 s by default).
 pub const STEADY: Duration = Duration::from_secs(60);
-/// Limit on the failed images that are remembered; the oldest are forgotten.
-const MOST_FAILED: usize = 64;
 
 /// The images of a node's extensions, by the names of the extensions.
 pub type Images = BTreeMap<String, Chosen>;
@@ -50,9 +51,12 @@ pub struct Record {
     /// The files of extensions that follow their publishers, by the names of the extensions.
     #[serde(default)]
     pub followed: BTreeMap<String, Followed>,
-    /// Images that failed, and why; oldest first.
+    /// The images that failed together, and why: those that were new then. In a record of an older version it is all images that ever failed.
     #[serde(default)]
     pub failed: Vec<(Digest, String)>,
+    /// The limit within which they failed, in seconds; none in a record of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_within: Option<u64>,
 }
 
 /// Whether the node is ready.
@@ -72,10 +76,25 @@ pub enum Readiness {
 pub struct Trial {
     /// The images on trial.
     images: Images,
+    /// Whether the container has the plan with them.
+    is_given: bool,
+    /// The services that were well at the last look: how often each had started again, and when its state changed.
+    starts: BTreeMap<String, (u64, u64)>,
     /// The time that counts against the limit.
     spent: Duration,
     /// For how long the node has been ready without a break.
     ready_for: Duration,
+}
+
+/// The node, as it is seen at one look.
+#[derive(Debug, Clone, Copy)]
+pub struct Look<'a> {
+    /// Whether it is ready.
+    pub readiness: &'a Readiness,
+    /// The services of its extensions.
+    pub services: &'a [NodeService],
+    /// The time since the last look, without what the machine itself took to carry the plan out; zero if nobody has looked.
+    pub elapsed: Duration,
 }
 
 /// The extensions that run, and the news of them.
@@ -87,57 +106,94 @@ pub struct Choice {
     pub instead: Option<String>,
 }
 
-/// Chooses the extensions that run. `elapsed` is the time since the last choice; a trial begins with its first one, and counts from there.
+/// Chooses the extensions that run. A trial begins with its first look, and counts from there.
 pub fn choose(
     record: &mut Record,
     trial: &mut Option<Trial>,
     wanted: &Images,
-    readiness: &Readiness,
-    elapsed: Duration,
+    look: Look<'_>,
     limit: Duration,
 ) -> Choice {
     if record.proven.as_ref() == Some(wanted) {
+        record.forget_failed();
         *trial = None;
         return Choice::of(wanted);
     }
-    if let Some(back) = record.back_from(wanted) {
+    if let Some(back) = record.back_from(wanted, limit) {
         *trial = None;
         return back;
     }
+    record.forget_failed();
     let known = trial.take();
     let known = known.filter(|under_way| under_way.images == *wanted);
     // Up to the first choice other extensions ran: that time neither proves these nor speaks against them.
     let elapsed = match known {
-        Some(_) => elapsed,
+        Some(_) => look.elapsed,
         None => Duration::ZERO,
     };
     let mut under_way = known.unwrap_or_else(|| Trial {
         images: wanted.clone(),
         ..Trial::default()
     });
-    match readiness {
-        Readiness::Ready => under_way.ready_for += elapsed,
-        Readiness::NotReady(_) => {
-            under_way.ready_for = Duration::ZERO;
-            under_way.spent += elapsed;
-        }
-        Readiness::Unknown(_) => {}
-    }
+    let trouble = under_way.pass(Look { elapsed, ..look });
     if under_way.ready_for >= STEADY {
         record.proven = Some(wanted.clone());
         return Choice::of(wanted);
     }
     if under_way.spent >= limit
-        && let Readiness::NotReady(why) = readiness
+        && let Some(why) = trouble
         && record.proven.is_some()
     {
-        record.fail(wanted, why);
-        if let Some(back) = record.back_from(wanted) {
+        record.fail(wanted, &why, limit);
+        if let Some(back) = record.back_from(wanted, limit) {
             return back;
         }
     }
     *trial = Some(under_way);
     Choice::of(wanted)
+}
+
+impl Trial {
+    /// The container has the plan with these extensions.
+    pub fn plan_is_given(&mut self) {
+        self.is_given = true;
+    }
+
+    /// Counts the time up to a look; returns why the node was not ready in it, if it was not.
+    fn pass(&mut self, look: Look<'_>) -> Option<String> {
+        let again = match self.is_given && !look.elapsed.is_zero() {
+            true => self.started_again(look.services),
+            false => None,
+        };
+        let trouble = match look.readiness {
+            Readiness::NotReady(why) => Some(why.clone()),
+            Readiness::Ready | Readiness::Unknown(_) => again,
+        };
+        match (&trouble, look.readiness) {
+            (Some(_), _) => {
+                self.ready_for = Duration::ZERO;
+                self.spent += look.elapsed;
+            }
+            (None, Readiness::Ready) if self.is_given => self.ready_for += look.elapsed,
+            (None, _) => {}
+        }
+        trouble
+    }
+
+    /// Returns which service has started again since the last look at which it was well. A start is another number of starts or, where
+    /// those are counted anew, another time of it.
+    fn started_again(&mut self, services: &[NodeService]) -> Option<String> {
+        let well = services.iter().filter(|it| it.is_well());
+        let starts = well.map(|it| (it.name.clone(), (it.restarts, it.since)));
+        let before = std::mem::replace(&mut self.starts, starts.collect());
+        let is_new = |it: &&NodeService| {
+            let known = before.get(&it.name);
+            known.is_some_and(|known| *known != (it.restarts, it.since))
+        };
+        let again = services.iter().find(is_new)?;
+        let last = again.last.as_deref().unwrap_or("nobody knows why");
+        Some(format!("{} has started again: {last}", again.name))
+    }
 }
 
 impl Choice {
@@ -150,37 +206,74 @@ impl Choice {
 }
 
 impl Record {
-    /// Returns the proven images, if one of the wanted has failed.
-    fn back_from(&self, wanted: &Images) -> Option<Choice> {
+    /// Returns the proven images, if the wanted ones have failed within this limit.
+    fn back_from(&self, wanted: &Images, limit: Duration) -> Option<Choice> {
         let proven = self.proven.clone()?;
-        let failed = |chosen: &Chosen| self.failed.iter().find(|(it, _)| *it == chosen.digest);
-        let (name, why) = wanted
+        let failed: BTreeSet<Digest> = self.failed.iter().map(|(digest, _)| *digest).collect();
+        let blamed = |chosen: &Chosen| failed.contains(&chosen.digest);
+        let named: Vec<&str> = wanted
             .iter()
-            .find_map(|(name, chosen)| Some((name, &failed(chosen)?.1)))?;
-        Some(Choice {
+            .filter(|(_, chosen)| blamed(chosen))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let is_wanted = |digest: &Digest| wanted.values().any(|it| it.digest == *digest);
+        let (_, why) = self.failed.iter().find(|(digest, _)| is_wanted(digest))?;
+        let have_failed = match self.failed_within {
+            Some(within) => within == limit.as_secs() && failed.iter().all(is_wanted),
+            // Nobody knows which of them failed together. An image that never failed makes of the wanted ones others.
+            None => {
+                let new = self.new_among(wanted);
+                !new.is_empty() && new.is_subset(&failed)
+            }
+        };
+        let (noun, before) = match named.len() {
+            1 => ("extension", "the one before"),
+            _ => ("extensions", "those before"),
+        };
+        have_failed.then(|| Choice {
             images: proven,
             instead: Some(format!(
-                "the node was not ready with the extension {name} that the config names, and is back with the one before: {why}"
+                "the node was not ready with the {noun} {} that the config names, and is back with {before}: {why}; to try again, \
+                 set another readyWithin in KubernetesConfig, or name another image",
+                named.join(", ")
             )),
         })
     }
 
-    /// Notes the images that are new among these.
-    fn fail(&mut self, wanted: &Images, why: &str) {
-        let proven = self.proven.iter().flatten();
-        let proven: Vec<Digest> = proven.map(|(_, chosen)| chosen.digest).collect();
-        let new = wanted.values().filter(|it| !proven.contains(&it.digest));
-        self.failed
-            .extend(new.map(|it| (it.digest, why.to_owned())));
-        let surplus = self.failed.len().saturating_sub(MOST_FAILED);
-        self.failed.drain(..surplus);
+    /// Returns the images that are not proven among these.
+    fn new_among(&self, wanted: &Images) -> BTreeSet<Digest> {
+        let proven: BTreeSet<Digest> = digests(self.proven.iter().flatten()).collect();
+        digests(wanted).filter(|it| !proven.contains(it)).collect()
     }
+
+    /// Notes the images that are new among these: they have failed together.
+    fn fail(&mut self, wanted: &Images, why: &str, limit: Duration) {
+        let new = self.new_among(wanted);
+        // A set with nothing new in it is one of fewer extensions: no image is to blame.
+        if !new.is_empty() {
+            self.failed = new.into_iter().map(|it| (it, why.to_owned())).collect();
+            self.failed_within = Some(limit.as_secs());
+        }
+    }
+
+    fn forget_failed(&mut self) {
+        self.failed.clear();
+        self.failed_within = None;
+    }
+}
+
+/// Returns the digests of images.
+fn digests<'a>(
+    images: impl IntoIterator<Item = (&'a String, &'a Chosen)>,
+) -> impl Iterator<Item = Digest> {
+    images.into_iter().map(|(_, chosen)| chosen.digest)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::kubernetes::ServiceState;
 
     const LIMIT: Duration = Duration::from_secs(120);
     const TEN: Duration = Duration::from_secs(10);
@@ -200,6 +293,34 @@ mod tests {
         Readiness::NotReady("kubelet has ended".to_owned())
     }
 
+    /// A service that runs, and has started again so many times.
+    fn service(restarts: u64, since: u64) -> NodeService {
+        NodeService {
+            name: "kubelet".to_owned(),
+            extension: "k".to_owned(),
+            state: ServiceState::Running,
+            since,
+            restarts,
+            last: Some("exited with code 1".to_owned()),
+            has_finished: false,
+        }
+    }
+
+    /// Looks once; the container gets the plan at once.
+    fn look(
+        record: &mut Record,
+        trial: &mut Option<Trial>,
+        wanted: &Images,
+        look: Look<'_>,
+        limit: Duration,
+    ) -> Choice {
+        let choice = choose(record, trial, wanted, look, limit);
+        if let Some(trial) = trial {
+            trial.plan_is_given();
+        }
+        choice
+    }
+
     /// Lets a number of looks pass; returns what runs after the last one.
     fn pass(
         record: &mut Record,
@@ -210,7 +331,12 @@ mod tests {
     ) -> Choice {
         let mut choice = Choice::of(wanted);
         for _ in 0..looks {
-            choice = choose(record, trial, wanted, readiness, TEN, LIMIT);
+            let seen = Look {
+                readiness,
+                services: &[],
+                elapsed: TEN,
+            };
+            choice = look(record, trial, wanted, seen, LIMIT);
         }
         choice
     }
@@ -299,7 +425,12 @@ mod tests {
             record.proven = Some(old.clone());
             for wanted in [&new, &third] {
                 for elapsed in [long, TEN] {
-                    choose(&mut record, &mut trial, wanted, &readiness, elapsed, STEADY);
+                    let seen = Look {
+                        readiness: &readiness,
+                        services: &[],
+                        elapsed,
+                    };
+                    look(&mut record, &mut trial, wanted, seen, STEADY);
                 }
                 assert_eq!(record.proven, Some(old.clone()), "{readiness:?}");
                 assert!(record.failed.is_empty(), "{readiness:?}");
@@ -307,16 +438,144 @@ mod tests {
         }
     }
 
+    /// A service that runs at each look, and has crashed in between, is none that runs.
     #[test]
-    fn only_so_many_failures_are_remembered() {
-        let mut record = Record {
-            proven: Some(images(&[("k", "1")])),
-            ..Record::default()
-        };
-        for number in 0..100 {
-            record.fail(&images(&[("k", &format!("bad-{number}"))]), "x");
+    fn a_service_that_starts_again_and_again_is_not_proven() {
+        /// The number of starts, and the time of the last one, at a look.
+        type Starts = fn(u64) -> (u64, u64);
+        let unknown = Readiness::Unknown("no answer".to_owned());
+        let steady: Starts = |_| (3, 7);
+        let crashes: Starts = |look| (look, look);
+        let counted_anew: Starts = |look| (0, look);
+        let by_the_plan: Starts = |look| (look.min(1), look.min(1));
+        let once: Starts = |look| (look / 5, look / 5);
+        // readiness, starts, looks → (the new ones are proven, they have failed)
+        let table: [(&Readiness, Starts, u64, (bool, bool)); 7] = [
+            (&Readiness::Ready, steady, 7, (true, false)),
+            // The plan itself starts services again, after the first look.
+            (&Readiness::Ready, by_the_plan, 7, (true, false)),
+            (&Readiness::Ready, once, 9, (false, false)),
+            (&Readiness::Ready, crashes, 13, (false, false)),
+            (&Readiness::Ready, crashes, 14, (false, true)),
+            (&Readiness::Ready, counted_anew, 14, (false, true)),
+            (&unknown, crashes, 14, (false, true)),
+        ];
+        let (old, new) = (images(&[("k", "1")]), images(&[("k", "2")]));
+        for (row, (readiness, starts, looks, expected)) in table.into_iter().enumerate() {
+            let mut trial = None;
+            let mut record = Record {
+                proven: Some(old.clone()),
+                ..Record::default()
+            };
+            for number in 0..looks {
+                let (restarts, since) = starts(number);
+                let seen = Look {
+                    readiness,
+                    services: &[service(restarts, since)],
+                    elapsed: TEN,
+                };
+                look(&mut record, &mut trial, &new, seen, LIMIT);
+            }
+            let is_proven = record.proven.as_ref() == Some(&new);
+            assert_eq!((is_proven, !record.failed.is_empty()), expected, "{row}");
+            if expected.1 {
+                let why = "kubelet has started again: exited with code 1";
+                assert_eq!(record.failed[0].1, why);
+            }
         }
-        assert_eq!(record.failed.len(), MOST_FAILED);
-        assert_eq!(record.failed.last().unwrap().0, Digest::of(b"bad-99"));
+    }
+
+    /// Other extensions run until the plan is given: they prove nothing of those on trial. A node that gets no plan goes back all the same.
+    #[test]
+    fn nothing_is_proven_before_the_plan_is_given() {
+        let (old, new) = (images(&[("k", "1")]), images(&[("k", "2")]));
+        for (readiness, has_failed) in [(Readiness::Ready, false), (not_ready(), true)] {
+            let (mut trial, mut record) = (None, Record::default());
+            record.proven = Some(old.clone());
+            for _ in 0..1000 {
+                let seen = Look {
+                    readiness: &readiness,
+                    services: &[],
+                    elapsed: TEN,
+                };
+                choose(&mut record, &mut trial, &new, seen, LIMIT);
+            }
+            assert_eq!(record.proven.as_ref(), Some(&old));
+            assert_eq!(!record.failed.is_empty(), has_failed);
+        }
+    }
+
+    /// Who brings a good extension together with a broken one can bring it again with a mended one.
+    #[test]
+    fn a_bad_extension_condemns_no_good_one() {
+        let of = |c: &str, k: &str| images(&[("c", c), ("k", k)]);
+        let failed = || {
+            let (mut trial, mut record) = (None, Record::default());
+            record.proven = Some(of("c1", "k1"));
+            let choice = pass(&mut record, &mut trial, &of("c2", "k2"), &not_ready(), 13);
+            assert_eq!(choice.images, of("c1", "k1"));
+            let why = choice.instead.unwrap();
+            assert!(why.contains("extensions c, k that"), "{why}");
+            assert!(why.contains("another readyWithin"), "{why}");
+            record
+        };
+        // wanted after that, its limit, whether it is tried
+        let mut more = of("c2", "k2");
+        more.extend(images(&[("x", "x1")]));
+        let table = [
+            (of("c2", "k2"), LIMIT, false),
+            (more, LIMIT, false),
+            (of("c2", "k2"), LIMIT + TEN, true),
+            (of("c2", "k3"), LIMIT, true),
+            (of("c2", "k1"), LIMIT, true),
+            (of("c1", "k2"), LIMIT, true),
+        ];
+        for (wanted, limit, is_tried) in table {
+            let (mut record, mut trial) = (failed(), None);
+            let seen = Look {
+                readiness: &not_ready(),
+                services: &[],
+                elapsed: TEN,
+            };
+            let choice = look(&mut record, &mut trial, &wanted, seen, limit);
+            assert_eq!(choice.images == wanted, is_tried, "{wanted:?} {limit:?}");
+            assert_eq!(record.failed.is_empty(), is_tried);
+        }
+        // With the extensions of before in the config it is forgotten, and may be named again.
+        let (mut record, mut trial) = (failed(), None);
+        for (c, k) in [("c1", "k1"), ("c2", "k2")] {
+            let choice = pass(&mut record, &mut trial, &of(c, k), &Readiness::Ready, 1);
+            assert_eq!(choice, Choice::of(&of(c, k)));
+        }
+    }
+
+    /// It says of each image that it failed, and not of which others it was beside.
+    #[test]
+    fn a_record_of_an_older_version_is_read() {
+        let record = serde_json::json!({
+            "proven": images(&[("c", "c1"), ("k", "k1")]),
+            "failed": [
+                [Digest::of(b"old"), "x"],
+                [Digest::of(b"c2"), "no port"],
+                [Digest::of(b"k2"), "no port"],
+            ],
+        });
+        let record: Record = serde_json::from_value(record).unwrap();
+        for (c, k, is_tried) in [
+            ("c2", "k2", false),
+            ("c1", "k2", false),
+            ("c2", "k3", true),
+            ("c1", "k1", true),
+        ] {
+            let wanted = images(&[("c", c), ("k", k)]);
+            let (mut record, mut trial) = (record.clone(), None);
+            let choice = pass(&mut record, &mut trial, &wanted, &Readiness::Ready, 1);
+            assert_eq!(choice.images == wanted, is_tried, "{c} {k}");
+        }
+        // An older version reads the record of this one.
+        let mut newer = record;
+        newer.fail(&images(&[("k", "k3")]), "x", LIMIT);
+        let newer = serde_json::to_value(&newer).unwrap();
+        assert_eq!(newer["failed"][0][0], serde_json::json!(Digest::of(b"k3")));
     }
 }

@@ -12,6 +12,7 @@
 //! (`sequences/image_pins.rs`): fetched once, kept for as long as the config names them, and here without a registry after that.
 
 mod admitted;
+mod backup;
 pub mod beginning;
 mod chosen;
 mod control_plane;
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use instar_http_client::SYSTEM_BUNDLE;
-use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS, Status};
+use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS};
 use rustix::process::Signal;
 
 use self::chosen::Choices;
@@ -46,12 +47,12 @@ use self::in_cluster::{InCluster, Seen};
 use self::node_name::{host_name, node_name};
 use self::pods_registry::PodsRegistry;
 use self::reboot_required::reboot_required;
+use crate::base::blocking_io;
 use crate::base::error_chain::chain;
-use crate::base::{blocking_io, whole_file};
 use crate::config::{Extension, Kubernetes, SubnetRule};
 use crate::containers::Runtime;
 use crate::kubernetes::control_plane::has_begun;
-use crate::kubernetes::trial::{Chosen, Images, Readiness, Trial, choose};
+use crate::kubernetes::trial::{Chosen, Images, Look, Readiness, Trial, choose};
 use crate::kubernetes::{
     self, KubernetesFact, NodeFile, NodeService, NodeStatus, OfMachine, ServiceState,
     node_addresses,
@@ -122,6 +123,8 @@ struct Keeper {
     in_cluster: InCluster,
     /// The work that was carried out last, without a problem.
     done: Option<Done>,
+    /// When that was.
+    done_at: Instant,
     /// The problems of the last turn; each is logged once.
     problems: Vec<String>,
 }
@@ -164,6 +167,7 @@ impl Keeper {
             trial: None,
             in_cluster: InCluster::new(),
             done: None,
+            done_at: Instant::now(),
             problems: Vec::new(),
         }
     }
@@ -176,7 +180,7 @@ impl Keeper {
         let (services, asked, errors) = read_status().await;
         let mut problems = errors.clone();
         if asked {
-            reboot_for_pod(&self.machine).await;
+            problems.extend(reboot_for_pod(&self.machine).await);
         }
         if let Err(error) = pods_socket::keep(&self.machine).await {
             problems.push(format!("{error:#}"));
@@ -249,9 +253,11 @@ impl Keeper {
         if !self.machine.disk.status().borrow().var_mounted {
             return;
         }
-        let readiness = &self.in_cluster.readiness;
+        let InCluster {
+            readiness, meeting, ..
+        } = &self.in_cluster;
         self.plane
-            .tend(configured, kubernetes, node, readiness, problems)
+            .tend(configured, kubernetes, node, (readiness, meeting), problems)
             .await;
     }
 
@@ -261,13 +267,19 @@ impl Keeper {
         next: Done,
         problems: &mut Vec<String>,
     ) {
-        if self.done.as_ref().is_some_and(|done| done.is(&next)) {
-            return;
+        if !self.done.as_ref().is_some_and(|done| done.is(&next)) {
+            match self.carry_out(kubernetes, &next).await {
+                Ok(true) => {
+                    self.done = Some(next);
+                    self.done_at = Instant::now();
+                }
+                Ok(false) => return,
+                Err(error) => return problems.push(format!("{error:#}")),
+            }
         }
-        match self.carry_out(kubernetes, &next).await {
-            Ok(true) => self.done = Some(next),
-            Ok(false) => {}
-            Err(error) => problems.push(format!("{error:#}")),
+        self.plane.let_go();
+        if let Some(trial) = &mut self.trial {
+            trial.plan_is_given();
         }
     }
 
@@ -378,12 +390,21 @@ impl Keeper {
             return record.proven;
         };
         let before = record.clone();
+        let readiness = match self.plane.holds() {
+            // Others run, and prove nothing about these.
+            true => &Readiness::Unknown("these wait for a snapshot of etcd".to_owned()),
+            false => &self.in_cluster.readiness,
+        };
         let choice = choose(
             &mut record,
             &mut self.trial,
             &wanted,
-            &self.in_cluster.readiness,
-            elapsed,
+            Look {
+                readiness,
+                services: seen.services,
+                // A snapshot before them may have taken minutes, in which others ran.
+                elapsed: elapsed.min(self.done_at.elapsed()),
+            },
             kubernetes.ready_within,
         );
         problems.extend(choice.instead);
@@ -429,7 +450,8 @@ impl Keeper {
         let chosen = node_addresses::choose(rules, &here);
         ensure!(
             !chosen.is_empty(),
-            "no address of the machine is in a subnet that nodeIP.validSubnets takes; kubelet goes on as before"
+            "no address of the machine is in a subnet that nodeIP.validSubnets takes: a kubelet that runs goes on as before, and one that has \
+             not started since the boot waits for such an address; give the machine one, or change nodeIP.validSubnets"
         );
         Ok(chosen)
     }
@@ -455,7 +477,9 @@ impl Keeper {
         let node = next.node.clone();
         blocking_io::within(blocking_io::ANSWER, move || write(&files, &node)).await??;
         if let Some(facts) = &next.plane {
-            control_plane::write(kubernetes, facts, &next.extensions).await?;
+            self.plane
+                .write(kubernetes, facts, &next.extensions)
+                .await?;
         }
         let plan = Plan {
             node: next.node.clone(),
@@ -497,16 +521,16 @@ impl Keeper {
 }
 
 /// Reboots the machine for a pod. Its agent waits for its own end, with a lock of the cluster in its hands: so the container ends even if
-/// the kernel goes on.
-async fn reboot_for_pod(machine: &Arc<Machine>) {
+/// the kernel goes on. Returns why the reboot waits, if it does: it is tried again in the next turn.
+async fn reboot_for_pod(machine: &Arc<Machine>) -> Option<String> {
     let lock = match machine.lock_operation(Operation::Reboot) {
         Ok(lock) => lock,
+        // Without the time that it has been running: a text that stays the same is logged once.
         Err(busy) => {
-            tracing::warn!(
-                "Kubernetes: the reboot that a pod asks for waits: {}",
-                chain(&busy)
-            );
-            return;
+            let operation = busy.operation;
+            return Some(format!(
+                "the reboot that a pod asks for waits for the end of another operation: {operation}"
+            ));
         }
     };
     tracing::info!("Kubernetes: a pod asks for a reboot of the machine");
@@ -521,22 +545,25 @@ async fn reboot_for_pod(machine: &Arc<Machine>) {
         tracing::warn!("Kubernetes: its status stays: {error}");
     }
     reboot_holding(machine, lock);
+    None
 }
 
 /// Writes the node's files. A node of another cluster, or with another name, joins anew.
 fn write(files: &[NodeFile], node: &str) -> anyhow::Result<()> {
-    let changed = kubernetes::write(files).context("write the node's files")?;
+    let written = kubernetes::write(files, || {
+        join_anew("the config names another cluster, or another address of it")
+    });
+    written.context("write the node's files")?;
     let member = kubernetes::member_name().context("read kubelet's certificate")?;
-    let is_renamed = member.is_some_and(|member| member != node);
-    if changed.cluster || is_renamed {
-        let other = match is_renamed {
-            true => "the machine has another name",
-            false => "the config names another cluster, or another address of it",
-        };
-        tracing::info!("{other}: the node joins anew");
-        kubernetes::remove_membership().context("forget the membership in the cluster before")?;
+    if member.is_some_and(|member| member != node) {
+        join_anew("the machine has another name")?;
     }
     Ok(())
+}
+
+fn join_anew(why: &str) -> anyhow::Result<()> {
+    tracing::info!("{why}: the node joins anew");
+    kubernetes::remove_membership().context("forget the membership in the cluster before")
 }
 
 fn show_extension(
@@ -595,7 +622,7 @@ fn retain_extensions(store: &Store, stays: impl Fn(&str) -> bool) {
 /// Reads how the services go, whether a pod asks for a reboot, and what is wrong with the plan.
 async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
     let file = kubernetes::control().join(STATUS);
-    let read = move || whole_file::read_json::<Status>(&file);
+    let read = move || kubernetes::read_status(&file);
     let read = blocking_io::within(blocking_io::ANSWER, read).await;
     let status = match read.map_err(anyhow::Error::from).flatten() {
         Ok(status) => status.unwrap_or_default(),

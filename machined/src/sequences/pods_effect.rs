@@ -6,14 +6,16 @@
 use super::ConfigChange;
 use crate::config::{Extension, ExtensionSource, Kubernetes, MachineConfig};
 use crate::kubernetes::changed_images;
+use crate::values::HostnamePolicy;
 
 /// Why the pods should have left before the change: they would end, or what they stand on changes under them. None if they live through it, or
-/// this machine is no node. `reboots`: whether the change takes a reboot at once.
+/// this machine is no node. `reboots`: whether the change takes a reboot at once. `joins`: why the node joins anew ([`why_node_joins_anew`]).
 pub(super) fn why_pods_leave(
     old: &MachineConfig,
     new: &MachineConfig,
     change: &ConfigChange,
     reboots: bool,
+    joins: Option<&'static str>,
 ) -> Option<String> {
     let before = old.kubernetes.as_ref()?;
     if reboots {
@@ -22,6 +24,11 @@ pub(super) fn why_pods_leave(
     let mut containers = change.removed.iter().chain(&change.started);
     if containers.any(|name| name == Kubernetes::CONTAINER) {
         return Some("the container of Kubernetes starts again, and they end".to_owned());
+    }
+    if let Some(why) = joins {
+        return Some(format!(
+            "{why}: the node joins anew, and kubelet ends pods that the API server does not give it"
+        ));
     }
     let after = new.kubernetes.as_ref()?;
     let extensions = other_extensions(before, after);
@@ -33,6 +40,44 @@ pub(super) fn why_pods_leave(
     }
     let images = changed_images(before, after);
     (!images.is_empty()).then(|| "DaemonSets that they may depend on get other images".to_owned())
+}
+
+/// Why the node joins a cluster anew with the other config; none if it stays the member that it is, or is none. `node`: its name, if it has one
+/// already.
+///
+/// A host name that no longer comes from the config counts as another one: nobody knows what a lease will say.
+pub(super) fn why_node_joins_anew(
+    old: &MachineConfig,
+    new: &MachineConfig,
+    node: Option<&str>,
+) -> Option<&'static str> {
+    let before = &old.kubernetes.as_ref()?.cluster;
+    let after = &new.kubernetes.as_ref()?.cluster;
+    if before.endpoint != after.endpoint {
+        return Some("the config names another endpoint of the cluster");
+    }
+    if before.authorities != after.authorities {
+        return Some("the config names other authorities of the cluster");
+    }
+    let is_renamed = old.hostname != new.hostname
+        && match (&new.hostname, node) {
+            (HostnamePolicy::Fixed(name), Some(node)) => {
+                !name.to_string().eq_ignore_ascii_case(node)
+            }
+            _ => true,
+        };
+    is_renamed.then_some("the machine gets another name")
+}
+
+/// Warns of a node that joins anew: without a token that its cluster takes it joins nowhere, and nobody looks after its pods.
+pub(super) fn warning_of_joining(why: &str, new: &MachineConfig) -> Option<String> {
+    let kubernetes = new.kubernetes.as_ref()?;
+    // The machine of a control plane gives its cluster the token itself.
+    let condition = match kubernetes.control_plane {
+        Some(_) => "",
+        None => " with the bootstrap token `cluster.token`, which has to be valid still",
+    };
+    Some(format!("{why}: the node joins anew{condition}"))
 }
 
 /// Why the pods should have left before these containers end, whose images new rules do not allow: only one of them has pods.
@@ -95,7 +140,9 @@ image: r.example.com/ext/containerd:v1
 
     fn why(old: &str, new: &str, reboots: bool) -> Option<String> {
         let [old, new] = [old, new].map(|text| config::parse(text.as_bytes()).unwrap().config);
-        why_pods_leave(&old, &new, &ConfigChange::between(&old, &new), reboots)
+        let joins = why_node_joins_anew(&old, &new, Some("node-1"));
+        let change = ConfigChange::between(&old, &new);
+        why_pods_leave(&old, &new, &change, reboots, joins)
     }
 
     #[test]
@@ -133,6 +180,50 @@ image: r.example.com/ext/containerd:v1
             why(&both, node, false),
             Some(format!("{extension}containerd"))
         );
+    }
+
+    #[test]
+    fn pods_leave_before_their_node_joins_anew() {
+        let of_lease = &format!("{WORKER}{NODE}");
+        let named = |name: &str| of_lease.replace("auto: stable", &format!("hostname: {name}"));
+        let (endpoint, authorities, name) = (
+            "the config names another endpoint of the cluster",
+            "the config names other authorities of the cluster",
+            "the machine gets another name",
+        );
+        let server = of_lease.replace("10.0.2.15:6443", "10.0.2.16:6443");
+        let accepted = include_str!("../../../pki/tests/data/etcd-ca-1.14.crt");
+        let accepted: String = accepted.lines().map(|it| format!("      {it}\n")).collect();
+        let one_more = format!("acceptedCAs:\n    - |\n{accepted}");
+        let two = of_lease.replace("acceptedCAs:\n", &one_more);
+        let token = of_lease.replace("token: tuws7j", "token: tuws7k");
+        for (old, new, expected) in [
+            (of_lease, &server, Some(endpoint)),
+            (of_lease, &two, Some(authorities)),
+            (of_lease, &token, None),
+            // The name that the node has already.
+            (of_lease, &named("Node-1"), None),
+            (of_lease, &named("node-2"), Some(name)),
+            (&named("node-1"), &named("node-2"), Some(name)),
+            (&named("node-1"), of_lease, Some(name)),
+        ] {
+            assert_ne!(old, new);
+            let why = why(old, new, false);
+            let reason = why.as_deref().map(|why| why.split(':').next().unwrap());
+            assert_eq!(reason, expected, "{new}");
+        }
+        assert_eq!(why(of_lease, &server, true).unwrap(), "the machine reboots");
+    }
+
+    #[test]
+    fn a_node_that_joins_anew_is_told_of_its_token() {
+        let parse = |text: String| config::parse(text.as_bytes()).unwrap().config;
+        let worker = parse(format!("{WORKER}{NODE}"));
+        let warning = warning_of_joining("why", &worker).unwrap();
+        assert!(warning.contains("`cluster.token`"), "{warning}");
+        let plane = include_str!("../../../config/tests/data/1.14/controlplane.yaml");
+        let warning = warning_of_joining("why", &parse(format!("{plane}{NODE}"))).unwrap();
+        assert_eq!(warning, "why: the node joins anew");
     }
 
     #[test]

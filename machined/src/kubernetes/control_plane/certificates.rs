@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use instar_pki::{
-    CertificateAuthority, IssuedCertificate, SubjectName, certificate_from_pem, validity,
+    CertificateAuthority, IssuedCertificate, PrivateKey, SubjectName, certificate_from_pem,
+    fingerprint_of, public_key_fingerprint, validity,
 };
 
 use super::super::control;
@@ -170,14 +171,24 @@ fn have_all_by(
     Ok(issued)
 }
 
-/// Reads a certificate that lasts.
+/// Reads a certificate that lasts, with its key. A renewal that was cut off between the two files has left a pair that no program can use.
 fn read(directory: &Path, file: &str) -> Option<ClientIdentity> {
     let certificate = fs::read_to_string(directory.join(format!("{file}.crt"))).ok()?;
     let key = fs::read_to_string(directory.join(format!("{file}.key"))).ok()?;
-    lasts(&certificate, RENEWED_BEFORE_END).then(|| ClientIdentity {
+    let can_be_used = lasts(&certificate, RENEWED_BEFORE_END) && is_pair(&certificate, &key);
+    can_be_used.then(|| ClientIdentity {
         certificate,
         key: Secret::new(key),
     })
+}
+
+/// Whether a key belongs to a certificate, both PEM.
+fn is_pair(certificate: &str, key: &str) -> bool {
+    let certificate = certificate_from_pem(certificate).ok();
+    let certified = certificate.and_then(|it| public_key_fingerprint(&it).ok());
+    let key = PrivateKey::from_pem(key).ok();
+    let own = key.map(|it| fingerprint_of(&it.public_key_info()));
+    certified.is_some() && certified == own
 }
 
 /// Whether a certificate is valid now, and will be for this time.
@@ -276,5 +287,33 @@ mod tests {
         // One that is damaged is made anew.
         fs::write(directory.path().join("etcd.crt"), "no certificate").unwrap();
         assert_ne!(all(&place)["etcd"], second["etcd"]);
+    }
+
+    #[test]
+    fn a_renewal_that_was_cut_off_between_its_files_is_made_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = directory.path().join("record");
+        let place = Place {
+            node: "cp-1".to_owned(),
+            domain: "cluster.local".to_owned(),
+            addresses: Vec::new(),
+        };
+        let all = || have_all_by(&plane(), &place, directory.path(), &record).unwrap();
+        let first = all();
+        assert!(
+            first
+                .values()
+                .all(|it| is_pair(&it.certificate, it.key.expose()))
+        );
+        // Another certificate of the same name and authority is there, beside the key of before.
+        let key = fs::read(directory.path().join("etcd.key")).unwrap();
+        fs::remove_file(directory.path().join("etcd.crt")).unwrap();
+        all();
+        fs::write(directory.path().join("etcd.key"), key).unwrap();
+        let etcd = &all()["etcd"];
+        assert!(is_pair(&etcd.certificate, etcd.key.expose()));
+        let written = fs::read_to_string(directory.path().join("etcd.key")).unwrap();
+        assert_eq!(written, etcd.key.expose());
+        assert_eq!(all()["scheduler"], first["scheduler"]);
     }
 }

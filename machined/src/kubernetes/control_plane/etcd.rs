@@ -2,14 +2,11 @@
 //!
 //! The messages are written out here with the few fields that are read: etcd's own files describe 60 methods.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_client::{Endpoint, Trust, connect};
 use instar_pki::{certificates_from_pem, private_key_from_pem};
-use tokio::fs::{self, File};
-use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -17,7 +14,6 @@ use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::super::home;
 use super::certificates::issue;
 use crate::config::ControlPlane;
 
@@ -27,12 +23,8 @@ const ADDRESS: &str = "127.0.0.1:2379";
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// Time limit for the next piece of a snapshot.
 const PIECE: Duration = Duration::from_secs(60);
-/// Time limit for a whole snapshot, with the disk that it is written to.
-const SNAPSHOT: Duration = Duration::from_secs(600);
 /// The lifetime of a certificate for calls from here.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Limit on snapshots that are kept; the oldest are removed.
-const MOST_SNAPSHOTS: usize = 3;
 
 /// A member of the cluster of etcd.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -182,51 +174,4 @@ impl Snapshot {
         })??;
         Ok(piece.map(|piece| piece.blob))
     }
-}
-
-/// The directory of snapshots that the machine makes by itself.
-fn snapshots() -> PathBuf {
-    home().join("snapshots")
-}
-
-/// Keeps a snapshot of this name; the oldest others go.
-///
-/// # Errors
-/// etcd does not answer, or the file cannot be written.
-pub async fn keep_snapshot(plane: &ControlPlane, name: &str) -> anyhow::Result<PathBuf> {
-    let kept = timeout(SNAPSHOT, keep(plane, name)).await;
-    kept.with_context(|| format!("it was not whole after {} s", SNAPSHOT.as_secs()))?
-}
-
-async fn keep(plane: &ControlPlane, name: &str) -> anyhow::Result<PathBuf> {
-    let directory = snapshots();
-    fs::create_dir_all(&directory).await?;
-    let path = directory.join(format!("{name}.db"));
-    let new = directory.join("new");
-    let mut options = File::options();
-    // It holds all secrets of the cluster.
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(&new).await?;
-    let mut snapshot = Etcd::connect(plane).await?.snapshot().await?;
-    while let Some(bytes) = snapshot.piece().await? {
-        file.write_all(&bytes).await?;
-    }
-    file.sync_all().await?;
-    fs::rename(&new, &path).await?;
-    remove_old(&directory).context("remove old snapshots")?;
-    Ok(path)
-}
-
-fn remove_old(directory: &Path) -> std::io::Result<()> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        all.push((entry.metadata()?.modified()?, entry.path()));
-    }
-    all.sort();
-    let surplus = all.len().saturating_sub(MOST_SNAPSHOTS);
-    for (_, path) in &all[..surplus] {
-        std::fs::remove_file(path)?;
-    }
-    Ok(())
 }

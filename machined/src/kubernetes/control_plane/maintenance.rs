@@ -90,7 +90,7 @@ impl Etcd {
     ///
     /// # Errors
     /// etcd says so.
-    pub async fn status(self) -> Result<MemberStatus, Status> {
+    pub async fn status(&self) -> Result<MemberStatus, Status> {
         let path = "/etcdserverpb.Maintenance/Status";
         self.ask(path, Empty {}, ANSWER).await
     }

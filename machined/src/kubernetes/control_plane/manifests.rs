@@ -101,6 +101,13 @@ pub fn etcd_image(plane: &ControlPlane) -> String {
     named.unwrap_or_else(|| format!("{REGISTRY}/etcd:{ETCD_VERSION}"))
 }
 
+/// Returns the image that a pod's manifest names.
+pub(super) fn image_of(manifest: &[u8]) -> Option<String> {
+    let manifest: Value = serde_json::from_slice(manifest).ok()?;
+    let image = manifest["spec"]["containers"][0]["image"].as_str();
+    image.map(str::to_owned)
+}
+
 fn etcd<'a>(plane: &'a ControlPlane, place: &Place) -> Pod<'a> {
     Pod {
         name: "etcd",
@@ -402,6 +409,9 @@ mod tests {
         );
         assert_eq!(image("kube-controller-manager"), whole.as_str());
         assert_eq!(image("etcd"), "r.example.com/etcd:v3.7.3");
+        let read = image_of(pods["etcd"].to_string().as_bytes());
+        assert_eq!(read, Some(etcd_image(&plane)));
+        assert_eq!(image_of(b"{"), None);
         assert!(!pods.contains_key("kube-proxy"));
         let files = &pods["kube-scheduler"]["metadata"]["annotations"]["instar.dev/files"];
         assert_eq!(files, "1a2b");

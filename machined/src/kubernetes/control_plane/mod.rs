@@ -12,6 +12,7 @@
 //!                       own_api        its calls, as an administrator
 //! a running etcd    ──► etcd           members, snapshots, by its API
 //!                       maintenance    its status, alarms, unused room
+//!                       backup         snapshots before another version
 //! a call            ──► beginning      whether the cluster may begin, and how
 //!                       snapshot_file  whether a file is a whole snapshot of etcd
 //!                       recovery       the way of a snapshot to etcd's data
@@ -24,6 +25,7 @@
 //! The version is that of the extension `kubernetes`, whatever tags the config names: kubelet and control plane change, and go back, together.
 //! All programs reach each other by the loopback, which no lease and no link takes away.
 
+pub mod backup;
 pub mod beginning;
 mod certificates;
 mod discovery;
@@ -46,4 +48,4 @@ pub use manifests::etcd_image;
 pub use objects::{Applied, apply};
 pub(super) use own_api::own_identity;
 pub use place::Place;
-pub use write::{begin, has_begun, version_of, write};
+pub use write::{begin, data_directory, has_begun, version_of, write, written_etcd_image};

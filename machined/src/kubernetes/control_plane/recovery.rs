@@ -5,13 +5,12 @@
 //!                                        │  Bootstrap: checked, then etcdutl of etcd's own image
 //!                                        ▼
 //!                                  recovery/data                    removed first if an earlier try left it
-//!                                        │  flushed, then one rename
-//!                                        ▼
+//!                                        │  flushed, then one rename; if damaged data are there: first to recovery/replaced,
+//!                                        ▼  with which they change places
 //!                                  var/lib/etcd                     the cluster has begun
-//!                                        │  if damaged data were there: they change places
-//!                                        ▼
-//!                                  recovery/replaced
 //! ```
+//!
+//! A snapshot that does not come whole, or that is refused, is removed: it takes room, and holds all Secrets.
 //!
 //! A power cut leaves the machine without a cluster (or with its damaged one), or with the restored one: nothing looks at a directory of
 //! `recovery` but another recovery, which begins anew.
@@ -33,7 +32,7 @@ use crate::base::removal;
 const LARGEST: u64 = 8 << 30;
 /// Bytes beside the database that a restored directory takes: two files of the log, which etcd makes 64 MiB long, and what the database grows by
 /// at its first start.
-const BESIDE: u64 = 256 << 20;
+pub(super) const BESIDE: u64 = 256 << 20;
 /// The number that is added to the revision of a snapshot: more than a cluster wrote since it was taken, a week of 1,500 writes a second.
 const REVISIONS_AHEAD: u64 = 1_000_000_000;
 /// Bytes after which the room is looked at again.
@@ -74,6 +73,8 @@ pub fn directory() -> PathBuf {
     home().join("recovery")
 }
 
+/// The name of a snapshot that is coming.
+const NEW: &str = "new";
 /// The name of the snapshot in that directory.
 pub const SNAPSHOT: &str = "snapshot.db";
 /// The name of the directory that is restored there.
@@ -109,8 +110,11 @@ impl Upload {
         let mut options = tokio::fs::File::options();
         // It holds all secrets of the cluster.
         options.write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(directory.join("new")).await?;
-        demand_room(directory, 0)?;
+        let file = options.open(directory.join(NEW)).await?;
+        if let Err(error) = demand_room(directory, 0) {
+            discard(directory).await;
+            return Err(error);
+        }
         Ok(Upload {
             directory: directory.to_owned(),
             // Clients send pieces of any size, and each write is work of a thread.
@@ -137,16 +141,23 @@ impl Upload {
         Ok(())
     }
 
-    /// Keeps it for the beginning of the cluster, in place of an earlier one. Returns its size in bytes.
+    /// Keeps it for the beginning of the cluster, in place of an earlier one; one that cannot be kept is removed. Returns its size in bytes.
     ///
     /// # Errors
     /// The disk failed, or is full.
-    pub async fn finish(self) -> Result<u64, UploadError> {
-        let mut file = self.file;
-        file.flush().await?;
+    pub async fn finish(mut self) -> Result<u64, UploadError> {
+        let kept = self.keep().await;
+        if kept.is_err() {
+            self.discard().await;
+        }
+        kept
+    }
+
+    async fn keep(&mut self) -> Result<u64, UploadError> {
+        self.file.flush().await?;
         demand_room(&self.directory, self.length)?;
-        file.get_ref().sync_all().await?;
-        tokio::fs::rename(self.directory.join("new"), self.directory.join(SNAPSHOT)).await?;
+        self.file.get_ref().sync_all().await?;
+        tokio::fs::rename(self.directory.join(NEW), self.directory.join(SNAPSHOT)).await?;
         let directory = tokio::fs::File::open(&self.directory).await?;
         directory.sync_all().await?;
         Ok(self.length)
@@ -154,9 +165,16 @@ impl Upload {
 
     /// Removes the data that it has made.
     pub async fn discard(self) {
-        if let Err(error) = tokio::fs::remove_file(self.directory.join("new")).await {
+        discard(&self.directory).await;
+    }
+}
+
+async fn discard(directory: &Path) {
+    match tokio::fs::remove_file(directory.join(NEW)).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!("a part of a snapshot stays until the next one comes: {error}");
         }
+        _ => {}
     }
 }
 
@@ -223,19 +241,26 @@ fn put(directory: &Path, place: &Path, replace: bool) -> io::Result<()> {
     syncfs(File::open(&restored)?)?;
     let above = place.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(above)?;
-    let how = match replace {
-        true => RenameFlags::EXCHANGE,
-        false => RenameFlags::NOREPLACE,
-    };
-    renameat_with(CWD, &restored, CWD, place, how)?;
-    if replace {
-        let replaced = directory.join(REPLACED);
-        removal::tree(&replaced)?;
-        fs::rename(&restored, &replaced)?;
+    match replace {
+        true => exchange(&restored, &directory.join(REPLACED), place)?,
+        false => renameat_with(CWD, &restored, CWD, place, RenameFlags::NOREPLACE)?,
     }
     removal::file(&directory.join(SNAPSHOT))?;
     syncfs(File::open(above)?)?;
     Ok(())
+}
+
+/// Exchanges restored data for those in their place. The exchange is the last step, and gives the others their name at once: nothing removes
+/// damaged data that a power cut has left under the name of restored ones.
+fn exchange(restored: &Path, replaced: &Path, place: &Path) -> io::Result<()> {
+    removal::tree(replaced)?;
+    fs::rename(restored, replaced)?;
+    let exchanged = renameat_with(CWD, replaced, CWD, place, RenameFlags::EXCHANGE);
+    if exchanged.is_err() {
+        // Nobody takes them for damaged ones.
+        fs::rename(replaced, restored)?;
+    }
+    Ok(exchanged?)
 }
 
 #[cfg(test)]
@@ -327,6 +352,24 @@ mod tests {
         assert_eq!(names(&tree.recovery), [REPLACED]);
     }
 
+    #[test]
+    fn damaged_data_stay_in_their_place_until_they_have_the_name_by_which_they_are_kept() {
+        // Whatever fails before the exchange, and nothing comes after it.
+        let tree = tree(Some("damaged"));
+        fs::write(tree.recovery.join(REPLACED), "no directory").unwrap();
+        put(&tree.recovery, &tree.etcd, true).unwrap_err();
+        assert_eq!(fs::read(tree.etcd.join("db")).unwrap(), b"damaged");
+        let restored = tree.recovery.join(DATA).join("db");
+        assert_eq!(fs::read(restored).unwrap(), b"restored");
+    }
+
+    #[test]
+    fn restored_data_keep_their_name_if_there_are_none_to_exchange_them_for() {
+        let tree = tree(None);
+        put(&tree.recovery, &tree.etcd, true).unwrap_err();
+        assert_eq!(names(&tree.recovery), [DATA, SNAPSHOT]);
+    }
+
     #[tokio::test]
     async fn a_snapshot_is_there_when_all_of_it_has_come() {
         let root = tempfile::tempdir().unwrap();
@@ -343,6 +386,17 @@ mod tests {
         upload.discard().await;
         assert_eq!(fs::read(directory.join(SNAPSHOT)).unwrap(), b"snapshot");
         assert_eq!(names(&directory), [SNAPSHOT]);
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_cannot_be_kept_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let mut upload = Upload::begin_in(root.path()).await.unwrap();
+        upload.add(b"snapshot").await.unwrap();
+        upload.length = 1 << 60;
+        let refused = upload.finish().await.unwrap_err();
+        assert!(matches!(refused, UploadError::NoRoom { .. }), "{refused}");
+        assert_eq!(names(root.path()), [""; 0]);
     }
 
     #[tokio::test]

@@ -35,6 +35,18 @@ pub fn has_begun() -> bool {
     etcd_data().exists()
 }
 
+/// Returns the device and the number of the directory of etcd's data: others have taken their place if these differ. `None` without data.
+pub fn data_directory() -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let directory = fs::metadata(etcd_data()).ok()?;
+    Some((directory.dev(), directory.ino()))
+}
+
+/// Returns the image of etcd that the manifests name; `None` if there are none. Blocks.
+pub fn written_etcd_image() -> Option<String> {
+    manifests::image_of(&fs::read(manifest("etcd")).ok()?)
+}
+
 /// Begins a new cluster: etcd starts without data.
 ///
 /// # Errors

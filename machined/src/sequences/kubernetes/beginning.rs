@@ -18,17 +18,19 @@ use tonic::Code;
 use super::etcdutl;
 use super::node_name::name_now;
 use crate::base::blocking_io;
-use crate::config::ControlPlane;
+use crate::config::{ControlPlane, Kubernetes};
+use crate::containers::Runtime;
 use crate::intent;
-use crate::kubernetes::KubernetesFact;
 use crate::kubernetes::control_plane::beginning::{BootstrapMode, Data, Refused, Wanted, judge};
 use crate::kubernetes::control_plane::etcd::Etcd;
 use crate::kubernetes::control_plane::recovery::{self, UploadError};
 use crate::kubernetes::control_plane::snapshot_file::{NotASnapshot, check};
 use crate::kubernetes::control_plane::{begin, etcd_image, has_begun};
+use crate::kubernetes::{KubernetesFact, kubelet_age};
 use crate::machine::Machine;
 use crate::oci::{Limits, VerifiedImage};
 use crate::operation_lock::Interrupted;
+use crate::services::Cgroup;
 use crate::store::Store;
 use crate::values::ImageReference;
 
@@ -120,7 +122,7 @@ pub async fn prepare(
     let image = match way {
         BootstrapMode::Empty => None,
         BootstrapMode::Restored | BootstrapMode::Replaced => {
-            check_snapshot(with_digest).await?;
+            checked_or_removed(with_digest).await?;
             Some(image(machine, plane).await?)
         }
     };
@@ -204,7 +206,7 @@ async fn data(store: &Store, plane: &ControlPlane) -> Data {
         }
     }
     Data::Silent {
-        kubelet: kubelet_has_run(store),
+        kubelet: kubelet_has_run(store).await,
     }
 }
 
@@ -218,13 +220,45 @@ async fn answers(plane: &ControlPlane) -> bool {
     }
 }
 
-/// For how long kubelet has been running.
-fn kubelet_has_run(store: &Store) -> Option<Duration> {
+/// For how long kubelet has been running: by its process, as the wall clock may have been set since. Without an answer of the kernel the time in
+/// its status counts.
+async fn kubelet_has_run(store: &Store) -> Option<Duration> {
+    let age = || {
+        let name = Kubernetes::CONTAINER.parse()?;
+        let running = Cgroup::where_it_runs(Kubernetes::CONTAINER)?;
+        let Some((container, cgroup)) = Runtime::default().noted_pid(&name).zip(running) else {
+            return Ok(None);
+        };
+        anyhow::Ok(kubelet_age(container, &cgroup)?)
+    };
+    let age = blocking_io::within(blocking_io::ANSWER, age).await;
+    match age.map_err(anyhow::Error::from).flatten() {
+        Ok(Some(age)) => Some(age),
+        Ok(None) => by_wall_clock(store),
+        Err(error) => {
+            tracing::warn!("the age of kubelet is told by the wall clock: {error:#}");
+            by_wall_clock(store)
+        }
+    }
+}
+
+fn by_wall_clock(store: &Store) -> Option<Duration> {
     let (_, fact) = store.list::<KubernetesFact>().into_iter().next()?;
     let mut services = fact.services.into_iter();
     let kubelet = services.find(|it| it.name == KUBELET && it.state == State::Running)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     now.checked_sub(Duration::from_secs(kubelet.since))
+}
+
+/// Checks the file that was sent. One that is no whole snapshot is removed: it takes room, holds all Secrets, and is sent anew.
+async fn checked_or_removed(with_digest: bool) -> Result<(), BeginError> {
+    let checked = check_snapshot(with_digest).await;
+    if let Err(BeginError::Snapshot(why)) = &checked
+        && !matches!(why, NotASnapshot::Io(_))
+    {
+        on_disk(recovery::forget_snapshot).await?;
+    }
+    checked
 }
 
 /// Checks that the file that was sent is a whole snapshot, and that its data have room.

@@ -11,10 +11,10 @@ use crate::kubernetes::trial::Chosen;
 use crate::kubernetes::{Followed, Offer};
 use crate::machine::{Configured, Machine};
 use crate::oci::name_of_file;
-use crate::pins::{PinFact, State, Terms};
+use crate::pins::{Meaning, PinFact, State, Terms};
 use crate::sequences::extension_files::Fetches;
 use crate::sequences::image_pins::permit_now;
-use crate::values::{EndpointUrl, ImageReference};
+use crate::values::{Digest, EndpointUrl, ImageReference};
 
 /// An image that was chosen.
 pub(super) struct Choice {
@@ -128,10 +128,10 @@ impl Choices {
 
     /// Returns what the name of a pinned image means, if the image is here.
     fn pinned(&self, image: &ImageReference) -> Option<Choice> {
-        let fact = self.machine.store.get::<PinFact>(&image.to_string())?;
-        let State::Pinned { digest } = fact.state else {
-            return None;
-        };
+        let pin = self.machine.store.get::<PinFact>(&image.to_string());
+        let meaning = self.machine.pins.meaning(image);
+        let is_here = |digest| self.machine.images.get(digest).is_some();
+        let digest = meant(pin.as_ref().map(|it| &it.state), meaning.as_ref(), is_here)?;
         let image = image.clone();
         Some(Choice {
             chosen: Chosen { image, digest },
@@ -208,6 +208,20 @@ impl Choices {
     }
 }
 
+/// Returns the image that a pinned name means, if it is here. Pins are found again after each start of machined, and under a version on trial
+/// not before its verdict: up to then the record tells, so that the extension that runs goes on. It is checked before it is used, as any.
+fn meant(
+    pin: Option<&State>,
+    recorded: Option<&Meaning>,
+    is_here: impl FnOnce(Digest) -> bool,
+) -> Option<Digest> {
+    if let Some(State::Pinned { digest }) = pin {
+        return Some(*digest);
+    }
+    let recorded = recorded.filter(|it| it.blobs.is_empty())?;
+    is_here(recorded.digest).then_some(recorded.digest)
+}
+
 /// The file of an offer, beside the list that names it.
 fn file_of(published: &PublishedExtension, offer: &Offer) -> ExtensionFile {
     let folder = published.folder.clone();
@@ -217,5 +231,49 @@ fn file_of(published: &PublishedExtension, offer: &Offer) -> ExtensionFile {
             ..folder
         },
         sha256: offer.digest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::containers::ImageDigests;
+    use crate::pins::Wait;
+
+    /// While a version is on trial no pin is found again: the extension on trial goes on all the same.
+    #[test]
+    fn an_extension_that_is_here_is_known_before_its_pin_is_found_again() {
+        let [digest, blob] = [b"image", b"layer"].map(|of| Digest::of(of));
+        let meaning = |blobs| {
+            let image = ImageDigests {
+                digest,
+                index: None,
+            };
+            Meaning::of(image, blobs)
+        };
+        let (whole, unfinished) = (meaning(Vec::new()), meaning(vec![blob]));
+        let waiting = State::default();
+        let at_window = State::Waiting {
+            reason: Wait::Window(SystemTime::UNIX_EPOCH),
+            failures: 0,
+        };
+        let pinned = State::Pinned { digest: blob };
+        // its pin, its meaning in the record, whether that image is in the store → the image
+        let table = [
+            (Some(&pinned), Some(&whole), true, Some(blob)),
+            (Some(&pinned), None, false, Some(blob)),
+            (None, Some(&whole), true, Some(digest)),
+            (Some(&waiting), Some(&whole), true, Some(digest)),
+            (Some(&at_window), Some(&whole), true, Some(digest)),
+            (Some(&waiting), Some(&whole), false, None),
+            (Some(&waiting), Some(&unfinished), true, None),
+            (Some(&waiting), None, true, None),
+        ];
+        for (pin, recorded, is_here, expected) in table {
+            let found = meant(pin, recorded, |_| is_here);
+            assert_eq!(found, expected, "{pin:?} {recorded:?} {is_here}");
+        }
     }
 }

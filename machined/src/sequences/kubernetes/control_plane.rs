@@ -8,9 +8,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, ensure};
 use instar_kubernetes_plan::PlannedExtension;
 
+use super::backup::Backup;
+use super::in_cluster::Meeting;
 use crate::base::blocking_io;
 use crate::config::{ControlPlane, Kubernetes};
-use crate::kubernetes::control_plane::{self, Applied, Place, apply, etcd, has_begun, version_of};
+use crate::kubernetes::control_plane::backup::{Change, forget_change};
+use crate::kubernetes::control_plane::{
+    self, Applied, Place, apply, data_directory, etcd_image, has_begun, version_of,
+    written_etcd_image,
+};
 use crate::kubernetes::trial::Readiness;
 use crate::kubernetes::version_file::VersionFile;
 use crate::machine::{Configured, Machine};
@@ -68,86 +74,108 @@ pub(super) fn judged(kubernetes: &Kubernetes, readiness: Readiness) -> Readiness
     }
 }
 
-/// Writes the control plane's files. Before those of another version, etcd's data are kept in a snapshot.
-pub(super) async fn write(
-    kubernetes: &Kubernetes,
-    facts: &Facts,
-    extensions: &[PlannedExtension],
-) -> anyhow::Result<()> {
-    let Some(plane) = &kubernetes.control_plane else {
-        return Ok(());
-    };
-    ensure!(
-        !facts.place.addresses.is_empty(),
-        "the control plane waits for an address of the machine"
-    );
-    let version = version_of(extensions)?;
+/// Returns the change of the programs that write etcd's data, from those that the files were written for last.
+async fn change_to(plane: &ControlPlane, version: &str) -> anyhow::Result<Option<Change>> {
     let before = VersionFile::read().await;
-    if let Some(before) = before.filter(|before| *before != version && facts.has_begun) {
-        keep_data(plane, &before, &version).await;
-    }
-    let (kubernetes, facts) = (kubernetes.clone(), facts.clone());
-    let of = version.clone();
-    let write = move || match &kubernetes.control_plane {
-        Some(plane) => control_plane::write(&kubernetes, plane, &facts.place, &of),
-        None => Ok(()),
-    };
-    let written = blocking_io::within(blocking_io::ANSWER, write).await?;
-    written.context("write the files of the control plane")?;
-    VersionFile::write(&version).await
+    let image = blocking_io::within(blocking_io::ANSWER, written_etcd_image).await?;
+    let after = etcd_image(plane);
+    let before = (before.as_deref(), image.as_deref());
+    Ok(Change::between(before, (version, &after)))
 }
 
-/// Keeps etcd's data before a change of versions. A cluster that is broken is changed without: that may be what mends it.
-async fn keep_data(plane: &ControlPlane, before: &str, version: &str) {
-    match etcd::keep_snapshot(plane, &format!("{before}-before-{version}")).await {
-        Ok(path) => tracing::info!(
-            "Kubernetes: {before} becomes {version}; etcd's data of before are in {}",
-            path.display()
-        ),
-        Err(error) => tracing::warn!(
-            "Kubernetes: {before} becomes {version} without a snapshot of etcd: {error:#}"
-        ),
-    }
-}
-
-/// The changes that were made to a running control plane.
+/// The changes that were made to a control plane.
 #[derive(Default)]
 pub(super) struct Plane {
+    backup: Backup,
     tried: Option<Tried>,
 }
 
-/// The last try to apply the objects of a config, in a version of Kubernetes and for a name of the node.
-struct Tried {
-    of: Arc<Configured>,
+/// The cluster that has the objects. Another config or version has others, and another cluster, or another object of the node, lacks them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Subject {
     version: String,
     node: String,
+    /// The directory of etcd's data, which is another one after a restore.
+    data: Option<(u64, u64)>,
+    meeting: Meeting,
+}
+
+/// The last try to apply the objects of a config.
+struct Tried {
+    of: Arc<Configured>,
+    subject: Subject,
     at: Instant,
     applied: Applied,
 }
 
 impl Tried {
     /// Whether there is nothing to do for these now.
-    fn holds_for(&self, configured: &Arc<Configured>, version: &str, node: &str) -> bool {
+    fn holds_for(&self, configured: &Arc<Configured>, subject: &Subject) -> bool {
         let is_over = self.applied.is_whole() || self.at.elapsed() < PAUSE;
-        let is_same = self.version == version && self.node == node;
-        Arc::ptr_eq(&self.of, configured) && is_same && is_over
+        Arc::ptr_eq(&self.of, configured) && self.subject == *subject && is_over
     }
 }
 
 impl Plane {
-    /// Applies the objects of the cluster, once for each config and version, and says what is missing.
+    /// Whether another version waits for its snapshot, so that the one of before runs on.
+    pub(super) fn holds(&self) -> bool {
+        self.backup.holds()
+    }
+
+    /// Forgets a version that waits, as it is not asked for any more.
+    pub(super) fn let_go(&mut self) {
+        self.backup.let_go();
+    }
+
+    /// Writes the control plane's files. Before those of another version, etcd's data are kept in a snapshot.
+    ///
+    /// # Errors
+    /// The version waits for its snapshot, or a file cannot be written.
+    pub(super) async fn write(
+        &mut self,
+        kubernetes: &Kubernetes,
+        facts: &Facts,
+        extensions: &[PlannedExtension],
+    ) -> anyhow::Result<()> {
+        let Some(plane) = &kubernetes.control_plane else {
+            return Ok(());
+        };
+        ensure!(
+            !facts.place.addresses.is_empty(),
+            "the control plane waits for an address of the machine"
+        );
+        let version = version_of(extensions)?;
+        match change_to(plane, &version).await? {
+            Some(change) if facts.has_begun => self.backup.before(plane, &change).await?,
+            _ => self.backup.let_go(),
+        }
+        let (kubernetes, facts) = (kubernetes.clone(), facts.clone());
+        let of = version.clone();
+        let write = move || match &kubernetes.control_plane {
+            Some(plane) => control_plane::write(&kubernetes, plane, &facts.place, &of),
+            None => Ok(()),
+        };
+        let written = blocking_io::within(blocking_io::ANSWER, write).await?;
+        written.context("write the files of the control plane")?;
+        VersionFile::write(&version).await?;
+        Ok(forget_change().await?)
+    }
+
+    /// Applies the objects of the cluster, once for each config and version, and again to a cluster that may lack them; says what is missing.
     pub(super) async fn tend(
         &mut self,
         configured: &Arc<Configured>,
         kubernetes: &Kubernetes,
         node: &str,
-        readiness: &Readiness,
+        (readiness, meeting): (&Readiness, &Meeting),
         problems: &mut Vec<String>,
     ) {
         let Some(plane) = &kubernetes.control_plane else {
             return;
         };
+        problems.extend(self.backup.problem());
         if !has_begun() {
+            self.tried = None;
             problems.push(NOT_BEGUN.to_owned());
             return;
         }
@@ -155,11 +183,17 @@ impl Plane {
         let Some(version) = VersionFile::read().await else {
             return;
         };
+        let subject = Subject {
+            version,
+            node: node.to_owned(),
+            data: data_directory(),
+            meeting: meeting.clone(),
+        };
         let tried = self.tried.take();
-        let tried = tried.filter(|tried| tried.holds_for(configured, &version, node));
+        let tried = tried.filter(|tried| tried.holds_for(configured, &subject));
         let tried = match tried {
             Some(tried) => tried,
-            None => try_to_apply(configured, (kubernetes, plane), version, node).await,
+            None => try_to_apply(configured, (kubernetes, plane), subject).await,
         };
         let is_ready = *readiness == Readiness::Ready;
         problems.extend(tried.applied.problem(is_ready));
@@ -170,18 +204,16 @@ impl Plane {
 async fn try_to_apply(
     configured: &Arc<Configured>,
     (kubernetes, plane): (&Kubernetes, &ControlPlane),
-    version: String,
-    node: &str,
+    subject: Subject,
 ) -> Tried {
-    let applied = apply(kubernetes, plane, &version, node).await;
+    let applied = apply(kubernetes, plane, &subject.version, &subject.node).await;
     match applied.is_whole() {
         true => tracing::info!("Kubernetes: nodes can join this machine's cluster"),
         false => tracing::debug!("the cluster's own objects wait: {applied:?}"),
     }
     Tried {
         of: configured.clone(),
-        version,
-        node: node.to_owned(),
+        subject,
         at: Instant::now(),
         applied,
     }
@@ -190,3 +222,47 @@ async fn try_to_apply(
 /// The problem of a control plane without a cluster.
 const NOT_BEGUN: &str = "the cluster has not begun: `instarctl bootstrap` begins a new one, once; \
      after the loss of its data, put a snapshot of etcd in place first";
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn objects_are_applied_again_to_another_cluster_and_for_another_node() {
+        let worker = include_str!("../../../../config/tests/data/1.14/worker.yaml");
+        let configured = || {
+            let parsed = config::parse(worker.as_bytes()).unwrap();
+            Arc::new(Configured::new(worker.to_owned(), parsed.config))
+        };
+        let subject = Subject {
+            version: "v1.36.0".to_owned(),
+            node: "cp-1".to_owned(),
+            data: Some((1, 7)),
+            meeting: Meeting::default(),
+        };
+        let tried = Tried {
+            of: configured(),
+            subject: subject.clone(),
+            at: Instant::now(),
+            applied: Applied::default(),
+        };
+        assert!(tried.holds_for(&tried.of, &subject));
+        assert!(!tried.holds_for(&configured(), &subject));
+        type Other = fn(&mut Subject);
+        let others: [(&str, Other); 4] = [
+            ("another version", |it| it.version = "v1.37.0".to_owned()),
+            ("another name of the node", |it| it.node = "cp-2".to_owned()),
+            ("a restored cluster", |it| it.data = Some((1, 8))),
+            ("another object of the node", |it| {
+                it.meeting.uid = Some("2".to_owned());
+            }),
+        ];
+        for (words, change) in others {
+            let mut other = subject.clone();
+            change(&mut other);
+            assert!(!tried.holds_for(&tried.of, &other), "{words}");
+        }
+    }
+}

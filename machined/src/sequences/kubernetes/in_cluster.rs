@@ -8,7 +8,9 @@ use serde_json::Value;
 use super::control_plane;
 use crate::config::Kubernetes;
 use crate::kubernetes::trial::Readiness;
-use crate::kubernetes::{Mode, NodeMetadata, NodeObject, NodeService, NodeStatus, readiness};
+use crate::kubernetes::{
+    Mode, NodeMetadata, NodeObject, NodeService, NodeStatus, Refusal, readiness,
+};
 use crate::machine::{Configured, Machine};
 use crate::sequences::is_installed;
 
@@ -18,8 +20,21 @@ pub(super) struct InCluster {
     pub(super) readiness: Readiness,
     /// Why its labels and annotations are not those of the config.
     pub(super) problem: Option<String>,
+    /// The cluster that answered.
+    pub(super) meeting: Meeting,
+    /// Whether it did not answer the last time.
+    is_silent: bool,
     /// When it was asked last, and for which config.
     asked: Option<(Instant, Arc<Configured>)>,
+}
+
+/// The cluster that this machine has met last. Another value tells one that may be another cluster, or an older state of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Meeting {
+    /// The uid of the node's object: another one is another object.
+    pub(super) uid: Option<String>,
+    /// How often it has answered again after a silence.
+    returns: u64,
 }
 
 /// The state of the node as it is seen on the machine itself.
@@ -38,8 +53,21 @@ impl InCluster {
         InCluster {
             readiness: Readiness::Unknown("nobody has asked yet".to_owned()),
             problem: None,
+            meeting: Meeting::default(),
+            is_silent: false,
             asked: None,
         }
+    }
+
+    /// Notes whether the cluster has answered, and with which object of the node.
+    fn meet(&mut self, object: &anyhow::Result<Option<Value>>) {
+        let is_silent = object.is_err();
+        if let Ok(Some(object)) = object {
+            self.meeting.returns += u64::from(self.is_silent);
+            let uid = object["metadata"]["uid"].as_str();
+            self.meeting.uid = uid.map(str::to_owned);
+        }
+        self.is_silent = is_silent;
     }
 
     /// Asks if the last time is longer ago than the interval, or was for another config; returns the time since then, zero if nothing was
@@ -68,6 +96,7 @@ impl InCluster {
     async fn ask(&mut self, machine: &Machine, kubernetes: &Kubernetes, seen: Seen<'_>) {
         self.problem = None;
         let object = self.object(machine, kubernetes, seen.node).await;
+        self.meet(&object);
         show(machine, seen.node, &object);
         let object = object.as_ref().map(Option::as_ref);
         let readiness = readiness(seen.errors, seen.services, object);
@@ -98,6 +127,9 @@ fn show(machine: &Machine, node: &str, object: &anyhow::Result<Option<Value>>) {
     match object {
         Ok(Some(object)) => machine.store.put(node, NodeStatus::of(object)),
         Ok(None) => machine.store.remove::<NodeStatus>(node),
+        Err(error) if Refusal::of(error).is_some_and(Refusal::is_absence) => {
+            machine.store.remove::<NodeStatus>(node);
+        }
         Err(_) => {}
     }
 }
@@ -130,4 +162,31 @@ async fn mode(machine: &Machine) -> anyhow::Result<Mode> {
     }
     let has_disk = machine.disk.state().is_some();
     Ok(if has_disk { Mode::Live } else { Mode::Diskless })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_met_again_after_a_silence_or_with_another_object_of_the_node() {
+        let object = |uid: &str| Ok(Some(json!({"metadata": {"uid": uid}})));
+        let silence = || Err(anyhow::Error::msg("no answer"));
+        let mut cluster = InCluster::new();
+        let mut met = |answer: anyhow::Result<Option<Value>>| {
+            let before = cluster.meeting.clone();
+            cluster.meet(&answer);
+            cluster.meeting != before
+        };
+        assert!(!met(Ok(None)), "it has not joined");
+        assert!(met(object("1")), "it has joined");
+        assert!(!met(object("1")), "nothing has changed");
+        assert!(met(object("2")), "the object is another one");
+        assert!(!met(silence()), "nobody knows");
+        assert!(!met(silence()), "nobody knows");
+        assert!(met(object("2")), "it answers again");
+        assert!(!met(object("2")), "nothing has changed");
+    }
 }
