@@ -5,9 +5,11 @@
 // A panic is how a test fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod asked_api_server;
 mod cluster;
 mod cluster_api;
 mod control_plane;
+mod cordons;
 mod dns_question;
 mod fleet_lock;
 mod followed;

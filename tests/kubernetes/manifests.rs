@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+/// Lets the nodes of the cluster read each other.
+pub(crate) const READERS_OF_NODES: &str = include_str!("manifests/readers_of_nodes.yaml");
+
 /// The pods of a CNI.
 pub(crate) fn network(image: &str) -> String {
     with_image(include_str!("manifests/network.yaml"), image)

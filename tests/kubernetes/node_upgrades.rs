@@ -273,7 +273,7 @@ async fn memory_is_small(operator: &FleetOperator) -> Outcome {
 async fn a_pool_upgrades_its_nodes_one_by_one(scratch: Scratch) -> Outcome {
     let mut fleet = Fleet::start(&scratch).await?;
     chapters![
-        the_nodes_are_the_fleets(&fleet),
+        the_nodes_are_the_fleets(&fleet, &scratch),
         one_node_after_the_other_is_upgraded_under_its_pods(&mut fleet, &scratch),
         kubectl_tells_the_story(&fleet),
         a_bad_version_stops_after_the_first_node(&fleet),
@@ -305,11 +305,11 @@ async fn a_person_steers_it(fleet: &Fleet) -> Outcome {
     .await
 }
 
-async fn the_nodes_are_the_fleets(fleet: &Fleet) -> Outcome {
+async fn the_nodes_are_the_fleets(fleet: &Fleet, scratch: &Scratch) -> Outcome {
     for name in NAMES {
         fleet.wait_for_label(name, "v0.1.0").await?;
     }
-    Ok(())
+    fleet.they_list_those_that_they_may_read(scratch).await
 }
 
 /// The operator is killed when the first node has begun, and another one goes on.

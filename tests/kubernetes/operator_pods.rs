@@ -48,7 +48,7 @@ impl Site {
         let cluster = Cluster::start(scratch)?;
         let image = push_operator_image(&cluster.registry, &TAGS)?;
         let identity = Identity::administrator()?;
-        let nodes = boot(&cluster, &identity, scratch).await?;
+        let nodes = boot(&cluster, &identity, &NAMES, scratch).await?;
         let site = Self {
             helm: Helm::of(&cluster.plane, scratch)?,
             cluster,

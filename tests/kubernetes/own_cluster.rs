@@ -22,6 +22,8 @@ pub(crate) const NAME: &str = "cp-1";
 const API_SERVER: u16 = 6443;
 /// The next version, which is the same programs under another name.
 pub(crate) const NEXT: &str = "v1.36.99";
+/// The version after it, likewise.
+pub(crate) const LATER: &str = "v1.36.100";
 
 /// The host's side: a registry, and the secrets of the cluster.
 pub(crate) struct Host {
@@ -37,7 +39,7 @@ impl Host {
         for name in ["containerd", "kubernetes"] {
             push_extension(&registry, name)?;
         }
-        push_control_plane(&registry, &[&kubernetes_version()?, NEXT])?;
+        push_control_plane(&registry, &[&kubernetes_version()?, NEXT, LATER])?;
         push_pause(&registry)?;
         push_greeter(&registry)?;
         registry.push_installer_without_kernel(&ImageUnderTest::second()?)?;

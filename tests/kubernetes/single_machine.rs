@@ -5,16 +5,25 @@ use instar_tests::{
     Ending, Greeter, HeldConnection, Node, Outcome, Scratch, Test, chapters, guest_program,
     push_extension_with, tests, upgrade_and_follow,
 };
+use serde_json::json;
 
+use crate::asked_api_server::AskedApiServer;
 use crate::cluster::BEAT_PORT;
 use crate::manifests;
-use crate::own_cluster::{Host, NAME, NEXT, Own};
+use crate::own_cluster::{Host, LATER, NAME, NEXT, Own};
 use crate::shown::{is_ready, os_image, tell_time};
 use crate::watched_node::WatchedNode;
 use crate::{PATIENCE, START};
 
 /// The file of an extension that says its version of Kubernetes.
 const VERSION: &str = "usr/local/share/kubernetes-version";
+
+/// The label of nodes that run Instar, and the name of one that is an object alone.
+const VERSION_LABEL: &str = "instar.dev/version";
+const OTHER: &str = "worker-9";
+
+/// The machine's line about the snapshot before another version.
+const SNAPSHOT: &str = "etcd's data of before are in";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![a_machine_is_a_cluster]
@@ -27,6 +36,7 @@ async fn a_machine_is_a_cluster(scratch: Scratch) -> Outcome {
     chapters![
         a_cluster_begins_by_a_call(&own, &node),
         its_kubeconfig_opens_its_api(&own, &node),
+        it_lists_the_nodes_that_run_instar(&own, &node),
         it_is_ready_once_pods_have_a_network(&own, &node, &host),
         a_deployment_answers(&own, &node, &host),
         its_programs_are_looked_after(&own, &node, &scratch),
@@ -79,6 +89,27 @@ async fn its_kubeconfig_opens_its_api(own: &Own, node: &Node) -> Outcome {
     tell_time(node, "its API answers").await
 }
 
+/// The other one is an object with the label that this machine has given its own.
+async fn it_lists_the_nodes_that_run_instar(own: &Own, node: &Node) -> Outcome {
+    let labelled = async || {
+        let label = own.node()?["metadata"]["labels"][VERSION_LABEL].clone();
+        ensure!(label == "v0.1.0", "{label}");
+        Ok(json!({VERSION_LABEL: label}))
+    };
+    let labels = node.wait_until("its label of the version", PATIENCE, labelled);
+    let metadata = json!({"name": OTHER, "labels": labels.await?});
+    let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+    own.kubectl()?.create("other", &other.to_string())?;
+    let both = async || {
+        let members = own.run(&["get", "members"]).await?;
+        let has = |name| members.contains(name);
+        ensure!(has(NAME) && has(OTHER), "{members}");
+        Ok(())
+    };
+    node.wait_until("both are members", PATIENCE, both).await?;
+    own.kubectl()?.run(&["delete", "node", OTHER]).map(drop)
+}
+
 async fn it_is_ready_once_pods_have_a_network(own: &Own, node: &Node, host: &Host) -> Outcome {
     let network = manifests::network(&host.greeter());
     own.kubectl()?.apply("network", &network)?;
@@ -121,6 +152,7 @@ async fn etcd_is_looked_after(own: &Own, scratch: &Scratch) -> Outcome {
 async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Host) -> Outcome {
     let before = own.containers()?;
     let states = WatchedNode::start(own.kubectl()?, NAME)?;
+    let asked = AskedApiServer::start(own.kubectl()?);
     let held = hold(node).await?;
     let image = host.registry.installer_for_guest("v0.2.0");
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
@@ -129,6 +161,7 @@ async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Hos
     let held = held.close()?;
     println!("{held:?}");
     ensure!(held.lost == 0 && held.answers > 0, "{held:?}");
+    asked.was_ready_all_the_time()?;
     let states = states.end()?;
     let was_ready = states.iter().all(|state| state.starts_with("True "));
     ensure!(was_ready, "{states:#?}");
@@ -157,8 +190,7 @@ async fn kubernetes_is_upgraded(own: &Own, node: &Node, host: &Host) -> Outcome 
     push_extension_with(&host.registry, "kubernetes", "v2", &files)?;
     let mark = node.vm().console_mark()?;
     own.apply(node, host, "kubernetes:v2").await?;
-    let known = "etcd's data of before are in";
-    node.vm().wait_for_line_after(mark, known, PATIENCE)?;
+    node.vm().wait_for_line_after(mark, SNAPSHOT, PATIENCE)?;
     the_api_server_has_the_new_version(own, node).await?;
     let kept = "extensions, which are kept";
     node.vm().wait_for_line_after(mark, kept, 2 * PATIENCE)?;
@@ -179,18 +211,22 @@ async fn the_api_server_has_the_new_version(own: &Own, node: &Node) -> Outcome {
     .await
 }
 
-/// A kubelet that ends at once is on trial, and the one before comes back.
+/// A kubelet of a later version, which ends at once, is on trial; the one before comes back, with the static pods of its version.
 async fn a_broken_kubelet_is_gone_back_from(own: &Own, node: &Node, host: &Host) -> Outcome {
     let before = own.containers()?;
     // It takes kubelet's first option for a port.
     let program = guest_program("greeter")?;
-    let version = format!("{NEXT}\n");
+    let version = format!("{LATER}\n");
     let kubelet = ("usr/bin/kubelet", program.as_slice());
     let files = [kubelet, (VERSION, version.as_bytes())];
     push_extension_with(&host.registry, "kubernetes", "broken", &files)?;
+    let mark = node.vm().console_mark()?;
     own.apply(node, host, "kubernetes:broken").await?;
+    // The static pods of the later version were written.
+    node.vm().wait_for_line_after(mark, SNAPSHOT, PATIENCE)?;
     own.told(node, "is back with the one before").await?;
     own.wait_until_ready(node).await?;
+    the_api_server_has_the_new_version(own, node).await?;
     ensure!(before == own.containers()?, "it was {before:#?}");
     Ok(())
 }

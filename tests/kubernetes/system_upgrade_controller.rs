@@ -2,6 +2,7 @@
 //! upgrade failed, which no further attempt tries again.
 
 mod by_channel;
+mod three_nodes;
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
@@ -27,9 +28,11 @@ const CARRIED_OUT: &str = "plan.upgrade.cattle.io/os";
 
 pub(crate) fn tests() -> Vec<Test> {
     use by_channel::a_plan_follows_a_channel;
+    use three_nodes::a_plan_takes_three_nodes_one_at_a_time;
     tests![
         a_plan_upgrades_the_node_under_its_pods,
         a_plan_follows_a_channel,
+        a_plan_takes_three_nodes_one_at_a_time,
     ]
 }
 
@@ -86,6 +89,10 @@ impl Site {
 
 async fn the_controller_runs(node: &Node, cluster: &Cluster, site: &Site) -> Outcome {
     it_joins_and_runs_pods(node, cluster).await?;
+    start_the_controller(node, cluster, site).await
+}
+
+async fn start_the_controller(node: &Node, cluster: &Cluster, site: &Site) -> Outcome {
     let kubectl = cluster.plane.kubectl();
     let port = cluster.plane.port();
     let manifest = manifests::system_upgrade_controller(&site.controller, &site.kubectl, port);

@@ -1,19 +1,19 @@
 //! Two machines as nodes of a cluster, and the operator beside its control plane.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use instar_pki::Role;
 use instar_rollout_driver::replay_file;
 use instar_tests::{
-    FleetOperator, FollowedProgram, Identity, ImageUnderTest, Node, OciImage, Outcome, Scratch,
+    FleetOperator, Identity, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Scratch,
     install_fleet_operator,
 };
 
 use super::told::{column, is_told};
 use super::{eventually, pool};
 use crate::cluster::Cluster;
+use crate::cordons::Cordons;
 use crate::manifests;
 use crate::shown::is_ready;
 use crate::{LIFETIME, START};
@@ -27,15 +27,6 @@ pub(crate) const REASON: &str = "the moon is full";
 /// The host of the nodes' APIs.
 const HOST: &str = "127.0.0.1";
 
-/// Whether each node is cordoned, a line for each change.
-const CORDONS: [&str; 5] = [
-    "get",
-    "nodes",
-    "--watch",
-    "-o",
-    r#"jsonpath={.metadata.name} {.spec.unschedulable}{"\n"}"#,
-];
-
 pub(super) struct Fleet {
     pub(super) cluster: Cluster,
     operator: Option<FleetOperator>,
@@ -43,7 +34,7 @@ pub(super) struct Fleet {
     client_config: String,
     /// The way by which configs may be changed, and machines replaced.
     administrator: String,
-    cordons: RefCell<FollowedProgram>,
+    cordons: RefCell<Cordons>,
     // They end last.
     pub(super) nodes: Vec<Node>,
 }
@@ -54,7 +45,7 @@ impl Fleet {
         let cluster = Cluster::start(scratch)?;
         push_versions(&cluster, scratch)?;
         let identity = Identity::administrator()?;
-        let nodes = boot(&cluster, &identity, scratch).await?;
+        let nodes = boot(&cluster, &identity, &NAMES, scratch).await?;
         Self::of(cluster, &identity, nodes, scratch)
     }
 
@@ -77,7 +68,7 @@ impl Fleet {
     ) -> anyhow::Result<Self> {
         install_fleet_operator(&cluster.plane)?;
         let mut fleet = Self {
-            cordons: RefCell::new(cluster.plane.kubectl().follow(&CORDONS)?),
+            cordons: RefCell::new(Cordons::watch(cluster.plane.kubectl())?),
             cluster,
             operator: None,
             client_config: identity.with_role(Role::Upgrader)?.client_config(HOST)?,
@@ -247,34 +238,42 @@ impl Fleet {
         .await
     }
 
+    /// The certificate of a kubelet reads its own node alone, and others where the cluster lets it.
+    pub(super) async fn they_list_those_that_they_may_read(&self, scratch: &Scratch) -> Outcome {
+        let node = self.nodes.first().context("no node")?;
+        let client = Instarctl::of(node, &scratch.below("members")?)?;
+        let listed = async || {
+            let said = client.run(&["get", "members"]).await?;
+            ensure!(said.code == Some(0), "{said:?}");
+            Ok::<_, anyhow::Error>(NAMES.map(|name| said.output.contains(name)))
+        };
+        let alone = listed().await?;
+        ensure!(alone == [true, false], "{alone:?} of {NAMES:?}");
+        let kubectl = self.cluster.plane.kubectl();
+        kubectl.apply("readers", manifests::READERS_OF_NODES)?;
+        node.wait_until("it lists both nodes", crate::PATIENCE, async || {
+            let both = listed().await?;
+            ensure!(both == [true, true], "{both:?} of {NAMES:?}");
+            Ok(())
+        })
+        .await
+    }
+
     /// Each node was cordoned, and never both.
     pub(super) fn never_two_at_once(&self) -> Outcome {
-        let mut cordons = self.cordons.borrow_mut();
-        let last = NAMES[1];
-        let is_cordoned = |line: &str| line == format!("{last} true");
-        cordons.wait_for("the second node's cordon", crate::PATIENCE, is_cordoned)?;
-        let mut cordoned = BTreeSet::new();
-        for line in cordons.heard() {
-            let (name, is_cordoned) = line.split_once(' ').context("no line of the watch")?;
-            match is_cordoned {
-                "true" => cordoned.insert(name),
-                _ => cordoned.remove(name),
-            };
-            ensure!(cordoned.len() < 2, "{:#?}", cordons.heard());
-        }
-        ensure!(cordons.heard().iter().any(|line| line == "worker-1 true"));
-        Ok(())
+        self.cordons.borrow_mut().were_one_at_a_time(&NAMES)
     }
 }
 
-/// Boots the machines, and has them join.
+/// Boots machines of these names, and has them join.
 pub(crate) async fn boot(
     cluster: &Cluster,
     identity: &Identity,
+    names: &[&str],
     scratch: &Scratch,
 ) -> anyhow::Result<Vec<Node>> {
     let mut nodes = Vec::new();
-    for name in NAMES {
+    for name in names {
         let node = cluster.plan_fleet_node(scratch, identity, name)?;
         let node = node.boot().await?;
         join(cluster, &node, name).await?;
