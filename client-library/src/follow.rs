@@ -22,6 +22,9 @@ const QUICK_RETRIES: u32 = 20;
 const LATER_RETRY: Duration = Duration::from_secs(1);
 /// Timeout of one attempt to reconnect.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(15);
+/// The last part of the time of an action, one of this many: without an answer by then the request is given up. What a node begins later would be
+/// over after its caller has stopped to follow it, and the node may hear of a broken link a minute late.
+const LAST_PART: u32 = 10;
 /// Interval of reading the boot id while everything else looks done.
 const BOOT_ID_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -50,8 +53,8 @@ pub struct Done {
 /// `act` sends the request and returns the actor id of the reply.
 ///
 /// # Errors
-/// The node refused it, failed at it, rolled it back ([`FailureKind::RolledBack`]), or did not reach the goal within `limit`
-/// ([`FailureKind::TimedOut`]).
+/// The node refused it, failed at it, rolled it back ([`FailureKind::RolledBack`]), or did not reach the goal within `limit`, or gave no answer to
+/// the request before the last part of it ([`FailureKind::TimedOut`]). An upgrade whose image is still being pulled then ends with the request.
 pub async fn follow(
     node: &Node,
     goal: Goal,
@@ -71,7 +74,8 @@ pub async fn follow(
         })?;
     // Without a greeting the action is started anyway; after one, no event of it can be missed.
     let _ = timeout(HELLO_TIMEOUT, events.message()).await;
-    let actor = act(node).await?;
+    let answer = began + (limit - limit / LAST_PART);
+    let actor = answered(node.name(), answer, act(node)).await?;
     progress.note(&format!("accepted, actor {actor}"));
 
     let mut way = Way {
@@ -91,6 +95,26 @@ pub async fn follow(
         boot_ids: before.zip(after),
         took: began.elapsed(),
     })
+}
+
+/// Waits for the answer to a request until a moment, and gives the request up then: the call is reset, so that the node hears of it.
+async fn answered(
+    name: &str,
+    until: Instant,
+    asking: impl Future<Output = Result<String, Failure>>,
+) -> Result<String, Failure> {
+    let asked = Instant::now();
+    match timeout_at(until, asking).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let waited = asked.elapsed().as_secs();
+            let text =
+                format!("{name}: no answer to the request within {waited} s, so it is given up");
+            Err(Failure::new(FailureKind::TimedOut, text).advise(
+                "a node that was still pulling the image changes nothing; look whether its registry is slow, or give it more time",
+            ))
+        }
+    }
 }
 
 /// The error of this actor's action in the node's history, if there is one.
@@ -257,4 +281,36 @@ pub(crate) fn comes_back(code: Code) -> bool {
             | Code::Unauthenticated
             | Code::InvalidArgument
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::future::{pending, ready};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_an_answer_is_given_up() {
+        let soon = Instant::now() + Duration::from_secs(90);
+        let answer = answered("n1", soon, ready(Ok("actor".to_owned()))).await;
+        assert_eq!(answer.unwrap(), "actor");
+
+        // The call is dropped, by which the node hears of it.
+        let (held, dropped) = oneshot::channel::<()>();
+        let pulling = async move {
+            let _held = held;
+            pending().await
+        };
+        let given_up = answered("n1", soon, pulling).await.unwrap_err();
+        assert_eq!(given_up.kind(), FailureKind::TimedOut);
+        assert!(
+            given_up
+                .chain()
+                .starts_with("n1: no answer to the request within 90 s")
+        );
+        assert!(dropped.await.is_err());
+    }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The lock belongs to the task that does the work, never to the call that asked for it: if the caller hangs up, the operation still runs
-//! to its end.
+//! to its end, but for a step that has changed nothing and is told of its caller (`sequences/hang_up.rs`).
 
 use std::fmt;
 use std::future::Future;

@@ -97,8 +97,8 @@ impl Puller {
     ///
     /// # Errors
     /// The policy denies the name.
-    pub fn needs_signature(&self, name: &ImageReference) -> Result<bool, PullError> {
-        Ok(self.policy.needs_signature(name)?)
+    pub fn needs_signature(&self, name: &ImageReference) -> Result<bool, Box<Refusal>> {
+        self.policy.needs_signature(name)
     }
 
     /// Verifies a resolved image as the policy says. Its registry is asked for signatures.

@@ -23,6 +23,8 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![calls_that_change_the_machine_go_one_at_a_time]
 }
 
+const UPGRADE: &str = "/machine.MachineService/Upgrade";
+
 /// Configs by the names of their machines. A change from one to another stops the slow container, which takes seconds,
 /// and starts it again.
 struct Configs {
@@ -46,6 +48,7 @@ async fn calls_that_change_the_machine_go_one_at_a_time(scratch: Scratch) -> Out
         configs_that_cannot_be_used_are_refused(&node, &configs.unusable),
         an_installer_that_stays_is_ended(&node, &registry),
         a_pull_gives_way_to_a_forced_reboot(&node),
+        a_pull_ends_with_its_caller(&node),
         the_last_config_is_in_force(&node),
     ]
     .await
@@ -315,6 +318,34 @@ async fn a_pull_gives_way_to_a_forced_reboot(node: &Node) -> Outcome {
     })
     .await?;
     node.wait_until_ready(PATIENCE).await
+}
+
+/// Whoever gives an upgrade up before its image is here can rely on it: the node does not begin it later.
+async fn a_pull_ends_with_its_caller(node: &Node) -> Outcome {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let port = silent.local_addr()?.port();
+    let image = format!("{HOST_FOR_GUEST}:{port}/nothing:v2");
+    for how in [HangUp::Call, HangUp::Connection] {
+        let mark = node.vm().console_mark()?;
+        let request = wire::UpgradeRequest {
+            image: image.clone(),
+            preserve: true,
+            ..Default::default()
+        };
+        let message = request.encode_to_vec();
+        let mut caller = ImpatientCaller::connect(node).await?;
+        let within = Duration::from_secs(2);
+        let answer = caller.call(UPGRADE, &message, within, how).await?;
+        ensure!(answer.is_none(), "answered: {answer:?}");
+        let left = "the caller of the upgrade left before the image was here; nothing has changed";
+        node.vm().wait_for_line_after(mark, left, PATIENCE)?;
+        let channel = node.channel().await?;
+        node.wait_until("no upgrade is under way", PATIENCE, async || {
+            is_free(&channel).await
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 async fn force_alone_reboots_in_a_pull(node: &Node, image: &str) -> Outcome {

@@ -1,7 +1,5 @@
 //! A machine that another image replaces: nothing is left on EPHEMERAL, and the config stays.
 
-use std::time::Duration;
-
 use anyhow::ensure;
 use instar_api::instar::ReplaceRequest;
 use instar_tests::{
@@ -9,6 +7,7 @@ use instar_tests::{
     Registry, Scratch, Test, chapters, push_greeter, tests,
 };
 use prost::Message as _;
+use tonic::Code;
 
 use crate::PATIENCE;
 use crate::installed::{OTHER_PORT, install_with};
@@ -141,17 +140,23 @@ async fn a_machine_is_replaced(machine: &Machine) -> Outcome {
     machine.is_replaced_by("v0.2.0").await
 }
 
+/// The caller has the answer, and hangs up.
 async fn a_caller_who_hangs_up_ends_no_replacement(machine: &Machine) -> Outcome {
     let mut caller = ImpatientCaller::connect(&machine.node).await?;
     let request = ReplaceRequest {
         image: machine.image("v0.1.0"),
         force: false,
     };
-    let after = Duration::from_millis(100);
     let message = request.encode_to_vec();
-    caller
-        .call(METHOD, &message, after, HangUp::Connection)
+    // Before its image is here, the replacement would end with its caller (`one_at_a_time`). It is here when the answer comes.
+    let answer = caller
+        .call(METHOD, &message, PATIENCE, HangUp::Connection)
         .await?;
+    ensure!(
+        matches!(answer, Some((Code::Ok, _))),
+        "it is not replaced: {answer:?}"
+    );
+    drop(caller);
     machine.is_replaced_by("v0.1.0").await
 }
 

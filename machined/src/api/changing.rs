@@ -1,5 +1,5 @@
 //! Calls that change the machine. Each runs in a task of its own, to its end: the call's own future is dropped at any point when
-//! its caller hangs up, which would leave the change half done.
+//! its caller hangs up, which would leave the change half done. What comes before the first change may end with its caller ([`told_of_its_caller`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tonic::Status;
 use super::caller_credentials::CallerCredentials;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
+use crate::sequences::Caller;
 
 /// Timeout for the operation lock: a short operation waits for another short one.
 const MOMENT: Duration = Duration::from_secs(5);
@@ -24,6 +25,19 @@ pub(super) async fn to_its_end<T: Send + 'static>(
                 "the call did not come to its end: {error}"
             )))
         })
+}
+
+/// Like [`to_its_end`] for work that begins with a step that changes nothing: it is told when its caller hangs up, and ends that step.
+pub(super) async fn told_of_its_caller<T: Send + 'static, Work>(
+    work: impl FnOnce(Caller) -> Work,
+) -> Result<T, Status>
+where
+    Work: Future<Output = Result<T, Status>> + Send + 'static,
+{
+    let (line, caller) = Caller::on_the_line();
+    let done = to_its_end(work(caller)).await;
+    drop(line);
+    done
 }
 
 /// Like [`to_its_end`], with the operation lock held. Checks the caller's credentials again, because they may have been revoked
@@ -103,5 +117,32 @@ mod tests {
         assert!(tokio::time::timeout(Duration::ZERO, call).await.is_err());
         assert!(begin.send(()).is_ok());
         assert_eq!(ends.await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn who_hangs_up_ends_the_step_before_the_change_alone() {
+        let (told, tells) = oneshot::channel();
+        let call = told_of_its_caller(|caller| async move {
+            let pulled = caller.while_there(std::future::pending::<()>()).await;
+            Ok(told.send(pulled.is_ok()))
+        });
+        assert!(tokio::time::timeout(Duration::ZERO, call).await.is_err());
+        assert_eq!(tells.await, Ok(false));
+
+        let (begin, begins) = oneshot::channel::<()>();
+        let (ended, ends) = oneshot::channel();
+        let call = told_of_its_caller(|caller| async move {
+            let pulled = caller.while_there(async { true }).await;
+            let _ = begins.await;
+            Ok(ended.send(pulled.is_ok()))
+        });
+        // The image is here when the caller hangs up.
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), call)
+                .await
+                .is_err()
+        );
+        assert!(begin.send(()).is_ok());
+        assert_eq!(ends.await, Ok(true));
     }
 }

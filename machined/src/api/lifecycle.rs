@@ -16,7 +16,7 @@ use super::{caller, streamed};
 use crate::base::error_chain::chain;
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
-use crate::sequences::{self, InstallError, Staged};
+use crate::sequences::{self, Caller, InstallError, Staged};
 use crate::upgrade::{ProgressSink, UpgradeError, UpgradeMode, UpgradeRequest};
 
 /// The exit code of an installation that failed.
@@ -45,8 +45,8 @@ fn install_status(error: InstallError) -> Status {
     }
 }
 
-/// Runs long work, even if the caller disconnects, and reports it line by line in messages of the method's own type. The last
-/// message is the exit code. `work` returns its last line and the exit code.
+/// Runs long work, even if the caller disconnects, and reports it line by line in messages of the method's own type. The last message is the exit
+/// code. `work` returns its last line and the exit code; it may listen to the caller itself, as an upgrade does until its image is here.
 async fn narrate<Message>(
     work: impl AsyncFnOnce(&ProgressSink) -> (String, i32),
     caller: mpsc::Sender<Result<Message, Status>>,
@@ -81,9 +81,10 @@ async fn prepare(
     machine: Arc<Machine>,
     lock: OperationLock,
     request: UpgradeRequest,
+    caller: Caller,
     progress: &ProgressSink,
 ) -> (String, i32) {
-    let prepared = sequences::prepare_upgrade(&machine, lock, request, progress).await;
+    let prepared = sequences::prepare_upgrade(&machine, lock, request, caller, progress).await;
     if let Err(error) = &prepared {
         tracing::warn!("no version was prepared: {}", chain(error));
     }
@@ -157,9 +158,13 @@ impl LifecycleService for LifecycleApi {
             .map_err(busy)?;
         tracing::info!("preparation of {} asked for by {peer}", wanted.image);
         let machine = self.machine.clone();
-        let work =
-            async move |progress: &ProgressSink| prepare(machine, lock, wanted, progress).await;
         let (sender, receiver) = mpsc::channel(16);
+        let listener = sender.clone();
+        // Dropped with the first step of the work: the stream ends with its last sender.
+        let caller = Caller::until(async move { listener.closed().await });
+        let work = async move |progress: &ProgressSink| {
+            prepare(machine, lock, wanted, caller, progress).await
+        };
         crate::base::task::spawn(narrate(work, sender, |progress| {
             wire::LifecycleServiceUpgradeResponse { progress }
         }));

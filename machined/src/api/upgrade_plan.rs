@@ -93,8 +93,8 @@ impl UpgradeService for UpgradePlanApi {
             mode: UpgradeMode::Replace,
         };
         let machine = self.machine.clone();
-        let begun = changing::to_its_end(async move {
-            let begun = sequences::upgrade(machine, wanted).await;
+        let begun = changing::told_of_its_caller(|caller| async move {
+            let begun = sequences::upgrade(machine, wanted, caller).await;
             begun.map_err(upgrade_request::status)
         });
         let actor_id = begun.await?.0;

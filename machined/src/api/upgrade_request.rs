@@ -44,7 +44,7 @@ pub(super) fn status(error: UpgradeError) -> Status {
         | UpgradeError::NothingToReplace
         | UpgradeError::NowhereToKeep(_) => Status::failed_precondition(text),
         UpgradeError::NoRoom(..) | UpgradeError::TooManyPins(_) => Status::resource_exhausted(text),
-        UpgradeError::Interrupted(_) => Status::aborted(text),
+        UpgradeError::Interrupted(_) | UpgradeError::CallerLeft => Status::aborted(text),
         UpgradeError::Reference(_) => Status::invalid_argument(text),
         UpgradeError::NotStaged(_) | UpgradeError::Machine(_) => Status::internal(text),
     }

@@ -14,6 +14,6 @@ pub use delay::Delays;
 pub use fact::{FollowFact, Heard, ReleaseFact};
 pub use record::Follow;
 pub use standing::{
-    Act, Attempt, Chosen, Facts, Fetched, Hold, LockAnswer, Policy, Record, Stage, Standing, Step,
-    Target, Wait, step,
+    Act, Attempt, Chosen, Facts, Fetched, Hold, LockAnswer, LockPlace, OwedLock, Owes, Policy,
+    Record, Stage, Standing, Step, Target, Wait, step,
 };

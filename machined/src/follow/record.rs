@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use instar_channel::ChannelFiles;
 use tokio::sync::watch;
 
-use super::standing::{Hold, Record, Stage};
+use super::standing::{Hold, LockPlace, OwedLock, Owes, Record, Stage};
 use crate::base::lock::Lock as _;
 use crate::base::{sealed_json, whole_file};
 use crate::init_link::{InitLink, Scope};
@@ -40,6 +40,8 @@ struct State {
     directory: Option<PathBuf>,
     /// Whether the list is to be asked for at once.
     look: bool,
+    /// The lock that is being given back where the machine owes it.
+    giving_back: Option<LockPlace>,
     /// The channel's files that a person has brought last, by a call or in a bundle.
     brought: Option<ChannelFiles>,
 }
@@ -83,14 +85,16 @@ impl Follow {
         self.lock().record.clone()
     }
 
-    /// Begins a record, unless there is one of this channel and key. `identity` makes the machine's identity for a new one.
+    /// Begins a record, or turns the one that there is to this channel and key. `identity` makes the machine's identity for a new one.
     pub fn begin(&self, source: &str, identity: impl FnOnce() -> String) {
         let mut state = self.lock();
-        if state.record.as_ref().is_none_or(|it| it.source != source) {
-            state.record = Some(Record::begin(source.to_owned(), identity()));
-            // It is of another channel. Its file stays until something else is brought, and is of no use to this one either.
-            state.brought = None;
+        match &mut state.record {
+            Some(record) if record.source == source => return,
+            Some(record) => record.turn_to(source.to_owned()),
+            none => *none = Some(Record::begin(source.to_owned(), identity())),
         }
+        // It is of another channel, or by another key. Its file stays until something else is brought, and is of no use to this one either.
+        state.brought = None;
     }
 
     /// Changes the record, and keeps it before it returns. `None`: the machine follows no channel.
@@ -233,6 +237,46 @@ impl Follow {
         was_held.unwrap_or(false)
     }
 
+    /// Notes that the machine was asked to start again.
+    pub async fn expect_start(&self, init: &InitLink) {
+        self.change(init, Record::expect_start).await;
+    }
+
+    /// Owes the lock to where it is held, because the config names no channel any more.
+    pub async fn leave_lock(&self, init: &InitLink) {
+        self.change(init, Record::leave_lock).await;
+        self.wishes.send_replace(());
+    }
+
+    /// Locks that the machine owes.
+    pub fn owed(&self) -> Vec<OwedLock> {
+        let state = self.lock();
+        let record = state.record.as_ref();
+        record.map_or_else(Vec::new, |record| record.owed.clone())
+    }
+
+    /// Notes that a lock is given back now; false if the machine does not owe it any more.
+    pub fn begin_to_give_back(&self, at: &LockPlace) -> bool {
+        let mut state = self.lock();
+        let record = state.record.as_ref();
+        let is_owed = record.is_some_and(|record| record.owed.iter().any(|owed| owed.at == *at));
+        state.giving_back = is_owed.then(|| at.clone());
+        is_owed
+    }
+
+    /// Whether this lock is being given back: who asks for it now might lose it at once.
+    pub fn is_giving_back(&self, at: &LockPlace) -> bool {
+        self.lock().giving_back.as_ref() == Some(at)
+    }
+
+    /// Notes the server's answer to a lock that was given back.
+    pub async fn gave_back(&self, at: &LockPlace, is_taken: bool, init: &InitLink) -> Owes {
+        let note = |record: &mut Record| record.gave_back(at, is_taken);
+        let owes = self.change(init, note).await;
+        self.lock().giving_back = None;
+        owes.unwrap_or(Owes::Nothing)
+    }
+
     /// Has the next step done at once.
     pub fn look_again(&self) {
         self.wishes.send_replace(());
@@ -241,5 +285,60 @@ impl Follow {
     /// Watches the wishes of callers.
     pub fn watch(&self) -> watch::Receiver<()> {
         self.wishes.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn following() -> Follow {
+        let follow = Follow::default();
+        follow.begin("stable by a", || "me".to_owned());
+        follow
+    }
+
+    fn change(follow: &Follow, change: impl FnOnce(&mut Record)) {
+        change(follow.lock().record.as_mut().unwrap());
+    }
+
+    #[test]
+    fn another_key_or_channel_keeps_what_is_known_of_releases() {
+        let follow = following();
+        let bad = Digest::of(b"bad");
+        let hold = Hold {
+            digest: bad,
+            version: "v0.2.0".parse().unwrap(),
+            why: "hangs".to_owned(),
+            until: None,
+            has_failed: true,
+        };
+        change(&follow, |record| record.hold_release(hold));
+        for source in ["stable by b", "beta by b"] {
+            follow.begin(source, || "another".to_owned());
+            let record = follow.record().unwrap();
+            let known = (record.source.as_str(), record.identity.as_str());
+            assert_eq!(known, (source, "me"));
+            assert!(record.hold(bad).is_some() && record.has_lock, "{source}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_given_back_where_it_is_owed_alone() {
+        let (follow, at) = (
+            following(),
+            LockPlace {
+                url: "https://lock.example".to_owned(),
+                group: "drawer".to_owned(),
+            },
+        );
+        assert!(!follow.begin_to_give_back(&at) && !follow.is_giving_back(&at));
+        change(&follow, |record| {
+            record.lock_at = Some(at.clone());
+            record.leave_lock();
+        });
+        assert_eq!(follow.owed()[0].at, at);
+        assert!(follow.begin_to_give_back(&at) && follow.is_giving_back(&at));
     }
 }

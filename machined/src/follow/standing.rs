@@ -10,7 +10,7 @@
 //!    │                                                          it failed and is back, │ Proving
 //!    │ ready for long enough, or held: failed                   or begun too often     │ │ │
 //!    ├─────────────────────────────────────────────────────────────────────────────────┘ │ │ not ready in time
-//!    ├───────────────────────────────────────────────────────────────────────────────────┘ ▼
+//!    ├───────────────────────────────────────────────────────────────────────────────────┘ ▼ or restarts too often
 //!    └───────────────────────────────────────────────── the version of before runs ◄── Returning
 //! ```
 //!
@@ -19,6 +19,7 @@
 //! - The fleet's lock is given back when a release has proved itself. **After a failure the machine keeps it**, for as long as the channel
 //!   offers the release that failed: so a bad release stops at the first machine, and a withdrawal or a newer release lets the fleet go on.
 //!   So it does while an older release waits here: the other machines would go to the failed one.
+//! - A lock at a server or in a group that the config names no more is owed there ([`Record::owed`]): it is given back beside all of this.
 //! - A record alone starts nothing: a list that was read a short time ago has to offer the release.
 
 use std::fmt;
@@ -30,6 +31,12 @@ use crate::values::{Digest, Openness, Version, Window};
 
 /// How often a release is begun, if the machine comes up with the version of before and nobody knows why.
 const MOST_TRIES: u32 = 3;
+/// How often a release that proves itself may restart the machine, or machined, when nobody has asked for that.
+const MOST_RESTARTS: u32 = 2;
+/// Limit on locks that are owed; the oldest are forgotten.
+const MOST_OWED: usize = 8;
+/// How often a server is asked to take back a lock that is owed there: for more than a day, with the pauses of the sequence.
+const MOST_FAILURES: u32 = 32;
 /// Limit on held releases; the oldest are forgotten.
 const MOST_HOLDS: usize = 32;
 /// Time that a version has to become ready, beside the time that it has to be ready.
@@ -48,7 +55,7 @@ const LONGEST: u64 = 300;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// The channel and its key: with others the record begins anew.
+    /// The channel and its key: with others the position begins anew.
     pub source: String,
     /// The machine's identity for delays and for the fleet's lock; it says nothing about the machine.
     pub identity: String,
@@ -60,6 +67,43 @@ pub struct Record {
     pub holds: Vec<Hold>,
     /// Whether the fleet's lock may be held by this machine.
     pub has_lock: bool,
+    /// Where it is held. `None` beside a lock: a version before this one has noted it, so it is taken for the one of the config.
+    #[serde(default)]
+    pub lock_at: Option<LockPlace>,
+    /// Locks that are to be given back elsewhere than the config says.
+    #[serde(default)]
+    pub owed: Vec<OwedLock>,
+}
+
+/// A slot of the fleet's lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LockPlace {
+    /// The server's address.
+    pub url: String,
+    /// The group.
+    pub group: String,
+}
+
+/// A lock that is to be given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwedLock {
+    /// Where.
+    pub at: LockPlace,
+    /// How often the server has not taken it back.
+    pub failures: u32,
+}
+
+/// What is left of a lock that was given back where it is owed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owes {
+    /// Nothing: the server has taken it back, or the config names it again.
+    Nothing,
+    /// The lock: it is given back again later.
+    Still,
+    /// Nothing any more: the server has been asked often enough.
+    GivenUp,
 }
 
 /// The stage of the machine.
@@ -106,6 +150,15 @@ pub struct Attempt {
     pub from_image: Option<String>,
     /// How often the machine was asked to go back.
     pub returns: u32,
+    /// The start of machined in which the release was seen last.
+    #[serde(default)]
+    pub start: Option<String>,
+    /// Whether the start after that one was asked for.
+    #[serde(default)]
+    pub expects_start: bool,
+    /// How often the machine or machined has started again without being asked to, while the release had to prove itself.
+    #[serde(default)]
+    pub restarts: u32,
 }
 
 /// A release that is not tried.
@@ -192,8 +245,10 @@ pub struct Facts<'a> {
     pub lock: LockAnswer,
     /// For how many seconds the machine has been ready without a break.
     pub ready_for: Option<u64>,
-    /// For how many seconds this has been watched.
+    /// For how many seconds this has been watched, since machined started.
     pub watched_for: u64,
+    /// The start of machined, by a name that no other one has.
+    pub start: String,
 }
 
 /// How the machine follows.
@@ -205,8 +260,8 @@ pub struct Policy<'a> {
     pub window: Option<&'a Window>,
     /// Whether somebody has to approve the release.
     pub needs_approval: bool,
-    /// Whether there is a lock of the fleet.
-    pub has_lock: bool,
+    /// The fleet's lock; `None`: there is none.
+    pub lock: Option<&'a LockPlace>,
     /// How long a version has to be ready, in seconds.
     pub healthy_for: u64,
     /// How long a failed release is held, in seconds.
@@ -296,6 +351,75 @@ impl Record {
             stage: Stage::Idle,
             holds: Vec::new(),
             has_lock: true,
+            lock_at: None,
+            owed: Vec::new(),
+        }
+    }
+
+    /// Follows another channel, or this one by another key. The position is one in the lists of before, and so is a target, which nothing was begun
+    /// for. All that is known of releases, which are named by their digests, stays: what has failed here, and a switch that is under way.
+    pub fn turn_to(&mut self, source: String) {
+        self.source = source;
+        self.position = None;
+        if let Stage::Target(_) = self.stage {
+            self.stage = Stage::Idle;
+        }
+    }
+
+    /// Owes the lock to the place where it is held, if that is known.
+    pub fn leave_lock(&mut self) {
+        let Some(at) = self.lock_at.take().filter(|_| self.has_lock) else {
+            return;
+        };
+        self.has_lock = false;
+        self.owed.retain(|owed| owed.at != at);
+        self.owed.push(OwedLock { at, failures: 0 });
+        let surplus = self.owed.len().saturating_sub(MOST_OWED);
+        self.owed.drain(..surplus);
+    }
+
+    /// Notes the server's answer to a lock that was given back where it is owed.
+    pub fn gave_back(&mut self, at: &LockPlace, is_taken: bool) -> Owes {
+        let Some(owed) = self.owed.iter_mut().find(|owed| owed.at == *at) else {
+            return Owes::Nothing;
+        };
+        owed.failures += 1;
+        let owes = match is_taken {
+            true => Owes::Nothing,
+            false if owed.failures >= MOST_FAILURES => Owes::GivenUp,
+            false => return Owes::Still,
+        };
+        self.owed.retain(|owed| owed.at != *at);
+        owes
+    }
+
+    /// Has the lock be that of the config, or none, once no switch needs the one that there is.
+    fn settle_lock(&mut self, policy: &Policy<'_>) {
+        if self.lock_at.is_some() && self.lock_at.as_ref() != policy.lock {
+            self.leave_lock();
+        }
+        // Nobody knows where a lock is that has no place.
+        self.has_lock &= policy.lock.is_some();
+        self.keep_owed(policy);
+    }
+
+    /// Owes the config's lock no more: the config has come back to it before it was given back.
+    fn keep_owed(&mut self, policy: &Policy<'_>) {
+        let Some(here) = policy.lock.filter(|_| self.lock_at.is_none()) else {
+            return;
+        };
+        let before = self.owed.len();
+        self.owed.retain(|owed| owed.at != *here);
+        if self.owed.len() < before {
+            self.has_lock = true;
+            self.lock_at = Some(here.clone());
+        }
+    }
+
+    /// Notes that the machine was asked to start again: that is nothing that the release has caused.
+    pub fn expect_start(&mut self) {
+        if let Stage::Proving(attempt) = &mut self.stage {
+            attempt.expects_start = true;
         }
     }
 
@@ -411,9 +535,23 @@ impl Target {
     }
 }
 
+impl Attempt {
+    /// Counts a start of machined after the first one, unless it was asked for.
+    fn note_start(&mut self, start: &str) {
+        if self.start.as_deref() == Some(start) {
+            return;
+        }
+        let is_unasked = self.start.is_some() && !self.expects_start;
+        self.restarts += u32::from(is_unasked);
+        self.start = Some(start.to_owned());
+        self.expects_start = false;
+    }
+}
+
 /// Decides the next step.
 pub fn step(mut record: Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
     let forgiven = record.forgive(facts);
+    record.keep_owed(policy);
     let step = match record.stage.clone() {
         Stage::Idle => choose(record, None, facts, policy),
         Stage::Target(target) => choose(record, Some(target), facts, policy),
@@ -480,17 +618,18 @@ fn choose(
 
 /// A release was just held: what the channel has besides is for the next step, whose facts know of the hold.
 fn held(record: Record, policy: &Policy<'_>) -> Step {
-    let keeps_lock = record.has_lock && policy.has_lock;
+    let is_here = record.lock_at.is_none() || record.lock_at.as_ref() == policy.lock;
+    let keeps_lock = record.has_lock && policy.lock.is_some() && is_here;
     done(record, Act::None, Standing::UpToDate { keeps_lock }, VIEW)
 }
 
 fn idle(mut record: Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
+    record.settle_lock(policy);
     let has_failed = record.holds.iter().any(|hold| hold.has_failed);
     let keeps_lock = match facts.chosen {
         Chosen::Unknown => has_failed,
         Chosen::None { offers_failed } | Chosen::Release { offers_failed, .. } => offers_failed,
     };
-    record.has_lock &= policy.has_lock;
     let keeps_lock = keeps_lock && record.has_lock;
     let standing = Standing::UpToDate { keeps_lock };
     if !record.has_lock || keeps_lock {
@@ -502,6 +641,7 @@ fn idle(mut record: Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
 
 /// Begins the switch to a target, or says what it waits for.
 fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
+    record.settle_lock(policy);
     if let Fetched::Wrong(why) = &facts.fetched {
         let record = record.failed(&target, why.clone(), policy, facts.now);
         return held(record, policy);
@@ -509,7 +649,6 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     let waits = |record, wait, act, again| done(record, act, Standing::Waits(wait), again);
     if let Some((wait, again)) = obstacle(&target, facts, policy) {
         // A lock that is not about to be used is for the other machines, unless they would go to what has failed here.
-        record.has_lock &= policy.has_lock;
         let keeps_lock = wait == Wait::Busy || offers_failed(&record, &target, facts);
         let act = match record.has_lock && !keeps_lock {
             true => Act::Unlock,
@@ -519,7 +658,6 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     }
     if !facts.list_is_fresh || facts.chosen == Chosen::Unknown {
         // Nobody knows for how long there is no list: the lock is for the other machines meanwhile.
-        record.has_lock &= policy.has_lock;
         let may_have_it = record.has_lock && !matches!(facts.lock, LockAnswer::Refused(_));
         let (act, again) = match may_have_it && !offers_failed(&record, &target, facts) {
             true => (Act::Unlock, VIEW),
@@ -527,9 +665,10 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
         };
         return waits(record, Wait::List, act, again);
     }
-    if policy.has_lock {
+    if let Some(here) = policy.lock {
         // Kept before the lock is asked for: a machine that is killed now gives it back later.
         record.has_lock = true;
+        record.lock_at = Some(here.clone());
         match &facts.lock {
             LockAnswer::Granted => {}
             LockAnswer::Unasked => {
@@ -551,6 +690,9 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
         from: facts.running.to_owned(),
         from_image: None,
         returns: 0,
+        start: None,
+        expects_start: false,
+        restarts: 0,
     });
     done(record, Act::Switch, Standing::Switches, VIEW)
 }
@@ -637,12 +779,28 @@ fn switching(mut record: Record, attempt: Attempt, facts: &Facts<'_>, policy: &P
     choose(record, Some(attempt.target), facts, policy)
 }
 
-fn proving(mut record: Record, attempt: Attempt, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
+fn proving(
+    mut record: Record,
+    mut attempt: Attempt,
+    facts: &Facts<'_>,
+    policy: &Policy<'_>,
+) -> Step {
     if !runs(&attempt.target, facts) {
         let why = facts.failure.clone();
         let why = why.unwrap_or_else(|| format!("the machine went to {} after it", facts.running));
         let record = record.failed(&attempt.target, why, policy, facts.now);
         return held(record, policy);
+    }
+    attempt.note_start(&facts.start);
+    record.stage = Stage::Proving(attempt.clone());
+    // Both times begin anew with each start: without this count a release that restarts the machine now and then would prove itself for ever.
+    if attempt.restarts > MOST_RESTARTS {
+        let why = format!(
+            "the machine has restarted {} times by itself while it had to be ready for {} s without a break",
+            attempt.restarts, policy.healthy_for
+        );
+        record.stage = Stage::Returning(attempt.clone(), why.clone());
+        return returning(record, attempt, &why, facts, policy);
     }
     let ready_for = facts.ready_for.unwrap_or(0);
     if facts.ready_for.is_some() && ready_for >= policy.healthy_for {

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
-use instar_channel::{Choice, Date, Release, Why};
+use instar_channel::{Choice, Date, Position, Release, Why};
 
 use super::*;
 use crate::values::{Digest, Version, Window};
@@ -37,6 +39,19 @@ fn attempt(version: &str, tries: u32) -> Attempt {
         from: "v0.1.0".into(),
         from_image: None,
         returns: 0,
+        start: None,
+        expects_start: false,
+        restarts: 0,
+    }
+}
+
+/// The lock of the config.
+static HERE: LazyLock<LockPlace> = LazyLock::new(|| place("drawer"));
+
+fn place(group: &str) -> LockPlace {
+    LockPlace {
+        url: "https://lock.example".into(),
+        group: group.into(),
     }
 }
 
@@ -66,6 +81,7 @@ fn facts<'a>(running: &'a str, chosen: Chosen<'a>) -> Facts<'a> {
         lock: LockAnswer::Unasked,
         ready_for: Some(0),
         watched_for: 0,
+        start: "first".into(),
     }
 }
 
@@ -73,7 +89,7 @@ const POLICY: Policy<'_> = Policy {
     delay: 0,
     window: None,
     needs_approval: false,
-    has_lock: false,
+    lock: None,
     healthy_for: 60,
     hold_for: None,
 };
@@ -161,7 +177,7 @@ fn strict(window: &Window) -> Policy<'_> {
         delay: 60,
         window: Some(window),
         needs_approval: true,
-        has_lock: true,
+        lock: Some(&HERE),
         ..POLICY
     }
 }
@@ -299,7 +315,7 @@ fn the_record_says_what_is_about_to_be_done_before_it_is() {
     let begun = step(record(Stage::Idle), &facts, &POLICY);
     assert!(matches!(begun.record.stage, Stage::Switching(ref it) if it.target.tries == 1));
     let locking = Policy {
-        has_lock: true,
+        lock: Some(&HERE),
         ..POLICY
     };
     let asked = step(record(Stage::Idle), &facts, &locking);
@@ -422,7 +438,7 @@ fn a_release_proves_itself_or_the_machine_goes_back() {
 #[test]
 fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     let policy = Policy {
-        has_lock: true,
+        lock: Some(&HERE),
         ..POLICY
     };
     let with_lock = |stage| Record {
@@ -467,11 +483,181 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
         ..facts("v0.1.0", offered(&next))
     };
     assert_eq!(waits(&failed, &granted, &policy).1, Act::Switch);
-    // Without a lock in the config there is nothing to give back.
+    // Without a lock in the config, nobody knows where one is that a version before this one has noted.
+    let forgotten = step(failed, &facts("v0.1.0", NOTHING), &POLICY);
     assert_eq!(
-        waits(&failed, &facts("v0.1.0", NOTHING), &POLICY).1,
-        Act::None
+        (forgotten.act, forgotten.record.has_lock),
+        (Act::None, false)
     );
+    assert!(forgotten.record.owed.is_empty());
+}
+
+/// The groups of the locks that a record owes.
+fn owed(record: &Record) -> Vec<&str> {
+    let owed = record.owed.iter();
+    owed.map(|owed| owed.at.group.as_str()).collect()
+}
+
+/// The config of a machine that keeps the lock after a failure gets another lock, or none.
+#[test]
+fn a_lock_that_the_config_names_no_more_is_owed() {
+    let other = place("kitchen");
+    let in_kitchen = Policy {
+        lock: Some(&other),
+        ..POLICY
+    };
+    let mut failed = record(Stage::Idle);
+    (failed.has_lock, failed.lock_at) = (true, Some(HERE.clone()));
+    failed.hold_release(hold_of("v0.3.0", true));
+    let offers_failed = facts(
+        "v0.1.0",
+        Chosen::None {
+            offers_failed: true,
+        },
+    );
+    let (older, shut) = (release("v0.2.0"), closed());
+    let waiting = Policy {
+        window: Some(&shut),
+        ..in_kitchen.clone()
+    };
+    for (facts, policy) in [
+        (&offers_failed, &POLICY),
+        (&offers_failed, &in_kitchen),
+        (&facts("v0.1.0", offered(&older)), &waiting),
+    ] {
+        let left = step(failed.clone(), facts, policy);
+        assert_eq!((left.act, left.record.has_lock), (Act::None, false));
+        assert_eq!(owed(&left.record), ["drawer"]);
+    }
+    // The lock is needed until the switch that it was taken for has proved itself.
+    let proving = Record {
+        stage: Stage::Proving(attempt("v0.2.0", 1)),
+        ..failed.clone()
+    };
+    let stays = step(proving.clone(), &facts("v0.2.0", NOTHING), &in_kitchen);
+    assert!(stays.record.has_lock && stays.record.owed.is_empty());
+    let proven = Facts {
+        ready_for: Some(60),
+        ..facts("v0.2.0", NOTHING)
+    };
+    assert_eq!(
+        owed(&step(proving, &proven, &in_kitchen).record),
+        ["drawer"]
+    );
+    // The machine follows no channel for a while.
+    let mut left = failed.clone();
+    left.leave_lock();
+    assert_eq!((left.has_lock, owed(&left)), (false, vec!["drawer"]));
+    let locking = Policy {
+        lock: Some(&HERE),
+        ..POLICY
+    };
+    let back = step(left, &offers_failed, &locking);
+    assert_eq!(back.record, failed);
+}
+
+#[test]
+fn a_server_is_asked_to_take_a_lock_back_until_it_does_or_often_enough() {
+    let at = place("drawer");
+    let mut owing = record(Stage::Idle);
+    (owing.has_lock, owing.lock_at) = (true, Some(at.clone()));
+    owing.leave_lock();
+    let mut taken = owing.clone();
+    assert_eq!(taken.gave_back(&at, false), Owes::Still);
+    assert_eq!(taken.gave_back(&at, true), Owes::Nothing);
+    assert!(taken.owed.is_empty());
+    let answers: Vec<Owes> = (0..33).map(|_| owing.gave_back(&at, false)).collect();
+    assert_eq!(answers[30..], [Owes::Still, Owes::GivenUp, Owes::Nothing]);
+    assert!(owing.owed.is_empty());
+}
+
+/// The admin gives all machines another key, or another channel.
+#[test]
+fn another_key_resets_the_position_alone() {
+    let proving = Record {
+        position: Some(Position {
+            serial: 7,
+            list: Digest::of(b"list"),
+        }),
+        has_lock: true,
+        lock_at: Some(HERE.clone()),
+        holds: vec![hold_of("v0.3.0", true), hold_of("v0.4.0", false)],
+        ..record(Stage::Proving(attempt("v0.2.0", 1)))
+    };
+    let mut turned = proving.clone();
+    turned.turn_to("stable by another".into());
+    assert_eq!(
+        (&turned.position, turned.source.as_str()),
+        (&None, "stable by another")
+    );
+    let same = Record {
+        position: proving.position.clone(),
+        source: proving.source.clone(),
+        ..turned
+    };
+    assert_eq!(same, proving);
+    // Nothing was begun for a target, and another list chose it.
+    let mut waiting = approved();
+    waiting.turn_to("stable by another".into());
+    assert_eq!(waiting.stage, Stage::Idle);
+}
+
+/// Each start begins both times anew, so that neither of them ever ends.
+#[test]
+fn a_release_that_keeps_restarting_the_machine_fails() {
+    const ASKED: bool = true;
+    const BY_ITSELF: bool = false;
+    // The starts after the first one, and what comes after the last one.
+    let table: [(&[bool], &str, Act); 5] = [
+        (&[], "proving", Act::None),
+        (&[BY_ITSELF, BY_ITSELF], "proving", Act::None),
+        (&[BY_ITSELF, BY_ITSELF, BY_ITSELF], "returning", Act::GoBack),
+        (&[ASKED, ASKED, ASKED, ASKED], "proving", Act::None),
+        (
+            &[BY_ITSELF, ASKED, BY_ITSELF, ASKED, BY_ITSELF],
+            "returning",
+            Act::GoBack,
+        ),
+    ];
+    for (starts, word, act) in table {
+        let begun = record(Stage::Switching(attempt("v0.2.0", 1)));
+        let at = |number: usize| Facts {
+            start: number.to_string(),
+            ..facts("v0.2.0", NOTHING)
+        };
+        let mut next = step(begun, &at(0), &POLICY);
+        for (number, asked) in starts.iter().enumerate() {
+            if *asked {
+                next.record.expect_start();
+                // The machine takes some steps more before it ends.
+                next = step(next.record, &at(number), &POLICY);
+            }
+            next = step(next.record, &at(number + 1), &POLICY);
+        }
+        assert_eq!((next.standing.word(), next.act), (word, act), "{starts:?}");
+        if let Standing::Returns(why) = &next.standing {
+            assert!(why.contains("restarted 3 times by itself"), "{why}");
+        }
+    }
+}
+
+/// A record of the version before this one, which the machine finds after an upgrade.
+#[test]
+fn a_record_without_the_newer_fields_is_read() {
+    let known = Record {
+        has_lock: true,
+        ..record(Stage::Proving(attempt("v0.2.0", 1)))
+    };
+    let mut json = serde_json::to_value(&known).unwrap();
+    for field in ["lockAt", "owed"] {
+        json.as_object_mut().unwrap().remove(field).unwrap();
+    }
+    let proving = json["stage"]["proving"].as_object_mut().unwrap();
+    for field in ["start", "expectsStart", "restarts"] {
+        proving.remove(field).unwrap();
+    }
+    let read: Record = serde_json::from_value(json).unwrap();
+    assert_eq!(read, known);
 }
 
 /// An older release can be taken and waits for something, while the channel offers the one that failed here.
@@ -479,7 +665,7 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
 fn the_lock_is_kept_after_a_failure_while_an_older_release_waits() {
     let (shut, older) = (closed(), release("v0.2.0"));
     let locking = Policy {
-        has_lock: true,
+        lock: Some(&HERE),
         ..POLICY
     };
     let fetching: fn(&mut Facts<'_>) = |it| it.fetched = Fetched::No("5 of 10 bytes".into());
@@ -538,7 +724,7 @@ fn the_lock_is_kept_after_a_failure_while_an_older_release_waits() {
 fn the_lock_is_given_back_when_what_failed_is_withdrawn() {
     let (shut, older) = (closed(), release("v0.2.0"));
     let policy = Policy {
-        has_lock: true,
+        lock: Some(&HERE),
         ..in_window(&shut)
     };
     let mut failed = record(Stage::Idle);
@@ -561,7 +747,7 @@ fn the_lock_is_given_back_when_what_failed_is_withdrawn() {
 #[test]
 fn the_record_alone_starts_nothing() {
     let locking = Policy {
-        has_lock: true,
+        lock: Some(&HERE),
         ..POLICY
     };
     let no_list = facts("v0.1.0", Chosen::Unknown);
@@ -656,7 +842,7 @@ fn an_image_that_is_not_the_one_of_the_list_is_held() {
 
 #[test]
 fn words_and_reasons_are_for_people() {
-    let words = RefCell::new(std::collections::BTreeSet::new());
+    let words = RefCell::new(BTreeSet::new());
     for wait in [
         Wait::Clock,
         Wait::Delay(1),
@@ -675,84 +861,184 @@ fn words_and_reasons_are_for_people() {
 }
 
 /// Random facts against a random history: a release that failed is never begun again while it is held, nothing is switched to twice at
-/// once, and the lock is given back neither between the request and the proof nor while the machine goes to an older one than has failed.
+/// once, and the lock is given back neither between the request and the proof nor while the machine goes to an older one than has failed. A
+/// release that restarts the machine comes to an end, and a lock that was taken is known until it is given back.
 #[test]
 fn random_histories_keep_the_promises() {
     let mut random = fastrand::Rng::with_seed(7);
-    let (good, bad) = (release("v0.3.0"), release("v0.2.0"));
     for _ in 0..2000 {
+        History::begin(&mut random).live(&mut random);
+    }
+}
+
+/// A machine of a random history.
+struct History {
+    record: Record,
+    running: String,
+    lock: LockAnswer,
+    policy: Policy<'static>,
+    /// The groups at whose locks this machine has a slot.
+    slots: BTreeSet<String>,
+    start: u32,
+    /// Restarts that nobody has asked for, since the release began to prove itself.
+    restarts: u32,
+}
+
+static ELSEWHERE: LazyLock<LockPlace> = LazyLock::new(|| place("kitchen"));
+
+/// The bad release and the good one, which is newer.
+fn both() -> [Release; 2] {
+    [release("v0.2.0"), release("v0.3.0")]
+}
+
+impl History {
+    fn begin(random: &mut fastrand::Rng) -> Self {
         let policy = Policy {
-            has_lock: random.bool(),
+            lock: random.bool().then_some(&*HERE),
             healthy_for: 2,
             ..POLICY
         };
         let mut record = record(Stage::Idle);
         if random.u8(0..4) == 0 {
             // The newest one has failed before, and the machine has kept the lock.
-            record.has_lock = policy.has_lock;
+            record.has_lock = policy.lock.is_some();
             record.hold_release(hold_of("v0.3.0", true));
         }
-        let (mut running, mut lock) = ("v0.1.0".to_owned(), LockAnswer::Unasked);
-        for tick in 0..40 {
-            let held = |it: &Release| record.hold(it.digest).is_some();
-            let chosen = match random.u8(0..4) {
-                0 => Chosen::Unknown,
-                1 => Chosen::None {
-                    offers_failed: held(&bad),
-                },
-                2 if !held(&bad) && running == "v0.1.0" => Chosen::Release {
-                    release: &bad,
-                    offers_failed: held(&good),
-                },
-                3 if !held(&good) && running != "v0.3.0" => offered(&good),
-                _ => NOTHING,
-            };
-            let now_running = running.clone();
-            let facts = Facts {
-                now: NOW + tick,
-                lock: lock.clone(),
-                is_busy: random.u8(0..4) == 0,
-                fetched: match random.u8(0..4) {
-                    0 => Fetched::No("it comes".into()),
-                    _ => Fetched::Yes,
-                },
-                failure: None,
-                ready_for: random.bool().then(|| random.u64(0..4)),
-                ..facts(&now_running, chosen)
-            };
-            let had_lock = record.has_lock;
-            let next = step(record.clone(), &facts, &policy);
-            record = next.record;
-            match next.act {
-                Act::Switch => {
-                    assert!(!policy.has_lock || (record.has_lock && lock == LockAnswer::Granted));
-                    let to = &record.target().unwrap().release;
-                    assert!(record.hold(to.digest).is_none(), "{to:?}");
-                    // The machine is killed before, or the version comes up.
-                    if random.bool() {
-                        running = to.version.to_string();
-                    }
-                    lock = LockAnswer::Unasked;
+        History {
+            record,
+            running: "v0.1.0".to_owned(),
+            lock: LockAnswer::Unasked,
+            policy,
+            slots: BTreeSet::new(),
+            start: 0,
+            restarts: 0,
+        }
+    }
+
+    fn live(mut self, random: &mut fastrand::Rng) {
+        for tick in 0..60 {
+            self.happen(random);
+            self.go_on(tick, random);
+            self.keeps_its_promises();
+        }
+    }
+
+    /// The machine starts again, its config changes, or a lock is given back where it is owed.
+    fn happen(&mut self, random: &mut fastrand::Rng) {
+        match random.u8(0..24) {
+            0..4 => {
+                let is_asked = random.bool();
+                if is_asked {
+                    self.record.expect_start();
                 }
-                Act::Lock => {
-                    lock = match random.bool() {
-                        true => LockAnswer::Granted,
-                        false => LockAnswer::Refused("taken".into()),
-                    };
-                }
-                Act::Unlock => {
-                    assert!(had_lock || record.has_lock);
-                    let is_under_way = !matches!(record.stage, Stage::Idle | Stage::Target(_));
-                    assert!(!is_under_way, "given back before the proof");
-                    let is_older =
-                        matches!(chosen, Chosen::Release { release, .. } if *release == bad);
-                    let keeps = is_older && record.hold(good.digest).is_some();
-                    assert!(!keeps, "given back after a failure");
-                    record.has_lock = false;
-                    lock = LockAnswer::Unasked;
-                }
-                Act::GoBack | Act::Look | Act::None => {}
+                let proves = matches!(self.record.stage, Stage::Proving(_));
+                self.restarts += u32::from(proves && !is_asked);
+                self.start += 1;
+                self.lock = LockAnswer::Unasked;
             }
+            4 => {
+                self.policy.lock = [None, Some(&*HERE), Some(&*ELSEWHERE)][random.usize(0..3)];
+                self.lock = LockAnswer::Unasked;
+            }
+            5 => self.record.turn_to(format!("stable by {}", self.start)),
+            6..8 => {
+                if let Some(owed) = self.record.owed.first().cloned() {
+                    self.record.gave_back(&owed.at, true);
+                    self.slots.remove(&owed.at.group);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn go_on(&mut self, tick: u64, random: &mut fastrand::Rng) {
+        let [bad, good] = both();
+        let held = |it: &Release| self.record.hold(it.digest).is_some();
+        let chosen = match random.u8(0..4) {
+            0 => Chosen::Unknown,
+            1 => Chosen::None {
+                offers_failed: held(&bad),
+            },
+            2 if !held(&bad) && self.running == "v0.1.0" => Chosen::Release {
+                release: &bad,
+                offers_failed: held(&good),
+            },
+            3 if !held(&good) && self.running != "v0.3.0" => offered(&good),
+            _ => NOTHING,
+        };
+        let running = self.running.clone();
+        let facts = Facts {
+            now: NOW + tick,
+            lock: self.lock.clone(),
+            is_busy: random.u8(0..4) == 0,
+            fetched: match random.u8(0..4) {
+                0 => Fetched::No("it comes".into()),
+                _ => Fetched::Yes,
+            },
+            failure: (random.u8(0..8) == 0).then(|| "hangs".into()),
+            ready_for: random.bool().then(|| random.u64(0..4)),
+            start: self.start.to_string(),
+            ..facts(&running, chosen)
+        };
+        let had_lock = self.record.has_lock;
+        let next = step(self.record.clone(), &facts, &self.policy);
+        self.record = next.record;
+        match next.act {
+            Act::Switch => self.switch(random),
+            Act::Lock => {
+                self.lock = match random.bool() {
+                    true => LockAnswer::Granted,
+                    false => LockAnswer::Refused("taken".into()),
+                };
+                if self.lock == LockAnswer::Granted {
+                    self.slots.insert(self.policy.lock.unwrap().group.clone());
+                }
+            }
+            Act::Unlock => {
+                assert!(had_lock || self.record.has_lock);
+                let is_under_way = !matches!(self.record.stage, Stage::Idle | Stage::Target(_));
+                assert!(!is_under_way, "given back before the proof");
+                let is_older = matches!(chosen, Chosen::Release { release, .. } if *release == bad);
+                let keeps = is_older && self.record.hold(good.digest).is_some();
+                assert!(!keeps, "given back after a failure");
+                (self.record.has_lock, self.record.lock_at) = (false, None);
+                self.slots.remove(&self.policy.lock.unwrap().group);
+                self.lock = LockAnswer::Unasked;
+            }
+            Act::GoBack => {
+                if let (Stage::Returning(attempt, _), true) = (&self.record.stage, random.bool()) {
+                    self.running.clone_from(&attempt.from);
+                }
+            }
+            Act::Look | Act::None => {}
+        }
+    }
+
+    fn switch(&mut self, random: &mut fastrand::Rng) {
+        let is_locked = self.record.has_lock && self.lock == LockAnswer::Granted;
+        assert!(self.policy.lock.is_none() || is_locked);
+        let to = self.record.target().unwrap().release.clone();
+        assert!(self.record.hold(to.digest).is_none(), "{to:?}");
+        // The machine is killed before, or the version comes up.
+        if random.bool() {
+            self.running = to.version.to_string();
+        }
+        self.lock = LockAnswer::Unasked;
+        self.restarts = 0;
+    }
+
+    fn keeps_its_promises(&self) {
+        let record = &self.record;
+        if let Stage::Proving(_) = record.stage {
+            assert!(self.restarts <= 2, "it proves itself for ever");
+        }
+        let has = record.lock_at.iter().filter(|_| record.has_lock);
+        let known: Vec<&str> = has
+            .map(|at| at.group.as_str())
+            .chain(owed(record))
+            .collect();
+        for group in &self.slots {
+            assert!(known.contains(&group.as_str()), "{group} leaks: {record:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use similar::TextDiff;
 
-use super::pods_effect::{why_pods_end, why_pods_leave};
+use super::pods_effect::{warning_of_joining, why_node_joins_anew, why_pods_end, why_pods_leave};
 use super::steps::disk;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
@@ -19,7 +19,7 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors};
 use crate::config_source::persisted;
 use crate::intent::{self, next_config};
-use crate::kubernetes::changed_images;
+use crate::kubernetes::{KubernetesFact, changed_images};
 use crate::machine::{Configured, Machine, TrialNumber};
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::services::Definition;
@@ -232,10 +232,13 @@ impl Change {
             _ => state,
         };
         let (old, new) = (&current.config, &configured.config);
+        let node = machine.store.list::<KubernetesFact>().pop();
+        let joins = why_node_joins_anew(old, new, node.as_ref().map(|(of, _)| of.id.as_str()));
+        warnings.extend(joins.and_then(|why| warning_of_joining(why, new)));
         let pods_leave = match mode {
             // Not before the next boot, whatever that is for.
             ApplyMode::Staged => None,
-            _ => why_pods_leave(old, new, &change, mode == ApplyMode::Reboot),
+            _ => why_pods_leave(old, new, &change, mode == ApplyMode::Reboot, joins),
         };
         Ok(Self {
             change,

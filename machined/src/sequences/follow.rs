@@ -19,13 +19,14 @@ use tokio::time::Instant;
 use self::report::Reporter;
 use super::RollbackError;
 use super::boot::records;
+use super::hang_up::Caller;
 use super::{rollback, upgrade};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::base::error_chain::chain;
 use crate::config::{Approval, UpgradeFollow};
 use crate::follow::{
-    Act, Attempt, Chosen, Delays, Facts, Fetched, Follow, FollowFact, Heard, LockAnswer, Policy,
-    Record, ReleaseFact, Stage, Step, step,
+    Act, Attempt, Chosen, Delays, Facts, Fetched, Follow, FollowFact, Heard, LockAnswer, LockPlace,
+    Policy, Record, ReleaseFact, Stage, Step, step,
 };
 use crate::machine::{Configured, Machine};
 use crate::pins::{PinFact, State, Wait};
@@ -47,6 +48,12 @@ pub async fn keep(machine: Arc<Machine>) {
     if settled.wait_for(|settled| *settled).await.is_err() {
         return;
     }
+    if let Some(left) = machine.take_kept(Follow::NAME)
+        && let Err(error) = machine.follow.adopt(&left)
+    {
+        tracing::warn!("what the last generation knew of the channel is lost: {error:#}");
+    }
+    crate::base::task::spawn(lock::give_back_owed(machine.clone()));
     let mut config = machine.watch_config();
     loop {
         let configured = config.borrow_and_update().clone();
@@ -55,7 +62,7 @@ pub async fn keep(machine: Arc<Machine>) {
             // In memory of its own, which is there only while a channel is followed.
             Some(follow) => Box::pin(run(&machine, follow, &mut config)).await,
             None => {
-                stop(&machine);
+                stop(&machine).await;
                 // The sender lives in the machine.
                 let _ = config.changed().await;
             }
@@ -63,8 +70,9 @@ pub async fn keep(machine: Arc<Machine>) {
     }
 }
 
-/// Shows no channel any more, and has nothing fetched.
-fn stop(machine: &Machine) {
+/// Shows no channel any more, has nothing fetched, and owes the fleet's lock.
+async fn stop(machine: &Machine) {
+    machine.follow.leave_lock(&machine.init).await;
     machine.store.retain::<FollowFact>(|_| false);
     if machine.follow.set_image(None) {
         machine.pins.look_again();
@@ -77,11 +85,6 @@ async fn run(
     follow: UpgradeFollow,
     config: &mut watch::Receiver<Option<Arc<Configured>>>,
 ) {
-    if let Some(left) = machine.take_kept(Follow::NAME)
-        && let Err(error) = machine.follow.adopt(&left)
-    {
-        tracing::warn!("what the last generation knew of the channel is lost: {error:#}");
-    }
     let source = format!("{} by {}", follow.channel, follow.key.fingerprint());
     machine.follow.begin(&source, || identity(machine));
     machine
@@ -126,8 +129,12 @@ struct Following<'a> {
     next_look: Instant,
     /// Whether the target has the signature that approves it, and which one that is.
     signed: Option<Digest>,
+    /// The fleet's lock of the config.
+    lock_at: Option<LockPlace>,
     lock: LockAnswer,
     lock_asked: Option<Instant>,
+    /// This start of machined, by a name of its own.
+    start: String,
     begun: Instant,
     ready_since: Option<Instant>,
     reporter: Reporter,
@@ -139,6 +146,7 @@ impl<'a> Following<'a> {
         Following {
             machine,
             reporter: Reporter::new(follow.report.clone()),
+            lock_at: follow.fleet_lock.as_ref().map(lock::place),
             follow,
             list: None,
             heard: None,
@@ -147,6 +155,7 @@ impl<'a> Following<'a> {
             signed: None,
             lock: LockAnswer::Unasked,
             lock_asked: None,
+            start: format!("{} {}", machine.generation.boot_id, std::process::id()),
             begun: now,
             ready_since: None,
         }
@@ -192,7 +201,13 @@ impl<'a> Following<'a> {
             record.clone_from(&step.record);
             step
         };
-        machine.follow.change(&machine.init, decide).await
+        let owed = record.owed.len();
+        let step = machine.follow.change(&machine.init, decide).await?;
+        if step.record.owed.len() > owed {
+            // For the task that gives such locks back.
+            machine.follow.look_again();
+        }
+        Some(step)
     }
 
     fn running_image(&self) -> Option<String> {
@@ -263,6 +278,7 @@ impl<'a> Following<'a> {
             lock: self.lock.clone(),
             ready_for: self.ready_since.map(|since| (now - since).as_secs()),
             watched_for: (now - self.begun).as_secs(),
+            start: self.start.clone(),
         }
     }
 
@@ -296,7 +312,7 @@ impl<'a> Following<'a> {
             delay: release.map_or(0, |digest| delays.of(digest)),
             window: self.follow.switch_window.as_ref(),
             needs_approval: self.follow.approval != Approval::NotNeeded,
-            has_lock: self.follow.fleet_lock.is_some(),
+            lock: self.lock_at.as_ref(),
             healthy_for: self.follow.healthy_for.as_secs(),
             hold_for: self.follow.hold_for.map(|time| time.as_secs()),
         }
@@ -385,7 +401,7 @@ impl<'a> Following<'a> {
             mode: UpgradeMode::Quickest,
         };
         // In a task of its own: a change of the config does not interrupt it.
-        let upgrading = upgrade(self.machine.clone(), request);
+        let upgrading = upgrade(self.machine.clone(), request, Caller::machine());
         match crate::base::task::spawn(upgrading).await {
             Ok(begun) => begun.map(|_| ()),
             Err(error) => Err(UpgradeError::Machine(error.into())),
@@ -420,10 +436,13 @@ impl<'a> Following<'a> {
         if self.lock_asked.is_some_and(|at| at.elapsed() < LOCK_AGAIN) {
             return;
         }
-        let Some(fleet_lock) = &self.follow.fleet_lock else {
+        let Some(at) = &self.lock_at else {
             return;
         };
-        let answer = lock::pre_reboot(self.machine, fleet_lock, identity).await;
+        if self.machine.follow.is_giving_back(at) {
+            return;
+        }
+        let answer = lock::pre_reboot(self.machine, at, identity).await;
         self.lock_asked = Some(Instant::now());
         self.lock = match answer {
             Ok(()) => LockAnswer::Granted,
@@ -439,17 +458,20 @@ impl<'a> Following<'a> {
         if self.lock_asked.is_some_and(|at| at.elapsed() < LOCK_AGAIN) && self.was_refused() {
             return;
         }
-        let Some(fleet_lock) = &self.follow.fleet_lock else {
+        let Some(at) = &self.lock_at else {
             return;
         };
-        let answer = lock::steady_state(self.machine, fleet_lock, identity).await;
+        let answer = lock::steady_state(self.machine, at, identity).await;
         self.lock_asked = Some(Instant::now());
         match answer {
             Ok(()) => {
                 self.lock_asked = None;
                 self.lock = LockAnswer::Unasked;
                 let machine = self.machine;
-                let give = |record: &mut Record| record.has_lock = false;
+                let give = |record: &mut Record| {
+                    record.has_lock = false;
+                    record.lock_at = None;
+                };
                 machine.follow.change(&machine.init, give).await;
                 tracing::info!("{}: the fleet's lock is given back", self.follow.channel);
             }

@@ -11,6 +11,7 @@ mod config_change;
 mod extension_files;
 mod extension_image;
 pub mod follow;
+mod hang_up;
 pub mod image_pins;
 mod image_rules;
 pub mod image_updates;
@@ -43,6 +44,7 @@ pub use bundles::{
     tell_end, watch_sticks,
 };
 pub use config_change::ConfigChange;
+pub use hang_up::{Caller, HungUp, Line};
 pub use install::{InstallError, install_image, may_install};
 pub use kexec::{KexecRefused, reboot_by_kexec};
 pub use reset::{ResetError, ResetRequest, reset};

@@ -1,6 +1,9 @@
 //! Reboot and shutdown: the same phases, with another end.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::up::up;
@@ -12,6 +15,9 @@ use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
+
+/// Timeout for the note that a start is asked for.
+const NOTED: Duration = Duration::from_secs(5);
 
 /// Whether a reboot or shutdown waits for other operations, and for services to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +78,7 @@ pub(super) fn start(
     crate::base::task::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
+        expect_start(&machine).await;
         let up = up(&machine).await;
         match trial_record::mark_started(&machine, up, &as_actor).await {
             Ok(true) if end != End::Kexec => offer_staged_loader(&machine).await,
@@ -91,6 +98,21 @@ pub(super) fn start(
         drop(lock);
     });
     actor
+}
+
+/// Notes that the next start was asked for: it does not count against a release of a channel that has to prove itself.
+async fn expect_start(machine: &Arc<Machine>) {
+    // In a task of its own: what it writes is not given up halfway.
+    let noting = crate::base::task::spawn({
+        let machine = machine.clone();
+        async move { machine.follow.expect_start(&machine.init).await }
+    });
+    if timeout(NOTED, noting).await.is_err() {
+        tracing::warn!(
+            "a release that has to prove itself may be blamed for this restart: STATE has not taken the note within {} s",
+            NOTED.as_secs()
+        );
+    }
 }
 
 /// Makes the firmware try the loader of a staged version. A version that could start without a reboot has not done so when it was staged,

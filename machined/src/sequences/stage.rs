@@ -7,10 +7,13 @@
 
 use std::sync::Arc;
 
+use super::hang_up::Caller;
 use super::steps::boot_assets;
 use super::steps::up::up;
 use super::upgrade::trial_record;
-use super::upgrade::{Checked, check_first, remove_unless_needed, run_installer};
+use super::upgrade::{
+    Checked, before_any_change, check_first, remove_unless_needed, run_installer,
+};
 use super::{Phase, Sequence, run};
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
@@ -53,13 +56,15 @@ enum Start {
 }
 
 /// Checks and prepares an upgrade; returns when the next boot would start it, with the lock for a caller that wants this boot now. To be
-/// run in a task of its own, as `prepare_upgrade`: a caller who disconnects leaves nothing half done.
+/// run in a task of its own, as `prepare_upgrade`: a caller who disconnects leaves nothing half done. Until the image is here, it ends with its
+/// caller.
 ///
 /// # Errors
 /// The running version and the version to be booted are unchanged, but a version that was staged before may be gone.
 pub async fn stage(
     machine: &Arc<Machine>,
     request: UpgradeRequest,
+    caller: Caller,
 ) -> Result<(Staged, OperationLock), UpgradeError> {
     let lock = machine.lock_operation(Operation::StageUpgrade)?;
     machine.pins.forget_preparation().await;
@@ -67,6 +72,7 @@ pub async fn stage(
         machine,
         &lock,
         request,
+        caller,
         Start::Boot,
         &ProgressSink::silent(),
     )
@@ -93,7 +99,8 @@ pub(super) async fn stage_prepared(
         force: preparation.force,
         mode: UpgradeMode::Quickest,
     };
-    prepare(machine, &lock, request, start, &ProgressSink::silent()).await
+    let (caller, silent) = (Caller::machine(), ProgressSink::silent());
+    prepare(machine, &lock, request, caller, start, &silent).await
 }
 
 /// Checks an upgrade and prepares it for the reboot that its caller is going to ask for; reports its progress.
@@ -104,10 +111,12 @@ pub async fn prepare_upgrade(
     machine: &Arc<Machine>,
     lock: OperationLock,
     request: UpgradeRequest,
+    caller: Caller,
     progress: &ProgressSink,
 ) -> Result<Staged, UpgradeError> {
     machine.pins.forget_preparation().await;
-    let prepared = prepare(machine, &lock, request, Start::CallersReboot, progress).await;
+    let start = Start::CallersReboot;
+    let prepared = prepare(machine, &lock, request, caller, start, progress).await;
     drop(lock);
     prepared
 }
@@ -116,6 +125,7 @@ async fn prepare(
     machine: &Arc<Machine>,
     lock: &OperationLock,
     request: UpgradeRequest,
+    caller: Caller,
     start: Start,
     progress: &ProgressSink,
 ) -> Result<Staged, UpgradeError> {
@@ -125,8 +135,8 @@ async fn prepare(
         return Err(UpgradeError::NotInstalled);
     }
     let actor = ActorId::new();
-    let checked = lock.interruptible(check_first(machine, &request, &actor, progress));
-    let checked = checked.await??;
+    let checking = check_first(machine, &request, &actor, progress);
+    let checked = before_any_change(lock, caller, checking).await?;
     let (pending, image, path) = (checked.pending.clone(), checked.image.clone(), checked.path);
     let outcome = match path {
         Route::Reboot(why) if !is_kept => Err(UpgradeError::NowhereToKeep(why)),

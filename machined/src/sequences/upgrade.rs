@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::hang_up::{Caller, HungUp};
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::offer::{Offer, offer};
 use super::steps::overlay::load_overlay;
@@ -57,19 +58,39 @@ pub(super) struct Checked {
     pub(super) pending: PendingUpgrade,
 }
 
-/// Checks an upgrade and starts it. After an error nothing has changed.
+/// Checks an upgrade and starts it. After an error nothing has changed. To be run in a task of its own: once it has begun, it goes on to its end
+/// without its caller.
 pub async fn upgrade(
     machine: Arc<Machine>,
     request: UpgradeRequest,
+    caller: Caller,
 ) -> Result<ActorId, UpgradeError> {
     let lock = machine.lock_operation(Operation::Upgrade)?;
     let actor = ActorId::new();
     let silent = ProgressSink::silent();
-    let checked = lock.interruptible(check_first(&machine, &request, &actor, &silent));
-    let checked = checked.await??;
+    let checking = check_first(&machine, &request, &actor, &silent);
+    let checked = before_any_change(&lock, caller, checking).await?;
     machine.pins.forget_preparation().await;
     crate::base::task::spawn(go_on(machine, lock, checked, actor.clone()));
     Ok(actor)
+}
+
+/// Runs the checks and the pull, which change nothing. They end when the caller hangs up, who would take the upgrade for one that was given up,
+/// and when a more urgent operation begins.
+pub(super) async fn before_any_change<T>(
+    lock: &OperationLock,
+    caller: Caller,
+    checking: impl Future<Output = Result<T, UpgradeError>>,
+) -> Result<T, UpgradeError> {
+    match caller.while_there(lock.interruptible(checking)).await {
+        Ok(checked) => checked?,
+        Err(HungUp) => {
+            tracing::info!(
+                "the caller of the upgrade left before the image was here; nothing has changed"
+            );
+            Err(UpgradeError::CallerLeft)
+        }
+    }
 }
 
 /// Runs all checks that can refuse the upgrade, and pulls the image.

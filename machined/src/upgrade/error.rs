@@ -41,6 +41,9 @@ pub enum UpgradeError {
     /// A more urgent operation has interrupted it.
     #[error("there is no upgrade")]
     Interrupted(#[from] Interrupted),
+    /// Its caller hung up before it changed anything.
+    #[error("there is no upgrade: its caller left before the image was here")]
+    CallerLeft,
     /// The image's name is invalid.
     #[error("the image's name is unusable")]
     Reference(#[source] ReferenceError),
@@ -104,6 +107,7 @@ impl UpgradeError {
             }
             Self::Busy(_)
             | Self::Interrupted(_)
+            | Self::CallerLeft
             | Self::Refused(_)
             | Self::Untrusted(_)
             | Self::NotInstalled
@@ -147,6 +151,7 @@ mod tests {
             (UpgradeError::Busy(busy), 4),
             (UpgradeError::Refused(Refusal::NoLabel("a")), 2),
             (UpgradeError::Refused(wrong), 3),
+            (UpgradeError::CallerLeft, 4),
             (UpgradeError::Refused(full), 4),
             (UpgradeError::NowhereToKeep("another kernel"), 4),
             (UpgradeError::NotStaged(anyhow::anyhow!("the disk")), 7),

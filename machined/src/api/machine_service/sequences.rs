@@ -27,13 +27,13 @@ pub(super) async fn upgrade(
     };
     let wanted = upgrade_request::wanted(&request);
     let machine = api.machine.clone();
-    let started = changing::to_its_end(async move {
+    let started = changing::told_of_its_caller(|caller| async move {
         if !request.stage {
-            let started = sequences::upgrade(machine, wanted).await;
+            let started = sequences::upgrade(machine, wanted, caller).await;
             let actor = started.map_err(upgrade_request::status)?;
             return Ok(("Upgrade request received".to_owned(), actor));
         }
-        let staged = sequences::stage(&machine, wanted).await;
+        let staged = sequences::stage(&machine, wanted, caller).await;
         let (staged, lock) = staged.map_err(upgrade_request::status)?;
         let ack = format!("{} is staged; {}", staged.version, staged.start());
         // talosctl takes this actor for the beginning of a reboot, as in Talos, and waits for the reboot's end.

@@ -8,6 +8,7 @@ use crate::base::error_chain::chain;
 use crate::bundles::Upgrade;
 use crate::bundles::upgrade::{self, Installer, Standing};
 use crate::machine::Machine;
+use crate::sequences::hang_up::Caller;
 use crate::sequences::upgrade::upgrade as begin_upgrade;
 use crate::upgrade::{Candidate, UpgradeMode, UpgradeRequest};
 use crate::values::Digest;
@@ -57,7 +58,7 @@ pub(super) async fn begin(
         force: false,
         mode: UpgradeMode::Quickest,
     };
-    match begin_upgrade(machine.clone(), request).await {
+    match begin_upgrade(machine.clone(), request, Caller::machine()).await {
         Ok(_) => {
             // Before the services stop: the upgrade leaves half a second for that.
             let kept = &machine.bundles.kept;
