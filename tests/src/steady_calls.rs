@@ -58,6 +58,9 @@ pub struct Calling {
     pub failed: Vec<String>,
     /// Number of calls that failed because a connection was refused.
     pub refused: usize,
+    /// Number of calls that failed because the client's own connection ended before it had sent them. tonic does not send such a call again,
+    /// as grpcio does, and drops it if GOAWAY comes while the call waits for a thread of the client.
+    pub unsent: usize,
     /// Number of changes of the answering version, plus one for the first.
     pub versions: usize,
 }
@@ -72,6 +75,7 @@ impl Calling {
             calls: usize::try_from(calls)?,
             slowest: Duration::from_secs_f64(said["slowest"].as_f64().context("no time")?),
             refused: failed.iter().filter(|why| is_refusal(why)).count(),
+            unsent: 0,
             failed,
             versions: list("versions")?.len(),
         })
@@ -82,9 +86,10 @@ impl fmt::Display for Calling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} calls, {} failed, {} refused connections, the slowest answer took {:.0} ms",
+            "{} calls, {} failed, {} of them unsent, {} refused connections, the slowest answer took {:.0} ms",
             self.calls,
             self.failed.len(),
+            self.unsent,
             self.refused,
             self.slowest.as_secs_f64() * 1000.0
         )
@@ -93,6 +98,11 @@ impl fmt::Display for Calling {
 
 fn is_refusal(why: &str) -> bool {
     why.contains("Connection refused") || why.contains("ConnectionRefused")
+}
+
+/// hyper's word for a request that its connection has not taken.
+fn is_unsent(why: &str) -> bool {
+    why.contains("hyper::Error(Canceled")
 }
 
 async fn call_on_and_on<Asking>(stopped: watch::Receiver<bool>, ask: impl Fn() -> Asking) -> Calling
@@ -114,6 +124,7 @@ where
             Err(error) => {
                 let why = format!("{error:?}");
                 calling.refused += usize::from(is_refusal(&why));
+                calling.unsent += usize::from(is_unsent(&why));
                 let (asked, answered) = (begin - began, began.elapsed());
                 let when = format!("asked after {asked:.1?}, answered after {answered:.1?}");
                 calling.failed.push(format!("{when}: {why}"));
@@ -155,14 +166,15 @@ mod tests {
                     0..10 => Ok("v1".to_owned()),
                     10 => anyhow::bail!("Connection refused"),
                     11 => anyhow::bail!("reset"),
+                    12 => anyhow::bail!("hyper::Error(Canceled, \"connection closed\")"),
                     _ => Ok("v2".to_owned()),
                 }
             }
         });
         tokio::time::sleep(Duration::from_secs(2)).await;
         let calling = calls.end().await.unwrap();
-        assert!(calling.calls > 12, "{calling:?}");
+        assert!(calling.calls > 13, "{calling:?}");
         assert_eq!((calling.versions, calling.refused), (2, 1));
-        assert_eq!(calling.failed.len(), 2);
+        assert_eq!((calling.failed.len(), calling.unsent), (3, 1));
     }
 }

