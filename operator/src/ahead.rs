@@ -40,15 +40,25 @@ impl Wait {
     }
 }
 
-/// The version behind an image's name. `silent`: the number of tries before this one in which no node could tell.
+/// The answers of nodes that were asked what an image is.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// How often in a row no node could tell.
+    silent: usize,
+    /// The nodes that have refused the image in the last try.
+    pub(crate) refused: Vec<String>,
+}
+
+/// The version behind an image's name. `heard`: the answers of the tries before this one.
 pub(crate) async fn version(
     cluster: &Cluster,
     image: &str,
     nodes: &[NodeView],
-    silent: &mut usize,
+    heard: &mut Heard,
 ) -> Result<Release, Wait> {
     let mut answers = Vec::new();
-    let candidates = candidates(nodes, *silent);
+    heard.refused.clear();
+    let candidates = candidates(nodes, heard.silent);
     if candidates.is_empty() {
         let why = "no node is ready, and could tell what the image is";
         return Err(Wait::For(why.to_owned()));
@@ -61,6 +71,12 @@ pub(crate) async fn version(
         let late = || Failure::new(FailureKind::Unreachable, "no answer");
         let answer = timeout(2 * ASK, ask).await.unwrap_or_else(|_| Err(late()));
         let tells = matches!(answer, Ok(Some(_)));
+        if let Err(failure) = &answer
+            && failure.kind() == FailureKind::Refused
+            && !is_busy(failure)
+        {
+            heard.refused.push(view.name.clone());
+        }
         answers.push(answer);
         if tells {
             break;
@@ -76,10 +92,10 @@ pub(crate) async fn version(
         }
     });
     match told {
-        Ok(_) => *silent = 0,
+        Ok(_) => heard.silent = 0,
         // These have said something: they are asked again.
         Err(Wait::Refused(_)) => {}
-        Err(Wait::For(_)) => *silent = silent.wrapping_add(1),
+        Err(Wait::For(_)) => heard.silent = heard.silent.wrapping_add(1),
     }
     told
 }

@@ -25,8 +25,9 @@ use crate::shown::{stamped, told};
 
 /// How often a list is read.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// The shortest interval.
+/// The shortest and the longest interval.
 const SHORTEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 /// Timeout of one look.
 const LOOK: Duration = Duration::from_secs(60);
 /// Limit on a signature, in bytes.
@@ -34,9 +35,14 @@ const LARGEST_SIGNATURE: usize = 16 << 10;
 /// Redirections that are followed.
 const REDIRECTIONS: usize = 3;
 
-/// Keeps the status of a channel right until it is deleted.
-pub(crate) async fn keep(cluster: Cluster, name: String, wake: std::rc::Rc<Notify>) {
-    while let Some(channel) = cluster.channel(&name) {
+/// Keeps the status of a channel right until it is deleted. Another one of its name, with another uid, has a reader of its own.
+pub(crate) async fn keep(
+    cluster: Cluster,
+    (name, uid): (String, Option<String>),
+    wake: std::rc::Rc<Notify>,
+) {
+    let own = || cluster.channel(&name).filter(|it| it.uid() == uid);
+    while let Some(channel) = own() {
         let shown = channel.status.clone().unwrap_or_default();
         let known = known(&channel, &shown);
         let looked = match timeout(LOOK, look(&channel, &known)).await {
@@ -50,14 +56,12 @@ pub(crate) async fn keep(cluster: Cluster, name: String, wake: std::rc::Rc<Notif
         let generation = channel.metadata.generation;
         let looked = looked.stamped(&shown.conditions, generation, Timestamp::now());
         if looked != shown
+            && own().is_some()
             && let Err(error) = show(&cluster, &name, &looked).await
         {
             eprintln!("channel {name}: {error}");
         }
-        let is_another = || {
-            let now = cluster.channel(&name);
-            now.is_none_or(|now| now.spec != channel.spec)
-        };
+        let is_another = || own().is_none_or(|now| now.spec != channel.spec);
         rest(Instant::now() + interval(&channel), &wake, is_another).await;
     }
 }
@@ -152,7 +156,9 @@ fn known(channel: &Channel, shown: &ChannelStatus) -> ChannelStatus {
 fn interval(channel: &Channel) -> Duration {
     let text = channel.spec.interval.as_deref();
     let seconds = text.and_then(|text| text.parse::<Seconds>().ok());
-    seconds.map_or(INTERVAL, |it| Duration::from_secs(it.0).max(SHORTEST))
+    seconds.map_or(INTERVAL, |it| {
+        Duration::from_secs(it.0).clamp(SHORTEST, LONGEST)
+    })
 }
 
 /// Where a list is, and whose it is.
@@ -458,6 +464,21 @@ mod tests {
     fn channel(url: &str, channel: &str, key: &str) -> Channel {
         let spec = json!({"url": url, "channel": channel, "publicKey": key});
         Channel::new("stable", serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn an_interval_has_bounds() {
+        for (text, expected) in [
+            (None, INTERVAL),
+            (Some("30m"), Duration::from_secs(1800)),
+            (Some("1s"), SHORTEST),
+            (Some("18446744073709551615s"), LONGEST),
+        ] {
+            let mut channel = channel("https://channels.example", "stable", &key(1));
+            channel.spec.interval = text.map(str::to_owned);
+            assert_eq!(interval(&channel), expected);
+            assert!(Instant::now().checked_add(interval(&channel)).is_some());
+        }
     }
 
     #[test]

@@ -5,10 +5,13 @@
 //!
 //! ```text
 //!  failed, and the next rollout goes on without it ─► left behind ─► forgotten: it runs that version or a newer one, is no node of the pool any
-//!                                                       ▲    │       more, or is part of another rollout, whose record tells of it
+//!                                                       ▲    │       more, or is part of a rollout of that version, whose record tells of it
 //!                  the node refuses the image even so   │    ▼ a person says `retry`
 //!                                                     tries again
 //! ```
+//!
+//! A failure may be forgotten while the node remembers it: its object was deleted for a moment, or the list was full. Such a node refuses the image
+//! when it is asked for its plan, and is left behind again, once another node runs that version or a newer one: then the image itself is good.
 
 use instar_rollout::{MachineName, Moment, Phase, Record, Release, Step};
 use instar_values::Version;
@@ -21,8 +24,8 @@ const MOST: usize = 256;
 /// The longest reason that is remembered, in bytes.
 const LONGEST: usize = 512;
 
-/// The nodes that are left behind once a rollout of a version begins: those of before and those that failed in the last one, without the nodes of
-/// the new one.
+/// The nodes that are left behind once a rollout of a version begins: those of before and those that failed in the last one. The record of the new
+/// one tells of its nodes, but of this very version alone: it may end before a node was tried, and the node would still refuse the other version.
 pub(crate) fn when_begins(
     known: &[LeftBehind],
     last: Option<&Record>,
@@ -37,9 +40,19 @@ pub(crate) fn when_begins(
         left.retain(|other| other.node != one.node);
         left.push(one);
     }
-    left.retain(|one| !begun.machines.contains_key(&one.machine()));
+    left.retain(|one| !begun.machines.contains_key(&one.machine()) || !one.is_of(&begun.target));
+    newest(left)
+}
+
+/// As many as are remembered.
+fn newest(mut left: Vec<LeftBehind>) -> Vec<LeftBehind> {
     left.sort_by_key(|one| one.failed_at);
     left.split_off(left.len().saturating_sub(MOST))
+}
+
+/// A reason that is short enough to be remembered.
+fn short(why: &str) -> String {
+    why[..why.floor_char_boundary(LONGEST)].to_owned()
 }
 
 /// The nodes that failed in a rollout.
@@ -49,14 +62,12 @@ fn failed(record: &Record) -> impl Iterator<Item = LeftBehind> {
         let Step::Failed { at, why } = &entry.step else {
             return None;
         };
-        let mut why = why.clone();
-        why.truncate(why.floor_char_boundary(LONGEST));
         Some(LeftBehind {
             node: name.as_str().to_owned(),
             version: target.version.clone(),
             digest: target.digest.map(|digest| digest.to_string()),
             failed_at: i64::try_from(at.0).unwrap_or(i64::MAX),
-            why,
+            why: short(why),
             tries_again: false,
         })
     })
@@ -65,7 +76,7 @@ fn failed(record: &Record) -> impl Iterator<Item = LeftBehind> {
 /// Whether a node has failed at this version, and is not to try again.
 pub(crate) fn has_failed(known: &[LeftBehind], node: &NodeView, version: &Version) -> bool {
     let mut own = known.iter().filter(|one| one.node == node.name);
-    own.any(|one| !one.tries_again && one.version.parse().as_ref() == Ok(version))
+    own.any(|one| !one.tries_again && one.is_at(version))
 }
 
 /// The failure of a node at this very release, for the record of a rollout that brings it again.
@@ -105,6 +116,48 @@ pub(crate) fn give_up(known: &mut [LeftBehind], nodes: &[NodeView]) {
     }
 }
 
+/// Nodes that refuse a release.
+pub(crate) struct Refusal<'a> {
+    pub(crate) version: &'a Version,
+    /// The names of the nodes.
+    pub(crate) by: &'a [String],
+    pub(crate) why: &'a str,
+    pub(crate) at: Moment,
+}
+
+/// Leaves behind nodes that refuse a release, though their failure at it is not remembered: they keep the others from no release after it.
+/// `nodes`: all nodes of the pool. While none of them runs that version or a newer one, the image may be what is wrong: then nobody is left behind.
+pub(crate) fn refuse(known: &mut Vec<LeftBehind>, refusal: &Refusal<'_>, nodes: &[NodeView]) {
+    let version = refusal.version;
+    if !nodes.iter().any(|node| is_at(node, version) == Some(true)) {
+        return;
+    }
+    for name in refusal.by {
+        let node = nodes.iter().find(|node| node.name == *name);
+        let is_below = node.is_some_and(|node| is_at(node, version) == Some(false));
+        let is_known = |one: &LeftBehind| one.node == *name && one.is_at(version);
+        if !is_below || known.iter().any(is_known) {
+            continue;
+        }
+        known.retain(|one| one.node != *name);
+        known.push(LeftBehind {
+            node: name.clone(),
+            version: version.to_string(),
+            digest: None,
+            failed_at: i64::try_from(refusal.at.0).unwrap_or(i64::MAX),
+            why: short(refusal.why),
+            tries_again: false,
+        });
+    }
+    *known = newest(std::mem::take(known));
+}
+
+/// Whether a node runs this version or a newer one; none if it does not tell.
+fn is_at(node: &NodeView, version: &Version) -> Option<bool> {
+    let runs: Version = node.version.as_ref()?.parse().ok()?;
+    Some(runs >= *version)
+}
+
 /// The nodes in one sentence; none without one.
 pub(crate) fn told(known: &[LeftBehind]) -> Option<String> {
     let left: Vec<&LeftBehind> = known.iter().filter(|one| !one.tries_again).collect();
@@ -120,8 +173,13 @@ pub(crate) fn told(known: &[LeftBehind]) -> Option<String> {
 }
 
 impl LeftBehind {
-    fn machine(&self) -> MachineName {
+    pub(crate) fn machine(&self) -> MachineName {
         MachineName::from(self.node.as_str())
+    }
+
+    /// Whether the node failed at this version.
+    fn is_at(&self, version: &Version) -> bool {
+        self.version.parse().as_ref() == Ok(version)
     }
 
     /// The digest is the identity, as of a [`Release`]; where one of both has none, the version has to do.
@@ -134,11 +192,8 @@ impl LeftBehind {
 
     /// Whether the node runs this version or a newer one.
     fn is_reached_by(&self, node: &NodeView) -> bool {
-        let version = |text: &String| text.parse::<Version>().ok();
-        let runs = node.version.as_ref().and_then(version);
-        let failed = version(&self.version);
-        runs.zip(failed)
-            .is_some_and(|(runs, failed)| runs >= failed)
+        let failed = self.version.parse();
+        failed.is_ok_and(|failed| is_at(node, &failed) == Some(true))
     }
 }
 
@@ -192,7 +247,7 @@ mod tests {
         names.collect()
     }
 
-    fn is_at(known: &[LeftBehind], version: &str) -> bool {
+    fn has_failed_at(known: &[LeftBehind], version: &str) -> bool {
         has_failed(known, &node("n1", "v0.1.0"), &version.parse().unwrap())
     }
 
@@ -202,15 +257,55 @@ mod tests {
         let second = done("v0.3.0", &["n2", "n3"]);
         let known = when_begins(&[], Some(&first), &second);
         assert_eq!(names(&known), ["n1 v0.2.0"]);
-        assert!(is_at(&known, "v0.2.0") && !is_at(&known, "v0.3.0"));
+        assert!(has_failed_at(&known, "v0.2.0") && !has_failed_at(&known, "v0.3.0"));
         // The record of the rollout after that tells of nothing but its own failures.
         let third = done("v0.4.0", &["n3"]);
         let second = done("v0.3.0", &["n2-", "n3"]);
         let known = when_begins(&known, Some(&second), &third);
         assert_eq!(names(&known), ["n1 v0.2.0", "n2 v0.3.0"]);
-        // Each node of the next rollout has a record of its own.
-        let all = done("v0.5.0", &["n1", "n2", "n3"]);
-        assert!(when_begins(&known, Some(&third), &all).is_empty());
+        // Each node of a rollout of that very version has a record of its own.
+        let again = done("v0.3.0", &["n1", "n2"]);
+        let known = when_begins(&known, Some(&third), &again);
+        assert_eq!(names(&known), ["n1 v0.2.0"]);
+        // A rollout of another one may be stopped before the node was tried.
+        let mut all = done("v0.5.0", &["n1", "n2", "n3"]);
+        all.phase = Phase::Aborted;
+        let known = when_begins(&known, Some(&again), &all);
+        let known = when_begins(&known, Some(&all), &done("v0.4.0", &["n2"]));
+        assert!(has_failed_at(&known, "v0.2.0"));
+    }
+
+    #[test]
+    fn a_node_that_refuses_what_others_run_is_left_behind_though_its_failure_was_forgotten() {
+        let version = "v0.2.0".parse().unwrap();
+        let by = ["n1", "n2", "n9"].map(str::to_owned);
+        let refusal = Refusal {
+            version: &version,
+            by: &by,
+            why: "it failed here before",
+            at: Moment(7),
+        };
+        let mut known = Vec::new();
+        // The image may be bad for all of them.
+        refuse(
+            &mut known,
+            &refusal,
+            &[node("n1", "v0.1.0"), node("n2", "v0.1.0")],
+        );
+        assert!(known.is_empty());
+        let nodes = [
+            node("n1", "v0.1.0"),
+            node("n2", "v0.3.0"),
+            node("n3", "v0.1.0"),
+        ];
+        refuse(&mut known, &refusal, &nodes);
+        assert_eq!(names(&known), ["n1 v0.2.0"]);
+        assert_eq!(known[0].why, "it failed here before");
+        refuse(&mut known, &refusal, &nodes);
+        assert_eq!(known.len(), 1);
+        assert!(has_failed_at(&known, "v0.2.0"));
+        forget(&mut known, &nodes);
+        assert_eq!(known.len(), 1);
     }
 
     #[test]
@@ -247,12 +342,12 @@ mod tests {
         let failed = first.machines[&name].step.clone();
         assert_eq!(failure(&known, &name, &release), Some(failed.clone()));
         assert!(try_again(&mut known));
-        assert!(!is_at(&known, "v0.2.0"));
+        assert!(!has_failed_at(&known, "v0.2.0"));
         assert_eq!(failure(&known, &name, &release), None);
         give_up(&mut known, &[node("n2", "v0.3.0")]);
-        assert!(!is_at(&known, "v0.2.0"));
+        assert!(!has_failed_at(&known, "v0.2.0"));
         give_up(&mut known, &[node("n1", "v0.1.0")]);
-        assert!(is_at(&known, "v0.2.0"));
+        assert!(has_failed_at(&known, "v0.2.0"));
         assert_eq!(failure(&known, &name, &release), Some(failed));
     }
 

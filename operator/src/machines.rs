@@ -2,15 +2,17 @@
 //!
 //! A node is asked when its object has changed since the last answer, and again while its last answer was not that it is ready; not otherwise. So
 //! nothing is asked while nothing changes. One exception are the waves: a node on which the next wave relies is asked now and then while that wave
-//! waits, as its object does not tell whether the machine itself is well.
+//! may begin soon, as its object does not tell whether the machine itself is well.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use instar_client::{Failure, Standing};
-use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Moment, Record, Release, Step};
-use instar_rollout_driver::{ConfigChange, Machines, Task, busy, config_fact, fact, now};
+use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Record, Release, Step};
+use instar_rollout_driver::{
+    ConfigChange, Machines, Task, busy, config_fact, fact, now, time_left,
+};
 use kube::core::{Selector, SelectorExt as _};
 use tokio::time::timeout;
 
@@ -39,6 +41,9 @@ const LOOK: Limits = Limits {
 };
 /// The last part of a node's time, longer than one look: no order is given again in it, and the reason for which the last one failed is seen.
 const LAST_MOMENTS: Duration = Duration::from_secs(6);
+/// The last part of a node's time, in which no way is made: enough to read two objects of the cluster, and report before the time is over that the node
+/// was not asked. A node whose time is over meanwhile would count as failed.
+const AFTER_THE_WAY: Duration = Duration::from_secs(2 * ASK.as_secs() + 5);
 
 /// The version or the change of configs that a rollout brings to its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,7 +125,7 @@ impl PoolNodes {
             let view = views.get(name).and_then(Option::as_ref);
             view.is_none_or(|view| view.hold.is_some() || !self.selector.matches(&view.labels))
         };
-        let relied_on = record.relied_on(is_held);
+        let relied_on = record.relied_on(is_held, now());
         let holds = relied_on_holds_for(relied_on.len());
         let mut open = BTreeSet::new();
         let mut due = Vec::new();
@@ -298,15 +303,10 @@ fn seen(brings: &Brings, view: &NodeView, answered: Fact) -> Fact {
     fact
 }
 
-/// The time that is left for a machine's action. The record counts from when it was asked first, however often it is asked: an order that goes on
-/// after that would change a node whose rollout has counted it as failed.
-fn time_left(record: &Record, name: &MachineName, now: Moment) -> Duration {
-    let patience = record.patience_of(name);
-    let entry = record.machines.get(name);
-    let since = entry.and_then(|entry| entry.step.since());
-    let left = since.map_or(patience, |since| since.after(patience).since(now));
-    // A clock that was set back meanwhile gives no more time.
-    Duration::from_secs(left.min(patience).0)
+/// The part of a node's time that is left for its change once way has been made.
+fn way_left(action: &Action, record: &Record, limit: Duration) -> Duration {
+    let patience = Duration::from_secs(record.patience_of(action.machine()).0);
+    limit.saturating_sub(AFTER_THE_WAY.min(patience / 4))
 }
 
 /// A question to one node.
@@ -400,6 +400,11 @@ impl Machines for PoolNodes {
             Action::Prepare(_) | Action::Switch(_) => Some(record.target.clone()),
         };
         let limit = time_left(record, name, now());
+        let way_left = way_left(action, record, limit);
+        if way_left.is_zero() && !matches!(action, Action::Prepare(_)) {
+            // Why its last order failed stays noted.
+            return None;
+        }
         let way = MakingWay {
             cluster: self.cluster.clone(),
             pool: self.pool.clone(),
@@ -407,6 +412,7 @@ impl Machines for PoolNodes {
             action: action.clone(),
             to,
             drain: self.drain,
+            until: tokio::time::Instant::now() + way_left,
             hindrances: self.hindrances.clone(),
             is_making: Cell::default(),
         };
@@ -438,7 +444,7 @@ impl Machines for PoolNodes {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use instar_rollout::{Member, Policy, Seconds, Select, Wave};
+    use instar_rollout::{Member, Moment, Policy, Seconds, Select, Wave};
     use serde_json::json;
 
     use super::*;
@@ -495,31 +501,26 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_is_given_again_has_what_is_left_of_the_first_ones_time() {
-        let target = Release {
-            version: "v2".to_owned(),
-            digest: None,
-            image: None,
-        };
+    fn way_is_made_in_time_to_tell_that_a_node_was_not_asked() {
         let name = MachineName::from("n1");
-        let members = [(name.clone(), Member::default())];
-        let mut record = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
-        let patience = record.patience_of(&name).0;
-        let (began, action) = (Moment(1_000_000), Action::Switch(name.clone()));
-        record.intend(&action, &Facts::new(), began);
-        for (after, left) in [
-            (0, patience),
-            (600, patience - 600),
-            (patience, 0),
-            (patience + 1, 0),
+        for (patience, limit, left) in [
+            (1800, 1800, 1775),
+            (1800, 26, 1),
+            (1800, 25, 0),
+            (1800, 0, 0),
+            (60, 60, 45),
+            (60, 15, 0),
         ] {
-            let now = Moment(began.0 + after);
-            // The driver notes each order that it gives.
-            record.intend(&action, &Facts::new(), now);
-            assert_eq!(time_left(&record, &name, now).as_secs(), left, "{after}");
+            let policy = Policy {
+                patience: Seconds(patience),
+                ..Policy::default()
+            };
+            let members = [(name.clone(), Member::default())];
+            let record = Record::begin(release("v2"), vec![policy], members.into()).unwrap();
+            let action = Action::Switch(name.clone());
+            let way = way_left(&action, &record, Duration::from_secs(limit));
+            assert_eq!(way.as_secs(), left, "{limit} s of {patience} s");
         }
-        let earlier = Moment(began.0 - 60);
-        assert_eq!(time_left(&record, &name, earlier).as_secs(), patience);
     }
 
     fn release(version: &str) -> Release {
@@ -619,7 +620,7 @@ mod tests {
             entry.step = Step::Updated { at: Moment(7) };
         };
         let relied_on = |record: &Record, held: &str| {
-            let names = record.relied_on(|name| name.as_str() == held);
+            let names = record.relied_on(|name| name.as_str() == held, Moment(7 + 3600));
             names.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let mut record = begin(vec![canary]).unwrap();

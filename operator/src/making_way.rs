@@ -18,7 +18,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::{Selector, SelectorExt as _};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::{CORDONED_BY, Pool};
 use crate::cluster::{ASK, Cluster};
@@ -31,6 +31,9 @@ use crate::record_store::record;
 /// Changes of a node's object by others before a cordon is given up.
 const CONFLICTS: usize = 10;
 
+/// Why a node is not changed whose way took too long.
+const NO_WAY_IN_TIME: &str = "way was not made in time for the change: its pods have not left, or the API server did not answer";
+
 /// The change of one node, as far as its way has to be made.
 pub(crate) struct MakingWay {
     pub(crate) cluster: Cluster,
@@ -40,6 +43,8 @@ pub(crate) struct MakingWay {
     /// The version or the config that it leads to.
     pub(crate) to: Option<Release>,
     pub(crate) drain: Drain,
+    /// When way has to be made: what is left then of the node's time is for its change, or for the report that it was not asked.
+    pub(crate) until: Instant,
     /// Where it is noted why this order could not be carried out, if that may pass.
     pub(crate) hindrances: Hindrances,
     /// Whether way is being made: nothing has been asked of the node yet.
@@ -53,6 +58,13 @@ impl MakingWay {
     /// The node is to be left alone, its pods do not leave in time, or the change is not wanted any more.
     pub(crate) async fn make(&self, leave: Option<&str>) -> Result<(), Failure> {
         self.is_making.set(true);
+        let made = timeout_at(self.until, self.make_in_time(leave)).await;
+        made.unwrap_or_else(|_| Err(unreachable(NO_WAY_IN_TIME)))?;
+        self.is_making.set(false);
+        Ok(())
+    }
+
+    async fn make_in_time(&self, leave: Option<&str>) -> Result<(), Failure> {
         let mut view = Some(self.cordon().await?);
         if let Some(why) = leave {
             self.log(&format!("its pods have to leave: {why}"));
@@ -71,9 +83,7 @@ impl MakingWay {
             return Err(unreachable(&why));
         }
         // After the looks, which take seconds.
-        self.may_ask()?;
-        self.is_making.set(false);
-        Ok(())
+        self.may_ask()
     }
 
     /// Whether this process may ask the node. It is looked at right before the request.

@@ -75,23 +75,30 @@ impl Named {
         named.is_none_or(|(_, record)| node.version.as_ref() == Some(&record.target.version))
     }
 
-    /// The nodes that may tell which version the image has. One that has failed at it refuses it, and the others can tell.
+    /// The nodes that may tell which version the image has: not those that have failed at it, which refuse it. For those alone nothing begins.
     pub(crate) fn may_tell(&self, kept: &Kept, nodes: &[NodeView]) -> Vec<NodeView> {
-        let Some(NamedVersion::Release(release)) = &self.version else {
-            return nodes.to_vec();
-        };
-        let others = nodes.iter();
-        let others = others.filter(|node| !has_failed(kept, node, &release.version));
-        let others: Vec<NodeView> = others.cloned().collect();
-        match others.is_empty() {
-            true => nodes.to_vec(),
-            false => others,
+        let nodes = nodes.iter();
+        let others = nodes.filter(|node| !self.is_left_behind(kept, node));
+        others.cloned().collect()
+    }
+
+    /// Whether a node has failed at the release that comes next, and the others went on without it.
+    fn is_left_behind(&self, kept: &Kept, node: &NodeView) -> bool {
+        let release = self.release();
+        release.is_some_and(|version| has_failed(kept, node, version))
+    }
+
+    /// The version of the release that comes next; none if the pool follows no channel.
+    pub(crate) fn release(&self) -> Option<&Version> {
+        match &self.version {
+            Some(NamedVersion::Release(release)) => Some(&release.version),
+            Some(NamedVersion::Image(_)) | None => None,
         }
     }
 
     /// Whether the version is the release of a channel: who runs a newer one is not taken back.
     fn follows_a_channel(&self) -> bool {
-        matches!(self.version, Some(NamedVersion::Release(_)))
+        self.release().is_some()
     }
 
     /// The image that nodes are to run. While a rollout brings this version of the channel, it is the image that it was begun with.
@@ -109,24 +116,34 @@ impl Named {
 
     /// The kinds of rollouts that the pool names, each beside the last rollout of its kind.
     pub(crate) fn sides<'a>(&self, kept: &'a Kept, nodes: &[NodeView]) -> Sides<'a> {
+        // A node that is left behind does not try again by itself.
+        let takes_part = |kind: Kind, node: &NodeView| {
+            let is_left_behind = kind == Kind::Version && self.is_left_behind(kept, node);
+            self.is_for(kind, node) && !is_left_behind
+        };
         let side = |kind, is_meant: &dyn Fn(&Rollout, &Record) -> bool| Side {
             last: kept.last(kind).map(|(rollout, record)| Last {
                 record,
                 is_meant: is_meant(rollout, record),
                 is_due: nodes
                     .iter()
-                    .any(|node| self.is_for(kind, node) && is_due(kind, node, record)),
+                    .any(|node| takes_part(kind, node) && is_due(kind, node, record)),
             }),
         };
-        // All of them run a release that was withdrawn: it sends nobody back.
+        // All of them run a release that was withdrawn: it sends nobody back. Nodes that are left behind are not waited for, but a rollout that has
+        // not ended must not bring them the release that was withdrawn.
+        let is_any = |is: &dyn Fn(&NodeView) -> bool| nodes.iter().any(is);
         let run_newer =
-            self.follows_a_channel() && !nodes.iter().any(|node| self.is_for(Kind::Version, node));
+            self.follows_a_channel() && !is_any(&|node| takes_part(Kind::Version, node));
+        let are_all_newer = run_newer && !is_any(&|node| self.is_for(Kind::Version, node));
         let image = self.image(kept);
         let version = image.map(|image| {
             // An operator from before configs that took over for a moment leaves a rollout of configs as one of a version, with its image. Only a
             // version leads to an image.
             let is_meant = |rollout: &Rollout, record: &Record| {
-                run_newer || rollout.image == image && record.target.image.is_some()
+                let has_ended_newer = run_newer && record.phase == Phase::Done;
+                let is_newer = are_all_newer || has_ended_newer;
+                is_newer || rollout.image == image && record.target.image.is_some()
             };
             side(Kind::Version, &is_meant)
         });
@@ -422,7 +439,7 @@ mod tests {
         let told = named.may_tell(&kept, &nodes);
         let told: Vec<&str> = told.iter().map(|node| node.name.as_str()).collect();
         assert_eq!(told, ["n2", "n5"]);
-        assert_eq!(named.may_tell(&kept, &nodes[..1]).len(), 1, "it is alone");
+        assert!(named.may_tell(&kept, &nodes[..1]).is_empty());
         let named = Named {
             version: Some(NamedVersion::Release(steps[0].clone())),
             ..named
@@ -452,5 +469,42 @@ mod tests {
             let turn = named.sides(&kept, &[node(runs)]).turn(newest);
             assert_eq!(turn, expected, "{runs}");
         }
+    }
+
+    #[test]
+    fn a_node_that_is_left_behind_below_a_release_that_was_withdrawn_begins_nothing() {
+        let begins = |kind| NextRollout::Begin(kind, Next::Another);
+        // n1 has failed at v0.3.0, the others went on to v0.4.0, and that is withdrawn.
+        let mut kept = kept(&[]);
+        for (version, nodes) in [("v0.3.0", &["n1-", "n2"][..]), ("v0.4.0", &["n2"])] {
+            let (rollout, record) = done_over(version, nodes);
+            kept.begin(rollout, record);
+        }
+        let named = Named {
+            version: Some(NamedVersion::Release(
+                releases(&[("v0.3.0", None)]).remove(0),
+            )),
+            config: Some(ConfigChange::Patches(vec!["{}".to_owned()])),
+        };
+        let turn = |kept: &Kept, others: &str| {
+            let nodes = [("n1", "v0.2.0"), ("n2", others)];
+            let nodes = nodes.map(|(name, runs)| NodeView {
+                name: name.to_owned(),
+                ..node(runs)
+            });
+            let newest = kept.newest();
+            let newest = newest.map(|(rollout, record)| (rollout.kind(), record));
+            named.sides(kept, &nodes).turn(newest)
+        };
+        assert_eq!(turn(&kept, "v0.4.0"), begins(Kind::Config));
+        // Somebody else needs it.
+        assert_eq!(turn(&kept, "v0.2.0"), begins(Kind::Version));
+        // The release that was withdrawn does not go on because of it.
+        let mut open = kept.clone();
+        open.record.as_mut().unwrap().phase = Phase::Aborted;
+        assert_eq!(turn(&open, "v0.4.0"), begins(Kind::Version));
+        // A person says `retry`.
+        left_behind::try_again(&mut kept.status.left_behind);
+        assert_eq!(turn(&kept, "v0.4.0"), begins(Kind::Version));
     }
 }

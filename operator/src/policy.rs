@@ -7,6 +7,7 @@ use instar_rollout_driver::ConfigChange;
 use serde_json::json;
 
 use crate::api::{OnDrainTimeout, PoolSpec};
+use crate::drain::Drain;
 
 /// How long pods of one node have to go.
 const DRAIN: Duration = Duration::from_secs(600);
@@ -132,9 +133,17 @@ pub(crate) fn drain_timeout(spec: &PoolSpec, patience: Seconds) -> Result<Durati
     Ok(timeout)
 }
 
-/// Whether pods that are left after the timeout are deleted.
-pub(crate) fn is_forced(spec: &PoolSpec) -> bool {
-    spec.drain.on_timeout == Some(OnDrainTimeout::Force)
+/// The drain of a pool's nodes. `policy`: that of the pool; none if it is not valid. A timeout that does not fit stays as it was before.
+pub(crate) fn drain(spec: &PoolSpec, policy: Option<&Policy>, before: Drain) -> Drain {
+    let told = match (policy, &spec.drain.timeout) {
+        (Some(policy), _) => drain_timeout(spec, policy.patience).ok(),
+        (None, Some(_)) => drain_timeout(spec, Seconds(u64::MAX)).ok(),
+        (None, None) => None,
+    };
+    Drain {
+        timeout: told.unwrap_or(before.timeout),
+        force: spec.drain.on_timeout == Some(OnDrainTimeout::Force),
+    }
 }
 
 #[cfg(test)]
@@ -152,6 +161,39 @@ mod tests {
             spec[key] = value.clone();
         }
         serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn the_drain_is_known_also_where_the_policy_is_not_valid() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let before = Drain {
+            timeout: minutes(3),
+            force: true,
+        };
+        let bad = json!({"windows": ["never"]});
+        for (spec, timeout, force) in [
+            (json!({}), 10, false),
+            (
+                json!({"drain": {"timeout": "20m", "onTimeout": "Force"}}),
+                20,
+                true,
+            ),
+            (
+                json!({"policy": bad, "drain": {"timeout": "20m", "onTimeout": "Force"}}),
+                20,
+                true,
+            ),
+            (json!({"policy": bad}), 3, false),
+            (
+                json!({"drain": {"timeout": "soon", "onTimeout": "GiveUp"}}),
+                3,
+                false,
+            ),
+        ] {
+            let spec = self::spec(spec);
+            let drain = drain(&spec, policy(&spec).as_ref().ok(), before);
+            assert_eq!((drain.timeout, drain.force), (minutes(timeout), force));
+        }
     }
 
     #[test]

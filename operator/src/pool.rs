@@ -16,14 +16,13 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::ahead::{self, Refusal, Wait};
+use crate::ahead::{self, Heard, Refusal, Wait};
 use crate::api::{
     COMMAND, Kind, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
     Strategy,
 };
 use crate::cluster::Cluster;
 use crate::config_secrets::ConfigSecrets;
-use crate::drain::Drain;
 use crate::events;
 use crate::failure::{Error, code};
 use crate::left_behind;
@@ -58,8 +57,8 @@ pub(crate) struct Keeper {
     written: BTreeMap<String, NodeUpgradeStatus>,
     /// Which node has refused the pool's patches last.
     refusal: Option<Refusal>,
-    /// How often in a row no node could tell what the pool's image is.
-    silent: usize,
+    /// The answers of nodes that were asked what the pool's image is.
+    heard: Heard,
     trace: Option<TraceFile>,
 }
 
@@ -82,6 +81,15 @@ impl Checked {
         let nodes = self.nodes.iter();
         let nodes = nodes.filter(|node| self.named.is_for(kind, node));
         nodes.cloned().collect()
+    }
+
+    /// The policy of a rollout of a version over nodes of the pool.
+    fn policy_over(&self, version: Option<&str>, is_part: impl Fn(&NodeView) -> bool) -> Policy {
+        let version = version.and_then(|text| text.parse().ok());
+        match version {
+            Some(version) => rollouts::fitting(&self.policy, &version, &self.nodes, is_part),
+            None => self.policy.clone(),
+        }
     }
 }
 
@@ -131,7 +139,7 @@ impl Keeper {
         Self {
             written: written.collect(),
             refusal: None,
-            silent: 0,
+            heard: Heard::default(),
             trace,
             name: name.clone(),
             uid: pool.uid(),
@@ -239,15 +247,17 @@ impl Keeper {
     /// Whether the pool can be driven, and over which nodes.
     fn check(&mut self, pool: &Pool, kept: &Kept) -> Result<Checked, Invalid> {
         let bad = |reason: &'static str| move |why: String| Invalid::new(reason, why);
-        let policy = policy::policy(&pool.spec).map_err(bad("BadPolicy"))?;
-        let timeout = policy::drain_timeout(&pool.spec, policy.patience);
-        let timeout = timeout.map_err(bad("BadPolicy"))?;
-        let selector = selector(pool)?;
-        let force = policy::is_forced(&pool.spec);
+        let policy = policy::policy(&pool.spec);
+        let selector = selector(pool);
+        // A way back goes on whatever is wrong with the rest of the pool: it has to know its nodes, and how to ask them.
         let machines = self.driver.machines();
-        machines.selector = selector.clone();
-        machines.drain = Drain { timeout, force };
+        if let Ok(selector) = &selector {
+            machines.selector = selector.clone();
+        }
+        machines.drain = policy::drain(&pool.spec, policy.as_ref().ok(), machines.drain);
         machines.strategy = pool.spec.strategy;
+        let policy = policy.map_err(bad("BadPolicy"))?;
+        let selector = selector?;
         let mut nodes = self.cluster.all_nodes();
         nodes.retain(|node| selector.matches(&node.labels));
         let named = Named::of(&self.cluster, pool, &nodes, kept)?;
@@ -345,7 +355,13 @@ impl Keeper {
                 "pool {first} does not run its version yet"
             ))));
         }
-        if let Err(bad) = rollouts::check(&checked.policy, &nodes) {
+        let version = match (next, before) {
+            (Next::Again, Some((_, record))) => Some(record.target.version.clone()),
+            _ => checked.named.release().map(ToString::to_string),
+        };
+        let is_part = |node: &NodeView| nodes.iter().any(|part| part.name == node.name);
+        let policy = checked.policy_over(version.as_deref(), is_part);
+        if let Err(bad) = rollouts::check(&policy, &nodes) {
             let bad = Invalid::new("BadPolicy", format!("policy.waves: {bad}"));
             return Ok(Some(Wait::Refused(bad)));
         }
@@ -354,7 +370,7 @@ impl Keeper {
             _ => match self.release(pool, checked, kept, (kind, &nodes)).await {
                 Ok(release) => release,
                 Err(wait) => {
-                    self.give_up(&wait, &nodes).await?;
+                    self.give_up(&wait, checked, (kind, &nodes)).await?;
                     return Ok(Some(wait));
                 }
             },
@@ -362,7 +378,7 @@ impl Keeper {
         let own = self.cluster.own_node.as_deref();
         let record = before.map(|(_, record)| record);
         let left = &kept.status.left_behind;
-        let begun = rollouts::begin(release, &checked.policy, &nodes, own, record, left);
+        let begun = rollouts::begin(release, &policy, &nodes, own, record, left);
         let begun = begun.map_err(|error| Error::Other(error.to_string()))?;
         if kind == Kind::Config && next == Next::Another {
             // A node keeps the change that it has: from now on its config of before is the one with that change.
@@ -400,15 +416,33 @@ impl Keeper {
     }
 
     /// Nodes that try again as a person asked for, and refuse the image, are left behind as before: they keep nobody from the releases after it.
-    async fn give_up(&self, wait: &Wait, nodes: &[NodeView]) -> Result<(), Error> {
-        if let Wait::Refused(why) = wait
-            && why.reason == "ImageRefused"
-        {
-            let give_up =
-                |kept: &mut Kept| left_behind::give_up(&mut kept.status.left_behind, nodes);
-            self.store.update(give_up).await?;
+    /// So are those that refuse it as they failed at it, though nothing tells of that any more.
+    async fn give_up(
+        &self,
+        wait: &Wait,
+        checked: &Checked,
+        (kind, nodes): (Kind, &[NodeView]),
+    ) -> Result<(), Error> {
+        let Wait::Refused(why) = wait else {
+            return Ok(());
+        };
+        if kind != Kind::Version || why.reason != "ImageRefused" {
+            return Ok(());
         }
-        Ok(())
+        let refusal = checked.named.release().map(|version| left_behind::Refusal {
+            version,
+            by: &self.heard.refused,
+            why: &why.message,
+            at: now(),
+        });
+        let give_up = |kept: &mut Kept| {
+            let known = &mut kept.status.left_behind;
+            left_behind::give_up(known, nodes);
+            if let Some(refusal) = &refusal {
+                left_behind::refuse(known, refusal, &checked.nodes);
+            }
+        };
+        self.store.update(give_up).await.map(drop)
     }
 
     /// The release that a new rollout brings, as nodes say it.
@@ -423,7 +457,11 @@ impl Keeper {
         match (kind, named.image(kept), &named.config) {
             (Kind::Version, Some(image), _) => {
                 let nodes = named.may_tell(kept, nodes);
-                ahead::version(&self.cluster, image, &nodes, &mut self.silent).await
+                if nodes.is_empty() {
+                    let why = "all nodes that the next release is for have failed at it, and are left behind: `retry` has them try again";
+                    return Err(Wait::For(why.to_owned()));
+                }
+                ahead::version(&self.cluster, image, &nodes, &mut self.heard).await
             }
             (Kind::Config, _, Some(change)) => {
                 let nodes = nodes.iter();
@@ -479,8 +517,13 @@ impl Keeper {
             };
             match checked {
                 Ok(checked) => {
+                    let is_part = |node: &NodeView| {
+                        let name = MachineName::from(node.name.as_str());
+                        record.machines.contains_key(&name)
+                    };
+                    let policy = checked.policy_over(Some(&record.target.version), is_part);
                     let wishes = Wishes {
-                        policy: &checked.policy,
+                        policy: &policy,
                         is_paused: pool.spec.paused,
                         kind,
                         is_meant,

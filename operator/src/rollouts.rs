@@ -6,6 +6,7 @@ use instar_rollout::{
     BadRollout, Command, Entry, MachineName, Member, Phase, Policy, Record, Refused, Release,
     Seconds, Select, Step, Wave,
 };
+use instar_values::Version;
 
 use crate::api::{Kind, LeftBehind, PoolSpec, Rollout};
 use crate::left_behind;
@@ -67,6 +68,34 @@ fn members(
         (MachineName::from(node.name.as_str()), member)
     });
     members.collect()
+}
+
+/// The policy of a rollout of a version that is not over all nodes of a pool: without the waves of labels whose nodes have gone past that version, and
+/// are no part of it. Those nodes are the proof, and an empty wave would let nobody begin. `nodes`: all of the pool.
+pub(crate) fn fitting(
+    policy: &Policy,
+    version: &Version,
+    nodes: &[NodeView],
+    is_part: impl Fn(&NodeView) -> bool,
+) -> Policy {
+    let is_past = |node: &NodeView| {
+        let runs = node.version.as_ref();
+        let runs = runs.and_then(|text| text.parse::<Version>().ok());
+        runs.is_some_and(|runs| runs > *version)
+    };
+    let is_proven = |wave: &Wave| {
+        let Some(label) = label(wave) else {
+            return false;
+        };
+        let mut own = nodes.iter().filter(|node| {
+            let mut labels = node.labels.iter();
+            labels.any(|(key, value)| format!("{key}={value}") == *label)
+        });
+        !own.clone().any(&is_part) && own.any(&is_past)
+    };
+    let mut policy = policy.clone();
+    policy.waves.retain(|wave| !is_proven(wave));
+    policy
 }
 
 /// Whether a rollout over these nodes could come to its end.
@@ -450,6 +479,43 @@ mod tests {
         let label = ("canary".to_owned(), "yes".to_owned());
         nodes[1].labels.extend([label]);
         assert_eq!(check(&policy, &nodes), Ok(()));
+    }
+
+    #[test]
+    fn a_wave_that_has_gone_past_a_release_keeps_nobody_from_it() {
+        let canaries = Wave {
+            select: Select::Label("canary=yes".to_owned()),
+            soak: Seconds(0),
+        };
+        let policy = Policy {
+            waves: vec![canaries],
+            ..Policy::default()
+        };
+        let canary = |version: &str| {
+            let mut canary = node("n2", version);
+            canary
+                .labels
+                .extend([("canary".to_owned(), "yes".to_owned())]);
+            canary
+        };
+        let version = "v0.2.0".parse().unwrap();
+        let old = node("n1", "v0.1.0");
+        for (second, is_part, waves) in [
+            (canary("v0.3.0"), false, 0),
+            // It has not been there, or cannot tell.
+            (canary("v0.1.0"), false, 1),
+            (canary("latest"), false, 1),
+            (node("n2", "v0.3.0"), false, 1),
+            (canary("v0.1.0"), true, 1),
+        ] {
+            let nodes = [old.clone(), second];
+            let is_part = |node: &NodeView| is_part || node.name == "n1";
+            let fits = fitting(&policy, &version, &nodes, is_part);
+            assert_eq!(fits.waves.len(), waves, "{nodes:?}");
+            let parts: Vec<NodeView> = nodes.iter().filter(|it| is_part(it)).cloned().collect();
+            let can_begin = waves == 0 || parts.len() == 2;
+            assert_eq!(check(&fits, &parts).is_ok(), can_begin, "{nodes:?}");
+        }
     }
 
     #[test]

@@ -208,8 +208,10 @@ async fn each<K>(
     }
 }
 
-/// The wakers of keepers or readers, by the names of their pools or channels.
+/// The wakers of keepers, by the names of their pools.
 type Wakers = BTreeMap<String, Rc<Notify>>;
+/// The wakers of readers, by the names and uids of their channels: one that was deleted and made again is another one.
+type Readers = BTreeMap<(String, Option<String>), Rc<Notify>>;
 
 /// A keeper for each pool.
 struct Keepers {
@@ -217,7 +219,7 @@ struct Keepers {
     /// The waker of each keeper; none before all watches have seen the cluster once.
     wakers: Rc<RefCell<Option<Wakers>>>,
     /// The waker of each channel's reader.
-    readers: RefCell<Wakers>,
+    readers: RefCell<Readers>,
     /// A pool may be gone, with nodes that it has cordoned.
     gone: Notify,
     /// The nodes as they were seen last: most changes of their objects do not matter here.
@@ -293,8 +295,9 @@ impl Keepers {
             return;
         }
         let mut readers = self.readers.borrow_mut();
-        readers.retain(|name, wake| {
-            let is_there = self.cluster.channel(name).is_some();
+        readers.retain(|(name, uid), wake| {
+            let channel = self.cluster.channel(name);
+            let is_there = channel.is_some_and(|channel| channel.uid() == *uid);
             if !is_there {
                 // It notices, and ends.
                 wake.notify_one();
@@ -302,10 +305,10 @@ impl Keepers {
             is_there
         });
         for channel in self.cluster.channels.state() {
-            let name = channel.name_any();
-            let wake = readers.entry(name.clone()).or_insert_with(|| {
+            let channel = (channel.name_any(), channel.uid());
+            let wake = readers.entry(channel.clone()).or_insert_with(|| {
                 let wake = Rc::new(Notify::new());
-                let reader = channels::keep(self.cluster.clone(), name, wake.clone());
+                let reader = channels::keep(self.cluster.clone(), channel, wake.clone());
                 tokio::task::spawn_local(reader);
                 wake
             });

@@ -74,7 +74,12 @@ pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
     match known.newest {
         Some((kind, record)) => {
             let (phase, mut message) = phase(kind, record, known);
-            let left = left_behind::told(&status.left_behind);
+            // The record of a version tells of its own nodes.
+            let mut others = status.left_behind.clone();
+            others.retain(|one| {
+                kind == Kind::Config || !record.machines.contains_key(&one.machine())
+            });
+            let left = left_behind::told(&others);
             if let (Some(left), Phase::Done) = (&left, &record.phase) {
                 message = format!("{message}; {left}");
             }
@@ -90,7 +95,7 @@ pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
             status.nodes = u32::try_from(record.machines.len()).unwrap_or(u32::MAX);
             status.updated = count(|step| matches!(step, Step::Updated { .. }));
             status.failed = count(|step| matches!(step, Step::Failed { .. } | Step::Stuck { .. }))
-                .saturating_add(count_of(&status.left_behind));
+                .saturating_add(count_of(&others));
             let is_last = record.phase == Phase::Done && !known.is_followed;
             let is_updated = is_last && status.updated == status.nodes;
             let reason = match is_updated && left.is_none() {

@@ -92,7 +92,7 @@ impl Record {
     }
 
     /// What has failed until now stops the rollout no more: neither by its number nor as a wave without a proof.
-    fn forgive(&mut self) {
+    pub(crate) fn forgive(&mut self) {
         self.forgiven = self.failures();
         for entry in self.machines.values_mut() {
             entry.forgiven |= matches!(entry.step, Step::Failed { .. } | Step::Left { .. });

@@ -66,7 +66,7 @@ pub fn decide(record: &Record, facts: &Facts, now: Moment) -> Decision {
         waves: record
             .policies
             .iter()
-            .map(|it| it.waves_in(record))
+            .map(|it| it.waves_in(&record.machines))
             .collect(),
         facts,
         now,

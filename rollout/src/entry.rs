@@ -34,6 +34,9 @@ pub struct Entry {
     pub before: Option<Release>,
     /// When it was asked to change.
     pub began: Option<Moment>,
+    /// Its beginning before that one, if it was to try again: it counts once more if the machine was not asked this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<Beginning>,
     /// Why a person wants it left alone.
     pub hold: Option<String>,
     /// Whether a person has resumed the rollout since it failed or left: other machines wait no more for its proof.
@@ -43,14 +46,35 @@ pub struct Entry {
     pub step: Step,
 }
 
+/// A beginning of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Beginning {
+    /// The version that it ran.
+    pub before: Option<Release>,
+    /// When it was asked to change.
+    pub at: Moment,
+}
+
 impl Entry {
+    /// Notes that it is about to be asked to change. `running`: the version that it runs.
+    pub(crate) fn begin(&mut self, running: Option<Release>, mark: u64, now: Moment) {
+        let before = std::mem::replace(&mut self.before, running);
+        let began = self.began.replace(now);
+        self.earlier = began.map(|at| Beginning { before, at });
+        self.step = Step::Switching { since: now, mark };
+    }
+
     /// Takes an intent back: the machine was not asked.
     pub(crate) fn take_back(&mut self, now: Moment) {
         match self.step {
             // It may have begun before, and was to try again.
             Step::Preparing { .. } => self.step = Step::Waiting,
             Step::Switching { .. } => {
-                (self.before, self.began) = (None, None);
+                // One that failed by the time alone may still come up with the version by its earlier beginning, and has to go back then.
+                (self.before, self.began) = match self.earlier.take() {
+                    Some(earlier) => (earlier.before, Some(earlier.at)),
+                    None => (None, None),
+                };
                 self.step = Step::Waiting;
             }
             // It has to go back still; if it does not run the version, the facts show it.

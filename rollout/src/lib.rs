@@ -50,7 +50,7 @@ mod watched;
 pub use action::Action;
 pub use command::{Command, Refused};
 pub use decide::{Decision, decide};
-pub use entry::{Entry, Member, Step};
+pub use entry::{Beginning, Entry, Member, Step};
 pub use hours::{Hours, NotHours};
 pub use machine::{Condition, Fact, Facts, MachineName, NotedFailure, Release};
 pub use policy::{Approval, OnFailure, Percent, Policy, PoolOrder, Rate, Select, Wave};

@@ -13,6 +13,9 @@ use crate::reason::Reason;
 use crate::record::{Phase, Record};
 use crate::seconds::{Moment, Seconds};
 
+/// How long before a wave may begin the machines are looked at on which it relies.
+const SOON: Seconds = Seconds(300);
+
 /// A machine that would begin, and all that its limits are computed from.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate<'a> {
@@ -110,19 +113,28 @@ impl<'a> Candidate<'a> {
 
 impl Record {
     /// The machines with the version on which the next wave relies: each has to be well when a machine of that wave begins, so a driver has to look
-    /// at it anew before that. None while nothing may begin. `is_held`: whether a machine is to be left alone; who is held and has not begun is not
-    /// waited for.
-    pub fn relied_on(&self, is_held: impl Fn(&MachineName) -> bool) -> BTreeSet<MachineName> {
+    /// at it anew before that. None while nothing may begin, nor will within minutes. `is_held`: whether a machine is to be left alone; who is held
+    /// and has not begun is not waited for.
+    pub fn relied_on(
+        &self,
+        is_held: impl Fn(&MachineName) -> bool,
+        now: Moment,
+    ) -> BTreeSet<MachineName> {
         let mut relied_on = BTreeSet::new();
         if self.phase != Phase::Rolling || self.paused.is_some() {
             return relied_on;
         }
+        let is_held = |name: &MachineName, entry: &Entry| entry.hold.is_some() || is_held(name);
         let is_awaited = |name: &MachineName, entry: &Entry| {
-            let is_to_begin = entry.step.is_before() && entry.hold.is_none() && !is_held(name);
-            is_to_begin || entry.step.is_under_way()
+            entry.step.is_before() && !is_held(name, entry) || entry.step.is_under_way()
         };
-        for policy in &self.policies {
-            let waves = policy.waves_in(self);
+        let soon = now.after(SOON);
+        let opens_soon = |policy: &&Policy| match closed(policy, now) {
+            Some(Reason::Window(opens)) => opens <= SOON,
+            _ => true,
+        };
+        for policy in self.policies.iter().filter(opens_soon) {
+            let waves = policy.waves_in(&self.machines);
             let waves = waves.into_iter().filter_map(|(name, wave)| {
                 let entry = self.machines.get(name)?;
                 Some((name, entry, wave))
@@ -134,12 +146,32 @@ impl Record {
             let Some(next) = awaited.map(|(_, _, wave)| *wave).min() else {
                 continue;
             };
+            if policy.approval == Approval::Waves && next >= self.approved {
+                continue;
+            }
             let proofs = waves.iter().filter(|(_, entry, wave)| {
                 *wave < next && matches!(entry.step, Step::Updated { .. })
             });
-            relied_on.extend(proofs.map(|(name, ..)| (*name).clone()));
+            let soaks_on = |(name, entry, wave): &(&MachineName, &Entry, usize)| {
+                policy.soaks_until(entry, *wave).is_some_and(|it| soon < it)
+                    && !is_held(name, entry)
+            };
+            if !proofs.clone().any(soaks_on) {
+                relied_on.extend(proofs.map(|(name, ..)| (*name).clone()));
+            }
         }
         relied_on
+    }
+}
+
+impl Policy {
+    /// The end of the soak of a machine of this wave; none if it does not have the version.
+    fn soaks_until(&self, entry: &Entry, wave: usize) -> Option<Moment> {
+        let Step::Updated { at } = entry.step else {
+            return None;
+        };
+        let soak = self.waves.get(wave).map(|wave| wave.soak);
+        Some(at.after(soak.unwrap_or_default()))
     }
 }
 
@@ -158,7 +190,7 @@ fn wave_before(candidate: Candidate<'_>, policy: &Policy, waves: &Waves<'_>) -> 
         if !candidate.has_ended(name, entry) {
             return Some(Reason::Wave(name.clone()));
         }
-        let Step::Updated { at } = entry.step else {
+        let Some(until) = policy.soaks_until(entry, wave) else {
             continue;
         };
         if hold(name, entry, candidate.facts).is_some() {
@@ -175,7 +207,6 @@ fn wave_before(candidate: Candidate<'_>, policy: &Policy, waves: &Waves<'_>) -> 
         if !is_well {
             return Some(Reason::WaveUnwell(name.clone()));
         }
-        let until = at.after(policy.waves.get(wave).map_or(Seconds(0), |wave| wave.soak));
         if candidate.now < until {
             return Some(Reason::Soaks(until));
         }

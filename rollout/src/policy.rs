@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::entry::Entry;
 use crate::hours::Hours;
 use crate::machine::MachineName;
-use crate::record::Record;
 use crate::seconds::Seconds;
 
 /// Limits on a rollout.
@@ -171,9 +170,14 @@ impl Policy {
     }
 
     /// The waves of a rollout's machines.
-    pub(crate) fn waves_in<'a>(&self, record: &'a Record) -> BTreeMap<&'a MachineName, usize> {
-        let machines = record.machines.iter();
-        let machines: Vec<_> = machines.filter(|(_, entry)| self.is_for(entry)).collect();
+    pub(crate) fn waves_in<'a>(
+        &self,
+        machines: &'a BTreeMap<MachineName, Entry>,
+    ) -> BTreeMap<&'a MachineName, usize> {
+        let machines: Vec<_> = machines
+            .iter()
+            .filter(|(_, entry)| self.is_for(entry))
+            .collect();
         self.waves_of(&machines).into_iter().collect()
     }
 

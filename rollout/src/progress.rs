@@ -36,6 +36,7 @@ impl Record {
     /// Takes the facts in: machines that have come to an end, the end of the rollout, a halt. Returns whether anything changed.
     pub fn observe(&mut self, facts: &Facts, now: Moment) -> bool {
         let before = self.clone();
+        self.forgive_as_before();
         self.observe_machines(facts, now);
         self.count_failures();
         self.close(facts);
@@ -45,6 +46,14 @@ impl Record {
             self.revision += 1;
         }
         changed
+    }
+
+    /// A record of an older version tells the number of the failures that a person has resumed after, not the machines: those that had failed then.
+    fn forgive_as_before(&mut self) {
+        let is_told = self.machines.values().any(|entry| entry.forgiven);
+        if self.forgiven > 0 && self.failures() <= self.forgiven && !is_told {
+            self.forgive();
+        }
     }
 
     fn observe_machines(&mut self, facts: &Facts, now: Moment) {
@@ -192,9 +201,7 @@ impl Record {
             Action::Return(_) if matches!(entry.step, Step::Returning { .. }) => return,
             Action::Prepare(_) => entry.step = Step::Preparing { since: now },
             Action::Switch(_) => {
-                entry.before = fact.and_then(|fact| fact.running.clone());
-                entry.began = Some(now);
-                entry.step = Step::Switching { since: now, mark };
+                entry.begin(fact.and_then(|fact| fact.running.clone()), mark, now);
             }
             Action::Return(_) => entry.step = Step::Returning { since: now, mark },
         }

@@ -80,7 +80,7 @@ fn is_unproven_for(name: &MachineName, entry: &Entry, record: &Record) -> bool {
         if policy.waves.is_empty() || !counts {
             return false;
         }
-        let waves = policy.waves_in(record);
+        let waves = policy.waves_in(&record.machines);
         let Some(before) = waves.get(name).and_then(|own| own.checked_sub(1)) else {
             return false;
         };

@@ -153,6 +153,7 @@ impl Record {
                 labels: member.labels,
                 before: None,
                 began: None,
+                earlier: None,
                 hold: None,
                 forgiven: false,
                 step: Step::Waiting,

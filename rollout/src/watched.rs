@@ -48,7 +48,8 @@ impl Record {
                 Step::Updated { at } | Step::Failed { at, .. } | Step::Returned { at } => Some(at),
                 Step::Waiting | Step::Prepared | Step::Stuck { .. } | Step::Left { .. } => None,
             };
-            at.into_iter().chain(&mut entry.began)
+            let earlier = entry.earlier.as_mut().map(|earlier| &mut earlier.at);
+            at.into_iter().chain(&mut entry.began).chain(earlier)
         });
         of_entries.chain(&mut self.stalled)
     }

@@ -24,6 +24,7 @@ mod followers;
 mod look;
 mod members;
 mod node_configs;
+mod note;
 mod plan;
 mod rotate;
 mod serve;

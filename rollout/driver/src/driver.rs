@@ -14,6 +14,8 @@ use instar_rollout::{
 };
 use tokio::task::JoinSet;
 
+use crate::pauses::Pauses;
+
 /// This moment by the driver's clock.
 pub fn now() -> Moment {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -76,6 +78,8 @@ pub struct Driver<S, M> {
     tasks: JoinSet<(Action, Option<Report>)>,
     /// Machines that a task of this driver is about.
     asked: BTreeSet<MachineName>,
+    /// Machines whose last order came to nothing definite.
+    pauses: Pauses,
     clock: fn() -> Moment,
     /// The time of the clock at the last save; none before the first one. The other clock is never set, and stands while the computer sleeps.
     saved: Option<(Moment, Instant)>,
@@ -89,6 +93,7 @@ impl<S: Store, M: Machines> Driver<S, M> {
             machines,
             tasks: JoinSet::new(),
             asked: BTreeSet::new(),
+            pauses: Pauses::default(),
             clock: now,
             saved: None,
         }
@@ -106,7 +111,9 @@ impl<S: Store, M: Machines> Driver<S, M> {
         };
         let busy = self.asked.iter().filter(changes).cloned().collect();
         let facts = self.machines.look(&record, &busy).await;
-        let asked = self.asked.clone();
+        // Who is not to be asked yet is not intended to be asked either.
+        let mut asked = self.asked.clone();
+        asked.extend(self.pauses.at(Instant::now()));
         let changed = self.change(|record, now| {
             let before = record.clone();
             let decision = record.go_on(&facts, &asked, now);
@@ -117,7 +124,7 @@ impl<S: Store, M: Machines> Driver<S, M> {
             now,
             before,
             facts: facts.clone(),
-            asked: self.asked.clone(),
+            asked,
             actions: decision.actions.clone(),
         };
         self.act(&decision, &record);
@@ -189,6 +196,10 @@ impl<S: Store, M: Machines> Driver<S, M> {
             return Ok(());
         };
         self.asked.remove(action.machine());
+        match report {
+            Some(Report::Done | Report::Failed(_)) => self.pauses.end(action.machine()),
+            Some(Report::NotAsked) | None => self.pauses.begin(action.machine(), Instant::now()),
+        }
         let Some(report) = report else {
             return Ok(());
         };

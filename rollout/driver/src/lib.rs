@@ -11,7 +11,7 @@
 //! - [`Store`]: where the record is: a file with a lock (`instarctl fleet`), an object of a cluster with a lease (the operator).
 //! - [`Machines`]: how machines are looked at and asked.
 //! - [`TraceFile`]: the rounds of a run as lines of JSON, for `instar_rollout::replay`.
-//! - [`fact()`], [`plan()`], [`target()`], [`pinned()`], [`report()`]: what both programs make of the answers of an Instar node.
+//! - [`fact()`], [`plan()`], [`target()`], [`pinned()`], [`report()`], [`time_left()`]: what both programs make of the answers of an Instar node.
 //! - [`ConfigChange`], [`ConfigOrder`], [`config_fact()`]: a change of machine configs, how one node takes it and goes back, and how it is seen that
 //!   a node has it. [`NodeConfigStore`] is where a program keeps the configs of before, [`ConfigSite`] what it does around the change.
 //!
@@ -28,6 +28,8 @@ mod config_change;
 mod config_fact;
 mod config_order;
 mod driver;
+mod pauses;
+mod time_left;
 mod trace_file;
 
 pub use answers::{busy, fact, pinned, plan, report, target};
@@ -35,4 +37,5 @@ pub use config_change::{ConfigChange, NodeConfigStore, NodeConfigs, release_of, 
 pub use config_fact::config_fact;
 pub use config_order::{ConfigOrder, ConfigSite, Trial, asked};
 pub use driver::{Driver, Ended, Machines, Round, Store, Task, now};
+pub use time_left::time_left;
 pub use trace_file::{TraceFile, replay_file};

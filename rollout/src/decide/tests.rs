@@ -194,6 +194,30 @@ fn a_canary_that_fails_lets_no_other_begin_before_a_person_says_so() {
 }
 
 #[test]
+fn a_rollout_that_was_resumed_under_an_older_version_goes_on() {
+    let policy = Policy {
+        max_failures: NonZeroU32::new(3).unwrap(),
+        ..one_wave(Select::Count(NonZeroU32::MIN), 0)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    fleet.round();
+    fleet.failed("a");
+    fleet.round();
+    fleet.record.command(crate::Command::Resume).unwrap();
+    // As it was written then.
+    let mut written = serde_json::to_value(&fleet.record).unwrap();
+    let entry = written["machines"]["a"].as_object_mut().unwrap();
+    assert!(entry.remove("forgiven").is_some());
+    fleet.record = serde_json::from_value(written).unwrap();
+    assert_eq!(fleet.round(), "b");
+    assert_eq!(fleet.record.phase, Phase::Rolling);
+    // A failure after that is none of those.
+    fleet.failed("b");
+    fleet.round();
+    assert!(!fleet.record.machines[&MachineName::from("b")].forgiven);
+}
+
+#[test]
 fn a_machine_that_was_not_asked_for_a_pause_begins_after_it() {
     let policy = Policy {
         on_failure: crate::OnFailure::Rollback,
@@ -325,6 +349,44 @@ fn canaries_go_first_and_soak() {
     );
     fleet.fact("b").condition = Condition::Ready;
     assert_eq!(fleet.round(), "a c");
+}
+
+#[test]
+fn machines_are_relied_on_shortly_before_the_next_wave_may_begin() {
+    let wave = || one_wave(Select::Count(NonZeroU32::MIN), 3600);
+    let windows = |text: &str| Policy {
+        windows: vec![text.parse().unwrap()],
+        ..wave()
+    };
+    let approved = || Policy {
+        approval: Approval::Waves,
+        ..wave()
+    };
+    // The policy, the number of approved waves, the seconds after the canary had the version, and whether it is relied on.
+    for (policy, waves, after, expected) in [
+        (wave(), 0, 3600 - 301, false),
+        (wave(), 0, 3600 - 300, true),
+        (wave(), 0, 7200, true),
+        (approved(), 1, 7200, false),
+        (approved(), 2, 7200, true),
+        // It is 14:00 UTC then.
+        (windows("14:06-15:00 +00:00"), 0, 7200, false),
+        (windows("14:05-14:06 +00:00"), 0, 7200, true),
+        (windows("13:00-15:00 +00:00"), 0, 7200, true),
+    ] {
+        let mut fleet = Fleet::new("x x", policy);
+        let at = fleet.now;
+        fleet.updated("a");
+        let entry = fleet.record.machines.get_mut(&MachineName::from("a"));
+        entry.unwrap().step = Step::Updated { at };
+        fleet.record.approved = waves;
+        let now = at.after(Seconds(after));
+        let relied_on = fleet.record.relied_on(|_| false, now);
+        assert_eq!(!relied_on.is_empty(), expected, "{after} s, {waves}");
+        // Whose canary is held waits for no soak.
+        let held = fleet.record.relied_on(|name| name.as_str() == "a", now);
+        assert_eq!(!held.is_empty(), expected || after < 3600, "{after} s");
+    }
 }
 
 #[test]

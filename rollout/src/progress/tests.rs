@@ -185,6 +185,7 @@ fn facts_lead_to_the_next_step() {
             labels: BTreeSet::new(),
             before: None,
             began: None,
+            earlier: None,
             hold: None,
             forgiven: false,
             step: step.clone(),
@@ -291,6 +292,37 @@ fn an_intent_is_taken_back_where_nothing_was_asked() {
         late.observe(&facts, Moment(7 + 1800));
         assert_eq!(told(&late).0, by_time, "{action:?} with {fact:?}");
     }
+}
+
+#[test]
+fn a_machine_that_was_not_asked_again_has_begun_once() {
+    let name = || MachineName::from("m0");
+    let switch = Action::Switch(name());
+    let running = |version: &str| Fact {
+        condition: Condition::Ready,
+        running: Some(Release {
+            version: version.to_owned(),
+            ..target()
+        }),
+        ..Fact::away("")
+    };
+    let facts = |version: &str| Facts::from([(name(), running(version))]);
+    let mut record = begin(Policy::default(), &["x"]).unwrap();
+    record.intend(&switch, &facts("v1"), Moment(7));
+    record.observe(&Facts::new(), Moment(7 + 1800));
+    assert_eq!(record.failures(), 1);
+    record.command(Command::Retry).unwrap();
+    record.intend(&switch, &facts("v0"), Moment(9000));
+    assert_eq!(record.machines[&name()].began, Some(Moment(9000)));
+    record.report(&switch, Report::NotAsked, Moment(9001));
+    let entry = &record.machines[&name()];
+    assert_eq!((entry.began, &entry.earlier), (Some(Moment(7)), &None));
+    assert_eq!(entry.before, running("v1").running);
+    // It comes up with the version by its first request.
+    record.observe(&facts("v2"), Moment(9002));
+    let entry = &record.machines[&name()];
+    assert_eq!(entry.step.word(), "updated");
+    assert!(record.has_to_go_back(&name(), entry, &facts("v2")));
 }
 
 /// The machines of a wave and whether a person has resumed since, and what the wave after it waits for.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use indicatif::MultiProgress;
 use instar_client::{Failure, FailureKind};
-use instar_rollout::{Action, Facts, MachineName, Moment, Phase, Record};
-use instar_rollout_driver::{ConfigOrder, Driver, Machines, Task, TraceFile, now};
+use instar_rollout::{Action, Facts, MachineName, Phase, Record};
+use instar_rollout_driver::{ConfigOrder, Driver, Machines, Task, TraceFile, now, time_left};
 use instar_rollout_page::Seen;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
@@ -138,17 +138,6 @@ impl Machines for Asked<'_> {
             }
         }
     }
-}
-
-/// The time that is left for a node's action. The record counts from when the node was asked first, also by a command before this one: an order that
-/// goes on after that would change a node whose rollout has counted it as failed.
-fn time_left(record: &Record, name: &MachineName, now: Moment) -> Duration {
-    let patience = record.patience_of(name);
-    let entry = record.machines.get(name);
-    let since = entry.and_then(|entry| entry.step.since());
-    let left = since.map_or(patience, |since| since.after(patience).since(now));
-    // A clock that was set back meanwhile gives no more time.
-    Duration::from_secs(left.min(patience).0)
 }
 
 /// The result of a rollout that has ended.

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::members::Way;
-use super::show::note;
+use super::note::note;
 use super::store::Folder;
 use crate::cli::Global;
 use crate::target;

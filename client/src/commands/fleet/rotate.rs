@@ -30,8 +30,9 @@ use self::config::Authorities;
 use self::record::{Pair, Rotation};
 use self::step::{Client, ClientChange, Fact, NodeChange, Step};
 use super::members::{self, Way};
+use super::note::note;
 use super::store::Folder;
-use super::{authority_file, show, sign};
+use super::{authority_file, sign};
 use crate::cli::{FleetRotate, Global};
 use crate::commands::gen_secrets::Secrets;
 use crate::commands::patch::read_config;
@@ -58,7 +59,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
     let _lock = folder.lock_driver()?.ok_or_else(|| folder.is_driven())?;
     let rotation = match known {
         Some(rotation) => {
-            show::note("goes on with the rotation that was begun");
+            note("goes on with the rotation that was begun");
             left(rotation, arguments)?
         }
         None => {
@@ -208,7 +209,7 @@ async fn drive(
             .as_ref()
             .map_or_else(Instant::now, |(since, _)| *since);
         if waits.as_ref().is_none_or(|(_, told)| *told != why) {
-            show::note(&format!("waits for {why}"));
+            note(&format!("waits for {why}"));
         }
         if since.elapsed() >= patience {
             return Err(Failure::new(FailureKind::TimedOut, format!("waited for {why}")).advise(

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::followers;
 use super::members::Way;
-use super::show::note;
+use super::note::note;
 use super::store::Folder;
 use crate::cli::{FleetState, Global};
 

@@ -10,11 +10,6 @@ use super::conditions::{self, Told};
 use super::store::{Rollout, Subject};
 use crate::output::{Output, table};
 
-/// A message about the driver itself, on standard error.
-pub(super) fn note(text: &str) {
-    eprintln!("{text}");
-}
-
 /// The version that a node was seen with.
 pub(super) fn version(fact: Option<&Fact>) -> String {
     let running = fact.and_then(|fact| fact.running.as_ref());

@@ -148,6 +148,45 @@ async fn a_driver_without_its_lease_saves_and_asks_nobody() {
     assert_eq!(asked.borrow().len(), 1);
 }
 
+/// Machines whose orders end at once, and came to nothing.
+struct Hindered(Obedient, Option<Report>);
+
+impl Machines for Hindered {
+    async fn look(&mut self, _: &Record, _: &BTreeSet<MachineName>) -> Facts {
+        self.0.facts.borrow().clone()
+    }
+
+    fn ask(&mut self, action: &Action, _: &Record) -> Option<Task> {
+        self.0.asked.borrow_mut().push(action.clone());
+        let report = self.1.clone();
+        Some(Box::pin(async move { report }))
+    }
+}
+
+#[tokio::test]
+async fn an_order_that_fails_at_once_is_not_given_again_without_a_pause() {
+    for (report, word) in [(None, "upgrading"), (Some(Report::NotAsked), "waiting")] {
+        let kept = Kept::of(&["n1"]);
+        let machines = Hindered(Obedient::of(&kept), report);
+        let asked = machines.0.asked.clone();
+        let mut driver = Driver::new(kept.clone(), machines);
+        let drive = async {
+            driver.round().await.unwrap();
+            let ended = driver.ended().await;
+            driver.note(ended).await.unwrap();
+            for _ in 0..10 {
+                driver.round().await.unwrap();
+            }
+        };
+        LocalSet::new().run_until(drive).await;
+        assert_eq!(asked.borrow().len(), 1);
+        // Who waits for its turn takes no place as one that is under way.
+        let record = kept.record.borrow();
+        let step = &record.machines[&MachineName::from("n1")].step;
+        assert_eq!(step.word(), word);
+    }
+}
+
 fn ahead() -> Moment {
     now().after(Seconds(5 * 3600))
 }

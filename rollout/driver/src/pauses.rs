@@ -1,0 +1,82 @@
+//! The pauses between two orders to one machine.
+//!
+//! An order may end at once, with nothing to report: the machine is busy, or an API on its way fails. The machine shows no sign of it then, so the
+//! engine would have it asked again in the next round, hundreds of times a second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use instar_rollout::MachineName;
+
+/// The first pause; it doubles up to the last one.
+const FIRST: Duration = Duration::from_secs(2);
+const LAST: Duration = Duration::from_secs(60);
+
+/// The pause of each machine whose last order came to nothing definite.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses(BTreeMap<MachineName, Pause>);
+
+#[derive(Debug)]
+struct Pause {
+    length: Duration,
+    began: Instant,
+}
+
+impl Pauses {
+    /// Begins the pause after an order that may have to be given again. After one that took long it is the first one again.
+    pub(crate) fn begin(&mut self, name: &MachineName, now: Instant) {
+        let last = self.0.get(name);
+        let last = last.filter(|it| now.duration_since(it.began) < it.length + LAST);
+        let length = last.map_or(FIRST, |it| (it.length * 2).min(LAST));
+        self.0.insert(name.clone(), Pause { length, began: now });
+    }
+
+    /// Ends the pause of a machine: its last order came to something.
+    pub(crate) fn end(&mut self, name: &MachineName) {
+        self.0.remove(name);
+    }
+
+    /// The machines that are not to be given an order yet.
+    pub(crate) fn at(&self, now: Instant) -> BTreeSet<MachineName> {
+        let rest = self
+            .0
+            .iter()
+            .filter(|(_, it)| now.duration_since(it.began) < it.length);
+        rest.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_doubles_while_orders_come_to_nothing() {
+        let name = MachineName::from("n1");
+        let (mut pauses, mut now) = (Pauses::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        assert!(pauses.at(now).is_empty());
+        // The seconds that the order takes, and those of the pause after it.
+        for (takes, pause) in [
+            (0, 2),
+            (0, 4),
+            (10, 8),
+            (0, 16),
+            (0, 32),
+            (0, 60),
+            (59, 60),
+            (60, 2),
+            (0, 4),
+        ] {
+            now += takes * second;
+            pauses.begin(&name, now);
+            now += (pause - 1) * second;
+            assert!(pauses.at(now).contains(&name), "{pause} s");
+            now += second;
+            assert!(pauses.at(now).is_empty(), "{pause} s");
+        }
+        pauses.begin(&name, now);
+        pauses.end(&name);
+        assert!(pauses.at(now).is_empty());
+    }
+}
