@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::kubelet_certificate::CURRENT;
 use super::variables::{Variables, of_service, past_the_proxy};
 use super::{
     authorities, bootstrap, containerd, control, digest, etc, kubelet, kubelet_certificate, var,
@@ -191,13 +192,27 @@ pub fn member_name() -> io::Result<Option<String>> {
     Ok(pem.and_then(|pem| kubelet_certificate::node_of(&pem)))
 }
 
-/// Forgets that the node is a member of its cluster: kubelet's certificate and kubeconfig go, and it joins with the token.
+/// Forgets that the node is a member of its cluster: kubelet's certificate and kubeconfig go, and it joins with the token. Returns false if it
+/// is no member: then everything stays, such as the files of a kubelet that joins.
 ///
 /// # Errors
 /// A file cannot be removed.
-pub fn remove_membership() -> io::Result<()> {
-    removal::file(&etc().join("kubelet.conf"))?;
-    removal::tree(&kubelet_certificate::directory())
+pub fn remove_membership() -> io::Result<bool> {
+    remove_membership_in(
+        &etc().join("kubelet.conf"),
+        &kubelet_certificate::directory(),
+    )
+}
+
+fn remove_membership_in(kubeconfig: &Path, certificates: &Path) -> io::Result<bool> {
+    // The certificate is a link that leads elsewhere on the machine.
+    let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
+    let is_member = is_there(kubeconfig) || is_there(&certificates.join(CURRENT));
+    if is_member {
+        removal::file(kubeconfig)?;
+        removal::tree(certificates)?;
+    }
+    Ok(is_member)
 }
 
 #[cfg(test)]
@@ -331,6 +346,26 @@ mod tests {
             assert_eq!(now == before, stays);
         }
         assert_eq!(tries, 3);
+    }
+
+    /// While a later file cannot be written, the node is asked to leave again and again.
+    #[test]
+    fn a_node_leaves_its_cluster_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let kubeconfig = directory.path().join("kubelet.conf");
+        let certificates = directory.path().join("pki");
+        let leave = || remove_membership_in(&kubeconfig, &certificates).unwrap();
+        assert!(!leave());
+        fs::write(&kubeconfig, "").unwrap();
+        assert!(leave());
+        assert!(!kubeconfig.exists());
+        fs::create_dir(&certificates).unwrap();
+        std::os::unix::fs::symlink("elsewhere", certificates.join(CURRENT)).unwrap();
+        assert!(leave());
+        assert!(!certificates.exists());
+        fs::create_dir(&certificates).unwrap();
+        assert!(!leave());
+        assert!(certificates.exists());
     }
 
     #[test]

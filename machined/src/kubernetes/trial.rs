@@ -153,6 +153,12 @@ pub fn choose(
     Choice::of(wanted)
 }
 
+/// Returns the extensions that run while nobody knows all that the config names: those that were proven. A trial begins anew after that.
+pub fn without_wanted(record: &Record, trial: &mut Option<Trial>) -> Option<Images> {
+    *trial = None;
+    record.proven.clone()
+}
+
 impl Trial {
     /// The container has the plan with these extensions.
     pub fn plan_is_given(&mut self) {
@@ -503,6 +509,21 @@ mod tests {
             assert_eq!(record.proven.as_ref(), Some(&old));
             assert_eq!(!record.failed.is_empty(), has_failed);
         }
+    }
+
+    /// The proven ones run meanwhile, and their plan is given: neither tells of those that were on trial.
+    #[test]
+    fn a_trial_begins_anew_once_its_images_are_known_again() {
+        let (old, new) = (images(&[("k", "1")]), images(&[("k", "2")]));
+        let (mut trial, mut record) = (None, Record::default());
+        record.proven = Some(old.clone());
+        pass(&mut record, &mut trial, &new, &Readiness::Ready, 6);
+        let runs = without_wanted(&record, &mut trial);
+        assert_eq!((runs, &trial), (Some(old.clone()), &None));
+        pass(&mut record, &mut trial, &new, &Readiness::Ready, 6);
+        assert_eq!(record.proven, Some(old));
+        pass(&mut record, &mut trial, &new, &Readiness::Ready, 1);
+        assert_eq!(record.proven, Some(new));
     }
 
     /// Who brings a good extension together with a broken one can bring it again with a mended one.

@@ -18,6 +18,7 @@ mod chosen;
 mod control_plane;
 mod etcdutl;
 mod in_cluster;
+mod meeting;
 mod members;
 mod node_modules;
 mod node_name;
@@ -41,6 +42,8 @@ use instar_http_client::SYSTEM_BUNDLE;
 use instar_kubernetes_plan::{Plan, PlannedExtension, STATUS};
 use rustix::process::Signal;
 
+use self::backup::Situation;
+use self::beginning::kubelet_has_run;
 use self::chosen::Choices;
 use self::control_plane::Plane;
 use self::in_cluster::{InCluster, Seen};
@@ -51,8 +54,9 @@ use crate::base::blocking_io;
 use crate::base::error_chain::chain;
 use crate::config::{Extension, Kubernetes, SubnetRule};
 use crate::containers::Runtime;
-use crate::kubernetes::control_plane::has_begun;
-use crate::kubernetes::trial::{Chosen, Images, Look, Readiness, Trial, choose};
+use crate::kubernetes::control_plane::{has_begun, version_of};
+use crate::kubernetes::trial::{Chosen, Images, Look, Readiness, Trial, choose, without_wanted};
+use crate::kubernetes::version_file::VersionFile;
 use crate::kubernetes::{
     self, KubernetesFact, NodeFile, NodeService, NodeStatus, OfMachine, ServiceState,
     node_addresses,
@@ -141,6 +145,8 @@ struct Done {
     plane: Option<control_plane::Facts>,
     /// The registries that the machine serves images of to containerd.
     images_of: BTreeSet<String>,
+    /// Whether the programs of before run on, as others wait for a snapshot of etcd.
+    is_held: bool,
 }
 
 impl Done {
@@ -152,6 +158,7 @@ impl Done {
             && self.reboot_required == other.reboot_required
             && self.plane == other.plane
             && self.images_of == other.images_of
+            && self.is_held == other.is_held
     }
 }
 
@@ -227,12 +234,16 @@ impl Keeper {
                         plane: control_plane::facts(&self.machine, kubernetes, &node),
                         extensions,
                         images_of,
+                        is_held: false,
                         reboot_required: reboot_required.unwrap_or_else(|error| {
                             problems.push(format!("whether a reboot waits: {error:#}"));
                             None
                         }),
                     };
-                    self.carry_out_if_new(kubernetes, next, &mut problems).await;
+                    let proven = self.machine.node_record.get().proven;
+                    let is_return = proven.as_ref() == Some(&chosen);
+                    self.carry_out_if_new(kubernetes, next, is_return, &mut problems)
+                        .await;
                     self.tend_plane(configured, kubernetes, &node, &mut problems)
                         .await;
                 }
@@ -261,26 +272,106 @@ impl Keeper {
             .await;
     }
 
+    /// Carries out what is new, as soon as the container's image is here, and etcd's data are kept if another version writes them.
     async fn carry_out_if_new(
         &mut self,
         kubernetes: &Kubernetes,
         next: Done,
+        is_return: bool,
         problems: &mut Vec<String>,
     ) {
         if !self.done.as_ref().is_some_and(|done| done.is(&next)) {
-            match self.carry_out(kubernetes, &next).await {
-                Ok(true) => {
-                    self.done = Some(next);
-                    self.done_at = Instant::now();
-                }
+            match self.load_modules(kubernetes).await {
+                Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => return problems.push(format!("{error:#}")),
+            }
+            if let Err(why) = self.keep_data_before(kubernetes, &next, is_return).await {
+                problems.push(format!("{why:#}"));
+                if self.plane.holds() {
+                    let run_on = self.run_on(kubernetes, next).await;
+                    problems.extend(run_on.err().map(|error| format!("{error:#}")));
+                }
+                return;
+            }
+            if let Err(error) = self.have_done(kubernetes, next).await {
+                return problems.push(format!("{error:#}"));
             }
         }
         self.plane.let_go();
         if let Some(trial) = &mut self.trial {
             trial.plan_is_given();
         }
+    }
+
+    /// Carries this out, and remembers it. After a failure nobody knows which part of it holds: then the work before is done again as well.
+    async fn have_done(&mut self, kubernetes: &Kubernetes, next: Done) -> anyhow::Result<()> {
+        self.done = None;
+        self.carry_out(kubernetes, &next).await?;
+        self.done = Some(next);
+        self.done_at = Instant::now();
+        Ok(())
+    }
+
+    /// Keeps etcd's data in a snapshot, if programs of another version are to write them.
+    ///
+    /// # Errors
+    /// They wait for it, or nobody knows their version.
+    async fn keep_data_before(
+        &mut self,
+        kubernetes: &Kubernetes,
+        next: &Done,
+        is_return: bool,
+    ) -> anyhow::Result<()> {
+        let facts = next.plane.as_ref();
+        let change = Plane::change(kubernetes, facts, &next.extensions);
+        let Some(change) = change.await? else {
+            self.plane.let_go();
+            return Ok(());
+        };
+        let situation = Situation {
+            is_return,
+            runs_on: self.extensions_of_before(next).await.is_some(),
+            kubelet_has_run: kubelet_has_run(&self.machine.store).await,
+        };
+        self.plane.before(kubernetes, &change, situation).await
+    }
+
+    /// Has the programs of before run on, with all else that is new, while others wait for a snapshot of etcd.
+    async fn run_on(&mut self, kubernetes: &Kubernetes, next: Done) -> anyhow::Result<()> {
+        // Without them what runs goes on as it is.
+        let Some(extensions) = self.extensions_of_before(&next).await else {
+            return Ok(());
+        };
+        let before = Done {
+            extensions,
+            is_held: true,
+            ..next
+        };
+        if self.done.as_ref().is_some_and(|done| done.is(&before)) {
+            return Ok(());
+        }
+        let kubernetes = control_plane::with_etcd_of_before(kubernetes).await?;
+        self.have_done(&kubernetes, before).await
+    }
+
+    /// Returns extensions with the version of Kubernetes that the control plane's files were written for last; `None` if none are here.
+    async fn extensions_of_before(&mut self, next: &Done) -> Option<Vec<PlannedExtension>> {
+        let version = VersionFile::read().await?;
+        let is_of_before = |extensions: &Vec<PlannedExtension>| {
+            version_of(extensions).is_ok_and(|known| known == version)
+        };
+        // Those to come are of that version where etcd alone is another one.
+        let known = self.done.as_ref().map(|done| &done.extensions);
+        let known = [Some(&next.extensions), known].map(Option::<&_>::cloned);
+        let known = known.into_iter().flatten().find(is_of_before);
+        if known.is_some() {
+            return known;
+        }
+        // After a start of machined.
+        let proven = self.machine.node_record.get().proven?;
+        let planned = self.planned(&next.configured, &next.node, &proven).await;
+        planned.ok().filter(is_of_before)
     }
 
     /// Shows the node, its services, and what is wrong.
@@ -387,7 +478,7 @@ impl Keeper {
             .await;
         problems.extend(in_cluster.problem.clone());
         let Some(wanted) = wanted else {
-            return record.proven;
+            return without_wanted(&record, &mut self.trial);
         };
         let before = record.clone();
         let readiness = match self.plane.holds() {
@@ -456,11 +547,8 @@ impl Keeper {
         Ok(chosen)
     }
 
-    /// Loads the modules, writes the files, and tells the container its plan; returns false if the container's image is not here yet.
-    async fn carry_out(&mut self, kubernetes: &Kubernetes, next: &Done) -> anyhow::Result<bool> {
-        if !self.load_modules(kubernetes).await? {
-            return Ok(false);
-        }
+    /// Writes the files, and tells the container its plan.
+    async fn carry_out(&mut self, kubernetes: &Kubernetes, next: &Done) -> anyhow::Result<()> {
         let config = &next.configured.config;
         let roots = config.trusted_roots.clone();
         let read = move || kubernetes::authorities(Path::new(SYSTEM_BUNDLE), &roots);
@@ -477,9 +565,7 @@ impl Keeper {
         let node = next.node.clone();
         blocking_io::within(blocking_io::ANSWER, move || write(&files, &node)).await??;
         if let Some(facts) = &next.plane {
-            self.plane
-                .write(kubernetes, facts, &next.extensions)
-                .await?;
+            Plane::write(kubernetes, facts, &next.extensions).await?;
         }
         let plan = Plan {
             node: next.node.clone(),
@@ -499,7 +585,7 @@ impl Keeper {
             true => FirstPlan::New,
             false => FirstPlan::AsBefore,
         });
-        Ok(true)
+        Ok(())
     }
 
     /// Loads the kernel modules of the image that the container runs; false if it is not here yet.
@@ -562,8 +648,11 @@ fn write(files: &[NodeFile], node: &str) -> anyhow::Result<()> {
 }
 
 fn join_anew(why: &str) -> anyhow::Result<()> {
-    tracing::info!("{why}: the node joins anew");
-    kubernetes::remove_membership().context("forget the membership in the cluster before")
+    let removed = kubernetes::remove_membership();
+    if removed.context("forget the membership in the cluster before")? {
+        tracing::info!("{why}: the node joins anew");
+    }
+    Ok(())
 }
 
 fn show_extension(

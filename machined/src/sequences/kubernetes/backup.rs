@@ -5,7 +5,12 @@
 //! there is no room                       the change waits, until there is
 //! etcd answers, and gives no whole one   the change waits for two more tries, and goes on without
 //! etcd does not answer                   the change goes on without: another version may be what mends it
+//! etcd may be about to answer            the change waits for that, within a limit
 //! ```
+//!
+//! etcd may be about to answer where kubelet has not been running for long, as after a boot, and where it has answered to this change before.
+//!
+//! The way back to proven extensions never waits: it leaves a version that is not well, and the data of before that one are kept already.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,6 +24,10 @@ use crate::kubernetes::control_plane::backup::{BackupError, Change, keep_snapsho
 const PAUSE: Duration = Duration::from_secs(30);
 /// Tries with an etcd that answers.
 const TRIES: u32 = 3;
+/// For how long an etcd may be silent that may be about to answer.
+const SILENCE: Duration = Duration::from_secs(600);
+/// The age of kubelet at which it has started etcd.
+const STARTED: Duration = Duration::from_secs(300);
 /// For how long a version that came without a snapshot is told.
 const TOLD: Duration = Duration::from_secs(24 * 3600);
 
@@ -28,6 +37,19 @@ pub(super) struct Backup {
     held: Option<Held>,
     /// The change that went on without a snapshot, and when.
     missing: Option<(Instant, String)>,
+    /// The change that goes on without a snapshot, up to its end: what it waited for is not waited for again.
+    decided: Option<Change>,
+}
+
+/// The machine at the time of a change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Situation {
+    /// Whether the extensions to come are those that were proven last.
+    pub(super) is_return: bool,
+    /// Whether the version of before is here, so that it can run on.
+    pub(super) runs_on: bool,
+    /// For how long kubelet, which starts etcd, has been running; none if it does not run.
+    pub(super) kubelet_has_run: Option<Duration>,
 }
 
 /// A change that waits.
@@ -35,7 +57,12 @@ struct Held {
     change: Change,
     /// When the last try was over.
     at: Instant,
-    tries: u32,
+    /// Tries that an etcd that answers has failed.
+    failures: u32,
+    /// Whether there was no room at one of the tries.
+    for_room: bool,
+    /// Since when etcd has been silent.
+    silent_since: Option<Instant>,
     why: String,
 }
 
@@ -48,6 +75,7 @@ impl Backup {
     /// Forgets the change that waits, as nothing is to change any more.
     pub(super) fn let_go(&mut self) {
         self.held = None;
+        self.decided = None;
     }
 
     /// Says that a version came without a snapshot.
@@ -64,12 +92,15 @@ impl Backup {
         &mut self,
         plane: &ControlPlane,
         change: &Change,
+        situation: Situation,
     ) -> anyhow::Result<()> {
-        if let Some(why) = self.waits(change, Instant::now()) {
+        if !situation.is_way_back(change)
+            && let Some(why) = self.waits(change, Instant::now())
+        {
             bail!(why.to_owned());
         }
         let kept = keep_snapshot(plane, &change.snapshot).await;
-        self.judge(change, kept, Instant::now())
+        self.judge(change, kept, situation, Instant::now())
     }
 
     /// Says why this change waits, if it is too early for another try.
@@ -84,35 +115,29 @@ impl Backup {
         &mut self,
         change: &Change,
         kept: Result<PathBuf, BackupError>,
+        situation: Situation,
         now: Instant,
     ) -> anyhow::Result<()> {
         let before = self.held.take().filter(|it| it.change == *change);
-        let tries = before.map_or(0, |it| it.tries) + 1;
         let told = &change.told;
         let error = match kept {
             Ok(path) => {
                 let path = path.display();
                 tracing::info!("Kubernetes: {told}; etcd's data of before are in {path}");
                 self.missing = None;
+                self.decided = None;
                 return Ok(());
             }
             Err(error) => error,
         };
-        let waits = match &error {
-            BackupError::NoRoom { .. } => true,
-            BackupError::Failed(_) => tries < TRIES,
-            BackupError::Silent(_) => false,
-        };
-        if waits {
-            let why = format!("{told} once there is a snapshot of etcd: {error:#}");
-            self.held = Some(Held {
-                change: change.clone(),
-                at: now,
-                tries,
-                why: why.clone(),
-            });
+        let held = Held::after(before, change, &error, now);
+        let is_decided = self.decided.as_ref() == Some(change);
+        if !situation.is_way_back(change) && held.goes_on_waiting(&error, situation, is_decided) {
+            let why = held.why.clone();
+            self.held = Some(held);
             bail!(why);
         }
+        self.decided = Some(change.clone());
         tracing::warn!("Kubernetes: {told} without a snapshot of etcd: {error:#}");
         // Another etcd comes with versions of the OS too, mostly at a boot, when it does not answer yet: that is nobody's to mend.
         if change.of_version {
@@ -122,6 +147,54 @@ impl Backup {
             self.missing = Some((now, missing));
         }
         Ok(())
+    }
+}
+
+impl Situation {
+    /// Whether this change leaves a version of Kubernetes that was never proven.
+    fn is_way_back(self, change: &Change) -> bool {
+        // Proven extensions may get another etcd: that is no way back.
+        self.is_return && change.of_version
+    }
+}
+
+impl Held {
+    /// Counts a try without a snapshot.
+    fn after(before: Option<Held>, change: &Change, error: &BackupError, now: Instant) -> Self {
+        let (failures, for_room, silent_since) = match before {
+            Some(it) => (it.failures, it.for_room, it.silent_since),
+            None => (0, false, None),
+        };
+        let told = &change.told;
+        let is_silent = matches!(error, BackupError::Silent(_));
+        let until = match is_silent {
+            true => format!(", or etcd has been silent for {} s", SILENCE.as_secs()),
+            false => String::new(),
+        };
+        Held {
+            change: change.clone(),
+            at: now,
+            failures: failures + u32::from(matches!(error, BackupError::Failed(_))),
+            for_room: for_room || matches!(error, BackupError::NoRoom { .. }),
+            silent_since: is_silent.then(|| silent_since.unwrap_or(now)),
+            why: format!("{told} once there is a snapshot of etcd{until}: {error:#}"),
+        }
+    }
+
+    /// Whether the change waits after its last try, which ended so.
+    fn goes_on_waiting(&self, error: &BackupError, situation: Situation, is_decided: bool) -> bool {
+        match error {
+            BackupError::NoRoom { .. } => true,
+            BackupError::Failed(_) => !is_decided && self.failures < TRIES,
+            BackupError::Silent(_) => {
+                let is_young = situation.kubelet_has_run.is_none_or(|it| it < STARTED);
+                let may_answer = self.for_room || (self.change.of_version && is_young);
+                let silent_since = self.silent_since.unwrap_or(self.at);
+                // Without the version of before nothing starts etcd, and it stays silent.
+                let is_over = self.at.saturating_duration_since(silent_since) >= SILENCE;
+                !is_decided && situation.runs_on && may_answer && !is_over
+            }
+        }
     }
 }
 
@@ -147,41 +220,90 @@ mod tests {
         BackupError::Failed(anyhow!("altered"))
     }
 
+    fn silent() -> BackupError {
+        BackupError::Silent(anyhow!("refused"))
+    }
+
+    /// Another version, over a kubelet that has run for an hour.
+    const FORWARD: Situation = Situation {
+        is_return: false,
+        runs_on: true,
+        kubelet_has_run: Some(Duration::from_secs(3600)),
+    };
+    const BOOTED: Situation = Situation {
+        kubelet_has_run: None,
+        ..FORWARD
+    };
+    const BACK: Situation = Situation {
+        is_return: true,
+        ..BOOTED
+    };
+    const NOTHING_OF_BEFORE: Situation = Situation {
+        runs_on: false,
+        ..BOOTED
+    };
+
     #[test]
     fn a_change_waits_for_room_and_goes_on_without_an_etcd_that_answers() {
         let v2 = change("v2", "etcd:1");
         let etcd = change("v1", "etcd:2");
-        // Each try: no room, failed, or silent.
+        // Each try, five minutes after the one before: no room, failed, or silent.
         let table = [
-            (&v2, "", false, false),
-            (&v2, "n", true, false),
-            (&v2, "nnnnnn", true, false),
-            (&v2, "f", true, false),
-            (&v2, "ff", true, false),
-            (&v2, "fff", false, true),
-            (&v2, "s", false, true),
-            (&v2, "ns", false, true),
-            (&etcd, "n", true, false),
-            (&etcd, "s", false, false),
+            (&v2, FORWARD, "", false, false),
+            (&v2, FORWARD, "n", true, false),
+            (&v2, FORWARD, "nnnnnn", true, false),
+            (&v2, FORWARD, "f", true, false),
+            (&v2, FORWARD, "ff", true, false),
+            (&v2, FORWARD, "fff", false, true),
+            // Tries that found no room are no failures.
+            (&v2, FORWARD, "nnnff", true, false),
+            (&v2, FORWARD, "nfnfnf", false, true),
+            (&v2, FORWARD, "s", false, true),
+            // An etcd that starts again, while the change waits for room.
+            (&v2, FORWARD, "ns", true, false),
+            (&v2, FORWARD, "nssns", true, false),
+            (&v2, FORWARD, "nsss", false, true),
+            (&v2, FORWARD, "fs", false, true),
+            // After a boot.
+            (&v2, BOOTED, "s", true, false),
+            (&v2, BOOTED, "ss", true, false),
+            (&v2, BOOTED, "sss", false, true),
+            (&v2, BOOTED, "ssn", true, false),
+            (&v2, NOTHING_OF_BEFORE, "s", false, true),
+            (&v2, NOTHING_OF_BEFORE, "n", true, false),
+            // What was waited for in vain is not waited for again.
+            (&v2, BOOTED, "ssss", false, true),
+            (&v2, FORWARD, "ffff", false, true),
+            (&v2, BACK, "n", false, true),
+            (&v2, BACK, "f", false, true),
+            (&v2, BACK, "s", false, true),
+            (&etcd, FORWARD, "n", true, false),
+            (&etcd, FORWARD, "s", false, false),
+            (&etcd, BOOTED, "s", false, false),
+            (&etcd, BOOTED, "ns", true, false),
+            // Proven extensions with another etcd.
+            (&etcd, BACK, "n", true, false),
         ];
-        for (change, tries, holds, is_missing) in table {
+        for (change, situation, tries, holds, is_missing) in table {
             let mut backup = Backup::default();
             let mut last = Ok(());
+            let mut now = Instant::now();
             for outcome in tries.chars() {
                 let error = match outcome {
                     'n' => no_room(),
                     'f' => failed(),
-                    _ => BackupError::Silent(anyhow!("refused")),
+                    _ => silent(),
                 };
-                last = backup.judge(change, Err(error), Instant::now());
+                last = backup.judge(change, Err(error), situation, now);
+                now += SILENCE / 2;
             }
-            let case = format!("{change:?} {tries}");
+            let case = format!("{change:?} {situation:?} {tries}");
             assert_eq!(last.is_err(), holds, "{case}");
             assert_eq!(backup.holds(), holds, "{case}");
             assert_eq!(backup.problem().is_some(), is_missing, "{case}");
             // A snapshot ends it all.
             backup
-                .judge(change, Ok(PathBuf::new()), Instant::now())
+                .judge(change, Ok(PathBuf::new()), situation, now)
                 .unwrap();
             assert!(!backup.holds() && backup.problem().is_none(), "{case}");
         }
@@ -193,7 +315,7 @@ mod tests {
         let now = Instant::now();
         let mut backup = Backup::default();
         assert_eq!(backup.waits(&v2, now), None);
-        let why = backup.judge(&v2, Err(no_room()), now).unwrap_err();
+        let why = backup.judge(&v2, Err(no_room()), FORWARD, now).unwrap_err();
         let why = why.to_string();
         for words in ["v1 becomes v2 once", "take 3 GiB", "1 GiB are free"] {
             assert!(why.contains(words), "{why}");
@@ -203,9 +325,13 @@ mod tests {
         assert_eq!(backup.waits(&v3, now), None);
         // Tries of another change do not count.
         for change in [&v2, &v3, &v2, &v3] {
-            backup.judge(change, Err(failed()), now).unwrap_err();
+            let judged = backup.judge(change, Err(failed()), FORWARD, now);
+            judged.unwrap_err();
         }
         backup.let_go();
         assert!(!backup.holds());
+        let why = backup.judge(&v2, Err(silent()), BOOTED, now).unwrap_err();
+        let words = "v1 becomes v2 once there is a snapshot of etcd, or etcd has been silent for 600 s: refused";
+        assert_eq!(why.to_string(), words);
     }
 }

@@ -222,7 +222,7 @@ async fn answers(plane: &ControlPlane) -> bool {
 
 /// For how long kubelet has been running: by its process, as the wall clock may have been set since. Without an answer of the kernel the time in
 /// its status counts.
-async fn kubelet_has_run(store: &Store) -> Option<Duration> {
+pub(super) async fn kubelet_has_run(store: &Store) -> Option<Duration> {
     let age = || {
         let name = Kubernetes::CONTAINER.parse()?;
         let running = Cgroup::where_it_runs(Kubernetes::CONTAINER)?;

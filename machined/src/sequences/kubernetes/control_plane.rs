@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, ensure};
 use instar_kubernetes_plan::PlannedExtension;
 
-use super::backup::Backup;
-use super::in_cluster::Meeting;
+use super::backup::{Backup, Situation};
+use super::meeting::Meeting;
 use crate::base::blocking_io;
 use crate::config::{ControlPlane, Kubernetes};
 use crate::kubernetes::control_plane::backup::{Change, forget_change};
@@ -21,6 +21,7 @@ use crate::kubernetes::trial::Readiness;
 use crate::kubernetes::version_file::VersionFile;
 use crate::machine::{Configured, Machine};
 use crate::network::Network;
+use crate::values::ImageReference;
 
 /// The pause between two tries to apply the objects.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -33,6 +34,16 @@ pub(super) struct Facts {
     place: Place,
     has_begun: bool,
     day: u64,
+}
+
+impl Facts {
+    fn demand_address(&self) -> anyhow::Result<()> {
+        ensure!(
+            !self.place.addresses.is_empty(),
+            "the control plane waits for an address of the machine"
+        );
+        Ok(())
+    }
 }
 
 /// Returns the facts; `None` if the control plane is elsewhere.
@@ -83,6 +94,19 @@ async fn change_to(plane: &ControlPlane, version: &str) -> anyhow::Result<Option
     Ok(Change::between(before, (version, &after)))
 }
 
+/// Returns these settings with the image of etcd that the manifests name, if there are any: the one that runs.
+pub(super) async fn with_etcd_of_before(kubernetes: &Kubernetes) -> anyhow::Result<Kubernetes> {
+    let image = blocking_io::within(blocking_io::ANSWER, written_etcd_image).await?;
+    let image = image.map(|image| image.parse::<ImageReference>());
+    let image = image.transpose();
+    let image = image.context("read the image of etcd that the manifests name")?;
+    let mut kubernetes = kubernetes.clone();
+    if let (Some(plane), Some(image)) = (&mut kubernetes.control_plane, image) {
+        plane.etcd.image = Some(image);
+    }
+    Ok(kubernetes)
+}
+
 /// The changes that were made to a control plane.
 #[derive(Default)]
 pub(super) struct Plane {
@@ -127,28 +151,55 @@ impl Plane {
         self.backup.let_go();
     }
 
-    /// Writes the control plane's files. Before those of another version, etcd's data are kept in a snapshot.
+    /// Returns the change of the programs that write etcd's data; `None` if they stay the same, or there are no data.
     ///
     /// # Errors
-    /// The version waits for its snapshot, or a file cannot be written.
-    pub(super) async fn write(
+    /// The version is not known, or the machine has no address.
+    pub(super) async fn change(
+        kubernetes: &Kubernetes,
+        facts: Option<&Facts>,
+        extensions: &[PlannedExtension],
+    ) -> anyhow::Result<Option<Change>> {
+        let (Some(plane), Some(facts)) = (&kubernetes.control_plane, facts) else {
+            return Ok(None);
+        };
+        facts.demand_address()?;
+        match facts.has_begun {
+            true => change_to(plane, &version_of(extensions)?).await,
+            false => Ok(None),
+        }
+    }
+
+    /// Keeps etcd's data in a snapshot before a change.
+    ///
+    /// # Errors
+    /// The change waits for its snapshot.
+    pub(super) async fn before(
         &mut self,
+        kubernetes: &Kubernetes,
+        change: &Change,
+        situation: Situation,
+    ) -> anyhow::Result<()> {
+        match &kubernetes.control_plane {
+            Some(plane) => self.backup.before(plane, change, situation).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the control plane's files.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(super) async fn write(
         kubernetes: &Kubernetes,
         facts: &Facts,
         extensions: &[PlannedExtension],
     ) -> anyhow::Result<()> {
-        let Some(plane) = &kubernetes.control_plane else {
+        if kubernetes.control_plane.is_none() {
             return Ok(());
-        };
-        ensure!(
-            !facts.place.addresses.is_empty(),
-            "the control plane waits for an address of the machine"
-        );
-        let version = version_of(extensions)?;
-        match change_to(plane, &version).await? {
-            Some(change) if facts.has_begun => self.backup.before(plane, &change).await?,
-            _ => self.backup.let_go(),
         }
+        facts.demand_address()?;
+        let version = version_of(extensions)?;
         let (kubernetes, facts) = (kubernetes.clone(), facts.clone());
         let of = version.clone();
         let write = move || match &kubernetes.control_plane {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::control_plane;
+use super::meeting::Meeting;
 use crate::config::Kubernetes;
 use crate::kubernetes::trial::Readiness;
 use crate::kubernetes::{
@@ -26,15 +27,6 @@ pub(super) struct InCluster {
     is_silent: bool,
     /// When it was asked last, and for which config.
     asked: Option<(Instant, Arc<Configured>)>,
-}
-
-/// The cluster that this machine has met last. Another value tells one that may be another cluster, or an older state of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Meeting {
-    /// The uid of the node's object: another one is another object.
-    pub(super) uid: Option<String>,
-    /// How often it has answered again after a silence.
-    returns: u64,
 }
 
 /// The state of the node as it is seen on the machine itself.
