@@ -326,25 +326,31 @@ async fn a_pull_ends_with_its_caller(node: &Node) -> Outcome {
     let port = silent.local_addr()?.port();
     let image = format!("{HOST_FOR_GUEST}:{port}/nothing:v2");
     for how in [HangUp::Call, HangUp::Connection] {
-        let mark = node.vm().console_mark()?;
-        let request = wire::UpgradeRequest {
-            image: image.clone(),
-            preserve: true,
-            ..Default::default()
-        };
-        let message = request.encode_to_vec();
-        let mut caller = ImpatientCaller::connect(node).await?;
-        let within = Duration::from_secs(2);
-        let answer = caller.call(UPGRADE, &message, within, how).await?;
-        ensure!(answer.is_none(), "answered: {answer:?}");
-        let left = "the caller of the upgrade left before the image was here; nothing has changed";
-        node.vm().wait_for_line_after(mark, left, PATIENCE)?;
+        an_upgrade_ends_with_its_caller(node, &image, how).await?;
         let channel = node.channel().await?;
         node.wait_until("no upgrade is under way", PATIENCE, async || {
             is_free(&channel).await
         })
         .await?;
     }
+    Ok(())
+}
+
+/// The caller leaves after two seconds, while the registry says nothing.
+async fn an_upgrade_ends_with_its_caller(node: &Node, image: &str, how: HangUp) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    let request = wire::UpgradeRequest {
+        image: image.to_owned(),
+        preserve: true,
+        ..Default::default()
+    };
+    let message = request.encode_to_vec();
+    let mut caller = ImpatientCaller::connect(node).await?;
+    let within = Duration::from_secs(2);
+    let answer = caller.call(UPGRADE, &message, within, how).await?;
+    ensure!(answer.is_none(), "answered: {answer:?}");
+    let left = "the caller of the upgrade left before the image was here; nothing has changed";
+    node.vm().wait_for_line_after(mark, left, PATIENCE)?;
     Ok(())
 }
 

@@ -27,12 +27,7 @@ impl Cordons {
     /// Fails unless each of these nodes was cordoned, and never two at once.
     pub(crate) fn were_one_at_a_time(&mut self, names: &[&str]) -> Outcome {
         for name in names {
-            let cordoned = format!("{name} true");
-            if !self.0.heard().contains(&cordoned) {
-                let awaited = format!("the cordon of {name}");
-                let is_it = |line: &str| line == cordoned;
-                self.0.wait_for(&awaited, PATIENCE, is_it)?;
-            }
+            self.wait_for(name)?;
         }
         let mut cordoned = BTreeSet::new();
         for line in self.0.heard() {
@@ -44,5 +39,15 @@ impl Cordons {
             ensure!(cordoned.len() < 2, "{:#?}", self.0.heard());
         }
         Ok(())
+    }
+
+    fn wait_for(&mut self, name: &str) -> Outcome {
+        let cordoned = format!("{name} true");
+        if self.0.heard().contains(&cordoned) {
+            return Ok(());
+        }
+        let is_it = |line: &str| line == cordoned;
+        let awaited = format!("the cordon of {name}");
+        self.0.wait_for(&awaited, PATIENCE, is_it).map(drop)
     }
 }

@@ -35,8 +35,7 @@ async fn a_machine_is_a_cluster(scratch: Scratch) -> Outcome {
     let own = Own::of(&node, &scratch)?;
     chapters![
         a_cluster_begins_by_a_call(&own, &node),
-        its_kubeconfig_opens_its_api(&own, &node),
-        it_lists_the_nodes_that_run_instar(&own, &node),
+        its_api_is_open(&own, &node),
         it_is_ready_once_pods_have_a_network(&own, &node, &host),
         a_deployment_answers(&own, &node, &host),
         its_programs_are_looked_after(&own, &node, &scratch),
@@ -89,15 +88,15 @@ async fn its_kubeconfig_opens_its_api(own: &Own, node: &Node) -> Outcome {
     tell_time(node, "its API answers").await
 }
 
+async fn its_api_is_open(own: &Own, node: &Node) -> Outcome {
+    its_kubeconfig_opens_its_api(own, node).await?;
+    it_lists_the_nodes_that_run_instar(own, node).await
+}
+
 /// The other one is an object with the label that this machine has given its own.
 async fn it_lists_the_nodes_that_run_instar(own: &Own, node: &Node) -> Outcome {
-    let labelled = async || {
-        let label = own.node()?["metadata"]["labels"][VERSION_LABEL].clone();
-        ensure!(label == "v0.1.0", "{label}");
-        Ok(json!({VERSION_LABEL: label}))
-    };
-    let labels = node.wait_until("its label of the version", PATIENCE, labelled);
-    let metadata = json!({"name": OTHER, "labels": labels.await?});
+    has_its_version(own, node).await?;
+    let metadata = json!({"name": OTHER, "labels": {VERSION_LABEL: "v0.1.0"}});
     let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
     own.kubectl()?.create("other", &other.to_string())?;
     let both = async || {
@@ -108,6 +107,16 @@ async fn it_lists_the_nodes_that_run_instar(own: &Own, node: &Node) -> Outcome {
     };
     node.wait_until("both are members", PATIENCE, both).await?;
     own.kubectl()?.run(&["delete", "node", OTHER]).map(drop)
+}
+
+async fn has_its_version(own: &Own, node: &Node) -> Outcome {
+    let labelled = async || {
+        let label = own.node()?["metadata"]["labels"][VERSION_LABEL].clone();
+        ensure!(label == "v0.1.0", "{label}");
+        Ok(())
+    };
+    let doing = "its label of the version";
+    node.wait_until(doing, PATIENCE, labelled).await
 }
 
 async fn it_is_ready_once_pods_have_a_network(own: &Own, node: &Node, host: &Host) -> Outcome {

@@ -133,6 +133,7 @@ mod tests {
         let (ended, ends) = oneshot::channel();
         let call = told_of_its_caller(|caller| async move {
             let pulled = caller.while_there(async { true }).await;
+            // The sender is never dropped before it sends.
             let _ = begins.await;
             Ok(ended.send(pulled.is_ok()))
         });

@@ -248,11 +248,13 @@ impl Follow {
         self.wishes.send_replace(());
     }
 
-    /// Locks that the machine owes.
-    pub fn owed(&self) -> Vec<OwedLock> {
+    /// Locks that the machine owes and may give back now.
+    pub fn due_back(&self) -> Vec<OwedLock> {
         let state = self.lock();
-        let record = state.record.as_ref();
-        record.map_or_else(Vec::new, |record| record.owed.clone())
+        state
+            .record
+            .as_ref()
+            .map_or_else(Vec::new, Record::due_back)
     }
 
     /// Notes that a lock is given back now; false if the machine does not owe it any more.
@@ -338,7 +340,16 @@ mod tests {
             record.lock_at = Some(at.clone());
             record.leave_lock();
         });
-        assert_eq!(follow.owed()[0].at, at);
+        assert_eq!(follow.due_back()[0].at, at);
         assert!(follow.begin_to_give_back(&at) && follow.is_giving_back(&at));
+        // Another address of the same group may be the same server's, which has one slot of it for this machine.
+        change(&follow, |record| {
+            record.has_lock = true;
+            record.lock_at = Some(LockPlace {
+                url: "https://10.0.0.1".to_owned(),
+                ..at.clone()
+            });
+        });
+        assert!(follow.due_back().is_empty());
     }
 }

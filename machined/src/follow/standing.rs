@@ -378,6 +378,14 @@ impl Record {
         self.owed.drain(..surplus);
     }
 
+    /// The locks that may be given back now: none of the group in which the machine has another one. Two addresses may lead to one server, which
+    /// tells locks apart by group and machine alone, so that a switch would lose its own.
+    pub fn due_back(&self) -> Vec<OwedLock> {
+        let here = self.lock_at.as_ref().filter(|_| self.has_lock);
+        let is_due = |owed: &&OwedLock| here.is_none_or(|here| here.group != owed.at.group);
+        self.owed.iter().filter(is_due).cloned().collect()
+    }
+
     /// Notes the server's answer to a lock that was given back where it is owed.
     pub fn gave_back(&mut self, at: &LockPlace, is_taken: bool) -> Owes {
         let Some(owed) = self.owed.iter_mut().find(|owed| owed.at == *at) else {

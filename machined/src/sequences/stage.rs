@@ -67,7 +67,6 @@ pub async fn stage(
     caller: Caller,
 ) -> Result<(Staged, OperationLock), UpgradeError> {
     let lock = machine.lock_operation(Operation::StageUpgrade)?;
-    machine.pins.forget_preparation().await;
     let staged = prepare(
         machine,
         &lock,
@@ -77,6 +76,7 @@ pub async fn stage(
         &ProgressSink::silent(),
     )
     .await?;
+    machine.pins.forget_preparation().await;
     Ok((staged, lock))
 }
 
@@ -114,11 +114,11 @@ pub async fn prepare_upgrade(
     caller: Caller,
     progress: &ProgressSink,
 ) -> Result<Staged, UpgradeError> {
-    machine.pins.forget_preparation().await;
     let start = Start::CallersReboot;
-    let prepared = prepare(machine, &lock, request, caller, start, progress).await;
+    let prepared = prepare(machine, &lock, request, caller, start, progress).await?;
+    machine.pins.forget_preparation().await;
     drop(lock);
-    prepared
+    Ok(prepared)
 }
 
 async fn prepare(

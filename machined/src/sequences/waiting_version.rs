@@ -42,8 +42,8 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Takes back the version that waits if the rules for images do not allow its installer's image any more. A registry that says nothing
-    /// changes nothing; it is asked again at the next call. Returns the time until that call if it should come soon.
+    /// Takes back the version that waits if the rules for images do not allow its installer's image any more. A registry that says nothing, or
+    /// does not have the image any more, changes nothing; it is asked again at the next call. Returns the time until that call if it should come soon.
     pub(super) async fn judge(&mut self, machine: &Arc<Machine>) -> Option<Duration> {
         let (configured, waiting) = (machine.config()?, find(machine).await?);
         let case = (waiting, configured.config.image_rules.clone());
@@ -60,7 +60,7 @@ impl Judge {
         let asked = admit(machine, &puller, waiting);
         let silent = match timeout(ASK, asked).await {
             Ok(Ok(())) => None,
-            Ok(Err(error)) if error.is_unreachable() => Some(chain(&error)),
+            Ok(Err(error)) if !error.is_refusal() => Some(chain(&error)),
             Ok(Err(error)) => {
                 let (machine, waiting) = (machine.clone(), waiting.clone());
                 // In a task of its own: it comes to its end, whatever changes meanwhile.

@@ -242,17 +242,12 @@ impl Fleet {
     pub(super) async fn they_list_those_that_they_may_read(&self, scratch: &Scratch) -> Outcome {
         let node = self.nodes.first().context("no node")?;
         let client = Instarctl::of(node, &scratch.below("members")?)?;
-        let listed = async || {
-            let said = client.run(&["get", "members"]).await?;
-            ensure!(said.code == Some(0), "{said:?}");
-            Ok::<_, anyhow::Error>(NAMES.map(|name| said.output.contains(name)))
-        };
-        let alone = listed().await?;
+        let alone = listed(&client).await?;
         ensure!(alone == [true, false], "{alone:?} of {NAMES:?}");
         let kubectl = self.cluster.plane.kubectl();
         kubectl.apply("readers", manifests::READERS_OF_NODES)?;
         node.wait_until("it lists both nodes", crate::PATIENCE, async || {
-            let both = listed().await?;
+            let both = listed(&client).await?;
             ensure!(both == [true, true], "{both:?} of {NAMES:?}");
             Ok(())
         })
@@ -263,6 +258,13 @@ impl Fleet {
     pub(super) fn never_two_at_once(&self) -> Outcome {
         self.cordons.borrow_mut().were_one_at_a_time(&NAMES)
     }
+}
+
+/// Which nodes a node lists as members.
+async fn listed(client: &Instarctl) -> anyhow::Result<[bool; 2]> {
+    let said = client.run(&["get", "members"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    Ok(NAMES.map(|name| said.output.contains(name)))
 }
 
 /// Boots machines of these names, and has them join.

@@ -56,7 +56,7 @@ pub(super) async fn give_back_owed(machine: Arc<Machine>) {
     // Locks that were not taken back, and when they are tried again.
     let mut later: Vec<(LockPlace, Instant)> = Vec::new();
     loop {
-        let owed = machine.follow.owed();
+        let owed = machine.follow.due_back();
         later.retain(|(at, _)| owed.iter().any(|owed| owed.at == *at));
         let now = Instant::now();
         let waits = |at: &LockPlace| later.iter().any(|(it, due)| it == at && now < *due);
