@@ -120,7 +120,7 @@ async fn begin_or_go_on(
                 )
                 .advise("end it with `instarctl fleet abort` or `instarctl fleet rollback`"));
             }
-            show::note(&format!("goes on with the rollout of {subject}"));
+            note::note(&format!("goes on with the rollout of {subject}"));
         }
         _ => {
             let rollout = begin().await?;

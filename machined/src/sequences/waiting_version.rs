@@ -13,6 +13,7 @@ use crate::base::task;
 use crate::containers::ImageDigests;
 use crate::intent;
 use crate::machine::Machine;
+use crate::oci::verification::VerificationError;
 use crate::oci::{PullError, Puller};
 use crate::operation_lock::Operation;
 use crate::store::event_log::ActorId;
@@ -57,10 +58,11 @@ impl Judge {
         }
         let (waiting, _) = &case;
         let puller = intent::puller(Some(&configured));
+        let is_here = machine.images.get(waiting.digests.digest).is_some();
         let asked = admit(machine, &puller, waiting);
         let silent = match timeout(ASK, asked).await {
             Ok(Ok(())) => None,
-            Ok(Err(error)) if !error.is_refusal() => Some(chain(&error)),
+            Ok(Err(error)) if !is_refused(&error, is_here) => Some(chain(&error)),
             Ok(Err(error)) => {
                 let (machine, waiting) = (machine.clone(), waiting.clone());
                 // In a task of its own: it comes to its end, whatever changes meanwhile.
@@ -139,6 +141,21 @@ async fn admit(machine: &Machine, puller: &Puller, waiting: &Waiting) -> Result<
         }
     }
     Ok(())
+}
+
+/// Whether the rules refuse an image. A registry that has no signature of an image that is here refuses it; one that does not have the image
+/// itself says nothing about it, nor does a disk that cannot be read.
+fn is_refused(error: &PullError, is_here: bool) -> bool {
+    let is_refusal = match error {
+        PullError::NotVerified(error) => matches!(**error, VerificationError::Refused(_)),
+        _ => false,
+    };
+    let asks_registry = match error {
+        PullError::Resolve(_) => true,
+        PullError::NotVerified(error) => matches!(**error, VerificationError::Registry { .. }),
+        _ => false,
+    };
+    is_refusal || is_here && asks_registry && !error.is_unreachable()
 }
 
 async fn withdraw(machine: &Machine, waiting: &Waiting, reason: &str) {

@@ -78,11 +78,6 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// Whether the owner's policy refuses the image, by what is known of it. All other errors say nothing about the image.
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, PullError::NotVerified(error) if matches!(**error, VerificationError::Refused(_)))
-    }
-
     /// Whether the registry and its mirrors cannot be reached ([`RegistryError::is_unreachable`]), while resolving the image or in the
     /// middle of a layer. Only then may an older copy of the image be used.
     pub fn is_unreachable(&self) -> bool {

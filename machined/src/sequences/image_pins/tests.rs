@@ -305,8 +305,15 @@ async fn a_staged_version_is_judged_at_its_registry_when_rules_change() {
     judge.judge(&machine).await;
     assert!(machine.upgrades.prepared_upgrade().is_some());
 
-    let stranger = SignedRegistry::start();
-    let denied = configured(&[&stranger.config()]);
+    let (here, stranger) = (registry.config(), SignedRegistry::start().config());
+    // A registry that does not have the image any more says nothing about it.
+    machine.set_config(configured(&[&stranger]));
+    judge.judge(&machine).await;
+    assert!(machine.upgrades.prepared_upgrade().is_some());
+
+    let (mirror, rules) = (here.split_once("---\n"), stranger.split_once("---\n"));
+    let denied = configured(&[mirror.unwrap().0, rules.unwrap().1]);
+    machine.set_config(configured(&[&here]));
     let mut number = None;
     machine.begin_trial(|it| {
         number = Some(it);
