@@ -163,10 +163,7 @@ async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Hos
     let states = WatchedNode::start(own.kubectl()?, NAME)?;
     let asked = AskedApiServer::start(own.kubectl()?);
     let held = hold(node).await?;
-    let image = host.registry.installer_for_guest("v0.2.0");
-    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
-    ensure!(followed.ending == Ending::Done, "{followed:#?}");
-    it_shows_its_new_os(own, node).await?;
+    upgrade_the_os(own, node, host).await?;
     let held = held.close()?;
     println!("{held:?}");
     ensure!(held.lost == 0 && held.answers > 0, "{held:?}");
@@ -176,6 +173,13 @@ async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Hos
     ensure!(was_ready, "{states:#?}");
     ensure!(before == own.containers()?, "it was {before:#?}");
     Ok(())
+}
+
+async fn upgrade_the_os(own: &Own, node: &Node, host: &Host) -> Outcome {
+    let image = host.registry.installer_for_guest("v0.2.0");
+    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    it_shows_its_new_os(own, node).await
 }
 
 /// Holds a connection to the beat. A container runs before its program listens.
