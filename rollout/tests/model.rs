@@ -170,6 +170,23 @@ impl Machine {
 }
 
 impl State {
+    /// A person's command; `None` if the record refuses it.
+    fn command(&mut self, command: Command) -> Option<()> {
+        match command {
+            Command::Resume if self.record.paused.is_none() => {
+                self.budgets.resumes -= 1;
+                self.resumed += 1;
+            }
+            Command::Retry => {
+                self.budgets.retries -= 1;
+                self.resumed += 1;
+            }
+            Command::Resume | Command::Release(_) => {}
+            _ => self.budgets.commands -= 1,
+        }
+        self.record.command(command).ok()
+    }
+
     fn facts(&self) -> Facts {
         let machines = self.machines.iter();
         machines
@@ -463,21 +480,7 @@ impl Model for Fleet {
                 let machine = state.machines.get_mut(&name)?;
                 (machine.is_gone, machine.is_off, machine.change) = (true, false, None);
             }
-            Event::Person(command) => {
-                match command {
-                    Command::Resume if state.record.paused.is_none() => {
-                        state.budgets.resumes -= 1;
-                        state.resumed += 1;
-                    }
-                    Command::Retry => {
-                        state.budgets.retries -= 1;
-                        state.resumed += 1;
-                    }
-                    Command::Resume | Command::Release(_) => {}
-                    _ => state.budgets.commands -= 1,
-                }
-                state.record.command(command).ok()?;
-            }
+            Event::Person(command) => state.command(command)?,
             Event::Cordon(name) => {
                 state.budgets.commands -= 1;
                 state.machines.get_mut(&name)?.cordon = true;

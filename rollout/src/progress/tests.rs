@@ -108,11 +108,9 @@ fn a_machine_has_the_patience_of_its_own_pool() {
     assert_eq!([of("m0"), of("m1"), of("nobody")], [60, 600, 1800]);
 }
 
-/// The step of a machine, what is seen of it, and the next step.
-#[test]
-fn facts_lead_to_the_next_step() {
-    const NOW: Moment = Moment(1000);
-    let fact = |condition: Condition, version: &str, failure: Option<u64>| Fact {
+/// A machine with this version, whose newest failure has this number.
+fn seen(condition: Condition, version: &str, failure: Option<u64>) -> Fact {
+    Fact {
         condition,
         running: Some(Release {
             version: version.to_owned(),
@@ -124,7 +122,14 @@ fn facts_lead_to_the_next_step() {
             why: "bad".to_owned(),
         }),
         hold: None,
-    };
+    }
+}
+
+/// The step of a machine, what is seen of it, and the next step.
+#[test]
+fn facts_lead_to_the_next_step() {
+    const NOW: Moment = Moment(1000);
+    let fact = seen;
     let since = |seconds: u64| Moment(1000 - seconds);
     let switching = |seconds| Step::Switching {
         since: since(seconds),
@@ -207,18 +212,9 @@ fn facts_lead_to_the_next_step() {
 #[test]
 fn an_intent_is_taken_back_where_nothing_was_asked() {
     type Intent = fn(MachineName) -> Action;
-    let fact = |version: &str, failure: u64| Fact {
-        condition: Condition::Ready,
-        running: Some(Release {
-            version: version.to_owned(),
-            ..target()
-        }),
-        history: failure,
-        failure: (failure > 0).then(|| crate::NotedFailure {
-            number: failure,
-            why: "bad".to_owned(),
-        }),
-        hold: None,
+    let fact = |version: &str, failure: u64| {
+        let failure = (failure > 0).then_some(failure);
+        seen(Condition::Ready, version, failure)
     };
     let asked = |intent: Intent| {
         let mut record = begin(Policy::default(), &["x"]).unwrap();
