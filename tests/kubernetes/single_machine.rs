@@ -35,7 +35,7 @@ async fn a_machine_is_a_cluster(scratch: Scratch) -> Outcome {
     let own = Own::of(&node, &scratch)?;
     chapters![
         a_cluster_begins_by_a_call(&own, &node),
-        its_api_is_open(&own, &node),
+        its_kubeconfig_opens_its_api(&own, &node),
         it_is_ready_once_pods_have_a_network(&own, &node, &host),
         a_deployment_answers(&own, &node, &host),
         its_programs_are_looked_after(&own, &node, &scratch),
@@ -49,6 +49,7 @@ async fn a_machine_is_a_cluster(scratch: Scratch) -> Outcome {
 
 async fn its_programs_are_looked_after(own: &Own, node: &Node, scratch: &Scratch) -> Outcome {
     its_static_pods_are_resources(own, node).await?;
+    it_lists_the_nodes_that_run_instar(own, node).await?;
     etcd_is_looked_after(own, scratch).await
 }
 
@@ -86,11 +87,6 @@ async fn its_kubeconfig_opens_its_api(own: &Own, node: &Node) -> Outcome {
     })
     .await?;
     tell_time(node, "its API answers").await
-}
-
-async fn its_api_is_open(own: &Own, node: &Node) -> Outcome {
-    its_kubeconfig_opens_its_api(own, node).await?;
-    it_lists_the_nodes_that_run_instar(own, node).await
 }
 
 /// The other one is an object with the label that this machine has given its own.
