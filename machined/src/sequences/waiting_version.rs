@@ -146,16 +146,16 @@ async fn admit(machine: &Machine, puller: &Puller, waiting: &Waiting) -> Result<
 /// Whether the rules refuse an image. A registry that has no signature of an image that is here refuses it; one that does not have the image
 /// itself says nothing about it, nor does a disk that cannot be read.
 fn is_refused(error: &PullError, is_here: bool) -> bool {
-    let is_refusal = match error {
-        PullError::NotVerified(error) => matches!(**error, VerificationError::Refused(_)),
+    let has_none = is_here && !error.is_unreachable();
+    match error {
+        PullError::Resolve(_) => has_none,
+        PullError::NotVerified(why) => match **why {
+            VerificationError::Refused(_) => true,
+            VerificationError::Registry { .. } => has_none,
+            VerificationError::Bundle { .. } => false,
+        },
         _ => false,
-    };
-    let asks_registry = match error {
-        PullError::Resolve(_) => true,
-        PullError::NotVerified(error) => matches!(**error, VerificationError::Registry { .. }),
-        _ => false,
-    };
-    is_refusal || is_here && asks_registry && !error.is_unreachable()
+    }
 }
 
 async fn withdraw(machine: &Machine, waiting: &Waiting, reason: &str) {

@@ -371,6 +371,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs::FileTimes;
 
+    use super::super::folder_for_tests::names;
     use super::super::snapshot_file::smallest;
     use super::*;
 
@@ -384,14 +385,6 @@ mod tests {
             new.add(piece).await?;
         }
         new.finish(NAME).await
-    }
-
-    fn names(directory: &Path) -> Vec<String> {
-        let entries = fs::read_dir(directory).unwrap();
-        let names = entries.map(|it| it.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        names
     }
 
     #[test]

@@ -31,6 +31,8 @@ mod certificates;
 mod discovery;
 mod dns;
 pub mod etcd;
+#[cfg(test)]
+mod folder_for_tests;
 mod kubeconfigs;
 pub mod maintenance;
 mod manifests;

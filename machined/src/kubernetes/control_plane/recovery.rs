@@ -266,6 +266,7 @@ fn exchange(restored: &Path, replaced: &Path, place: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::folder_for_tests::names;
     use super::*;
 
     struct Tree {
@@ -290,14 +291,6 @@ mod tests {
             recovery,
             etcd,
         }
-    }
-
-    fn names(directory: &Path) -> Vec<String> {
-        let entries = fs::read_dir(directory).unwrap();
-        let names = entries.map(|it| it.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        names
     }
 
     #[test]
