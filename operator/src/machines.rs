@@ -233,8 +233,7 @@ impl Answer {
 
 /// Whether a node will hardly answer, and has no need to now.
 fn is_likely_silent(view: &NodeView, step: &Step) -> bool {
-    let is_to_change = step.is_under_way() || matches!(step, Step::Preparing { .. });
-    view.unready.is_some() && !is_to_change
+    view.unready.is_some() && !step.is_to_act()
 }
 
 /// How long the answers of so many nodes hold on which the next wave relies.
@@ -264,10 +263,9 @@ fn hindered(fact: Fact, record: &Record, name: &MachineName, left: Duration, why
     };
     let step = &entry.step;
     let is_held = entry.hold.is_some() || fact.hold.is_some();
-    let is_to_change = step.is_under_way() || matches!(step, Step::Preparing { .. });
     let runs_target = runs(&fact, &record.target);
     let is_as_before = runs_target == matches!(step, Step::Returning { .. });
-    let is_hindered = fact.condition == Condition::Ready && is_to_change && is_as_before;
+    let is_hindered = fact.condition == Condition::Ready && step.is_to_act() && is_as_before;
     if !is_hindered || is_held || left > LAST_MOMENTS {
         return fact;
     }

@@ -77,8 +77,7 @@ pub fn decide(record: &Record, facts: &Facts, now: Moment) -> Decision {
         deciding.decision.reasons.insert(name.clone(), reason);
     }
     let mut entries = record.machines.values();
-    deciding.decision.is_under_way = entries
-        .any(|entry| entry.step.is_under_way() || matches!(entry.step, Step::Preparing { .. }));
+    deciding.decision.is_under_way = entries.any(|entry| entry.step.is_to_act());
     deciding.decision
 }
 

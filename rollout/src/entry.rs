@@ -176,6 +176,11 @@ impl Step {
         }
     }
 
+    /// Whether the machine is to do something now: to prepare itself, to change, or to return.
+    pub fn is_to_act(&self) -> bool {
+        self.is_under_way() || matches!(self, Step::Preparing { .. })
+    }
+
     /// Whether the machine may be out of service by the rollout's hand.
     pub fn is_under_way(&self) -> bool {
         matches!(self, Step::Switching { .. } | Step::Returning { .. })
