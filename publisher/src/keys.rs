@@ -15,14 +15,18 @@ pub(crate) fn make(to: &Path) -> anyhow::Result<()> {
         ensure!(!file.exists(), "{} is there already", file.display());
     }
     let key = PrivateKey::generate_p256()?;
-    whole_file::replace(to, 0o600, key.to_pem().as_bytes())?;
-    whole_file::replace(&public, 0o644, key.public_key_pem().as_bytes())?;
+    write(to, 0o600, &key.to_pem())?;
+    write(&public, 0o644, &key.public_key_pem())?;
     println!(
         "{}: the key; {}: for machines",
         to.display(),
         public.display()
     );
     Ok(())
+}
+
+fn write(to: &Path, mode: u32, pem: &str) -> anyhow::Result<()> {
+    whole_file::replace(to, mode, pem.as_bytes()).with_context(|| format!("write {}", to.display()))
 }
 
 fn public_file(private: &Path) -> PathBuf {
