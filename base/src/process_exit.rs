@@ -4,8 +4,10 @@ use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
+use serde::{Deserialize, Serialize};
+
 /// The exit of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// It exited with this code.
     Code(i32),

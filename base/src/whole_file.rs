@@ -15,7 +15,7 @@ use crate::removal;
 /// After a power cut the file has the old content or the new one; a file `NAME.new` may be left, and the next call replaces it.
 pub fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    let directory = path.parent().unwrap_or(Path::new("/"));
+    let directory = directory_of(path);
     fs::create_dir_all(directory)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -31,6 +31,12 @@ pub fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&new, path)?;
     File::open(directory)?.sync_all()
+}
+
+/// The directory of a file; of a bare name the one that the program runs in.
+fn directory_of(path: &Path) -> &Path {
+    let named = path.parent().filter(|it| !it.as_os_str().is_empty());
+    named.unwrap_or(Path::new("."))
 }
 
 /// The same with JSON as its content.
@@ -69,5 +75,16 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         let entries = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(entries, 1);
+    }
+
+    #[test]
+    fn a_bare_name_is_in_the_directory_that_the_program_runs_in() {
+        for (path, directory) in [
+            ("site.key", "."),
+            ("keys/site.key", "keys"),
+            ("/site.key", "/"),
+        ] {
+            assert_eq!(directory_of(Path::new(path)), Path::new(directory));
+        }
     }
 }

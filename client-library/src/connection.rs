@@ -1,6 +1,7 @@
 //! TCP and TLS to one endpoint, and a gRPC channel over it that reconnects when the link breaks.
 
 use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -325,21 +326,74 @@ pub async fn connect(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> Result<Chan
         endpoint: endpoint.clone(),
         tls: TlsConnector::from(tls),
     };
-    transport
-        .connect_with_connector(dialer)
-        .await
-        .map_err(|error| {
-            let found =
-                find_cause::<ConnectError>(&error).map(|cause| (cause.kind(), cause.advice()));
-            match found {
-                Some((kind, advice)) => Failure::new(kind, "no connection")
-                    .advise(advice)
-                    .because(error),
-                None => Failure::new(
-                    FailureKind::Unreachable,
-                    format!("no connection to {endpoint}"),
-                )
-                .because(error),
-            }
-        })
+    let connected = transport.connect_with_connector(dialer).await;
+    connected.map_err(|error| not_connected(error, endpoint))
+}
+
+/// The failure of a connection: in the words of the [`ConnectError`], and not in those of the layers around it.
+fn not_connected(error: impl Error + Send + Sync + 'static, endpoint: &Endpoint) -> Failure {
+    let found = find_cause::<ConnectError>(&error);
+    let found = found.map(|cause| (cause.kind(), cause.to_string(), cause.advice()));
+    match found {
+        Some((kind, text, advice)) => Failure::new(kind, text)
+            .advise(advice)
+            .because(Innermost(error)),
+        None => Failure::new(
+            FailureKind::Unreachable,
+            format!("no connection to {endpoint}"),
+        )
+        .because(error),
+    }
+}
+
+/// An error around a [`ConnectError`] that shows this one alone, and leaves out the words of the layers between.
+#[derive(Debug)]
+pub(crate) struct Innermost<E>(pub(crate) E);
+
+impl<E: Error + 'static> fmt::Display for Innermost<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match find_cause::<ConnectError>(&self.0) {
+            Some(cause) => fmt::Display::fmt(cause, f),
+            None => fmt::Display::fmt(&self.0, f),
+        }
+    }
+}
+
+impl<E: Error + 'static> Error for Innermost<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match find_cause::<ConnectError>(&self.0) {
+            Some(cause) => Some(cause),
+            None => self.0.source(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A layer of a library around an error.
+    #[derive(Debug, thiserror::Error)]
+    #[error("transport error")]
+    struct Layer(#[source] ConnectError);
+
+    #[test]
+    fn a_failure_has_the_words_of_the_connection_alone() {
+        let endpoint: Endpoint = "127.0.0.1:1".parse().unwrap();
+        let source = io::ErrorKind::ConnectionRefused.into();
+        let tcp = ConnectError::Tcp {
+            endpoint: endpoint.clone(),
+            source,
+        };
+        let failure = not_connected(Layer(tcp), &endpoint);
+        assert_eq!(
+            failure.chain(),
+            "cannot connect to 127.0.0.1:1: connection refused"
+        );
+        assert_eq!(failure.kind(), FailureKind::Unreachable);
+        assert!(find_cause::<ConnectError>(&failure).is_some());
+        let other = not_connected(io::Error::other("no runtime"), &endpoint);
+        assert_eq!(other.chain(), "no connection to 127.0.0.1:1: no runtime");
+    }
 }

@@ -25,8 +25,16 @@ pub async fn event_history(node: &Node) -> (Vec<Event>, Result<(), Status>) {
     (events, whole)
 }
 
+/// The id of the newest event that a node remembers.
+///
+/// # Errors
+/// The node's own status, or it remembers no event.
+pub async fn newest_event(node: &Node) -> Result<String, Status> {
+    Ok(next(&mut subscribe(node, NEWEST).await?).await?.id)
+}
+
 async fn collect(node: &Node, events: &mut Vec<Event>) -> Result<(), Status> {
-    let newest = next(&mut subscribe(node, NEWEST).await?).await?.id;
+    let newest = newest_event(node).await?;
     let mut history = subscribe(node, ALL).await?;
     loop {
         let event = next(&mut history).await?;

@@ -18,8 +18,8 @@
 //! - [`Standing`]: the version that a node runs, whether it is ready, and how its upgrades ended.
 //! - [`resources()`], [`resources_in()`]: the resources of one type, decoded.
 //! - [`read_config()`]: a node's machine config, as it was written.
-//! - [`event_history()`]: the events that a node remembers, all of them.
-//! - [`ask_again()`]: continues a stream whose node changed to another version without a reboot.
+//! - [`event_history()`], [`newest_event()`]: the events that a node remembers, all of them or the place where they end.
+//! - [`ask_again()`]: continues a stream whose node changed to another version without a reboot, or whose connection broke.
 //! - [`Failure`]: the error and advice. Programs decide by its [`FailureKind`].
 //!
 //! # The key decision: calls are not wrapped
@@ -53,7 +53,7 @@ mod upgrade;
 pub use ask_again::ask_again;
 pub use connection::{ConnectError, Trust, connect};
 pub use endpoint::{BadEndpoint, Endpoint};
-pub use event_history::event_history;
+pub use event_history::{event_history, newest_event};
 pub use failure::{Failure, FailureKind};
 pub use follow::{Done, Progress, follow, remembered_failure};
 pub use lines::Lines;

@@ -1,5 +1,7 @@
 //! One node: calls to it, and explanations of its errors.
 
+use std::error::Error as _;
+
 use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::common::Data;
 use instar_api::machine::machine_service_client::MachineServiceClient;
@@ -9,13 +11,23 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
 use crate::connection::{
-    ConnectError, REFUSED_CERTIFICATE, find_cause, find_tls_cause, is_tls_alert, tls_advice,
+    ConnectError, Innermost, REFUSED_CERTIFICATE, find_cause, find_tls_cause, is_tls_alert,
+    tls_advice,
 };
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, FailureKind};
 
 /// The file with an id that changes with each boot, or generation.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The beginnings of what apid says of a node that it does not reach, its own machined included; the whole texts are in apid's `peers`, `lookup`
+/// and `proxy`.
+const WORDS_OF_APID: [&str; 4] = [
+    "cannot connect to the node ",
+    "the node ",
+    "no address for the node ",
+    "machined does not answer",
+];
 
 /// A node behind a channel: calls to it, and explanations of its errors.
 #[derive(Clone, Debug)]
@@ -177,7 +189,7 @@ impl Node {
         {
             return Failure::new(kind, doing)
                 .advise(advice)
-                .because(Cause(status));
+                .because(Innermost(status));
         }
         // In TLS 1.3 a refused client certificate shows only after the handshake.
         let tls_cause = find_tls_cause(&status).zip(self.endpoint.as_ref());
@@ -192,6 +204,8 @@ impl Node {
                 .because(Cause(status));
         }
         let (kind, advice) = match status.code() {
+            // The node answers: another party that it asked is away.
+            Code::Unavailable if !is_away(&status) => (FailureKind::Failed, None),
             Code::Unavailable => (
                 FailureKind::Unreachable,
                 Some(format!(
@@ -246,6 +260,17 @@ impl Node {
     }
 }
 
+/// Whether a status of UNAVAILABLE means that the node is away, and not another party that the node has asked, such as a time server, a
+/// registry or etcd. A broken connection does, and so do the words of apid, which answers for a node that it does not reach.
+fn is_away(status: &Status) -> bool {
+    // Only errors of the transport have a source: a status that a node sent has none.
+    let said = status.message();
+    status.source().is_some()
+        || said.is_empty()
+        || said == instar_api::CHANGES_VERSION
+        || WORDS_OF_APID.iter().any(|words| said.starts_with(*words))
+}
+
 /// Advice for a call that the node does not serve, unless it says why.
 fn advice_for_the_unserved(status: &Status) -> Option<String> {
     let said = status.message();
@@ -277,6 +302,8 @@ impl std::error::Error for Cause {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use super::*;
 
     fn node() -> Node {
@@ -333,6 +360,53 @@ mod tests {
         ] {
             let given = advice(&node, Code::Unimplemented, said).is_some();
             assert_eq!(given, is_advised, "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_is_away_only_if_it_does_not_answer_itself() {
+        let mut broken = Status::unavailable("keep-alive timed out");
+        broken.set_source(Arc::new(std::io::Error::from(
+            std::io::ErrorKind::ConnectionReset,
+        )));
+        let said = |text: &str| Status::unavailable(text);
+        for (status, is_away) in [
+            (broken, true),
+            (said(""), true),
+            (said(instar_api::CHANGES_VERSION), true),
+            (
+                said("cannot connect to the node 10.0.0.8: TCP: 10.0.0.8: no answer"),
+                true,
+            ),
+            (said("the node lamp-2 does not answer: reset"), true),
+            (
+                said(
+                    "no address for the node lamp-2: no answer; do this node's resolvers, or its StaticHostConfig, know the name?",
+                ),
+                true,
+            ),
+            (
+                said("machined does not answer: connect to machined: refused"),
+                true,
+            ),
+            (
+                said("no answer from the time server 10.0.0.9 within 5 s"),
+                false,
+            ),
+            (said("etcd: connection refused"), false),
+            (
+                said("cannot look r.example/i:v1 up: no answer from the registry"),
+                false,
+            ),
+        ] {
+            let text = format!("{status:?}");
+            let failure = node().explain("cannot do it", status);
+            let expected = match is_away {
+                true => FailureKind::Unreachable,
+                false => FailureKind::Failed,
+            };
+            assert_eq!(failure.kind(), expected, "{text}");
+            assert_eq!(failure.advice().is_some(), is_away, "{text}");
         }
     }
 

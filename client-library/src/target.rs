@@ -53,13 +53,31 @@ impl Target {
     /// # Errors
     /// The configuration cannot be used, or none of the endpoints can be reached.
     pub async fn nodes(&self) -> Result<Vec<Node>, Failure> {
-        if let Some(node) = self.at_socket()? {
-            Ok(vec![node])
+        let nodes = self.each_node().await?;
+        nodes.into_iter().map(|(_, node)| node).collect()
+    }
+
+    /// The same nodes with their names, each with a failure of its own if there is no connection to it.
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or none of the endpoints that all nodes are behind can be reached.
+    pub async fn each_node(&self) -> Result<Vec<(String, Result<Node, Failure>)>, Failure> {
+        let nodes = if let Some(node) = self.at_socket()? {
+            vec![node]
         } else if self.insecure {
-            self.insecure_nodes().await
+            return self.insecure_nodes().await;
         } else {
-            self.configured_nodes().await
-        }
+            self.configured_nodes().await?
+        };
+        let named = |node: Node| (node.name().to_owned(), Ok(node));
+        Ok(nodes.into_iter().map(named).collect())
+    }
+
+    /// Whether an endpoint is a unix socket.
+    pub fn is_at_socket(&self) -> bool {
+        self.endpoints
+            .iter()
+            .any(|text| socket::path_of(text).is_some())
     }
 
     /// The node at a unix socket, if the endpoint is one.
@@ -80,7 +98,7 @@ impl Target {
     }
 
     /// In maintenance mode a node does not route: its address is the endpoint.
-    async fn insecure_nodes(&self) -> Result<Vec<Node>, Failure> {
+    async fn insecure_nodes(&self) -> Result<Vec<(String, Result<Node, Failure>)>, Failure> {
         let addresses = if self.nodes.is_empty() {
             &self.endpoints
         } else {
@@ -97,8 +115,9 @@ impl Target {
             let trust = Trust::Insecure {
                 fingerprints: self.fingerprints.clone(),
             };
-            let channel = connection::connect(&endpoint, tls(trust)?).await?;
-            nodes.push(Node::behind(channel, endpoint));
+            let name = endpoint.host().to_owned();
+            let channel = connection::connect(&endpoint, tls(trust)?).await;
+            nodes.push((name, channel.map(|channel| Node::behind(channel, endpoint))));
         }
         Ok(nodes)
     }

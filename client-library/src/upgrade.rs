@@ -148,7 +148,7 @@ async fn check_version(
             FailureKind::RolledBack,
             format!("{}: rolled back to {after}: {why}", node.name()),
         )
-        .advise("`instarctl dmesg` and `instarctl logs` on the node tell more")
+        .advise("`instarctl logs machined` on the node tells more")
     };
     if let Some(why) = remembered_failure(node, actor).await {
         return Err(rolled_back(&why));

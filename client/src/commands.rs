@@ -50,7 +50,7 @@ mod wipe;
 use instar_client::Failure;
 
 use crate::cli::{Alarm, Cli, Command, Config, Etcd, Gen, Inspect};
-use crate::lines::Asked;
+use crate::lines::Part;
 
 /// Runs the command.
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
@@ -66,8 +66,8 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
             tail,
             kubernetes,
         } => {
-            let asked = Asked { follow, tail };
-            logs::run(&global, &id, asked, kubernetes).await
+            let part = Part { follow, tail };
+            logs::run(&global, &id, part, kubernetes).await
         }
         Command::Logs { id: None, .. } => logs::names(&global).await,
         Command::Dmesg { follow, tail } => dmesg::run(&global, follow, tail).await,

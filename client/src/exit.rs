@@ -21,7 +21,8 @@ Exit codes:
   4  not authorized
   5  refused: the node is not in a state for it, or the request is bad
   6  the upgrade was rolled back
-  7  timed out";
+  7  timed out
+Of several nodes all are asked, and the worst failure counts: 1, then 6, 2, 5, 4, 7, 3.";
 
 /// Reports the failure and returns its exit code.
 pub(crate) fn end(failure: &Failure, output: Output, file: Option<&Path>) -> ExitCode {
@@ -50,14 +51,15 @@ fn code(kind: FailureKind) -> u8 {
 }
 
 /// Whether the reader of our output has closed it, as `head` does: no message is needed then.
-fn is_closed_output(failure: &Failure) -> bool {
+pub(crate) fn is_closed_output(failure: &Failure) -> bool {
     failure
         .source()
         .and_then(|source| source.downcast_ref::<io::Error>())
         .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn report(failure: &Failure, output: Output) {
+/// Tells a failure on standard error, with its advice.
+pub(crate) fn report(failure: &Failure, output: Output) {
     match output {
         Output::Table => {
             eprintln!("error: {}", failure.chain());

@@ -6,16 +6,16 @@ use std::collections::VecDeque;
 const KEPT: usize = 1024;
 
 /// Number of them that a log has to begin with if it has dropped those before: this many in a row hardly occur twice in a log.
-const LEAST: usize = 32;
+pub(crate) const LEAST: u32 = 32;
 
-/// The newest lines that were shown.
+/// The newest lines that were shown, or that are older than the part of the log to show.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOff {
     newest: VecDeque<String>,
 }
 
 impl LeftOff {
-    /// Notes a line that was shown.
+    /// Notes a line that was shown, or that is not to be shown.
     pub(crate) fn note(&mut self, line: &str) {
         if self.newest.len() == KEPT {
             self.newest.pop_front();
@@ -25,7 +25,7 @@ impl LeftOff {
 
     /// The lines of a log after the last shown ones; all lines if those are not in it, as in a log that began anew.
     pub(crate) fn new_in<'a>(&self, log: &'a [String]) -> &'a [String] {
-        let least = LEAST.min(self.newest.len());
+        let least = (LEAST as usize).min(self.newest.len());
         if least == 0 {
             return log;
         }

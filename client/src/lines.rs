@@ -8,54 +8,38 @@ use serde_json::json;
 use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
-use crate::left_off::LeftOff;
+use crate::left_off::{LEAST, LeftOff};
 use crate::output::Output;
 
-/// Timeout for a log that is read again to deliver its old lines.
-const READ_AGAIN: Duration = Duration::from_secs(5);
+/// Timeout for a log to deliver its old lines.
+const OLD_LINES: Duration = Duration::from_secs(5);
 
-/// The part of a log that is requested.
+/// A part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// The part that the user asked for.
-    Requested,
-    /// All old lines, and then the end: their number tells how many lines of the next stream are old.
-    UpToNow,
-    /// All old lines and the new ones, to continue where the broken stream ended.
-    Whole,
-}
-
-/// The user's request for a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked<Tail> {
+pub(crate) struct Part {
     /// Whether to follow the log.
     pub(crate) follow: bool,
-    /// The length of the tail.
-    pub(crate) tail: Tail,
+    /// The number of old lines; `None` for all.
+    pub(crate) tail: Option<u32>,
 }
 
-impl Part {
-    /// The request to send for this part; `all` stands for the whole log.
-    pub(crate) fn of<Tail>(self, requested: Asked<Tail>, all: Tail) -> Asked<Tail> {
-        match self {
-            Part::Requested => requested,
-            Part::UpToNow => Asked {
-                follow: false,
-                tail: all,
-            },
-            Part::Whole => Asked {
-                follow: true,
-                tail: all,
-            },
-        }
-    }
+/// A stream whose old lines were read.
+struct Opened {
+    stream: Streaming<Data>,
+    lines: Lines,
+    /// The old lines, and new ones that came with them.
+    log: Vec<String>,
+    /// The number of old lines.
+    old: usize,
 }
 
-/// Shows every line of a stream as it comes, until its end. Continues after a change of versions without a reboot.
+/// Shows every line of a stream as it comes, until its end. A log that is followed continues after a change of versions without a reboot, and after
+/// a broken connection.
 pub(crate) async fn print(
     output: Output,
     node: &Node,
     doing: &str,
+    requested: Part,
     ask: impl AsyncFn(Part) -> Result<Streaming<Data>, Status>,
 ) -> Result<(), Failure> {
     let show = |line: &str| {
@@ -65,42 +49,77 @@ pub(crate) async fn print(
         )
     };
     let explain = |status| node.explain(doing, status);
-    let mut stream = ask(Part::Requested).await.map_err(explain)?;
-    let mut lines = Lines::default();
     let mut left_off = LeftOff::default();
+    let opened = open_requested(requested, &ask, &mut left_off).await;
+    let Opened {
+        mut stream,
+        mut lines,
+        log: mut news,
+        ..
+    } = opened.map_err(explain)?;
     loop {
+        for line in news.drain(..) {
+            show(&line)?;
+            left_off.note(&line);
+        }
         match stream.message().await {
-            Ok(Some(data)) => {
-                for line in lines.push(&data.bytes) {
-                    show(&line)?;
-                    left_off.note(&line);
-                }
-            }
+            Ok(Some(data)) => news = lines.push(&data.bytes),
             Ok(None) => return lines.finish().map_or(Ok(()), |line| show(&line)),
+            Err(ended) if !requested.follow => return Err(explain(ended)),
             Err(ended) => {
-                let again = ask_again(ended, async || read_again(&ask).await).await;
-                let log;
-                (stream, lines, log) = again.map_err(explain)?;
-                for line in left_off.new_in(&log).to_owned() {
-                    show(&line)?;
-                    left_off.note(&line);
-                }
+                let again = ask_again(ended, async || open(&ask, None).await).await;
+                let opened = again.map_err(explain)?;
+                news = left_off.new_in(&opened.log).to_owned();
+                (stream, lines) = (opened.stream, opened.lines);
             }
         }
     }
 }
 
-/// Opens a stream of all old and new lines, and reads the lines that were there at the time of the request. A pause in the stream does not
-/// mark their end, so their number is taken from a reading that ends.
-async fn read_again(
+/// Opens the stream that the user asked for; its log begins with the lines to show. A tail that is followed is asked for with some lines before it:
+/// they mark its place in the log, for a stream that breaks before enough new lines have come.
+async fn open_requested(
+    requested: Part,
     ask: impl AsyncFn(Part) -> Result<Streaming<Data>, Status>,
-) -> Result<(Streaming<Data>, Lines, Vec<String>), Status> {
-    let mut up_to_now = ask(Part::UpToNow).await?;
-    let there = read(&mut up_to_now, &mut Lines::default(), usize::MAX).await?;
-    let mut stream = ask(Part::Whole).await?;
+    left_off: &mut LeftOff,
+) -> Result<Opened, Status> {
+    let (true, Some(tail)) = (requested.follow, requested.tail) else {
+        return Ok(Opened {
+            stream: ask(requested).await?,
+            lines: Lines::default(),
+            log: Vec::new(),
+            old: 0,
+        });
+    };
+    let mut opened = open(ask, Some(tail.saturating_add(LEAST))).await?;
+    let before = opened.old.saturating_sub(tail as usize);
+    for line in opened.log.drain(..before.min(opened.log.len())) {
+        left_off.note(&line);
+    }
+    Ok(opened)
+}
+
+/// Opens a stream of so many old lines and all new ones, and reads the lines that were there at the time of the request. A pause in the stream does
+/// not mark their end, so their number is taken from a reading that ends.
+async fn open(
+    ask: impl AsyncFn(Part) -> Result<Streaming<Data>, Status>,
+    tail: Option<u32>,
+) -> Result<Opened, Status> {
+    let mut up_to_now = ask(Part {
+        follow: false,
+        tail,
+    })
+    .await?;
+    let old = read(&mut up_to_now, &mut Lines::default(), usize::MAX).await?;
+    let mut stream = ask(Part { follow: true, tail }).await?;
     let mut lines = Lines::default();
-    let log = read(&mut stream, &mut lines, there.len()).await?;
-    Ok((stream, lines, log))
+    let log = read(&mut stream, &mut lines, old.len()).await?;
+    Ok(Opened {
+        stream,
+        lines,
+        log,
+        old: old.len(),
+    })
 }
 
 /// Reads at least this many lines of a stream, if they come within the timeout.
@@ -119,6 +138,6 @@ async fn read(
         Ok::<_, Status>(())
     };
     // A log that was rotated meanwhile has fewer lines than before.
-    timeout(READ_AGAIN, reading).await.unwrap_or(Ok(()))?;
+    timeout(OLD_LINES, reading).await.unwrap_or(Ok(()))?;
     Ok(log)
 }

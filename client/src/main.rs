@@ -12,6 +12,7 @@ mod byte_bar;
 mod channel_folder;
 mod cli;
 mod commands;
+mod each_node;
 mod exit;
 mod follow;
 mod left_off;

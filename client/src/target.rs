@@ -16,6 +16,11 @@ pub(crate) async fn all(global: &Global) -> Result<Vec<Node>, Failure> {
     target(global).nodes().await
 }
 
+/// Every node that was named with its name, each with the failure if there is no connection to it.
+pub(crate) async fn each(global: &Global) -> Result<Vec<(String, Result<Node, Failure>)>, Failure> {
+    target(global).each_node().await
+}
+
 /// A node by its address, with the identity of the client configuration.
 pub(crate) async fn at(global: &Global, address: &str) -> Result<Node, Failure> {
     let target = Target {
@@ -38,6 +43,24 @@ pub(crate) fn by_way(global: &Global, endpoints: &[String], node: Option<&str>) 
 /// The nodes and the endpoints of the context.
 pub(crate) fn context(global: &Global) -> Result<(Vec<String>, Vec<String>), Failure> {
     target(global).of_context()
+}
+
+/// The endpoints that calls go to, as a client configuration names them: none if the call needs no configuration.
+pub(crate) fn endpoints(global: &Global) -> Result<Vec<String>, Failure> {
+    let target = target(global);
+    if target.insecure || target.is_at_socket() {
+        return Ok(Vec::new());
+    }
+    if !target.endpoints.is_empty() {
+        return Ok(target.endpoints);
+    }
+    let (nodes, endpoints) = target.of_context()?;
+    // Without an endpoint, the nodes themselves are the endpoints.
+    Ok(match (endpoints.is_empty(), target.nodes.is_empty()) {
+        (false, _) => endpoints,
+        (true, true) => nodes,
+        (true, false) => target.nodes,
+    })
 }
 
 /// The client configuration, or the place where it would be.

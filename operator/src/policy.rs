@@ -239,7 +239,7 @@ mod tests {
                 json!({"policy": {"waves": [{"select": {"count": 1, "share": 2}}]}}),
                 "exactly one",
             ),
-            (json!({"drain": {"timeout": "1"}}), "drain.timeout"),
+            (json!({"drain": {"timeout": "1 h"}}), "drain.timeout"),
             (
                 json!({"drain": {"timeout": "30m"}}),
                 "drain.timeout: 30m is not less than policy.patience, 30m",

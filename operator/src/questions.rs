@@ -194,7 +194,7 @@ mod tests {
         (names.collect(), began.elapsed())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_dead_rack_delays_nobody() {
         let rack = || {
             let dead = (0..200).map(|number| due(&format!("dead-{number}"), true, pending()));
@@ -215,7 +215,7 @@ mod tests {
         LocalSet::new().run_until(looks).await;
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_late_answer_is_taken_in_by_a_later_look() {
         let looks = async {
             let mut questions = Questions::new();
@@ -238,7 +238,7 @@ mod tests {
         LocalSet::new().run_until(looks).await;
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_a_node_says_to_a_question_that_was_dropped_is_no_answer() {
         let looks = async {
             let mut questions = Questions::new();

@@ -5,13 +5,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A duration. Its text is a number with s, m, h or d.
+/// A duration. Its text is a number with s, m, h or d; a number alone is read as seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seconds(pub u64);
 
 /// A text that is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a duration: expected a number with s, m, h or d, such as 30m")]
+#[error("{0:?} is not a duration: expected seconds, or a number with s, m, h or d, such as 30m")]
 pub struct NotSeconds(String);
 
 /// The units, the largest first.
@@ -22,8 +22,12 @@ impl FromStr for Seconds {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let read = || {
-            let (unit, factor) = UNITS.into_iter().find(|(unit, _)| text.ends_with(*unit))?;
-            let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+            let unit = UNITS.into_iter().find(|(unit, _)| text.ends_with(*unit));
+            let (digits, factor) = match unit {
+                Some((unit, factor)) => (text.strip_suffix(unit)?, factor),
+                None => (text, 1),
+            };
+            let number: u64 = digits.parse().ok()?;
             number.checked_mul(factor).map(Seconds)
         };
         read().ok_or_else(|| NotSeconds(text.chars().take(40).collect()))
@@ -77,7 +81,8 @@ mod tests {
             let read: Seconds = text.parse().unwrap();
             assert_eq!((read, read.to_string().as_str()), (Seconds(seconds), text));
         }
-        for bad in ["", "s", "30", "-1s", "1.5h", "99999999999999999999d", "3é"] {
+        assert_eq!("90".parse(), Ok(Seconds(90)));
+        for bad in ["", "s", "-1", "-1s", "1.5h", "99999999999999999999d", "3é"] {
             assert!(bad.parse::<Seconds>().is_err(), "{bad:?}");
         }
     }

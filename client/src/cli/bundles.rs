@@ -4,6 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  instarctl bundle create --image registry.local/app:2.6.2 --installer registry.local/instar/installer:v0.2.0 --to site.bundle
+  instarctl bundle create --extension site-v1-x86-64.raw --to site.bundle
+  instarctl bundle create --installer registry.local/instar/installer:v0.2.0 --channel channels/stable --to site.bundle";
+
 /// Actions on bundles.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bundle {
@@ -11,6 +17,7 @@ pub(crate) enum Bundle {
     ///
     /// The same images give the same bytes. Other tools read a bundle as an OCI layout or archive:
     /// `skopeo inspect oci-archive:FILE:REFERENCE`.
+    #[command(after_help = CREATE_EXAMPLES)]
     Create(CreateBundle),
     /// Show what is in a bundle, once every byte of it was verified
     Show {
@@ -83,9 +90,14 @@ pub(crate) struct CreateBundle {
     #[arg(long, value_name = "FILE")]
     pub(crate) docker_config: Option<PathBuf>,
     /// File to write, or directory (an existing one, or a name that ends with a slash), such as a mounted stick
-    #[arg(short = 'O', long = "to", value_name = "FILE|DIR")]
+    #[arg(
+        short = 'O',
+        long = "to",
+        alias = "output-file",
+        value_name = "FILE|DIR"
+    )]
     pub(crate) to: PathBuf,
     /// Replace an existing file, or the bundle in an existing directory
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) force: bool,
 }

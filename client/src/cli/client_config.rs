@@ -11,11 +11,13 @@ use super::durations::duration;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
     /// Have the node's authority sign a new client configuration
+    ///
+    /// Its endpoints are those that this command uses: the node's own addresses may be out of reach behind a NAT.
     New {
         /// Output file; - is standard output
         #[arg(default_value = "talosconfig")]
         file: PathBuf,
-        /// Roles of the new client
+        /// Roles of the new client: os:admin, os:operator, os:reader, os:upgrader, os:etcd:backup, os:image:verifier, os:meta:writer
         #[arg(
             long,
             value_name = "ROLE",
@@ -23,8 +25,8 @@ pub(crate) enum Config {
             default_value = "os:admin"
         )]
         roles: Vec<String>,
-        /// Validity of its certificate: seconds, or a number with a unit (12h)
-        #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = duration)]
+        /// Validity of its certificate: seconds, or a number with a unit (12h, 90d)
+        #[arg(long, alias = "valid-for", value_name = "TIME", default_value = "8760h", value_parser = duration)]
         crt_ttl: Duration,
         /// Replace an existing file
         #[arg(short, long)]

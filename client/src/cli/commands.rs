@@ -25,6 +25,27 @@ use super::processes::ProcessOrder;
 use super::resources::Get;
 use super::services::ServiceAction;
 
+const UPGRADE_EXAMPLES: &str = "\
+Examples:
+  instarctl -n 10.0.0.5 upgrade --image registry.example/instar/installer:v0.2.0 --dry-run
+  instarctl -n 10.0.0.5 upgrade --image registry.example/instar/installer:v0.2.0
+  instarctl -n 10.0.0.5 upgrade --image registry.example/instar/installer:v0.2.0 --prepare --window \"02:00-05:00\" --bandwidth 2MiB/s";
+const APPLY_EXAMPLES: &str = "\
+Examples:
+  instarctl apply-config --insecure -n 10.0.0.5 --file machine.yaml
+  instarctl -n 10.0.0.5 apply-config --file machine.yaml --dry-run
+  instarctl -n 10.0.0.5 apply-config --file machine.yaml --mode try --timeout 2m";
+const PATCH_EXAMPLES: &str = "\
+Examples:
+  instarctl -n 10.0.0.5 patch mc --patch @web.yaml
+  instarctl -n 10.0.0.5 patch mc --patch '{\"machine\": {\"time\": {\"servers\": [\"10.0.0.1\"]}}}' --dry-run
+  instarctl -n 10.0.0.5 patch mc --patch '[{\"op\": \"remove\", \"path\": \"/machine/time\"}]'";
+const GET_EXAMPLES: &str = "\
+Examples:
+  instarctl get rd
+  instarctl -n 10.0.0.5 get conditions -w
+  instarctl -n 10.0.0.5,10.0.0.6 get upgrades -o yaml";
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -75,8 +96,9 @@ pub(crate) enum Command {
         actor_id: Option<String>,
     },
     /// Upgrade the node
+    #[command(after_help = UPGRADE_EXAMPLES)]
     Upgrade(Upgrade),
-    /// Upgrade many nodes in waves, without a server
+    /// Upgrade many nodes in waves, without a server; change their configs, certificates and authority
     #[command(subcommand)]
     Fleet(Fleet),
     /// Reboot the node
@@ -115,7 +137,7 @@ pub(crate) enum Command {
         path: String,
     },
     /// Send a machine config to the node
-    #[command(visible_alias = "apply")]
+    #[command(visible_alias = "apply", after_help = APPLY_EXAMPLES)]
     ApplyConfig(ApplyConfig),
     /// Check a machine config without a node
     ///
@@ -132,6 +154,7 @@ pub(crate) enum Command {
     /// A patch is a part of a machine config: maps are merged, lists are extended, other values are replaced, and `$patch: delete` removes
     /// the map that contains it. Documents are matched by kind and name. A patch may also be a JSON patch (RFC 6902) in JSON or YAML, which
     /// applies to the only document, or to the document without a kind. All other text, comments included, stays as it is.
+    #[command(after_help = PATCH_EXAMPLES)]
     Patch(Patch),
     /// Begin the cluster whose control plane is on the node, once
     ///
@@ -223,13 +246,14 @@ pub(crate) enum Command {
         #[arg(short, long, value_name = "SERVER")]
         check: Option<String>,
     },
-    /// List, pull and remove images on the node
+    /// List, pull, verify, pin, serve, approve and remove images on the node
     #[command(subcommand, visible_alias = "images")]
     Image(Image),
     /// Make, show, verify, upload and fetch bundles: images with their signatures in one file, for places without a registry
     #[command(subcommand)]
     Bundle(Bundle),
     /// Show the node's resources: its state and settings; `get rd` lists the types
+    #[command(after_help = GET_EXAMPLES)]
     Get(Get),
     /// Show a live dashboard of nodes: summary, services, load and logs
     ///
@@ -253,7 +277,9 @@ pub(crate) enum Command {
     /// Inspect the node's daemon
     #[command(subcommand)]
     Inspect(Inspect),
-    /// Collect diagnostics in one file: versions, services, logs, statistics, resources; no secrets
+    /// Collect diagnostics in one file: versions, services, logs, statistics, resources
+    ///
+    /// There are no secrets in it, but for an administrator the URL of the machine config: use a certificate with the role os:reader.
     ///
     /// Parts that cannot be read are named on standard error and in the file, which is written in any case.
     Support {
@@ -261,13 +287,14 @@ pub(crate) enum Command {
         #[arg(
             short = 'O',
             long,
+            alias = "output-file",
             value_name = "FILE",
             default_value = "support.tar.gz",
             hide_default_value = true
         )]
         file: PathBuf,
         /// Replace an existing file
-        #[arg(long)]
+        #[arg(short, long)]
         force: bool,
     },
     /// Set and delete values in the node's META store

@@ -7,6 +7,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use instar_rollout::{Hours, Percent, Rate, Seconds};
 
+const ROLL_EXAMPLES: &str = "\
+Examples:
+  instarctl fleet roll --image registry.example/installer:v0.2.0 --fleet fleet.yaml --canary 1 --at-once 2 --roll-back
+  instarctl -e 10.0.0.1 fleet roll --image registry.example/installer:v0.2.0 --members --share 25 --window \"02:00-05:00\"";
+
 /// Rollouts over many nodes, without a server.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Fleet {
@@ -16,6 +21,7 @@ pub(crate) enum Fleet {
     ///
     /// The nodes are those of --fleet or --members, else those of -n, else those behind the endpoints. The state of the rollout is written before each
     /// step, so the command may be killed at any moment: the same command goes on where it was.
+    #[command(after_help = ROLL_EXAMPLES)]
     Roll(FleetRoll),
     /// Change the machine configs of all nodes in waves, or go on where that was interrupted
     ///
@@ -27,7 +33,9 @@ pub(crate) enum Fleet {
     ///
     /// The rollout is shown as it is in its folder. Each node is asked for its conditions, for 3 s at most; `get conditions` has their messages.
     Status(FleetState),
-    /// Collect the diagnostics of all nodes, or of a pool, in one file: as `support` does for one; no secrets
+    /// Collect the diagnostics of all nodes, or of a pool, in one file: as `support` does for one
+    ///
+    /// There are no secrets in it, but for an administrator the URL of the machine config: use a certificate with the role os:reader.
     ///
     /// Nodes that are away, and parts that cannot be read, are named on standard error and in the file, which is written in any case.
     Support(FleetSupport),
@@ -69,12 +77,18 @@ pub(crate) enum Fleet {
         state: FleetState,
     },
     /// Go on after a pause, or after the rollout has stopped by itself
+    ///
+    /// Drives the rollout to its end, unless another command does.
     Resume(FleetState),
     /// Have nodes that failed try again, and go on
+    ///
+    /// Drives the rollout to its end, unless another command does.
     Retry(FleetState),
     /// End the rollout; nodes keep the version that they run
     Abort(FleetState),
     /// Have all nodes that run the new version go back to the one before
+    ///
+    /// Drives the rollout to its end, unless another command does.
     Rollback {
         /// Why, for others to read
         #[arg(long, default_value = "by hand")]
@@ -126,12 +140,13 @@ pub(crate) struct FleetSupport {
     #[arg(
         short = 'O',
         long,
+        alias = "output-file",
         value_name = "FILE",
         default_value = "support.tar.gz"
     )]
     pub(crate) file: PathBuf,
     /// Replace an existing file
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) force: bool,
 }
 
@@ -242,9 +257,9 @@ pub(crate) struct FleetApply {
 /// Limits on a rollout. Policies of the fleet's file hold too: the smallest number counts.
 #[derive(Args, Debug)]
 pub(crate) struct FleetLimits {
-    /// Number of nodes that may be out of service at once
-    #[arg(long, value_name = "COUNT", default_value_t = NonZeroU32::MIN)]
-    pub(crate) at_once: NonZeroU32,
+    /// Number of nodes that may be out of service at once [default: 1, unless --share or a policy of the file says otherwise]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) at_once: Option<NonZeroU32>,
     /// The same as a share of all nodes, in percent
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(crate) share: Option<Percent>,
@@ -266,15 +281,15 @@ pub(crate) struct FleetLimits {
     /// Wait for `fleet approve` before each wave
     #[arg(long)]
     pub(crate) approve_waves: bool,
-    /// Number of failures at which the rollout stops
-    #[arg(long, value_name = "COUNT", default_value_t = NonZeroU32::MIN)]
-    pub(crate) max_failures: NonZeroU32,
+    /// Number of failures at which the rollout stops [default: 1, unless a policy of the file says otherwise]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) max_failures: Option<NonZeroU32>,
     /// Have nodes that run the new version go back when the rollout stops
     #[arg(long)]
     pub(crate) roll_back: bool,
-    /// The time that one node has for its upgrade (90s, 30m, 1h)
-    #[arg(long, value_name = "TIME", default_value = "30m")]
-    pub(crate) patience: Seconds,
+    /// The time that one node has for its upgrade (90s, 30m, 1h) [default: 30m, unless a policy of the file says otherwise]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) patience: Option<Seconds>,
 }
 
 /// The shortest trial of a config: a node has to be asked several times within it.
@@ -313,10 +328,11 @@ mod tests {
     fn numbers_have_their_units() {
         assert_eq!(u8::from(percent("25").unwrap()), 25);
         assert_eq!(rate("2/1h").unwrap().per, Seconds(3600));
+        assert_eq!(rate("2/90").unwrap().per, Seconds(90));
         for bad in ["", "0", "101", "-1", "x"] {
             assert!(percent(bad).is_err(), "{bad:?}");
         }
-        for bad in ["", "2", "0/1h", "2/h", "2/1"] {
+        for bad in ["", "2", "0/1h", "2/h", "2/1w"] {
             assert!(rate(bad).is_err(), "{bad:?}");
         }
     }

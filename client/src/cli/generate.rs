@@ -24,7 +24,8 @@ pub(crate) struct GenSecrets {
     /// Take the secrets from the machine config of a control plane node; missing ones are generated
     #[arg(long, value_name = "FILE")]
     pub(crate) from_controlplane_config: Option<PathBuf>,
-    /// Take the secrets of a cluster from the PKI directory of a kubeadm control plane node, such as /etc/kubernetes/pki; missing ones are generated
+    /// Take the secrets of a cluster from the PKI directory of a kubeadm control plane node, such as /etc/kubernetes/pki: its seven files
+    /// have to be there; other secrets are generated
     #[arg(
         short = 'p',
         long,
@@ -68,12 +69,12 @@ pub(crate) struct GenConfig {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) additional_sans: Vec<String>,
     /// Patch for it: a part of a machine config, a JSON patch, or @FILE with one; may be repeated
-    #[arg(long = "config-patch", value_name = "PATCH")]
+    #[arg(short = 'p', long = "config-patch", value_name = "PATCH")]
     pub(crate) patches: Vec<String>,
     /// Output directory for machine.yaml and talosconfig
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) output_dir: PathBuf,
     /// Replace existing files
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) force: bool,
 }

@@ -10,10 +10,10 @@ use super::durations::duration;
 /// When images may be fetched, and how fast.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct FetchTerms {
-    /// Fetch only in these hours, such as "02:00-05:00" or "Sat,Sun 02:00-05:00 +01:00"
+    /// Fetch only in these hours, such as "02:00-05:00" or "Sat,Sun 02:00-05:00 +01:00"; in `upgrade` with --prepare only
     #[arg(long, value_name = "HOURS")]
     pub(crate) window: Option<Window>,
-    /// Fetch no faster than this, such as 2MiB/s
+    /// Fetch no faster than this, such as 2MiB/s; in `upgrade` with --prepare only
     #[arg(long, value_name = "BYTES/s")]
     pub(crate) bandwidth: Option<Bandwidth>,
 }

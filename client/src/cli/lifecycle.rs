@@ -35,7 +35,7 @@ pub(crate) struct Upgrade {
     pub(crate) prepare: bool,
     #[command(flatten)]
     pub(crate) terms: FetchTerms,
-    /// Only print the steps and the effect on each container; nothing changes
+    /// Only show the version, whether the node reboots, and the effect on each container; nothing changes
     #[arg(long, conflicts_with_all = ["stage", "no_reboot", "no_wait"])]
     pub(crate) dry_run: bool,
     /// Replace the machine: reboot into the new version with nothing left on EPHEMERAL, neither images nor volumes. The config stays

@@ -37,14 +37,14 @@ pub(crate) struct ApplyHow {
 /// When a machine config takes effect.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum ApplyMode {
-    /// The node chooses
+    /// Now; with a reboot if the change needs one
     #[default]
     Auto,
     /// Now, without a reboot
     NoReboot,
     /// With a reboot now
     Reboot,
-    /// With the next reboot
+    /// With the next start: a reboot, or an upgrade
     Staged,
     /// Now; the previous config is restored after --timeout unless the new one is applied again
     Try,

@@ -47,10 +47,16 @@ pub(crate) struct Pcap {
     #[arg(short, long, value_name = "LINK", default_value = "eth0")]
     pub(crate) interface: String,
     /// Output file; - is standard output
-    #[arg(short = 'O', long, value_name = "FILE", default_value = "-")]
+    #[arg(
+        short = 'O',
+        long,
+        alias = "output-file",
+        value_name = "FILE",
+        default_value = "-"
+    )]
     pub(crate) file: PathBuf,
     /// Replace an existing file
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) force: bool,
     /// Duration: seconds, or a number with a unit (90s, 30m, 1h) [default: until ^C]
     #[arg(long, value_name = "TIME", value_parser = duration)]

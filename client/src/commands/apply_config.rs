@@ -6,7 +6,8 @@ use instar_client::{Failure, FailureKind, Node};
 use serde_json::json;
 
 use crate::cli::{ApplyConfig, ApplyHow, ApplyMode, Global};
-use crate::{patch, target};
+use crate::each_node::each_node;
+use crate::patch;
 
 pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), Failure> {
     let file = arguments.file.display();
@@ -20,10 +21,10 @@ pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), 
         })?;
         data = patch::apply(&text, &patches)?.into_bytes();
     }
-    for node in target::all(global).await? {
-        apply(global, &node, data.clone(), arguments.how).await?;
-    }
-    Ok(())
+    each_node(global, async |node| {
+        apply(global, node, data.clone(), arguments.how).await
+    })
+    .await
 }
 
 /// Applies a config to one node, and shows the node's answer.

@@ -6,8 +6,8 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
+use crate::each_node::each_node;
 use crate::output::{human, table};
-use crate::target;
 
 /// The namespace of a node's own containers.
 const NAMESPACE: &str = "system";
@@ -24,7 +24,7 @@ pub(super) fn asked(kubernetes: bool) -> (String, i32) {
 
 pub(super) async fn list(global: &Global, kubernetes: bool) -> Result<(), Failure> {
     let (namespace, driver) = asked(kubernetes);
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let request = ContainersRequest {
             namespace: namespace.clone(),
             driver,
@@ -61,12 +61,13 @@ pub(super) async fn list(global: &Global, kubernetes: bool) -> Result<(), Failur
                 json!({ "node": node.name(), "containers": containers.iter().map(container).collect::<Vec<_>>() })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 pub(super) async fn restart(global: &Global, id: &str) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let request = RestartRequest {
             namespace: NAMESPACE.to_owned(),
             id: id.to_owned(),
@@ -80,13 +81,14 @@ pub(super) async fn restart(global: &Global, id: &str) -> Result<(), Failure> {
             || format!("{}: container {id:?} restarted", node.name()),
             || json!({ "node": node.name(), "container": id }),
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 pub(super) async fn stats(global: &Global, kubernetes: bool) -> Result<(), Failure> {
     let (namespace, driver) = asked(kubernetes);
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let request = StatsRequest {
             namespace: namespace.clone(),
             driver,
@@ -121,6 +123,7 @@ pub(super) async fn stats(global: &Global, kubernetes: bool) -> Result<(), Failu
                 json!({ "node": node.name(), "stats": stats.iter().map(stat).collect::<Vec<_>>() })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }

@@ -8,8 +8,8 @@ use tonic::Code;
 
 use super::get;
 use crate::cli::Global;
+use crate::each_node::each_node;
 use crate::output::{human, table};
-use crate::target;
 
 /// A filesystem and its space.
 struct Filesystem {
@@ -19,8 +19,8 @@ struct Filesystem {
 }
 
 pub(super) async fn run(global: &Global) -> Result<(), Failure> {
-    for node in target::all(global).await? {
-        let filesystems = filesystems(&node).await?;
+    each_node(global, async |node| {
+        let filesystems = filesystems(node).await?;
         global.output.show(
             || {
                 let rows: Vec<_> = filesystems.iter().map(|one| row(node.name(), one)).collect();
@@ -46,8 +46,9 @@ pub(super) async fn run(global: &Global) -> Result<(), Failure> {
                 json!({ "node": node.name(), "filesystems": filesystems.iter().map(one).collect::<Vec<_>>() })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 async fn filesystems(node: &Node) -> Result<Vec<Filesystem>, Failure> {

@@ -6,11 +6,11 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
+use crate::each_node::each_node;
 use crate::output::{human, table};
-use crate::target;
 
 pub(super) async fn run(global: &Global) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let mut storage = StorageServiceClient::new(node.channel());
         let reply = storage.disks(node.request(())).await;
         let reply = reply.map_err(|status| node.explain("cannot list disks", status))?;
@@ -64,6 +64,7 @@ pub(super) async fn run(global: &Global) -> Result<(), Failure> {
                 json!({ "node": node.name(), "disks": disks.iter().map(disk).collect::<Vec<_>>() })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }

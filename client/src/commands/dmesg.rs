@@ -4,18 +4,24 @@ use instar_api::machine::DmesgRequest;
 use instar_client::Failure;
 
 use crate::cli::Global;
-use crate::lines::{Asked, Part};
+use crate::lines::Part;
 use crate::{lines, target};
 
 pub(super) async fn run(global: &Global, follow: bool, tail: bool) -> Result<(), Failure> {
     let node = target::one(global).await?;
     let doing = "cannot read the kernel log";
-    let requested = Asked { follow, tail };
+    let requested = Part {
+        follow,
+        tail: tail.then_some(0),
+    };
     let ask = async |part: Part| {
-        let Asked { follow, tail } = part.of(requested, false);
-        let request = DmesgRequest { follow, tail };
+        // The API has no number here: it sends all old lines, or none.
+        let request = DmesgRequest {
+            follow: part.follow,
+            tail: part.tail == Some(0),
+        };
         let reply = node.machine().dmesg(node.request(request)).await?;
         Ok(reply.into_inner())
     };
-    lines::print(global.output, &node, doing, ask).await
+    lines::print(global.output, &node, doing, requested, ask).await
 }

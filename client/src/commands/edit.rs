@@ -11,15 +11,23 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::apply_config::apply;
 use super::patch::{nothing_applied, read_config};
 use crate::cli::{Edit, Global};
-use crate::target;
+use crate::each_node::each_node;
 
 /// The editor that every system has.
 const USUAL_EDITOR: &str = "vi";
 
 pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure> {
     let editor = editor(|name| std::env::var_os(name));
-    for node in target::all(global).await? {
-        let config = read_config(&node, &arguments.which.id).await?;
+    let mut was_interrupted = false;
+    each_node(global, async |node| {
+        // Ctrl-C ends an editor and asks for no other one.
+        if was_interrupted {
+            return Err(Failure::new(
+                FailureKind::Failed,
+                "not edited: the command was interrupted",
+            ));
+        }
+        let config = read_config(node, &arguments.which.id).await?;
         // Readable for its owner alone: the config holds the authority's key.
         let file = tempfile::Builder::new()
             .prefix("instarctl-edit-")
@@ -35,12 +43,15 @@ pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure
         let edited = std::fs::read(file.path())
             .map_err(|error| Failure::io("cannot read the file that was edited", error))?;
         if edited == config.as_bytes() || edited.trim_ascii().is_empty() {
-            nothing_applied(global, &node)?;
-            continue;
+            nothing_applied(global, node)?;
+            return Ok(());
         }
         let applied = tokio::select! {
-            applied = apply(global, &node, edited, arguments.how) => applied,
-            () = interrupted() => Err(Failure::new(FailureKind::Failed, "interrupted; the node may have taken the config")),
+            applied = apply(global, node, edited, arguments.how) => applied,
+            () = interrupted() => {
+                was_interrupted = true;
+                Err(Failure::new(FailureKind::Failed, "interrupted; the node may have taken the config"))
+            }
         };
         if let Err(failure) = applied {
             let path = file.into_temp_path();
@@ -52,8 +63,9 @@ pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure
                 kept.display()
             )));
         }
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 /// Returns at the first Ctrl-C from now on.

@@ -1,6 +1,5 @@
 //! `etcd`: the data of the cluster on the node, and how their database is.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use instar_api::machine::etcd_member_alarm::AlarmType;
@@ -153,19 +152,21 @@ pub(super) async fn defragment(global: &Global) -> Result<(), Failure> {
 }
 
 pub(super) async fn snapshot(global: &Global, file: &Path, force: bool) -> Result<(), Failure> {
+    private_file::check_free(file, force)?;
     let node = target::one(global).await?;
     let explain = |status| node.explain("cannot take a snapshot", status);
     let request = node.request(EtcdSnapshotRequest {});
     let reply = node.machine().etcd_snapshot(request).await;
     let mut stream = reply.map_err(explain)?.into_inner();
-    // Only after the node has agreed: a refusal leaves no file behind.
-    let mut target = private_file::create(file, force)?;
+    let unwritten = |error| Failure::io(format!("cannot write {}", file.display()), error);
+    // Only after the node has agreed: a refusal leaves no file behind. Beside the file: it may be the last good snapshot.
+    let mut target = private_file::Replacement::create(file).map_err(unwritten)?;
     let mut bytes = 0;
     while let Some(data) = stream.message().await.map_err(explain)? {
         bytes += data.bytes.len();
-        let written = target.write_all(&data.bytes);
-        written.map_err(|error| Failure::io(format!("cannot write {}", file.display()), error))?;
+        target.write_all(&data.bytes).map_err(unwritten)?;
     }
+    target.finish().map_err(unwritten)?;
     global.output.show(
         || format!("wrote {}, {bytes} bytes", file.display()),
         || json!({ "node": node.name(), "file": file, "bytes": bytes }),

@@ -1,14 +1,20 @@
 //! `events`: shows the events of a node as they happen.
 
+use std::time::Duration;
+
 use instar_api::events::{EventPayload, stage_in_words};
 use instar_api::machine::{Event, EventsRequest, phase_event, sequence_event, task_event};
-use instar_client::{Failure, Node, ask_again, service_state};
+use instar_client::{Failure, Node, ask_again, newest_event, service_state};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tonic::Status;
 
 use crate::cli::Global;
 use crate::output::Output;
 use crate::target;
+
+/// Timeout for the newest event, which a node that has one sends at once.
+const NEWEST: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(
     global: &Global,
@@ -27,13 +33,16 @@ pub(super) async fn run(
         Ok::<_, Status>(reply.into_inner())
     };
     let explain = |status| node.explain("cannot follow its events", status);
+    let mut left_off = begin(&node, requested.tail_events).await;
     let mut stream = ask(&requested).await.map_err(explain)?;
-    let mut left_off = String::new();
     loop {
         match stream.message().await {
             Ok(Some(event)) => {
                 show(global.output, &node, &event)?;
-                left_off = event.id;
+                // The greeting of a stream has no id.
+                if !event.id.is_empty() {
+                    left_off = event.id;
+                }
             }
             Ok(None) => return Ok(()),
             Err(ended) => {
@@ -42,6 +51,19 @@ pub(super) async fn run(
                 stream = again.map_err(explain)?;
             }
         }
+    }
+}
+
+/// The id of the newest event of before, so that a stream that breaks before its first event does not go on with the old ones. Empty if all events
+/// are asked for.
+async fn begin(node: &Node, tail: i32) -> String {
+    if tail < 0 {
+        return String::new();
+    }
+    match timeout(NEWEST, newest_event(node)).await {
+        Ok(Ok(id)) => id,
+        // A node that remembers no event has none to repeat. One that cannot be asked says so to the next call.
+        Ok(Err(_)) | Err(_) => String::new(),
     }
 }
 

@@ -21,6 +21,7 @@ mod config_change;
 mod configure;
 mod drive;
 mod followers;
+mod limits;
 mod look;
 mod members;
 mod node_configs;
@@ -120,7 +121,9 @@ async fn begin_or_go_on(
                 )
                 .advise("end it with `instarctl fleet abort` or `instarctl fleet rollback`"));
             }
-            note::note(&format!("goes on with the rollout of {subject}"));
+            note::note(&format!(
+                "goes on with the rollout of {subject}, with the policies that it began with; `instarctl fleet abort` first to change them"
+            ));
         }
         _ => {
             let rollout = begin().await?;

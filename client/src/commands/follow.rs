@@ -13,21 +13,19 @@ use tonic::transport::Channel;
 
 use crate::channel_folder;
 use crate::cli::{Follow, Global};
+use crate::each_node::each_node;
 use crate::output::table;
-use crate::target;
 
 pub(super) async fn run(global: &Global, follow: &Follow) -> Result<(), Failure> {
-    for node in target::all(global).await? {
-        match follow {
-            Follow::Status => status(global, &node).await?,
-            Follow::Check => check(global, &node).await?,
-            Follow::Bring { folder } => bring(global, &node, folder).await?,
-            Follow::Approve { release } => approve(global, &node, release).await?,
-            Follow::Hold { release } => hold(global, &node, release, false).await?,
-            Follow::Release { release } => hold(global, &node, release, true).await?,
-        }
-    }
-    Ok(())
+    each_node(global, async |node| match follow {
+        Follow::Status => status(global, node).await,
+        Follow::Check => check(global, node).await,
+        Follow::Bring { folder } => bring(global, node, folder).await,
+        Follow::Approve { release } => approve(global, node, release).await,
+        Follow::Hold { release } => hold(global, node, release, false).await,
+        Follow::Release { release } => hold(global, node, release, true).await,
+    })
+    .await
 }
 
 fn client(node: &Node) -> UpgradeFollowServiceClient<Channel> {
@@ -100,12 +98,17 @@ fn json(node: &Node, status: &FollowStatus) -> Value {
         "digest": status.digest,
         "state": status.state,
         "reason": status.reason,
-        "until": status.until,
-        "lookedAt": status.looked_at,
-        "nextLook": status.next_look,
-        "lookError": status.look_error,
+        "until": time(status.until),
+        "looked_at": time(status.looked_at),
+        "next_look": time(status.next_look),
+        "look_error": status.look_error,
         "releases": releases,
     })
+}
+
+/// A moment for programs; none if there was or will be none.
+fn time(seconds: i64) -> Option<String> {
+    (seconds > 0).then(|| date(seconds))
 }
 
 fn date(seconds: i64) -> String {

@@ -19,6 +19,7 @@ use self::kind::Kind;
 use self::row::{Happened, Rows};
 use self::seen::Seen;
 use crate::cli::{Get, Global};
+use crate::each_node::each_node;
 use crate::output::{Output, print_line};
 use crate::target;
 
@@ -28,25 +29,36 @@ pub(super) async fn run(global: &Global, wanted: &Get) -> Result<(), Failure> {
         let kind = kind::find(&node, &wanted.kind).await?;
         return watch(global.output, &node, &kind, wanted).await;
     }
-    let nodes = target::all(global).await?;
-    let Some(first) = nodes.first() else {
-        return Ok(());
-    };
-    let kind = kind::find(first, &wanted.kind).await?;
+    // The type is that of the first node that answers: the table has one head.
+    let mut kind = None;
     let mut found = Vec::new();
-    for node in &nodes {
-        for resource in read(node, &kind, wanted).await? {
-            found.push((node, resource));
-        }
+    let asked = each_node(global, async |node| {
+        let known = match kind.take() {
+            Some(known) => known,
+            None => kind::find(node, &wanted.kind).await?,
+        };
+        let resources = read(node, kind.insert(known), wanted).await?;
+        found.extend(resources.into_iter().map(|it| (node.name().to_owned(), it)));
+        Ok(())
+    })
+    .await;
+    match kind {
+        Some(kind) if asked.is_ok() || !found.is_empty() => show(global.output, &kind, &found)?,
+        _ => {}
     }
-    match global.output {
+    asked
+}
+
+/// Shows resources with the names of their nodes.
+fn show(output: Output, kind: &Kind, found: &[(String, Resource)]) -> Result<(), Failure> {
+    match output {
         Output::Table => {
             let rows = found.iter();
-            let rows = rows.map(|(node, resource)| row::cells(&kind, node.name(), None, resource));
-            print_line(&Rows::new(&kind, false).table(&rows.collect::<Vec<_>>()))
+            let rows = rows.map(|(node, resource)| row::cells(kind, node, None, resource));
+            print_line(&Rows::new(kind, false).table(&rows.collect::<Vec<_>>()))
         }
         output => found.iter().try_for_each(|(node, resource)| {
-            output.show(String::new, || row::json(node.name(), None, resource))
+            output.show(String::new, || row::json(node, None, resource))
         }),
     }
 }
@@ -127,7 +139,7 @@ async fn list(node: &Node, namespace: &str, name: &str) -> Result<Vec<Resource>,
 }
 
 /// Shows the present resources and then each change, until the node or the caller ends it. Continues after a change of versions without a
-/// reboot.
+/// reboot, and after a broken connection.
 async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result<(), Failure> {
     let doing = format!("cannot watch {}", wanted.kind);
     let explain = |status| node.explain(&doing, status);

@@ -8,10 +8,10 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::target;
+use crate::each_node::each_node;
 
 pub(super) async fn run(global: &Global, wait_timeout: Duration) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let request = HealthCheckRequest {
             wait_timeout: prost_types::Duration::try_from(wait_timeout).ok(),
             cluster_info: None,
@@ -26,6 +26,7 @@ pub(super) async fn run(global: &Global, wait_timeout: Duration) -> Result<(), F
                 || json!({ "node": node.name(), "message": progress.message }),
             )?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }

@@ -21,32 +21,33 @@ use tonic::{Code, Status};
 
 use crate::byte_bar::byte_bar;
 use crate::cli::{FetchTerms, Global, Image};
+use crate::each_node::each_node;
 use crate::output::{human, table, time};
-use crate::target;
 
 pub(super) async fn run(global: &Global, image: &Image) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         match image {
-            Image::List => list(global, &node).await?,
-            Image::Pull { image } => pull(global, &node, image).await?,
-            Image::Verify { image } => verify(global, &node, image).await?,
-            Image::Pin { images, terms } => pin(global, &node, images, terms).await?,
-            Image::Unpin { image } => unpin(global, &node, image).await?,
-            Image::Serve { stop: true, .. } => serve::stop(global, &node).await?,
+            Image::List => list(global, node).await?,
+            Image::Pull { image } => pull(global, node, image).await?,
+            Image::Verify { image } => verify(global, node, image).await?,
+            Image::Pin { images, terms } => pin(global, node, images, terms).await?,
+            Image::Unpin { image } => unpin(global, node, image).await?,
+            Image::Serve { stop: true, .. } => serve::stop(global, node).await?,
             Image::Serve {
                 listen,
                 time,
                 images,
                 tls,
                 ..
-            } => serve::serve(global, &node, listen, *time, images, *tls).await?,
+            } => serve::serve(global, node, listen, *time, images, *tls).await?,
             Image::Approve { container, digest } => {
-                approve(global, &node, container, digest).await?
+                approve(global, node, container, digest).await?
             }
-            Image::Remove { image } => remove(global, &node, image).await?,
+            Image::Remove { image } => remove(global, node, image).await?,
         }
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 fn client(node: &Node) -> ImageServiceClient<Channel> {

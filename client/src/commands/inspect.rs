@@ -5,11 +5,11 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::target;
+use crate::each_node::each_node;
 
 /// Shows the dependencies between parts of the daemon. The interface has no field for edges yet, so the answer holds none.
 pub(super) async fn dependencies(global: &Global) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let mut inspect = InspectServiceClient::new(node.channel());
         let reply = inspect
             .controller_runtime_dependencies(node.request(()))
@@ -20,6 +20,7 @@ pub(super) async fn dependencies(global: &Global) -> Result<(), Failure> {
             || format!("{}: no part declares what it depends on", node.name()),
             || json!({ "node": node.name(), "edges": [] }),
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }

@@ -6,7 +6,7 @@ use instar_client::{Failure, FailureKind, Node};
 use serde_json::json;
 
 use crate::cli::{FileType, Global, List};
-use crate::target;
+use crate::each_node::each_node;
 
 pub(super) async fn run(global: &Global, arguments: &List) -> Result<(), Failure> {
     let request = ListRequest {
@@ -25,9 +25,11 @@ pub(super) async fn run(global: &Global, arguments: &List) -> Result<(), Failure
         report_xattrs: arguments.long,
     };
     let mut troubles = 0;
-    for node in target::all(global).await? {
-        troubles += list(global, &node, &request, arguments.long).await?;
-    }
+    each_node(global, async |node| {
+        troubles += list(global, node, &request, arguments.long).await?;
+        Ok(())
+    })
+    .await?;
     match troubles {
         0 => Ok(()),
         count => Err(Failure::new(

@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::containers;
 use crate::cli::Global;
-use crate::lines::{Asked, Part};
+use crate::each_node::each_node;
+use crate::lines::Part;
 use crate::output::table;
 use crate::{lines, target};
 
@@ -16,37 +17,30 @@ const ALL: i32 = -1;
 pub(super) async fn run(
     global: &Global,
     id: &str,
-    requested: Asked<Option<u32>>,
+    requested: Part,
     kubernetes: bool,
 ) -> Result<(), Failure> {
     let node = target::one(global).await?;
-    let tail = requested
-        .tail
-        .map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL));
-    let requested = Asked {
-        follow: requested.follow,
-        tail,
-    };
     let (namespace, driver) = containers::asked(kubernetes);
     let ask = async |part: Part| {
-        let asked = part.of(requested, ALL);
+        let tail = part.tail.map(|lines| i32::try_from(lines).unwrap_or(ALL));
         let request = LogsRequest {
             namespace: namespace.clone(),
             id: id.to_owned(),
             driver,
-            follow: asked.follow,
-            tail_lines: asked.tail,
+            follow: part.follow,
+            tail_lines: tail.unwrap_or(ALL),
         };
         let reply = node.machine().logs(node.request(request)).await?;
         Ok(reply.into_inner())
     };
     let doing = format!("cannot read the log of {id:?}");
-    lines::print(global.output, &node, &doing, ask).await
+    lines::print(global.output, &node, &doing, requested, ask).await
 }
 
 /// Lists the names of logs.
 pub(super) async fn names(global: &Global) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let reply = node.machine().logs_containers(node.request(())).await;
         let reply =
             reply.map_err(|status| node.explain("cannot ask for the logs' names", status))?;
@@ -58,6 +52,7 @@ pub(super) async fn names(global: &Global) -> Result<(), Failure> {
             },
             || json!({ "node": node.name(), "logs": names }),
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }

@@ -5,11 +5,11 @@ use instar_client::Failure;
 use serde_json::{Value, json};
 
 use crate::cli::Global;
+use crate::each_node::each_node;
 use crate::output::{human, table};
-use crate::target;
 
 pub(super) async fn run(global: &Global, verbose: bool) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let reply = node.machine().memory(node.request(())).await;
         let reply = reply.map_err(|status| node.explain("cannot ask for memory", status))?;
         let info = node.only(reply.into_inner().messages)?.meminfo;
@@ -47,8 +47,9 @@ pub(super) async fn run(global: &Global, verbose: bool) -> Result<(), Failure> {
                 json!({ "node": node.name(), "kib": figures.collect::<serde_json::Map<String, Value>>() })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 /// The kernel's names, as in /proc/meminfo but in lower case.

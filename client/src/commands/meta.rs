@@ -5,10 +5,10 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::{Global, Meta};
-use crate::target;
+use crate::each_node::each_node;
 
 pub(super) async fn run(global: &Global, meta: Meta) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let mut machine = node.machine();
         let (key, done) = match &meta {
             Meta::Write { key, value } => {
@@ -35,6 +35,7 @@ pub(super) async fn run(global: &Global, meta: Meta) -> Result<(), Failure> {
             || format!("{}: {key:#04x} {done}", node.name()),
             || json!({ "node": node.name(), "key": key, "done": done }),
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }

@@ -5,11 +5,11 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
+use crate::each_node::each_node;
 use crate::output::{human, table};
-use crate::target;
 
 pub(super) async fn run(global: &Global) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let reply = node.machine().mounts(node.request(())).await;
         let reply = reply.map_err(|status| node.explain("cannot list mounts", status))?;
         let mounts = node.only(reply.into_inner().messages)?.stats;
@@ -37,8 +37,9 @@ pub(super) async fn run(global: &Global) -> Result<(), Failure> {
                 json!({ "node": node.name(), "mounts": mounts.iter().map(mount).collect::<Vec<_>>() })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 fn row(node: &str, mount: &MountStat) -> Vec<String> {

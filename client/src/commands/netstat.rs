@@ -6,15 +6,15 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::{Global, Netstat};
+use crate::each_node::each_node;
 use crate::output::table;
-use crate::target;
 
 const COLUMNS: [&str; 8] = [
     "NODE", "PROTO", "RECV-Q", "SEND-Q", "LOCAL", "REMOTE", "STATE", "PROGRAM",
 ];
 
 pub(super) async fn run(global: &Global, arguments: &Netstat) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let reply = node
             .machine()
             .netstat(node.request(request(arguments)))
@@ -53,8 +53,9 @@ pub(super) async fn run(global: &Global, arguments: &Netstat) -> Result<(), Fail
                 json!({ "node": node.name(), "sockets": records.iter().map(record).collect::<Vec<_>>() })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 fn request(arguments: &Netstat) -> NetstatRequest {

@@ -6,22 +6,24 @@ use serde_json::json;
 
 use super::apply_config::apply;
 use crate::cli::{Global, Patch};
-use crate::{patch, target};
+use crate::each_node::each_node;
+use crate::patch;
 
 pub(super) async fn run(global: &Global, arguments: &Patch) -> Result<(), Failure> {
     let file = arguments.patch_file.iter().map(|path| format!("@{path}"));
     let all: Vec<String> = arguments.patches.iter().cloned().chain(file).collect();
     let patches = patch::read_all(&all)?;
-    for node in target::all(global).await? {
-        let config = read_config(&node, &arguments.which.id).await?;
+    each_node(global, async |node| {
+        let config = read_config(node, &arguments.which.id).await?;
         let changed = patch::apply(&config, &patches)?;
         if changed == config {
-            nothing_applied(global, &node)?;
+            nothing_applied(global, node)?;
         } else {
-            apply(global, &node, changed.into_bytes(), arguments.how).await?;
+            apply(global, node, changed.into_bytes(), arguments.how).await?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 /// Reports that there was no change.

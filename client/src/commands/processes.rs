@@ -5,11 +5,11 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::{Global, ProcessOrder};
+use crate::each_node::each_node;
 use crate::output::{human, table};
-use crate::target;
 
 pub(super) async fn run(global: &Global, order: ProcessOrder) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let reply = node.machine().processes(node.request(())).await;
         let reply = reply.map_err(|status| node.explain("cannot list processes", status))?;
         let mut processes = node.only(reply.into_inner().messages)?.processes;
@@ -59,8 +59,9 @@ pub(super) async fn run(global: &Global, order: ProcessOrder) -> Result<(), Fail
                 json!({ "node": node.name(), "processes": processes.iter().map(process).collect::<Vec<_>>() })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 /// Threads of the kernel have no command line.

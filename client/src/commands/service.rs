@@ -7,22 +7,23 @@ use instar_client::{Failure, FailureKind, Node};
 use serde_json::{Value, json};
 
 use crate::cli::{Global, ServiceAction};
+use crate::each_node::each_node;
 use crate::output::{table, time};
-use crate::target;
 
 pub(super) async fn run(
     global: &Global,
     id: Option<&str>,
     action: Option<ServiceAction>,
 ) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         match (id, action) {
-            (None, _) => list(global, &node).await?,
-            (Some(id), None | Some(ServiceAction::Status)) => show(global, &node, id).await?,
-            (Some(id), Some(action)) => control(global, &node, id, action).await?,
+            (None, _) => list(global, node).await?,
+            (Some(id), None | Some(ServiceAction::Status)) => show(global, node, id).await?,
+            (Some(id), Some(action)) => control(global, node, id, action).await?,
         }
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 async fn services(node: &Node) -> Result<Vec<ServiceInfo>, Failure> {

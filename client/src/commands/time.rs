@@ -6,11 +6,11 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
+use crate::each_node::each_node;
 use crate::output::{table, time};
-use crate::target;
 
 pub(super) async fn run(global: &Global, server: Option<String>) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let mut clock = TimeServiceClient::new(node.channel());
         let reply = match server.clone() {
             Some(server) => clock.time_check(node.request(TimeRequest { server })).await,
@@ -43,8 +43,9 @@ pub(super) async fn run(global: &Global, server: Option<String>) -> Result<(), F
                 })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 fn seconds(at: Option<&prost_types::Timestamp>) -> f64 {

@@ -5,12 +5,12 @@ use instar_client::{Failure, FailureKind};
 use serde_json::json;
 
 use crate::cli::{Global, Usage};
+use crate::each_node::each_node;
 use crate::output::human;
-use crate::target;
 
 pub(super) async fn run(global: &Global, arguments: &Usage) -> Result<(), Failure> {
     let mut troubles = 0;
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let request = DiskUsageRequest {
             recursion_depth: i32::from(arguments.depth) + 1,
             all: arguments.all,
@@ -32,7 +32,9 @@ pub(super) async fn run(global: &Global, arguments: &Usage) -> Result<(), Failur
                 || json!({ "node": node.name(), "name": info.name, "bytes": size }),
             )?;
         }
-    }
+        Ok(())
+    })
+    .await?;
     match troubles {
         0 => Ok(()),
         count => Err(Failure::new(

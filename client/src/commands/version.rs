@@ -5,12 +5,12 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::target;
+use crate::each_node::each_node;
 
 const CLIENT: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
 pub(super) async fn run(global: &Global) -> Result<(), Failure> {
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let version = node.version().await?;
         let info = version.version.unwrap_or_default();
         let platform = version.platform.unwrap_or_default();
@@ -50,8 +50,9 @@ pub(super) async fn run(global: &Global) -> Result<(), Failure> {
                 })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 /// Returns the lines about the image that the node's version came from, and about the floor.

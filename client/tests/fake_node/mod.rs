@@ -27,6 +27,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
 mod lifecycle;
+mod logs;
 mod members;
 mod tls;
 
@@ -70,8 +71,10 @@ pub struct State {
     pub config: Option<wire::ApplyConfigurationRequest>,
     /// The snapshot that was sent, and the last request to begin the cluster.
     pub begun: (Vec<u8>, Option<wire::BootstrapRequest>),
-    /// How many times a log that pauses between its lines was followed.
+    /// How many times a log was followed whose first stream does not end well.
     followed: usize,
+    /// The number of streams of events.
+    pub subscriptions: usize,
     /// The last request for packets, and its deadline.
     pub capture: Option<(wire::PacketCaptureRequest, Option<String>)>,
     /// The output of the preparation of an upgrade: its lines, and the exit code if there is one.
@@ -103,6 +106,7 @@ impl FakeNode {
                 config: None,
                 begun: (Vec::new(), None),
                 followed: 0,
+                subscriptions: 0,
                 capture: None,
                 preparation: (Vec::new(), None),
                 history: Vec::new(),
@@ -126,11 +130,21 @@ impl FakeNode {
     }
 
     /// Breaks every connection; new ones wait.
-    pub fn end_generation(&self) {
+    pub fn break_connections(&self) {
         if let Some(Generation { end, thread }) = self.generation.lock().unwrap().take() {
             drop(end);
             thread.join().unwrap();
         }
+    }
+
+    /// Ends the streams of events as a node ends them.
+    pub fn end_events(&self) {
+        self.state().readers.clear();
+    }
+
+    /// Breaks every connection, and forgets all events.
+    pub fn end_generation(&self) {
+        self.break_connections();
         let mut state = self.state();
         state.readers.clear();
         state.history.clear();
@@ -241,7 +255,12 @@ impl FakeNode {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = self.state();
         sender.send(hello()).unwrap();
+        state.subscriptions += 1;
+        let last = |event: &wire::Event| event.id == request.tail_id;
         let skipped = match usize::try_from(request.tail_events) {
+            Ok(0) if !request.tail_id.is_empty() => {
+                state.history.iter().position(last).map_or(0, |at| at + 1)
+            }
             Ok(newest) => state.history.len().saturating_sub(newest),
             Err(_) => 0,
         };
@@ -274,12 +293,6 @@ struct Api(Arc<FakeNode>);
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The end of a stream whose node changes to another version.
-fn changes_version() -> BoxStream<Data> {
-    let ended = Status::unavailable(instar_api::CHANGES_VERSION);
-    Box::pin(tokio_stream::once(Err(ended)))
-}
-
 fn pieces(pieces: &[&[u8]]) -> BoxStream<Data> {
     let pieces: Vec<_> = pieces
         .iter()
@@ -302,36 +315,27 @@ pub fn capture() -> Vec<u8> {
 }
 
 impl Api {
-    /// A log of two lines that ends as the node changes to another version; from then on it has a third line, and pauses between lines.
-    fn halting_log(&self, follow: bool) -> BoxStream<Data> {
-        if !follow {
-            return pieces(&[b"one\n", b"two\n"]);
-        }
-        let mut state = self.0.state();
-        state.followed += 1;
-        if state.followed == 1 {
-            return Box::pin(pieces(&[b"one\ntwo\n"]).chain(changes_version()));
-        }
-        let lines = pieces(&[b"one\n", b"two\n", b"three\n"]);
-        Box::pin(lines.then(async |line| {
-            tokio::time::sleep(Duration::from_millis(700)).await;
-            line
-        }))
-    }
-
-    fn note_target<T>(&self, request: &Request<T>) {
+    /// Notes the target. A node whose name begins with `dead` is not reached, and one with `full` refuses everything.
+    fn pass_on<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let name = request
             .metadata()
             .get("node")
             .map(|name| name.to_str().unwrap().to_owned());
-        self.0.state().asked_for.push(name);
+        self.0.state().asked_for.push(name.clone());
+        match name.unwrap_or_default() {
+            name if name.starts_with("dead") => Err(Status::unavailable(format!(
+                "cannot connect to the node {name}: TCP: no answer"
+            ))),
+            name if name.starts_with("full") => Err(Status::resource_exhausted("it is full")),
+            _ => Ok(()),
+        }
     }
 }
 
 #[tonic::async_trait]
 impl MachineService for Api {
     async fn version(&self, request: Request<()>) -> Answer<wire::VersionResponse> {
-        self.note_target(&request);
+        self.pass_on(&request)?;
         let tag = self.0.state().tag.clone();
         let version = Some(wire::VersionInfo {
             tag,
@@ -449,8 +453,14 @@ impl MachineService for Api {
 
     async fn logs(&self, request: Request<wire::LogsRequest>) -> Answer<BoxStream<Data>> {
         let request = request.into_inner();
-        if request.id == "halting" {
-            return Ok(Response::new(self.halting_log(request.follow)));
+        match request.id.as_str() {
+            "halting" => return Ok(Response::new(self.halting_log(request.follow))),
+            "quiet" => return Ok(Response::new(self.log(&request, logs::changes_version()))),
+            "torn" => {
+                let silent = Box::pin(tokio_stream::pending::<Result<Data, Status>>());
+                return Ok(Response::new(self.log(&request, silent)));
+            }
+            _ => {}
         }
         if request.namespace != "system" || request.id != "web" || request.tail_lines != -1 {
             return Err(Status::invalid_argument(format!("unexpected {request:?}")));
@@ -463,6 +473,17 @@ impl MachineService for Api {
             return Ok(Response::new(Box::pin(stream.chain(broken))));
         }
         Ok(Response::new(stream))
+    }
+
+    /// Sends a log like that of the service `quiet`.
+    async fn dmesg(&self, request: Request<wire::DmesgRequest>) -> Answer<BoxStream<Data>> {
+        let request = request.into_inner();
+        let part = wire::LogsRequest {
+            follow: request.follow,
+            tail_lines: if request.tail { 0 } else { -1 },
+            ..wire::LogsRequest::default()
+        };
+        Ok(Response::new(self.log(&part, logs::changes_version())))
     }
 
     /// Sends a capture with a second packet that is cut off: on `eth0` by the deadline, on `eth1` with the connection. `lo` sends
@@ -519,6 +540,7 @@ impl MachineService for Api {
         &self,
         request: Request<wire::ApplyConfigurationRequest>,
     ) -> Answer<wire::ApplyConfigurationResponse> {
+        self.pass_on(&request)?;
         self.0.state().config = Some(request.into_inner());
         let message = wire::ApplyConfiguration {
             warnings: vec!["machine.features is not served".into()],

@@ -114,7 +114,11 @@ fn a_failure_stops_before_the_next_node_and_a_person_goes_on() {
     run.exits(1).tells("the moon is full");
     assert_eq!(fleet.steps(), ["failed", "waiting", "waiting"]);
     assert!(fleet.nodes[1].state().upgrade.is_none());
-    fleet.run(&["fleet", "resume"]).exits(0);
+    let resumed = fleet.run(&["fleet", "resume"]);
+    resumed
+        .exits(1)
+        .tells("the rollout is done, and 1 node failed: n0: ")
+        .tells("`instarctl fleet retry`");
     assert_eq!(fleet.steps(), ["failed", "updated", "updated"]);
     assert_eq!(fleet.tags(), ["v0.1.0", "v0.2.0", "v0.2.0"]);
 }
@@ -149,7 +153,8 @@ fn a_rollout_that_is_killed_goes_on_where_it_was() {
     killed.wait().unwrap();
     assert_eq!(fleet.steps(), ["upgrading", "waiting", "waiting"]);
     let run = fleet.run(&Fleet::roll(&[]));
-    run.exits(0).tells("goes on with the rollout of r/i:v0.2.0");
+    run.exits(0)
+        .tells("goes on with the rollout of r/i:v0.2.0, with the policies that it began with");
     assert_eq!(fleet.steps(), ["updated", "updated", "left"]);
     assert_eq!(fleet.tags(), ["v0.2.0", "v0.2.0", "v0.1.0"]);
 }
@@ -163,11 +168,54 @@ fn a_plan_shows_who_would_wait_for_whom() {
     let reason = |number: usize| plan["nodes"][number]["reason"].as_str().unwrap().to_owned();
     assert_eq!(reason(0), "begins now");
     assert_eq!(reason(2), "waits for n0, which is in a wave before");
+    assert_eq!(plan["nodes"][0]["refused"], false);
     assert_eq!(fleet.tags(), ["v0.1.0"; 3]);
     fleet
         .run(&["fleet", "status"])
         .exits(5)
         .tells("there is no rollout");
+}
+
+#[test]
+fn a_plan_that_no_node_answers_says_why() {
+    let directory = generate("127.0.0.1:1");
+    let nodes =
+        (1..=4).map(|number| format!("  - {{name: n{number}, address: \"127.0.0.1:1\"}}\n"));
+    let file = format!("nodes:\n{}", nodes.collect::<String>());
+    std::fs::write(directory.path().join("fleet.yaml"), file).unwrap();
+    let mut arguments = Fleet::roll(&[]);
+    arguments[1] = "plan";
+    let plan = run(directory.path(), &arguments);
+    plan.exits(3)
+        .tells("; n1: cannot connect to 127.0.0.1:1")
+        .tells("; n3: ")
+        .tells("instarctl -e ADDRESS version");
+    assert!(!plan.err().contains("; n4: "), "{}", plan.err());
+}
+
+#[test]
+fn a_share_is_no_single_node_and_the_file_may_name_more() {
+    for (options, policies) in [
+        (vec!["--share", "100"], ""),
+        (vec![], "policies:\n  - {atOnce: 3}\n"),
+    ] {
+        let fleet = Fleet::new(|_, _| {});
+        let file = fleet.directory.path().join("fleet.yaml");
+        let nodes = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("{nodes}{policies}")).unwrap();
+        let plan = [
+            "fleet",
+            "plan",
+            "--image",
+            "r/i:v0.2.0",
+            "--fleet",
+            "fleet.yaml",
+        ];
+        let plan = fleet.run(&[&plan[..], &["-o", "json"], &options].concat());
+        for node in plan.exits(0).json()["nodes"].as_array().unwrap() {
+            assert_eq!(node["reason"], "begins now", "{options:?} {policies}");
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! The settings of forwarded logs and of metrics.
 
+use std::net::SocketAddr;
+use std::str::FromStr;
+
 use super::{
     super::{
         model::{LogContent, LogDestination, Metrics, MetricsReaders},
@@ -66,10 +69,23 @@ fn destination<'a>(
     Some((section.clone(), destination))
 }
 
+/// An address and a port to listen on.
+struct Listen(SocketAddr);
+
+impl FromStr for Listen {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let address = text.parse().map(Self);
+        address.map_err(|_| "write ADDRESS:PORT, such as `[::]:9100`")
+    }
+}
+
 pub(super) fn metrics(documents: &Documents<'_>) -> Option<Metrics> {
     let document = documents.one("MetricsConfig")?;
+    let Listen(listen) = document.required("listen")?;
     Some(Metrics {
-        listen: document.required("listen")?,
+        listen,
         readers: match document.text("readers") {
             Some("anyone") => MetricsReaders::Anyone,
             _ => MetricsReaders::Certificate,

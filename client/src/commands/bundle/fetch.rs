@@ -13,15 +13,16 @@ use tonic::Streaming;
 use super::upload::{Imported, import};
 use crate::byte_bar::byte_bar;
 use crate::cli::Global;
+use crate::each_node::each_node;
 use crate::target;
 
 const DOING: &str = "cannot fetch images";
 
 pub(super) async fn run(global: &Global, images: &[String], from: &str) -> Result<(), Failure> {
     let peer = target::at(global, from).await?;
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let bar = byte_bar(global.output, node.name().to_owned());
-        let fetched = fetch(&peer, &node, images, &bar).await;
+        let fetched = fetch(&peer, node, images, &bar).await;
         bar.finish_and_clear();
         let fetched = fetched?;
         global.output.show(
@@ -36,8 +37,9 @@ pub(super) async fn run(global: &Global, images: &[String], from: &str) -> Resul
                 json!({ "node": node.name(), "from": peer.name(), "images": images, "files": files })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 /// Fetches images from a peer for a node; returns what the node has taken.

@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 use super::{cannot_read, refused, verified};
 use crate::byte_bar::byte_bar;
 use crate::cli::Global;
-use crate::target;
+use crate::each_node::each_node;
 
 /// Size of the pieces.
 const PIECE: usize = 1 << 20;
@@ -37,9 +37,9 @@ pub(super) async fn run(global: &Global, path: &Path, unchecked: bool) -> Result
         digest,
         doing: format!("cannot upload {}", path.display()),
     };
-    for node in target::all(global).await? {
+    each_node(global, async |node| {
         let bar = byte_bar(global.output, node.name().to_owned());
-        let imported = upload.to(&node, &bar).await;
+        let imported = upload.to(node, &bar).await;
         bar.finish_and_clear();
         let Imported {
             images,
@@ -66,8 +66,9 @@ pub(super) async fn run(global: &Global, path: &Path, unchecked: bool) -> Result
                 })
             },
         )?;
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 /// The archive of the bundle in a file or a directory.

@@ -9,7 +9,7 @@ use instar_rollout_driver::{ConfigChange, Trial, asked};
 use serde_json::json;
 use tokio::task::LocalSet;
 
-use super::look::{Brings, Nodes, obstacle};
+use super::look::{Brings, Nodes, obstacle, refused};
 use super::plan::{self, Preview};
 use super::store::{Folder, Rollout, Subject};
 use super::{begin_or_go_on, config_change, members};
@@ -144,6 +144,7 @@ async fn show_plan(
                 .zip(preview.names())
                 .map(|(mut node, name)| {
                     node["would"] = survey.words(name).into();
+                    node["refused"] = refused(survey.answers.get(name)).into();
                     node
                 });
             json!({

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::MultiProgress;
 use instar_client::{Failure, FailureKind};
-use instar_rollout::{Action, Facts, MachineName, Phase, Record};
+use instar_rollout::{Action, Facts, MachineName, Phase, Record, Step};
 use instar_rollout_driver::{ConfigOrder, Driver, Machines, Task, TraceFile, now, time_left};
 use instar_rollout_page::Seen;
 use tokio::task::LocalSet;
@@ -22,6 +22,8 @@ use crate::progress::ProgressDisplay;
 
 /// The pause between two rounds.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Limit on the number of failed nodes that the last words name.
+const MOST_NAMED: usize = 10;
 
 /// Drives the rollout in the folder to its end. The lock is held meanwhile. `trace`: a file that gets each round.
 pub(super) async fn run(
@@ -144,7 +146,8 @@ impl Machines for Asked<'_> {
 fn result(record: &Record) -> Result<(), Failure> {
     let failed = |kind, text: String| Err(Failure::new(kind, text));
     match &record.phase {
-        Phase::Done | Phase::Rolling | Phase::GoingBack { .. } => Ok(()),
+        Phase::Done => without_failures(record),
+        Phase::Rolling | Phase::GoingBack { .. } => Ok(()),
         Phase::Aborted => failed(FailureKind::Failed, "the rollout was aborted".to_owned()),
         Phase::WentBack { why } => failed(
             FailureKind::RolledBack,
@@ -154,6 +157,31 @@ fn result(record: &Record) -> Result<(), Failure> {
             FailureKind::Failed,
             format!("the rollout stopped: {why}"),
         )
-        .advise("`instarctl fleet resume` goes on with the other nodes, `instarctl fleet rollback` has the fleet go back")),
+        .advise("`instarctl fleet resume` goes on with the other nodes, `instarctl fleet retry` has those that failed try again, `instarctl fleet rollback` has the fleet go back")),
     }
+}
+
+/// A rollout that is done has succeeded only if no node failed on the way: a person may have resumed it after failures.
+fn without_failures(record: &Record) -> Result<(), Failure> {
+    let machines = record.machines.iter();
+    let failed = machines.filter_map(|(name, entry)| match &entry.step {
+        Step::Failed { why, .. } => Some(format!("{name}: {why}")),
+        _ => None,
+    });
+    let failed: Vec<String> = failed.collect();
+    let nodes = match failed.len() {
+        0 => return Ok(()),
+        1 => "1 node".to_owned(),
+        many => format!("{many} nodes"),
+    };
+    let named = failed[..failed.len().min(MOST_NAMED)].join("; ");
+    let more = match failed.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!("; and {more} more, which `instarctl fleet status` shows"),
+    };
+    Err(Failure::new(
+        FailureKind::Failed,
+        format!("the rollout is done, and {nodes} failed: {named}{more}"),
+    )
+    .advise("`instarctl fleet retry` has them try again"))
 }

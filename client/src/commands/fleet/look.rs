@@ -99,6 +99,11 @@ pub(super) fn obstacle(failure: &Failure) -> String {
     }
 }
 
+/// Whether a node has answered that it does not take a change.
+pub(super) fn refused<T>(answer: Option<&Result<T, Failure>>) -> bool {
+    matches!(answer, Some(Err(failure)) if failure.kind() != FailureKind::TimedOut)
+}
+
 /// Connects to all nodes side by side. A node that does not answer has the reason instead.
 pub(super) async fn connect_all(
     global: &Global,
@@ -259,9 +264,19 @@ mod tests {
                 Err(late) => {
                     assert_eq!((number, late.kind()), (4, FailureKind::TimedOut));
                     assert_eq!(obstacle(late), "silent");
+                    // It has not answered, and so has refused nothing.
+                    assert!(!refused(Some(told)));
                 }
             }
         }
+    }
+
+    #[test]
+    fn only_an_answer_is_a_refusal() {
+        let refusal: Result<(), Failure> =
+            Err(Failure::new(FailureKind::Refused, "below its floor"));
+        assert!(refused(Some(&refusal)));
+        assert!(!refused(Some(&Ok(()))) && !refused::<()>(None));
     }
 
     #[tokio::test]

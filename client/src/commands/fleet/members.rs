@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use instar_api::definitions::cluster::MemberSpec;
 use instar_client::{Failure, FailureKind, resources_in};
-use instar_rollout::{MachineName, Member, Policy, Select, Wave};
+use instar_rollout::{MachineName, Member, Policy};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::cli::{FleetLimits, FleetNodes, FleetOver, Global};
+use super::limits;
+use crate::cli::{FleetNodes, FleetOver, Global};
 use crate::target;
 
 /// The type of the resources that are the members of a cluster.
@@ -122,10 +123,11 @@ async fn members(global: &Global, nodes: &FleetNodes) -> Result<Fleet, Failure> 
     }
 }
 
-/// The fleet of a file or of the command line, with the limits of the command line as one more policy.
+/// The fleet of a file or of the command line, with the limits of the command line as one more policy, and the defaults where neither names a limit.
 pub(super) async fn fleet(global: &Global, over: &FleetOver) -> Result<Fleet, Failure> {
     let mut fleet = members(global, &over.nodes).await?;
-    fleet.policies.push(policy(&over.limits));
+    let pools = fleet.members.values().map(|member| member.pool.as_str());
+    fleet.policies = limits::complete(fleet.policies, &over.limits, &pools.collect());
     Ok(fleet)
 }
 
@@ -133,11 +135,13 @@ fn by_file(file: &Path) -> Result<Fleet, Failure> {
     let name = file.display();
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::io(format!("cannot read {name}"), error))?;
-    let read: FleetFile = serde_saphyr::from_str(&text).map_err(|error| {
+    let unusable = |error: serde_saphyr::Error| {
         Failure::new(FailureKind::Usage, format!("cannot use {name}")).because(error)
-    })?;
+    };
+    let read: FleetFile = serde_saphyr::from_str(&text).map_err(unusable)?;
+    let named: limits::OfFile = serde_saphyr::from_str(&text).map_err(unusable)?;
     let mut fleet = Fleet {
-        policies: read.policies,
+        policies: named.without_defaults(read.policies),
         ..Fleet::default()
     };
     for node in read.nodes {
@@ -268,33 +272,6 @@ impl Fleet {
         }
         self.members.insert(name, member);
         Ok(())
-    }
-}
-
-/// The policy of the command line's limits.
-fn policy(limits: &FleetLimits) -> Policy {
-    let canary = limits.canary.map(|count| Wave {
-        select: Select::Count(count),
-        soak: limits.soak,
-    });
-    Policy {
-        at_once: Some(limits.at_once),
-        share: limits.share,
-        rate: limits.rate,
-        waves: canary.into_iter().collect(),
-        windows: limits.window.clone(),
-        prepare_first: limits.prepare_first,
-        approval: match limits.approve_waves {
-            true => instar_rollout::Approval::Waves,
-            false => instar_rollout::Approval::None,
-        },
-        max_failures: limits.max_failures,
-        on_failure: match limits.roll_back {
-            true => instar_rollout::OnFailure::Rollback,
-            false => instar_rollout::OnFailure::Halt,
-        },
-        patience: limits.patience,
-        ..Policy::default()
     }
 }
 

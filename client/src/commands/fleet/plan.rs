@@ -4,16 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use instar_api::instar::UpgradePlanResponse;
 use instar_client::{Failure, FailureKind, is_busy};
-use instar_rollout::{Decision, Facts, MachineName, Record, Release, decide};
+use instar_rollout::{Condition, Decision, Facts, MachineName, Record, Release, decide};
 use instar_rollout_driver::{now, plan, target};
 use serde_json::{Value, json};
 
-use super::look::{Brings, Nodes, obstacle};
+use super::look::{Brings, Nodes, obstacle, refused};
 use super::members;
 use super::show;
 use super::store::{Rollout, Subject};
 use crate::cli::{FleetRoll, Global};
 use crate::output::table;
+
+/// Limit on the number of nodes that a failure names if none answers.
+const MOST_REASONS: usize = 3;
 
 /// The facts about the nodes, and their answers about the image.
 struct Survey {
@@ -36,6 +39,11 @@ async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure
         Some(Err(failure)) => obstacle(failure),
         _ => preview.reason(name),
     };
+    let nodes = preview.names().zip(preview.nodes(reason));
+    let nodes = nodes.map(|(name, mut node)| {
+        node["refused"] = refused(survey.answers.get(name)).into();
+        node
+    });
     global.output.show(
         || {
             let table = preview.table(reason);
@@ -46,7 +54,7 @@ async fn show_plan(global: &Global, arguments: &FleetRoll) -> Result<(), Failure
                 "dry_run": true,
                 "version": target.version,
                 "digest": target.digest.map(|digest| digest.to_string()),
-                "nodes": preview.nodes(reason).collect::<Vec<_>>(),
+                "nodes": nodes.collect::<Vec<_>>(),
             })
         },
     )
@@ -151,6 +159,19 @@ pub(super) fn record(target: &Release, fleet: &members::Fleet) -> Result<Record,
     record.map_err(|error| Failure::new(FailureKind::Usage, "no rollout").because(error))
 }
 
+/// The failure of a plan that no node has answered, with the reasons of some nodes.
+fn no_answer(failure: &Failure, facts: &Facts) -> Failure {
+    let reasons = facts
+        .iter()
+        .filter_map(|(name, fact)| match &fact.condition {
+            Condition::Away(why) => Some(format!("; {name}: {why}")),
+            _ => None,
+        });
+    let reasons: String = reasons.take(MOST_REASONS).collect();
+    Failure::new(failure.kind(), format!("{failure}{reasons}"))
+        .advise("ask one of them with `instarctl -e ADDRESS version`")
+}
+
 /// Asks every node that answers for its plan.
 async fn survey(global: &Global, arguments: &FleetRoll, fleet: &members::Fleet) -> Survey {
     let mut nodes = Nodes::new(global, fleet.ways.clone(), Brings::Version);
@@ -171,6 +192,10 @@ async fn survey(global: &Global, arguments: &FleetRoll, fleet: &members::Fleet) 
 
 impl Survey {
     fn target(&self, image: &str) -> Result<Release, Failure> {
-        target(image, self.answers.values())
+        let found = target(image, self.answers.values());
+        found.map_err(|failure| match self.answers.is_empty() {
+            true => no_answer(&failure, &self.facts),
+            false => failure,
+        })
     }
 }
