@@ -26,7 +26,7 @@ use crate::base::error_chain::chain;
 use crate::bundles::{BundleFact, FORGOTTEN, Phase, SILENCE, UPLOAD};
 use crate::config::{ExtensionSource, OsExtensionSource};
 use crate::machine::{Configured, Machine};
-use crate::oci::{PulledImage, Urgency};
+use crate::oci::{ImageStore, PulledImage, Urgency};
 use crate::operation_lock::Operation;
 use crate::values::{Digest, ImageReference};
 
@@ -102,6 +102,9 @@ async fn forget_upload(machine: &Arc<Machine>, silence: Duration) {
 
 /// Removes images that are no longer named, and the blobs and shared files that no image needs; returns whether none of these images is
 /// left or in use.
+///
+/// # Errors
+/// The disk fails, or it is not known which images came by bundles: then nothing is removed in this round.
 pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     // In maintenance mode it is unknown which images are named.
     let Some(configured) = machine.config() else {
@@ -117,33 +120,50 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
         store.list()
     });
     let images = swept.await??;
-    let settled = machine.settled_config();
-    let configs = [Some(&configured), settled.as_ref()];
     let facts = Facts {
         // The images themselves are dropped here: they would count as users.
         images: images.iter().map(StoredImage::of).collect(),
-        named: configs
-            .into_iter()
-            .flatten()
-            .flat_map(|it| names(it))
-            .collect(),
-        needed: needed(machine),
+        named: named_by([Some(configured), machine.settled_config()]),
+        needed: needed(machine)?,
         now: SystemTime::now(),
     };
     drop(images);
-    let mut are_gone = true;
-    for digest in facts.surplus() {
-        let is_gone = machine.images.remove_unused(digest).await?;
-        if is_gone {
-            tracing::info!("the image {digest} is removed: nothing names it any more");
-        }
-        are_gone &= is_gone;
-    }
+    let stays = |digest| {
+        is_between_configs(machine)
+            || is_needed(machine, digest)
+            || facts.is_named(
+                digest,
+                &named_by([machine.config(), machine.settled_config()]),
+            )
+            || facts.has_changed(digest, &machine.images)
+    };
+    let are_gone = remove(&machine.images, &facts.surplus(), stays).await?;
     let store = machine.images.clone();
     let collecting = move || store.collect_surplus(Urgency::Usual);
     let bytes = blocking_io::within(blocking_io::ANSWER, collecting).await??;
     if bytes > 0 {
         tracing::info!("{bytes} bytes of blobs and shared files are removed: no image needs them");
+    }
+    Ok(are_gone)
+}
+
+/// Removes images, each unless it has to stay by now: a removal takes as long as the image has files, and meanwhile another config, a pin or a
+/// bundle may come to need the next one. Returns whether none of them is left or in use.
+async fn remove(
+    store: &ImageStore,
+    surplus: &[Digest],
+    stays: impl Fn(Digest) -> bool,
+) -> anyhow::Result<bool> {
+    let mut are_gone = true;
+    for &digest in surplus {
+        if stays(digest) {
+            continue;
+        }
+        let is_gone = store.remove_unused(digest).await?;
+        if is_gone {
+            tracing::info!("the image {digest} is removed: nothing names it any more");
+        }
+        are_gone &= is_gone;
     }
     Ok(are_gone)
 }
@@ -156,7 +176,7 @@ pub fn is_between_configs(machine: &Machine) -> bool {
 }
 
 /// An image of the store, as far as it matters here.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct StoredImage {
     digest: Digest,
     names: BTreeSet<ImageReference>,
@@ -200,19 +220,42 @@ impl Facts {
         });
         surplus.map(|image| image.digest).collect()
     }
+
+    /// Whether one of these names is an image's.
+    fn is_named(&self, digest: Digest, named: &BTreeSet<ImageReference>) -> bool {
+        let mut images = self.images.iter();
+        images.any(|image| image.digest == digest && !image.names.is_disjoint(named))
+    }
+
+    /// Whether an image has another name since, a caller has asked for it, or it is gone: the next round judges it anew.
+    fn has_changed(&self, digest: Digest, store: &ImageStore) -> bool {
+        let now = store.get(digest).map(|image| StoredImage::of(&image));
+        let mut images = self.images.iter();
+        images.find(|image| image.digest == digest) != now.as_ref()
+    }
 }
 
-/// Whether an image has to stay: a container runs it or needs it for its update, one of the last bundles brought it, or it is pinned.
+/// Whether an image has to stay: a container runs it or needs it for its update, one of the last bundles brought it, or it is pinned. Every image
+/// has to while that is not known.
 pub fn is_needed(machine: &Machine, digest: Digest) -> bool {
-    needed(machine).contains(&digest)
+    needed(machine).map_or_else(
+        |error| {
+            tracing::warn!("the image {digest} stays for now: {error:#}");
+            true
+        },
+        |needed| needed.contains(&digest),
+    )
 }
 
 /// Returns the images that containers run, those that their updates need, those of the last bundles, and pinned ones.
-fn needed(machine: &Machine) -> BTreeSet<Digest> {
+///
+/// # Errors
+/// The record of bundles cannot be read.
+fn needed(machine: &Machine) -> anyhow::Result<BTreeSet<Digest>> {
     let mut needed = machine.images_in_force.digests();
     needed.extend(machine.image_updates.needed());
-    needed.extend(machine.bundles.kept.images());
-    needed.extend(machine.bundles.kept.files());
+    needed.extend(machine.bundles.kept.images()?);
+    needed.extend(machine.bundles.kept.files()?);
     needed.extend(machine.pins.digests());
     needed.extend(machine.node_record.digests());
     needed.extend(machine.os_extensions.record.digests());
@@ -234,7 +277,13 @@ fn needed(machine: &Machine) -> BTreeSet<Digest> {
         ExtensionSource::File(file) => Some(file.sha256),
         ExtensionSource::Image(_) | ExtensionSource::Published(_) => None,
     }));
-    needed
+    Ok(needed)
+}
+
+/// Returns the images of the containers of these configs.
+fn named_by(configs: [Option<Arc<Configured>>; 2]) -> BTreeSet<ImageReference> {
+    let configs = configs.iter().flatten();
+    configs.flat_map(|it| names(it)).collect()
 }
 
 /// Returns the images of a config's containers.
@@ -263,6 +312,8 @@ fn of_callers(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::containers::registry_for_tests::SignedRegistry;
+    use crate::oci::{Keeps, Limits};
 
     #[test]
     fn what_nothing_names_is_surplus() {
@@ -300,5 +351,27 @@ mod tests {
         let to_come = now + Duration::from_secs(60);
         let odd = [(yesterday, digest(1)), (to_come, digest(2))];
         assert!(of_callers(odd.into_iter(), now).is_empty());
+    }
+
+    /// Another config comes while the first one is being removed.
+    #[tokio::test]
+    async fn an_image_that_comes_to_be_needed_during_a_round_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::ImagesAlone);
+        let (registry, limits) = (SignedRegistry::start(), Limits::default());
+        let puller = registry.puller();
+        let mut surplus = Vec::new();
+        for name in ["one:v1", "two:v1", "three:v1"] {
+            let pushed = registry.push(name, name);
+            let resolved = puller.look_up(&pushed.name).await.unwrap();
+            puller.pull(&resolved, &store, &limits).await.unwrap();
+            surplus.push(pushed.manifest);
+        }
+        let is_here = |digest: Digest| store.get(digest).is_some();
+        let (first, second) = (surplus[0], surplus[1]);
+        let stays = |digest| digest == second && !is_here(first);
+        assert!(remove(&store, &surplus, stays).await.unwrap());
+        let left: Vec<Digest> = surplus.into_iter().filter(|it| is_here(*it)).collect();
+        assert_eq!(left, [second]);
     }
 }

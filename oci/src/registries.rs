@@ -19,6 +19,15 @@ pub struct Registries {
     pub proxies: Proxies,
 }
 
+/// How long an endpoint is asked before it is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// For some seconds: another endpoint may have the image.
+    Brief,
+    /// With all tries, each as long as the transport allows.
+    Full,
+}
+
 /// One server to ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
@@ -26,6 +35,7 @@ pub(crate) struct Endpoint {
     pub(super) root: EndpointUrl,
     /// For a mirror: the registry that it mirrors, sent as `?ns=` (as containerd's mirrors expect).
     pub(super) mirrors: Option<String>,
+    pub(super) patience: Patience,
 }
 
 impl fmt::Display for Endpoint {
@@ -50,6 +60,7 @@ impl Registries {
             endpoints.push(Endpoint {
                 root,
                 mirrors: Some(registry.to_owned()),
+                patience: Patience::Full,
             });
         }
         if !mirror.is_some_and(|mirror| mirror.skip_fallback) {
@@ -67,6 +78,7 @@ impl Registries {
             endpoints.push(Endpoint {
                 root,
                 mirrors: None,
+                patience: Patience::Full,
             });
         }
         endpoints

@@ -36,6 +36,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
+
 use crate::blobs::{BlobFile, Blobs, PartialBlob};
 use crate::manifest::{ImageConfig, Layer};
 use crate::objects::{NewObjects, Objects};
@@ -58,6 +60,9 @@ pub(crate) use room::{RoomFacts, RoomPlan};
 /// Prefixes of directories that are not images.
 const INCOMING: &str = ".incoming-";
 const REMOVED: &str = ".removed-";
+
+/// Limit on the pulls that fetch and unpack an image at once: each has three connections and two threads, and some 7 MB of memory.
+const MOST_PULLS: usize = 4;
 
 /// The store of this machine's images; clones share it. Directories are made when first needed.
 #[derive(Debug, Clone)]
@@ -87,6 +92,8 @@ struct Shared {
     left_proofs: LeftProofs,
     lack: Lack,
     promises: Promises,
+    /// The turns of pulls.
+    turns: Semaphore,
     state: Mutex<State>,
     /// Locked while names change.
     naming: Mutex<()>,
@@ -263,6 +270,7 @@ impl ImageStore {
             checking: Mutex::default(),
             lack: Lack::default(),
             promises: Promises::default(),
+            turns: Semaphore::new(MOST_PULLS),
             keeps,
             directory,
             state: Mutex::default(),
@@ -329,13 +337,21 @@ impl ImageStore {
             let whole = Digest::from_hex(&name)
                 .is_ok_and(|digest| read(&path).is_some_and(|record| record.digest == digest));
             if !whole {
-                tracing::info!("removing what is left of an image: {}", path.display());
                 if let Ok(digest) = Digest::from_hex(&name) {
                     tracing::error!(
                         "the image {digest} is damaged on the disk and is removed: its record cannot be read"
                     );
-                    self.shared.left_proofs.take_over(digest, &path)?;
+                    // Without its manifest it is not made again from blobs.
+                    let blobs = self.blobs_by_manifest(digest).unwrap_or_default();
+                    let left = self.shared.left_proofs.take_over(digest, &path, &blobs);
+                    if let Err(error) = left {
+                        tracing::error!(
+                            "the image {digest} stays until its use, or the next boot: {error}"
+                        );
+                        continue;
+                    }
                 }
+                tracing::info!("removing what is left of an image: {}", path.display());
                 remove_tree(&path).map_err(failed("removing", &path))?;
             }
         }
@@ -372,22 +388,23 @@ impl ImageStore {
 
     /// All images, by digest.
     pub fn list(&self) -> Result<Vec<PulledImage>, StoreError> {
+        let digests = self.digests()?;
+        Ok(digests.into_iter().filter_map(|it| self.get(it)).collect())
+    }
+
+    /// The digests of all images, also of those whose record cannot be read.
+    fn digests(&self) -> Result<BTreeSet<Digest>, StoreError> {
         let images = self.images();
         let entries = match fs::read_dir(&images) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
             Err(error) => return Err(failed("listing", &images)(error)),
         };
-        let mut found = Vec::new();
+        let mut found = BTreeSet::new();
         for entry in entries {
-            let entry = entry.map_err(failed("listing", &images))?;
-            let digest = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| Digest::from_hex(name).ok());
-            found.extend(digest.and_then(|digest| self.get(digest)));
+            let name = entry.map_err(failed("listing", &images))?.file_name();
+            found.extend(name.to_str().and_then(|name| Digest::from_hex(name).ok()));
         }
-        found.sort_by_key(PulledImage::digest);
         Ok(found)
     }
 
@@ -416,6 +433,20 @@ impl ImageStore {
         }
         self.keep_unjudged(image, &unjudged)?;
         self.shared.left_proofs.remove(image.digest())
+    }
+
+    /// Waits until less than [`MOST_PULLS`] pulls have a turn; it ends when the value is dropped. `None` for an upgrade, which waits for nobody.
+    pub(crate) async fn turn_to_pull(&self) -> Option<SemaphorePermit<'_>> {
+        if self.for_upgrade {
+            return None;
+        }
+        let turns = &self.shared.turns;
+        if let Ok(turn) = turns.try_acquire() {
+            return Some(turn);
+        }
+        tracing::info!("{MOST_PULLS} images are being pulled; the next one waits for its turn");
+        // The turns are never closed.
+        turns.acquire().await.ok()
     }
 
     /// Waits until a pull lacks room. For the collector of images, which then collects and calls [`round_ended`](Self::round_ended).
@@ -534,8 +565,11 @@ impl ImageStore {
     }
 
     /// Gives an image of the store a name, and takes the name from all others. `named` is the digest of the document that the name points
-    /// to: the image is known by that index from now on, unless it is known by another one.
-    pub(super) fn add_name(
+    /// to: the image is known by that index from now on, unless it is known by another one. Blocks until it is on the disk.
+    ///
+    /// # Errors
+    /// The file system failed. Then no image may have the name.
+    pub fn add_name(
         &self,
         image: PulledImage,
         name: &ImageReference,
@@ -589,6 +623,20 @@ impl ImageStore {
 
     fn naming(&self) -> MutexGuard<'_, ()> {
         self.shared.naming.locked()
+    }
+
+    /// Whether another image than this one has a name.
+    ///
+    /// # Errors
+    /// The images cannot be listed.
+    pub(crate) fn is_name_of_another(
+        &self,
+        name: &ImageReference,
+        image: Digest,
+    ) -> Result<bool, StoreError> {
+        let others = self.list()?;
+        let mut others = others.iter().filter(|other| other.digest() != image);
+        Ok(others.any(|other| other.names().contains(name)))
     }
 
     /// Takes a name from all other images, before the new one gets it: after a power cut no image has it rather than two.
@@ -749,6 +797,9 @@ impl Incoming {
             .publish(&place.join("rootfs"), &self.objects)
         {
             tracing::warn!("files of {} are not shared: {error}", self.digest);
+        }
+        if let Err(error) = self.store.shared.left_proofs.forget_blobs(self.digest) {
+            tracing::warn!("{} keeps blobs that nothing may need: {error}", self.digest);
         }
         match self.store.get(self.digest) {
             Some(stored) => self.store.add_name(stored, name, image.named_digest),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use instar_api::instar as wire;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
@@ -44,21 +44,37 @@ pub(super) async fn export(
     let made = blocking_io::within(blocking_io::ANSWER, making).await;
     let made = made.map_err(|error| Status::unavailable(chain(&error)))?;
     let bundle = made.map_err(|error| refused(&error))?;
+    Ok(streamed(messages(bundle, turn)))
+}
+
+/// Begins to send a bundle, in this turn; returns its messages. The last one of a bundle that is not sent to its end is the reason.
+fn messages(bundle: StoredBundle, turn: OwnedSemaphorePermit) -> ReceiverStream<Message> {
     let (sender, receiver) = mpsc::channel::<Message>(AHEAD);
     let runtime = Handle::current();
     crate::base::task::spawn(blocking_io::to_its_end(move || {
-        let _turn = turn;
         let sink = Sink {
-            runtime,
+            runtime: runtime.clone(),
             sender: sender.clone(),
             piece: Vec::new(),
         };
-        if let Err(error) = send(bundle, sink) {
-            // A caller who has hung up needs no reason.
-            let _ = sender.try_send(Err(Status::data_loss(format!("{error:#}"))));
+        let sent = send(bundle, sink);
+        // The next caller does not wait for this one to take the reason.
+        drop(turn);
+        if let Err(error) = sent {
+            tell_failure(&runtime, &sender, &error);
         }
     }));
-    Ok(streamed(ReceiverStream::new(receiver)))
+    ReceiverStream::new(receiver)
+}
+
+/// Tells the caller why the bundle ends, after the pieces that he has yet to take.
+fn tell_failure(runtime: &Handle, sender: &mpsc::Sender<Message>, error: &anyhow::Error) {
+    let status = Status::data_loss(format!(
+        "{error:#}; if a blob is damaged, remove its image and pull it again"
+    ));
+    let telling = sender.send(Err(status));
+    // A caller who has hung up needs no reason, and one who takes nothing gets none.
+    let _ = runtime.block_on(async { timeout(SLOWEST, telling).await });
 }
 
 fn parse(references: &[String]) -> Result<Vec<ImageReference>, Status> {
@@ -137,5 +153,42 @@ impl Write for Sink {
             true => Ok(()),
             false => self.send_piece(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::FileExt as _;
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
+    use tokio_stream::StreamExt as _;
+    use tonic::Code;
+
+    use super::*;
+    use crate::containers::registry_for_tests::SignedRegistry;
+    use crate::oci::{ImageStore, Keeps, Limits};
+
+    #[tokio::test]
+    async fn a_caller_who_reads_slowly_is_told_of_a_damaged_blob() {
+        let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+        let web = registry.push("web:v1", &"content ".repeat(PIECE));
+        let (puller, limits) = (registry.puller(), Limits::default());
+        let resolved = puller.look_up(&web.name).await.unwrap();
+        puller.pull(&resolved, &store, &limits).await.unwrap();
+        let blob = directory.path().join("blobs/sha256").join(web.layer.hex());
+        let blob = std::fs::File::options().write(true).open(blob);
+        blob.unwrap().write_all_at(b"!", 600).unwrap();
+        let bundle = StoredBundle::new(&store, &[web.name]).unwrap();
+        let turn = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let (mut messages, mut last) = (messages(bundle, turn), None);
+        while let Some(message) = messages.next().await {
+            last = Some(message);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let reason = last.unwrap().unwrap_err();
+        assert_eq!(reason.code(), Code::DataLoss, "{reason}");
     }
 }

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::{bundle_export, caller, streamed};
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
-use crate::bundles::{BundleFact, Origin, Phase, Place, UploadError};
+use crate::bundles::{BundleFact, Origin, Phase, Place, TakenUpload, UploadError};
 use crate::machine::Machine;
 use crate::sequences::{BundleError, Report, UPLOAD, take_bundle, tell_end};
 use crate::values::Digest;
@@ -108,17 +108,16 @@ fn progress(phase: &Phase) -> wire::BundleImportResponse {
 /// Imports an upload to its end; returns the last message.
 async fn import(
     machine: &Arc<Machine>,
-    digest: Digest,
+    upload: TakenUpload,
     files: Files,
     report: &Arc<Report>,
 ) -> Result<wire::BundleImportResponse, Status> {
     let taken = take_bundle(machine, files, Origin::Caller, report).await;
-    let uploads = &machine.bundles.uploads;
     match taken.as_ref().map_err(file_after) {
-        Err(After::Waits) => uploads.release(digest),
-        Err(After::Stays) => uploads.leave(digest),
+        Err(After::Waits) => upload.release(),
+        Err(After::Stays) => drop(upload),
         // The images are in the store.
-        Ok(_) | Err(After::Goes) => remove_file(machine.clone(), digest).await,
+        Ok(_) | Err(After::Goes) => remove_file(upload).await,
     }
     tell_end(report, &taken);
     let taken = taken.map_err(|error| bundle_status(&error))?;
@@ -162,8 +161,8 @@ fn file_after(error: &BundleError) -> After {
     }
 }
 
-async fn remove_file(machine: Arc<Machine>, digest: Digest) {
-    let removing = move || machine.bundles.uploads.end(digest);
+async fn remove_file(upload: TakenUpload) {
+    let removing = move || upload.end();
     let removed = blocking_io::within(blocking_io::ANSWER, removing).await;
     if let Ok(Err(error)) = removed {
         tracing::warn!("the file of an upload stays: {}", chain(&error));
@@ -212,7 +211,7 @@ impl BundleService for BundleApi {
             caller::peer(&request)
         );
         let digest = digest(&request.into_inner().digest)?;
-        let file = self
+        let (file, upload) = self
             .on_upload(move |machine| machine.bundles.uploads.take(digest))
             .await?;
         let (sender, receiver) = mpsc::channel(16);
@@ -220,7 +219,7 @@ impl BundleService for BundleApi {
         crate::base::task::spawn(async move {
             let report = Arc::new(Report::begin(&machine, UPLOAD, Place::Upload));
             let mut phases = report.watch();
-            let importing = import(&machine, digest, Files::archive(file), &report);
+            let importing = import(&machine, upload, Files::archive(file), &report);
             let mut importing = std::pin::pin!(importing);
             let ended = loop {
                 tokio::select! {

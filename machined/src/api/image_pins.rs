@@ -9,6 +9,7 @@ use tonic::{Request, Response, Status};
 use super::changing;
 use crate::machine::Machine;
 use crate::pins::{ByCall, Terms};
+use crate::sequences::image_pins::unpin;
 use crate::values::ImageReference;
 
 /// The service.
@@ -57,7 +58,7 @@ impl ImagePinService for ImagePinApi {
         let image = reference(&request.into_inner().image)?;
         let machine = self.machine.clone();
         let unpinning = async move {
-            let was_pinned = machine.pins.unpin(&image).await;
+            let was_pinned = unpin(&machine, &image).await;
             let configured = machine.config();
             let by_config = configured
                 .is_some_and(|configured| configured.config.image_pins.images.contains(&image));

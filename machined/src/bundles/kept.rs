@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use crate::base::lock::Lock as _;
@@ -68,38 +69,62 @@ impl Kept {
         }
     }
 
-    /// The digests of all images that stay. A record that cannot be read is none.
-    pub fn images(&self) -> BTreeSet<Digest> {
-        let bundles = self.read().into_iter();
-        bundles.flat_map(|bundle| bundle.images).collect()
+    /// The digests of all images that stay.
+    ///
+    /// # Errors
+    /// The record cannot be read: nobody knows which images stay.
+    pub fn images(&self) -> anyhow::Result<BTreeSet<Digest>> {
+        let bundles = self.read()?.into_iter();
+        Ok(bundles.flat_map(|bundle| bundle.images).collect())
     }
 
     /// The digests of all images that are there for a file of an extension, and stay.
-    pub fn files(&self) -> BTreeSet<Digest> {
-        let bundles = self.read().into_iter();
-        bundles.flat_map(|bundle| bundle.files).collect()
+    ///
+    /// # Errors
+    /// The record cannot be read: nobody knows which images stay.
+    pub fn files(&self) -> anyhow::Result<BTreeSet<Digest>> {
+        let bundles = self.read()?.into_iter();
+        Ok(bundles.flat_map(|bundle| bundle.files).collect())
     }
 
-    fn read(&self) -> Vec<Taken> {
+    fn read(&self) -> anyhow::Result<Vec<Taken>> {
         let read = whole_file::read_json(&self.file);
-        let read = read.inspect_err(|error| {
-            tracing::warn!("which images came by bundles is unknown: {error:#}");
-        });
-        read.ok().flatten().unwrap_or_default()
+        let read = read.context(
+            "which images came by bundles is not known: a disk may be failing, or the record is damaged; the next bundle that is taken replaces a \
+             damaged one",
+        );
+        Ok(read?.unwrap_or_default())
     }
 
     /// Returns the record of a bundle.
-    pub fn find(&self, bundle: Digest) -> Option<Taken> {
-        self.read().into_iter().find(|taken| taken.bundle == bundle)
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub fn find(&self, bundle: Digest) -> anyhow::Result<Option<Taken>> {
+        let mut all = self.read()?.into_iter();
+        Ok(all.find(|taken| taken.bundle == bundle))
+    }
+
+    /// Reads the record to change it. One that is damaged is begun anew: with it, no bundle could be taken any more.
+    fn read_to_change(&self) -> anyhow::Result<Vec<Taken>> {
+        self.read().or_else(|error| {
+            if error.downcast_ref::<serde_json::Error>().is_none() {
+                return Err(error);
+            }
+            tracing::error!(
+                "the record of bundles is begun anew, so the images of earlier bundles stay no longer: {error:#}"
+            );
+            Ok(Vec::new())
+        })
     }
 
     /// Changes what is remembered of a bundle, which is the newest one from now on.
     ///
     /// # Errors
-    /// The record cannot be written.
+    /// The record cannot be read or written.
     pub fn change(&self, bundle: Digest, change: impl FnOnce(&mut Taken)) -> anyhow::Result<()> {
         let _writing = self.writing.locked();
-        let mut all = self.read();
+        let mut all = self.read_to_change()?;
         let known = all.iter().position(|taken| taken.bundle == bundle);
         let mut taken = match known {
             Some(place) => all.remove(place),
@@ -143,7 +168,7 @@ mod tests {
     fn the_images_of_the_last_bundles_stay() {
         let directory = tempfile::tempdir().unwrap();
         let kept = Kept::new(directory.path().join("kept.json"));
-        assert!(kept.images().is_empty());
+        assert!(kept.images().unwrap().is_empty());
         let digest = |text: &str| Digest::of(text.as_bytes());
         let set = |texts: &[&str]| {
             texts
@@ -158,18 +183,41 @@ mod tests {
         };
         add("one", &["a", "b"]);
         add("two", &["b", "c"]);
-        assert_eq!(kept.images(), set(&["a", "b", "c"]));
+        assert_eq!(kept.images().unwrap(), set(&["a", "b", "c"]));
         add("one", &["a", "b"]);
         add("three", &["d"]);
-        assert_eq!(kept.images(), set(&["a", "b", "d"]));
-        let begun = |name| kept.find(digest(name)).map(|taken| taken.upgrade_begun);
+        assert_eq!(kept.images().unwrap(), set(&["a", "b", "d"]));
+        let begun = |name| {
+            kept.find(digest(name))
+                .unwrap()
+                .map(|taken| taken.upgrade_begun)
+        };
         kept.change(digest("one"), |taken| taken.upgrade_begun = true)
             .unwrap();
-        assert_eq!(kept.images(), set(&["a", "b", "d"]));
+        assert_eq!(kept.images().unwrap(), set(&["a", "b", "d"]));
         assert_eq!(begun("one"), Some(true));
         assert_eq!((begun("three"), begun("two")), (Some(false), None));
-        std::fs::write(directory.path().join("kept.json"), "[{").unwrap();
-        assert!(kept.images().is_empty());
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_an_error_and_a_damaged_one_is_replaced_by_the_next_bundle() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept.json");
+        let (kept, bundle, image) = (
+            Kept::new(path.clone()),
+            Digest::of(b"bundle"),
+            Digest::of(b"image"),
+        );
+        let bring = || kept.change(bundle, |taken| taken.brought(image));
+        // As a disk that fails: it cannot be read as a file.
+        std::fs::create_dir(&path).unwrap();
+        assert!(kept.images().is_err() && kept.files().is_err() && kept.find(bundle).is_err());
+        assert!(bring().is_err());
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, "[{").unwrap();
+        assert!(kept.images().is_err());
+        bring().unwrap();
+        assert_eq!(kept.images().unwrap(), BTreeSet::from([image]));
     }
 
     #[test]
@@ -185,7 +233,10 @@ mod tests {
         };
         bring(&["a", "b"]);
         bring(&["a"]);
-        assert_eq!(kept.images(), BTreeSet::from(["a", "b"].map(digest)));
+        assert_eq!(
+            kept.images().unwrap(),
+            BTreeSet::from(["a", "b"].map(digest))
+        );
     }
 
     #[test]
@@ -203,7 +254,7 @@ mod tests {
             };
             kept.change(digest(bundle), change).unwrap();
         };
-        let stay = || (kept.images(), kept.files());
+        let stay = || (kept.images().unwrap(), kept.files().unwrap());
         add("system", true, &["a"], &["f"]);
         add("programs", true, &["b"], &[]);
         for stranger in ["one", "two", "three"] {
@@ -229,7 +280,10 @@ mod tests {
         let old = format!(r#"[{{"bundle":"{bundle}","images":["{image}"]}}]"#);
         std::fs::write(&path, old).unwrap();
         let kept = Kept::new(path);
-        assert_eq!((kept.images().len(), kept.files().len()), (1, 0));
+        assert_eq!(
+            (kept.images().unwrap().len(), kept.files().unwrap().len()),
+            (1, 0)
+        );
         let add = |bundle: Digest, file: Digest| {
             let change = |taken: &mut Taken| {
                 taken.approved = true;
@@ -238,14 +292,14 @@ mod tests {
             kept.change(bundle, change).unwrap();
         };
         // An earlier version kept this bundle: it counts as approved.
-        assert!(kept.find(bundle).unwrap().approved);
+        assert!(kept.find(bundle).unwrap().unwrap().approved);
         add(bundle, file);
-        assert_eq!(kept.files(), BTreeSet::from([file]));
+        assert_eq!(kept.files().unwrap(), BTreeSet::from([file]));
         let others = [Digest::of(b"two"), Digest::of(b"six")];
         for other in others {
             add(other, other);
         }
-        assert_eq!(kept.files(), BTreeSet::from(others));
-        assert_eq!(kept.images(), BTreeSet::from([image]));
+        assert_eq!(kept.files().unwrap(), BTreeSet::from(others));
+        assert_eq!(kept.images().unwrap(), BTreeSet::from([image]));
     }
 }

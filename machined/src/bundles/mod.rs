@@ -24,7 +24,7 @@ pub use question::{Answer, Question};
 pub use sentences::{Kind, Sentence, news, sentences};
 pub use stick::{FileSystem, LABELS, Stick, Uevents, Word, plugged_in};
 pub use upgrade::Upgrade;
-pub use upload::{FORGOTTEN, SILENCE, UploadError, Uploads};
+pub use upload::{FORGOTTEN, SILENCE, TakenUpload, UploadError, Uploads};
 
 use std::path::Path;
 use std::sync::Arc;

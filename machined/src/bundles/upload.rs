@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::base::byte_size::human_short;
@@ -24,11 +24,52 @@ pub const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// Only root reads it.
 const MODE: u32 = 0o600;
 
-/// The place of uploads.
-#[derive(Debug)]
+/// The place of uploads; clones share it.
+#[derive(Debug, Clone)]
 pub struct Uploads {
     directory: PathBuf,
-    slot: Mutex<Option<Upload>>,
+    slot: Arc<Mutex<Option<Upload>>>,
+}
+
+/// The right to import an upload. Whoever drops it without a word leaves the file for another import, at any time: a caller who has hung up in the
+/// wrong moment stands in nobody's way.
+#[derive(Debug)]
+pub struct TakenUpload {
+    uploads: Uploads,
+    digest: Digest,
+    is_settled: bool,
+}
+
+impl TakenUpload {
+    /// Leaves the file for another try, which is to be expected in a moment.
+    pub fn release(mut self) {
+        self.give_back(Some(Instant::now()));
+    }
+
+    /// Removes the file: its images are in the store, or it is of no use.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn end(mut self) -> Result<(), UploadError> {
+        self.is_settled = true;
+        self.uploads.end(self.digest)
+    }
+
+    fn give_back(&mut self, last_byte: Option<Instant>) {
+        let is_first = !std::mem::replace(&mut self.is_settled, true);
+        let mut slot = self.uploads.slot.locked();
+        let upload = slot.as_mut().filter(|it| it.digest == self.digest);
+        if let Some(upload) = upload.filter(|_| is_first) {
+            upload.taken = false;
+            upload.last_byte = last_byte;
+        }
+    }
+}
+
+impl Drop for TakenUpload {
+    fn drop(&mut self) {
+        self.give_back(None);
+    }
 }
 
 #[derive(Debug)]
@@ -118,7 +159,7 @@ impl Uploads {
     pub fn new(directory: PathBuf) -> Self {
         Uploads {
             directory,
-            slot: Mutex::default(),
+            slot: Arc::default(),
         }
     }
 
@@ -267,11 +308,11 @@ impl Uploads {
         Some((upload.digest, upload.length, upload.size))
     }
 
-    /// Takes the whole file for importing. Until [`end`](Self::end), no other upload begins.
+    /// Takes the whole file for importing. Until the right to that is given back, no other upload begins.
     ///
     /// # Errors
     /// The upload is not open, or not all of it is here.
-    pub fn take(&self, digest: Digest) -> Result<File, UploadError> {
+    pub fn take(&self, digest: Digest) -> Result<(File, TakenUpload), UploadError> {
         let mut slot = self.slot.locked();
         let upload = open_upload(&mut slot, digest)?;
         let (length, size) = (upload.length, upload.size);
@@ -281,32 +322,15 @@ impl Uploads {
         let file = upload.file.try_clone();
         let file = file.map_err(self.failed("opening a file in"))?;
         upload.taken = true;
-        Ok(file)
+        let taken = TakenUpload {
+            uploads: self.clone(),
+            digest,
+            is_settled: false,
+        };
+        Ok((file, taken))
     }
 
-    /// Leaves the file for another try, which is to be expected in a moment.
-    pub fn release(&self, digest: Digest) {
-        self.give_back(digest, Some(Instant::now()));
-    }
-
-    /// Leaves the file for another import, at any time. Another upload may take its place at once.
-    pub fn leave(&self, digest: Digest) {
-        self.give_back(digest, None);
-    }
-
-    fn give_back(&self, digest: Digest, last_byte: Option<Instant>) {
-        let mut slot = self.slot.locked();
-        if let Some(upload) = slot.as_mut().filter(|upload| upload.digest == digest) {
-            upload.taken = false;
-            upload.last_byte = last_byte;
-        }
-    }
-
-    /// Removes the file: its images are in the store, or it is of no use.
-    ///
-    /// # Errors
-    /// The file system fails.
-    pub fn end(&self, digest: Digest) -> Result<(), UploadError> {
+    fn end(&self, digest: Digest) -> Result<(), UploadError> {
         let mut slot = self.slot.locked();
         match slot.take() {
             Some(upload) if upload.digest == digest => {

@@ -321,6 +321,18 @@ impl Pins {
         was_there
     }
 
+    /// Forgets what a name meant that nothing pins any more, so that a new pin asks what it means then.
+    pub async fn forget(&self, image: &ImageReference) {
+        let has_changed = {
+            let record = &mut self.lock().record;
+            // Another caller may have pinned it meanwhile.
+            !record.calls.contains_key(image) && record.meanings.remove(image).is_some()
+        };
+        if has_changed {
+            self.write().await;
+        }
+    }
+
     /// Releases what an upgrade's commit ends the pins of, and returns the number of images: what callers pinned while another version ran
     /// than the committed one, and the images of the preparation that brought it. `image` is the digest of the committed installer.
     pub async fn release(&self, committed: &str, image: Option<Digest>) -> usize {
@@ -517,6 +529,31 @@ mod tests {
         pins.prepare(second, Vec::new()).await.unwrap();
         assert!(pins.unpin(&name(&web)).await);
         assert_eq!(pins.preparation(), None);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_pinned_again_may_mean_another_image() {
+        let pins = Pins::default();
+        let web = name("r.io/web:v2");
+        let call = ByCall {
+            terms: Terms::default(),
+            during: "v0.1.0".to_owned(),
+            for_upgrade: false,
+        };
+        let image = ImageDigests {
+            digest: Digest::of(b"web"),
+            index: None,
+        };
+        let meaning = Meaning::of(image, Vec::new());
+        pins.pin(vec![web.clone()], &call).await.unwrap();
+        pins.note(vec![(web.clone(), meaning.clone())]).await;
+        // It is pinned.
+        pins.forget(&web).await;
+        assert_eq!(pins.meaning(&web), Some(meaning));
+        assert!(pins.unpin(&web).await);
+        pins.forget(&web).await;
+        pins.pin(vec![web.clone()], &call).await.unwrap();
+        assert_eq!(pins.meaning(&web), None);
     }
 
     fn of_upgrade(version: &str, during: &str, image: &str) -> Preparation {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::time::timeout;
 
+use crate::containers::ImageDigests;
 use crate::intent;
 use crate::kubernetes::trial::Chosen;
 use crate::machine::{Configured, Machine};
@@ -33,7 +34,11 @@ pub(super) async fn admitted(
     let Some(image) = puller.whole(name, *digest, &machine.images).await? else {
         return Ok(None);
     };
-    let admitted = timeout(LOOK, puller.admit(name, image, &machine.images)).await;
+    // Its name may have come to a signed index after the pull: the pin knows that one.
+    let pinned = machine.pins.meaning(name).map(|meaning| meaning.image());
+    let digests = ImageDigests::of_pulled(&image, pinned);
+    let admitted = digests.admit(&puller, name, image, &machine.images);
+    let admitted = timeout(LOOK, admitted).await;
     let late = || {
         format!(
             "its registry named no signature within {} s",

@@ -1,7 +1,8 @@
 //! Fetches pinned images ahead, within their windows and bandwidth, and keeps them.
 //!
 //! `pins/state.rs` says what an event does to one image; this file asks registries, computes the room for all images together before the first
-//! byte of a layer is fetched, fetches one image after the other, and has each noted.
+//! byte of a layer is fetched, fetches one image after the other, and has each noted. If a registry sends documents of an unusual size, only the
+//! first images are looked up together; the others have their turn after them.
 
 #[cfg(test)]
 pub(super) mod machine_for_tests;
@@ -25,14 +26,12 @@ use crate::containers::{Held, ImageDigests, check_tag};
 use crate::image_collection::is_between_configs;
 use crate::intent;
 use crate::machine::Machine;
-use crate::oci::{
-    HeldBlobs, Layer, Limits, Pace, PullError, PulledImage, Puller, ResolvedImage, Verified,
-};
+use crate::oci::{HeldBlobs, Layer, Limits, Pace, PullError, Puller, ResolvedImage, Verified};
 use crate::pins::{
     Event, Meaning, PinFact, State, Terms, Wait, Wanted, after, permit, time_until_due,
 };
 use crate::store::ClockFact;
-use crate::values::{Bandwidth, ImageReference, ImageRule};
+use crate::values::{Bandwidth, Digest, ImageReference, ImageRule};
 
 /// Timeout for a registry to say what a name means, and for its signature.
 const LOOK: Duration = Duration::from_secs(60);
@@ -40,6 +39,9 @@ const LOOK: Duration = Duration::from_secs(60);
 const LONGEST_SLEEP: Duration = Duration::from_secs(300);
 /// The sleep while the clock is not set, and while the machine is about to end.
 const SHORT_SLEEP: Duration = Duration::from_secs(10);
+/// Limit on the documents of all images of a turn that are to be fetched, in bytes: they are in memory until then. Those of one image have some
+/// ten KiB; a registry may send three MiB.
+const MOST_OF_DOCUMENTS: usize = 16 << 20;
 /// Bytes between two reports of a fetch.
 const STEP: u64 = 1 << 20;
 
@@ -138,6 +140,7 @@ async fn fetch_before_verdict(machine: &Arc<Machine>) {
             pace: &pace,
             puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
             judging: Judging::Once,
+            most_of_documents: MOST_OF_DOCUMENTS,
         };
         keeper.see_to(&wanted).await;
         tokio::time::sleep(SHORT_SLEEP).await;
@@ -217,6 +220,17 @@ fn kept(machine: &Machine, wanted: &[Wanted]) -> BTreeSet<ImageReference> {
     kept
 }
 
+/// Takes a caller's pin back; returns whether there was one. If no config pins the image, its name may mean another one when it is pinned again.
+pub async fn unpin(machine: &Machine, image: &ImageReference) -> bool {
+    let was_pinned = machine.pins.unpin(image).await;
+    if was_pinned && !kept(machine, &wanted(machine)).contains(image) {
+        machine.pins.forget(image).await;
+        // A pin that follows at once begins anew, too.
+        machine.store.remove::<PinFact>(&image.to_string());
+    }
+    was_pinned
+}
+
 /// Sees to all images once; returns the time until something is due again.
 async fn turn(
     machine: &Arc<Machine>,
@@ -234,6 +248,7 @@ async fn turn(
         pace,
         puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
         judging,
+        most_of_documents: MOST_OF_DOCUMENTS,
     };
     keeper.see_to(wanted).await;
     let preparing = prepare_when_pinned(machine).await;
@@ -313,12 +328,13 @@ struct Keeper<'a> {
     pace: &'a Pace,
     puller: Puller,
     judging: Judging,
+    most_of_documents: usize,
 }
 
 impl Keeper<'_> {
     async fn see_to(&self, wanted: &[Wanted]) {
         let now = SystemTime::now();
-        let mut away = Vec::new();
+        let (mut away, mut documents) = (Vec::new(), 0);
         let is_judged = self.judging == Judging::Once;
         for it in wanted {
             let reference = &it.reference;
@@ -346,9 +362,16 @@ impl Keeper<'_> {
                 }
                 _ => self.tell(reference, Event::Waits(Wait::Turn)),
             }
+            // It waits for its turn: the images before it are fetched first, or have to wait themselves.
+            if documents >= self.most_of_documents {
+                continue;
+            }
             match self.find(reference).await {
                 Ok(Found::Here(image)) => self.pin(reference, image).await,
-                Ok(Found::Away(image)) => away.push((it, image)),
+                Ok(Found::Away(image)) => {
+                    documents += bytes_of_documents(&image);
+                    away.push((it, image));
+                }
                 Err(error) => self.failed(reference, &error),
             }
         }
@@ -394,12 +417,17 @@ impl Keeper<'_> {
             return Ok(Found::Here(known));
         }
         let meant = meaning.as_ref().map(Meaning::image);
-        let known = match meant {
-            Some(meant) => images.get(meant.digest),
-            None => reference.digest().and_then(|_| images.find(reference)),
+        let known = match &meaning {
+            // It was here once: if its record is damaged, or it is gone, its blobs may be left.
+            Some(meaning) if meaning.blobs.is_empty() => Some(meaning.digest),
+            Some(meaning) => images.get(meaning.digest).map(|image| image.digest()),
+            None => {
+                let named = reference.digest().and_then(|_| images.find(reference));
+                named.map(|image| image.digest())
+            }
         };
-        if let Some(image) = known
-            && let Some(image) = self.usable(reference, image, meant).await?
+        if let Some(digest) = known
+            && let Some(image) = self.usable(reference, digest, meant).await?
         {
             return Ok(Found::Here(image));
         }
@@ -415,7 +443,7 @@ impl Keeper<'_> {
             None => images.find(reference),
         };
         if let Some(image) = by_name
-            && let Some(image) = self.usable(reference, image, None).await?
+            && let Some(image) = self.usable(reference, image.digest(), None).await?
         {
             tracing::warn!(
                 "{reference}: its registry is away, {} is pinned, which is here: {away}",
@@ -443,16 +471,16 @@ impl Keeper<'_> {
         Ok(self.puller.verify(resolved).await?)
     }
 
-    /// Returns the digests of an image of the store if its files are whole and the rules allow it; `None` if it has to be fetched. `meant` is
-    /// what is known of it beside.
+    /// Returns the digests of an image of the store if its files are whole, or can be made again from its blobs, and the rules allow it; `None`
+    /// if it has to be fetched. `meant` is what is known of it beside.
     async fn usable(
         &self,
         reference: &ImageReference,
-        image: PulledImage,
+        digest: Digest,
         meant: Option<ImageDigests>,
     ) -> anyhow::Result<Option<ImageDigests>> {
         let (puller, images) = (&self.puller, &self.machine.images);
-        let whole = puller.whole(reference, image.digest(), images).await?;
+        let whole = puller.whole(reference, digest, images).await?;
         let Some(image) = whole else {
             return Ok(None);
         };
@@ -485,7 +513,7 @@ impl Keeper<'_> {
         held
     }
 
-    /// Computes the room for all images that have to be fetched, before the first of them is. Without it none is.
+    /// Computes the room for all images of this turn that have to be fetched, before the first of them is. Without it none is.
     async fn has_room(&self, away: &[(&Wanted, Box<Verified<ResolvedImage>>)]) -> bool {
         let (mut installer, mut others): (Vec<Layer>, Vec<Vec<Layer>>) = Default::default();
         for (it, image) in away {
@@ -578,6 +606,11 @@ impl Keeper<'_> {
         pulled.await.context("it is not fetched")?;
         Ok(())
     }
+}
+
+fn bytes_of_documents(image: &ResolvedImage) -> usize {
+    let index = image.index.as_ref().map_or(0, Vec::len);
+    image.manifest.len() + image.config_document.len() + index
 }
 
 /// Returns for how long something may be done on one of these terms, and how fast; or why not now.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::config::Container;
+use crate::containers::ImageDigests;
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::services::Phase;
@@ -48,23 +49,34 @@ async fn judge(
         // It is judged before it starts.
         return None;
     }
-    let digest = machine.images_in_force.get(name, &container.image)?;
-    let image = machine.images.get(digest)?;
-    let puller = intent::puller(Some(configured));
-    let admitted = puller.admit(&container.image, image, &machine.images);
-    let refused = match tokio::time::timeout(ASK, admitted).await {
-        Ok(Ok(_)) => return None,
-        Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
-        Err(_) => format!(
-            "{} is not allowed: no signature is kept with it, and its registry gave none within {} s",
-            container.image,
-            ASK.as_secs()
-        ),
-    };
+    let reason = refusal(machine, configured, container).await?;
     Some(NotAllowed {
         container: name.to_owned(),
-        reason: refused,
+        reason,
     })
+}
+
+/// Returns why the rules of a config do not allow the image that is in force for a container. It is judged as at a start: also by a signature
+/// of the index that its name has come to since the pull.
+async fn refusal(
+    machine: &Machine,
+    configured: &Configured,
+    container: &Container,
+) -> Option<String> {
+    let (name, reference) = (container.name.as_str(), &container.image);
+    let in_force = machine.images_in_force.image(name, reference)?;
+    let image = machine.images.get(in_force.digest)?;
+    let digests = ImageDigests::of_pulled(&image, Some(in_force));
+    let puller = intent::puller(Some(configured));
+    let admitted = digests.admit(&puller, reference, image, &machine.images);
+    match tokio::time::timeout(ASK, admitted).await {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(format!("{:#}", anyhow::Error::from(error))),
+        Err(_) => Some(format!(
+            "{reference} is not allowed: no signature is kept with it, and its registry gave none within {} s",
+            ASK.as_secs()
+        )),
+    }
 }
 
 /// Ends these containers, and has each try to start again, which fails with the reason until the rules or the signatures change.
@@ -80,4 +92,41 @@ pub(super) async fn end(machine: &Machine, containers: &[NotAllowed]) {
             }
         });
     join_all(ends).await;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::containers::registry_for_tests::SignedRegistry;
+    use crate::oci::Limits;
+    use crate::sequences::image_pins::machine_for_tests::{configured, unbooted};
+
+    const CONTAINER: &str =
+        "apiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: r.io/web:v1\n";
+
+    /// The store does not know the index: the name has come to it after the pull.
+    #[tokio::test]
+    async fn a_container_is_judged_by_the_index_that_its_record_knows() {
+        let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+        let web = registry.push("web:v1", "web");
+        let machine = unbooted(directory.path()).await;
+        let (free, limits) = (registry.puller_without_rules(), Limits::default());
+        let by_manifest = free.look_up(&web.name.at(web.manifest)).await.unwrap();
+        let pulled = free.pull(&by_manifest, &machine.images, &limits).await;
+        pulled.unwrap();
+        let config = configured(&[&registry.config(), CONTAINER]);
+        let [container] = &config.config.containers[..] else {
+            unreachable!("the config has one container")
+        };
+        for (index, is_allowed) in [(None, false), (Some(web.index), true)] {
+            let image = ImageDigests {
+                digest: web.manifest,
+                index,
+            };
+            machine.images_in_force.set("web", &web.name, image).await;
+            let refused = refusal(&machine, &config, container).await;
+            assert_eq!(refused.is_none(), is_allowed, "{refused:?}");
+        }
+    }
 }

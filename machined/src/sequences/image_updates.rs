@@ -20,6 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, timeout};
 
+use crate::base::blocking_io;
 use crate::base::error_chain::chain;
 use crate::base::lock::Lock as _;
 use crate::config::{ApplyUpdates, Container, ContainerUpdates};
@@ -301,6 +302,9 @@ impl Following<'_> {
             let (name, reference) = (self.name(), self.reference());
             images.note_index(name, reference, digests).await;
             self.report(Event::Confirmed).await;
+            if !self.is_named_by_bundle() {
+                self.name_in_store(digests).await;
+            }
             return Ok(());
         }
         let found = release(digests, &image.config);
@@ -403,7 +407,7 @@ impl Following<'_> {
             let admitted = digests.admit(&puller, self.reference(), image, images);
             return Ok(admitted.await?);
         }
-        // In the store the name stays that of the image in force.
+        // In the store the name stays that of the image in force, until this one has proved itself.
         let name = self.reference().at(found.digest);
         let pulling = async {
             let image = digests.resolve(&puller, &name).await?;
@@ -454,6 +458,10 @@ impl Following<'_> {
             .up_since
             .is_some_and(|since| now - since >= self.updates.healthy)
         {
+            // The name first: if the power fails in between, the trial begins anew, with an image that was up for long enough.
+            if let Some(kept) = self.in_force().filter(|it| it.digest == trial.digest) {
+                self.name_in_store(kept).await;
+            }
             self.report(Event::Proved).await;
             tracing::info!(
                 "{}: {} is kept, it was up for {:?}",
@@ -497,6 +505,45 @@ impl Following<'_> {
         }
         if let Some(Act::Return(before)) = self.report(Event::Failed(why)).await {
             self.start(before).await;
+        }
+    }
+
+    /// Gives the image in force its name in the store, unless it has it: a restart finds it by that name while its registry is away, and the
+    /// image of before can be collected.
+    async fn name_in_store(&self, image: ImageDigests) {
+        let (images, name) = (self.machine.images.clone(), self.reference().clone());
+        let naming = move || match images.get(image.digest) {
+            Some(pulled) if !pulled.names().contains(&name) => {
+                images.add_name(pulled, &name, image.named()).map(drop)
+            }
+            // It has its name, or is pulled again by it at its next start.
+            _ => Ok(()),
+        };
+        let named = blocking_io::within(blocking_io::ANSWER, naming).await;
+        let failure = match named {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => chain(&error),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(
+            "{}: in the store {} does not mean {}, so a restart while its registry is away may start another image; the next look at the \
+             registry tries it again: {failure}",
+            self.name(),
+            self.reference(),
+            image.digest
+        );
+    }
+
+    /// Whether a bundle has brought the image that has the name in the store: that one is kept for a restart without a registry. While it is
+    /// unknown which images came by bundles, it may have.
+    fn is_named_by_bundle(&self) -> bool {
+        let Some(named) = self.machine.images.find(self.reference()) else {
+            return false;
+        };
+        match self.machine.bundles.kept.images() {
+            Ok(of_bundles) => of_bundles.contains(&named.digest()),
+            // The collector of images tells of it.
+            Err(_) => true,
         }
     }
 

@@ -101,7 +101,10 @@ fn offer(machine: &Machine, named: Vec<ImageReference>) -> Result<Offer, ServeEr
 /// The images that are pinned or came by a bundle.
 pub(super) fn usual(machine: &Machine) -> Vec<(ImageReference, PulledImage)> {
     let mut digests = machine.pins.digests();
-    digests.extend(machine.bundles.kept.images());
+    match machine.bundles.kept.images() {
+        Ok(of_bundles) => digests.extend(of_bundles),
+        Err(error) => tracing::warn!("pinned images alone are served: {error:#}"),
+    }
     let images = digests
         .into_iter()
         .filter_map(|digest| machine.images.get(digest));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
+use super::blob::Compared;
 use crate::oci::local_image::{self, LocalImageError};
 use crate::oci::verification::KeptSignatures;
 use crate::oci::{Blobs, HeldBlobs, PulledImage, ResolvedImage};
@@ -32,11 +33,22 @@ pub enum NotServable {
     },
 }
 
+/// The meaning of a tag that a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Tagged {
+    /// This document.
+    Document(Digest),
+    /// Images of these registries, and the client did not say of which one.
+    Several(Vec<String>),
+    /// Nothing that is served.
+    Nothing,
+}
+
 /// The images that are served. None of them is collected while this value exists.
 #[derive(Debug)]
 pub struct Offer {
-    /// The documents behind repository and tag.
-    tags: BTreeMap<(String, String), Digest>,
+    /// The documents behind repository and tag, by the registry that the image is of.
+    tags: BTreeMap<(String, String), BTreeMap<String, Digest>>,
     /// The documents behind the tags of signatures.
     signatures: BTreeMap<(String, String), Digest>,
     /// Documents that the store does not have as blobs: signatures, and the indexes that they sign.
@@ -46,6 +58,7 @@ pub struct Offer {
     store: Blobs,
     /// Whether each repository's path begins with the name of its registry, so that no image is taken for that of another registry.
     by_registry: bool,
+    compared: Compared,
     _held: (Vec<PulledImage>, Vec<HeldBlobs>),
 }
 
@@ -60,6 +73,7 @@ impl Offer {
             blobs: BTreeSet::new(),
             store,
             by_registry: false,
+            compared: Compared::default(),
             _held: Default::default(),
         }
     }
@@ -104,7 +118,10 @@ impl Offer {
                 false => name.repository().to_owned(),
             };
             let key = |tag: &str| (repository.clone(), tag.to_owned());
-            self.tags.extend(name.tag().map(|tag| (key(tag), named)));
+            if let Some(tag) = name.tag() {
+                let tagged = self.tags.entry(key(tag)).or_default();
+                tagged.insert(name.registry().to_owned(), named);
+            }
             let signatures = kept.tags.iter();
             let signatures = signatures.map(|(tag, digest)| (key(tag), *digest));
             self.signatures.extend(signatures);
@@ -138,11 +155,30 @@ impl Offer {
         &self.store
     }
 
-    /// The document behind a tag.
-    pub(super) fn tag(&self, repository: String, tag: String) -> Option<Digest> {
+    /// The blobs that were compared since it is served.
+    pub(super) fn compared(&self) -> &Compared {
+        &self.compared
+    }
+
+    /// The meaning of a tag. `registry` is the one that the client wants an image of, if it says so.
+    pub(super) fn tag(&self, repository: String, tag: String, registry: Option<&str>) -> Tagged {
         let key = (repository, tag);
-        let found = self.tags.get(&key).or_else(|| self.signatures.get(&key));
-        found.copied()
+        let Some(tagged) = self.tags.get(&key) else {
+            // The tag of a signature has the digest of its image in it, whatever the registry.
+            let signature = self.signatures.get(&key).copied();
+            return signature.map_or(Tagged::Nothing, Tagged::Document);
+        };
+        // The path says it already.
+        let registry = registry.filter(|_| !self.by_registry);
+        if let Some(registry) = registry {
+            let found = tagged.get(registry).copied();
+            return found.map_or(Tagged::Nothing, Tagged::Document);
+        }
+        let documents: BTreeSet<Digest> = tagged.values().copied().collect();
+        match (documents.first(), documents.len()) {
+            (Some(document), 1) => Tagged::Document(*document),
+            _ => Tagged::Several(tagged.keys().cloned().collect()),
+        }
     }
 
     /// The tags of a repository, those of signatures too.
@@ -167,11 +203,16 @@ impl Offer {
         self.blobs.contains(&digest) || self.manifests.contains(&digest)
     }
 
-    /// The names of the images, as `REPOSITORY:TAG`.
+    /// The names of the images, as `REPOSITORY:TAG`; with the registry in front if several have an image of that name.
     pub fn names(&self) -> Vec<String> {
-        let tags = self.tags.keys();
-        tags.map(|(repository, tag)| format!("{repository}:{tag}"))
-            .collect()
+        let mut names = Vec::new();
+        for ((repository, tag), tagged) in &self.tags {
+            match tagged.len() {
+                1 => names.push(format!("{repository}:{tag}")),
+                _ => names.extend(tagged.keys().map(|of| format!("{of}/{repository}:{tag}"))),
+            }
+        }
+        names
     }
 
     /// The number of images.

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use percent_encoding::percent_decode_str;
+
 use crate::values::Digest;
 
 /// Limit on a repository's name, from the distribution specification.
@@ -35,7 +37,7 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// Reads a path, without its query: mirrors are asked with the name of the registry in it, and every image here has one place.
+    /// Reads a path, without its query.
     pub(super) fn of(path: &str) -> Self {
         if path == "/v2/" || path == "/v2" {
             return Wanted::Base;
@@ -62,6 +64,14 @@ impl Wanted {
         };
         read().unwrap_or(Wanted::Nothing)
     }
+}
+
+/// The registry of whose image a mirror is asked: containerd and machined send its name in the query `ns`.
+pub(super) fn registry_of(query: Option<&str>) -> Option<String> {
+    let mut pairs = query?.split('&');
+    let registry = pairs.find_map(|pair| pair.strip_prefix("ns="))?;
+    let registry = percent_decode_str(registry).decode_utf8().ok()?;
+    Some(registry.into_owned()).filter(|registry| !registry.is_empty())
 }
 
 /// The part of a blob that is asked for.
@@ -152,6 +162,21 @@ mod tests {
             (String::new(), Wanted::Nothing),
         ] {
             assert_eq!(Wanted::of(&path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_query_may_name_the_registry_of_the_image() {
+        for (query, expected) in [
+            (None, None),
+            (Some(""), None),
+            (Some("ns="), None),
+            (Some("n=100"), None),
+            (Some("ns=r.io"), Some("r.io")),
+            (Some("n=1&ns=r.io%3A5000"), Some("r.io:5000")),
+            (Some("ns=%ff"), None),
+        ] {
+            assert_eq!(registry_of(query).as_deref(), expected, "{query:?}");
         }
     }
 

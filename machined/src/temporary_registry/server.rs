@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::blob::{self, Body};
-use super::offer::Offer;
-use super::request::{Part, Wanted};
+use super::offer::{Offer, Tagged};
+use super::request::{Part, Wanted, registry_of};
 use crate::base::blocking_io;
 use crate::oci::StoreError;
 use crate::values::Digest;
@@ -134,10 +134,14 @@ async fn answer(
     }
     let found = match Wanted::of(request.uri().path()) {
         Wanted::Base => Ok(Some(whole(b"{}".as_slice().into(), "application/json"))),
-        Wanted::Tag { repository, tag } => match offer.tag(repository, tag) {
-            Some(digest) => manifest(offer, digest).await,
-            None => Ok(None),
-        },
+        Wanted::Tag { repository, tag } => {
+            let registry = registry_of(request.uri().query());
+            match offer.tag(repository, tag, registry.as_deref()) {
+                Tagged::Document(digest) => manifest(offer, digest).await,
+                Tagged::Several(registries) => Ok(Some(of_several(&registries))),
+                Tagged::Nothing => Ok(None),
+            }
+        }
         Wanted::Tags { repository } => Ok(tags(offer, &repository)),
         Wanted::Manifest(digest) if offer.has_manifest(digest) => manifest(offer, digest).await,
         Wanted::Blob(digest) if offer.has_blob(digest) => {
@@ -171,6 +175,15 @@ async fn answer(
         *answer.body_mut() = empty();
     }
     answer
+}
+
+/// The refusal of a tag that images of several registries have: any of them might be the wrong one.
+fn of_several(registries: &[String]) -> Response<Body> {
+    let message = format!(
+        "images of {} have this name: ask with the query ns=REGISTRY, or by a digest",
+        registries.join(" and ")
+    );
+    error(StatusCode::NOT_FOUND, "NAME_UNKNOWN", &message)
 }
 
 /// The list of a repository's tags; none if nothing of it is served.
@@ -263,7 +276,7 @@ async fn blob_of(
         let count = move |bytes| {
             figures.bytes.fetch_add(bytes, Ordering::Relaxed);
         };
-        *answer.body_mut() = blob::body(blob, part, count);
+        *answer.body_mut() = blob::body(blob, part, offer.compared().clone(), count);
     }
     Ok(Some(answer))
 }

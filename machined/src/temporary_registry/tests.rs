@@ -4,8 +4,9 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use http_body_util::BodyExt as _;
 use tempfile::TempDir;
 
 use super::*;
@@ -228,29 +229,37 @@ async fn a_damaged_blob_is_not_served_to_its_end() {
     }
 }
 
+/// Lets the registry's task run until this is so, for as long as a busy host may need.
+async fn becomes(is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < until, "it is as before");
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn it_ends_with_its_time_or_by_a_call_and_there_is_one() {
     let subject = Subject::new().await;
     let (registry, store) = (TemporaryRegistry::default(), Store::default());
     let shown = || store.list::<TemporaryRegistryFact>();
-    let soon = Duration::from_millis(300);
+    let (soon, began) = (Duration::from_millis(300), Instant::now());
     let at = registry
         .serve(&store, subject.offer(), anywhere(), soon, None)
         .unwrap();
+    becomes(|| !shown().is_empty()).await;
+    assert_eq!(shown()[0].1.images, ["site/web:v1"]);
     let busy = registry.serve(&store, subject.offer(), anywhere(), AN_HOUR, None);
     assert!(matches!(busy, Err(CannotServe::Busy(address)) if address == at));
-    tokio::time::sleep(soon / 3).await;
-    assert_eq!(shown()[0].1.images, ["site/web:v1"]);
-    tokio::time::sleep(soon).await;
-    assert!(shown().is_empty() && registry.stop().is_none());
-    assert!(TcpStream::connect(at).is_err());
+    becomes(|| shown().is_empty()).await;
+    assert!(began.elapsed() >= soon, "it ended before its time");
+    assert!(registry.stop().is_none() && TcpStream::connect(at).is_err());
 
     let at = registry
         .serve(&store, subject.offer(), anywhere(), AN_HOUR, None)
         .unwrap();
     assert_eq!(registry.stop(), Some(at));
-    tokio::time::sleep(soon / 3).await;
-    assert!(shown().is_empty() && TcpStream::connect(at).is_err());
+    becomes(|| shown().is_empty() && TcpStream::connect(at).is_err()).await;
     let taken = std::net::TcpListener::bind(anywhere()).unwrap();
     let taken = taken.local_addr().unwrap();
     let refused = registry.serve(&store, subject.offer(), taken, AN_HOUR, None);
@@ -309,4 +318,147 @@ async fn with_tls_it_shows_the_certificate_of_the_nodes_api() {
     });
     let answer = reading.await.unwrap();
     assert!(!answer.starts_with(b"HTTP"), "it answers without TLS");
+}
+
+/// Sends a request, and hangs up once the head of the answer is here.
+fn ask_and_hang_up(at: SocketAddr, path: &str, range: &str) -> String {
+    let mut connection = TcpStream::connect(at).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: r\r\nRange: {range}\r\n\r\n");
+    connection.write_all(request.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        connection.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+fn is_open(file: &Path) -> bool {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    // Other tests open and close files meanwhile.
+    let mut open = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    open.any(|link| link == file)
+}
+
+/// Its blob would be read for hours.
+#[tokio::test]
+async fn nothing_more_is_read_for_a_client_that_is_gone() {
+    let subject = Subject::new().await;
+    let (registry, store) = (TemporaryRegistry::default(), Store::default());
+    let at = registry
+        .serve(&store, subject.offer(), anywhere(), AN_HOUR, None)
+        .unwrap();
+    let blob = subject.blob_file();
+    let file = std::fs::File::options().write(true).open(&blob).unwrap();
+    file.set_len(1 << 40).unwrap();
+    drop(file);
+    let path = format!("/v2/site/web/blobs/{}", subject.layer);
+    let asking = move || ask_and_hang_up(at, &path, "bytes=0-0");
+    let head = tokio::task::spawn_blocking(asking).await.unwrap();
+    assert!(head.contains("206"), "{head}");
+    becomes(|| !is_open(&blob)).await;
+}
+
+#[tokio::test]
+async fn of_a_blob_that_was_compared_only_the_part_is_read() {
+    let subject = Subject::new().await;
+    let (registry, store) = (TemporaryRegistry::default(), Store::default());
+    let at = registry
+        .serve(&store, subject.offer(), anywhere(), AN_HOUR, None)
+        .unwrap();
+    let path = format!("/v2/site/web/blobs/{}", subject.layer);
+    assert!(ask(at, "GET", &path, "").await.body == subject.content);
+    // It would break off if it was read from its beginning.
+    let file = std::fs::File::options()
+        .write(true)
+        .open(subject.blob_file())
+        .unwrap();
+    file.write_all_at(b"!", 600).unwrap();
+    for (range, expected) in [
+        ("bytes=900000-", &subject.content[900_000..]),
+        ("bytes=700-800000", &subject.content[700..=800_000]),
+    ] {
+        let part = ask(at, "GET", &path, &format!("Range: {range}\r\n")).await;
+        assert!(
+            part.head.contains("206") && part.body == expected,
+            "{range}"
+        );
+    }
+    // The whole is compared each time.
+    let whole = ask(at, "GET", &path, "").await;
+    assert!(whole.body.len() < subject.content.len());
+}
+
+/// A client that hears nothing for long hangs up, and asks for its part again.
+#[tokio::test]
+async fn a_comparison_goes_on_for_a_client_that_comes_back() {
+    let subject = Subject::new().await;
+    let blobs = subject.store.blobs().unwrap();
+    let compared = blob::Compared::default();
+    let size = subject.content.len() as u64;
+    let ask = || {
+        let blob = blobs.open(subject.layer).unwrap().unwrap();
+        blob::body(blob, size - 5..size, compared.clone(), |_| {})
+    };
+    let body = ask();
+    // The first piece is being read when the client goes.
+    tokio::task::yield_now().await;
+    drop(body);
+    becomes(|| compared.is_halfway()).await;
+    // It would break off if it was read from its beginning.
+    let file = std::fs::File::options()
+        .write(true)
+        .open(subject.blob_file())
+        .unwrap();
+    file.write_all_at(b"!", 600).unwrap();
+    let part = ask().collect().await.unwrap().to_bytes();
+    assert_eq!(part, subject.content[subject.content.len() - 5..]);
+    assert!(!compared.is_halfway());
+}
+
+/// Two registries have an image of the same name.
+#[tokio::test]
+async fn an_image_is_not_served_as_that_of_another_registry() {
+    let subject = Subject::new().await;
+    let blobs = subject.store.blobs().unwrap();
+    let layer = subject.layer;
+    let config = format!(
+        "{{\"architecture\":\"amd64\",\"os\":\"linux\",\"author\":\"other\",\"rootfs\":{{\"type\":\"layers\",\"diff_ids\":[\"{layer}\"]}}}}"
+    );
+    let size = config.len();
+    let config = put(&subject.store, config.as_bytes());
+    let manifest = format!(
+        "{{\"schemaVersion\":2,\"config\":{{\"mediaType\":\"application/vnd.oci.image.config.v1+json\",\"digest\":\"{config}\",\"size\":{size}}},\"layers\":[{{\"mediaType\":\"application/vnd.oci.image.layer.v1.tar\",\"digest\":\"{layer}\",\"size\":{}}}]}}",
+        subject.content.len()
+    );
+    let other = put(&subject.store, manifest.as_bytes());
+    let name: ImageReference = "other.io/site/web:v1".parse().unwrap();
+    let resolved = local_image::resolve(&blobs, &name, other).unwrap();
+    let puller = Puller::new(Arc::default(), Policy::default());
+    let verified = puller.verify(resolved).await.unwrap();
+    let image = import(&verified, &subject.store, &Limits::default()).await;
+    let mut offer = subject.offer();
+    offer.add(&name, image.unwrap().into_inner()).unwrap();
+    assert_eq!(offer.names(), ["other.io/site/web:v1", "r.io/site/web:v1"]);
+    let (registry, store) = (TemporaryRegistry::default(), Store::default());
+    let at = registry
+        .serve(&store, offer, anywhere(), AN_HOUR, None)
+        .unwrap();
+    let path = "/v2/site/web/manifests/v1";
+    for (registry, digest) in [("r.io", subject.manifest), ("other.io", other)] {
+        let by_tag = ask(at, "GET", &format!("{path}?ns={registry}"), "").await;
+        assert_eq!(Digest::of(&by_tag.body), digest);
+    }
+    let third = ask(at, "GET", &format!("{path}?ns=third.io"), "").await;
+    assert!(third.head.contains("404"), "{}", third.head);
+    let refused = ask(at, "GET", path, "").await;
+    assert!(refused.head.contains("404"), "{}", refused.head);
+    let reason = String::from_utf8(refused.body).unwrap();
+    assert!(
+        reason.contains("images of other.io and r.io have"),
+        "{reason}"
+    );
+    let by_digest = ask(at, "GET", &format!("/v2/site/web/manifests/{other}"), "").await;
+    assert_eq!(Digest::of(&by_digest.body), other);
 }

@@ -30,7 +30,7 @@ pub struct Unpacked {
     pub image: VerifiedImage,
     /// The store; the container's layer goes there, too.
     pub store: ImageStore,
-    /// Whether it was in the store before, and is the only one that can be had.
+    /// Whether it was in the store under /var before the upgrade: it stays, as whoever brought it wants it, and its registry may be away.
     was_here: bool,
     /// The filesystem in memory; dropping it unmounts and frees it.
     memory: Option<TransientMount>,
@@ -75,16 +75,18 @@ impl Unpacked {
                 (store, Some(memory))
             }
         };
+        // The one in memory goes with its filesystem.
+        let was_here = memory.is_none() && store.get(resolved.digest()).is_some();
         let image = puller.pull(resolved, &store, limits).await?;
         Ok(Unpacked {
             image,
             store,
-            was_here: false,
+            was_here,
             memory,
         })
     }
 
-    /// An image that was in the store before the upgrade. It stays there: its registry is away.
+    /// An image that was in the store before the upgrade. It stays there.
     pub fn of_store(image: VerifiedImage, images: &ImageStore) -> Self {
         Unpacked {
             image,
@@ -142,6 +144,20 @@ mod tests {
         assert!(images.get(pushed.manifest).is_some(), "it was removed");
         pulled.remove(|_| false).await.unwrap();
         assert!(images.get(pushed.manifest).is_none(), "it was left");
+    }
+
+    /// A caller has pulled it, and may begin the upgrade again within a day.
+    #[tokio::test]
+    async fn an_image_that_was_here_before_the_upgrade_stays() {
+        let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+        let images = ImageStore::new(directory.path().to_owned(), Keeps::ImagesAlone);
+        let (puller, limits) = (registry.puller(), Limits::default());
+        let pushed = registry.push("installer:v1", "installer");
+        let resolved = puller.look_up(&pushed.name).await.unwrap();
+        puller.pull(&resolved, &images, &limits).await.unwrap();
+        let pulled = Unpacked::pull(&puller, &resolved, &limits, &images, Room::Var).await;
+        pulled.unwrap().remove(|_| false).await.unwrap();
+        assert!(images.get(pushed.manifest).is_some(), "it was removed");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::Blobs;
 use super::growing::{GrowingBlob, Growth};
 use super::partial::PartialBlob;
 use super::stored::StoredBlob;
+use crate::registry::Waiting;
 use crate::store_error::{StoreError, failed};
 use instar_values::Digest;
 use instar_values::digest::Hasher;
@@ -34,6 +35,23 @@ pub struct IncomingBlob {
     writer: Writer,
 }
 
+/// The turn to write a blob. It ends when this value is dropped.
+#[derive(Debug)]
+pub(super) struct WritingTurn {
+    /// The pulls whose turn comes after this one.
+    waiting: Arc<Waiting>,
+    _guard: OwnedMutexGuard<()>,
+}
+
+impl WritingTurn {
+    pub(super) fn new(guard: OwnedMutexGuard<()>, waiting: Arc<Waiting>) -> Self {
+        WritingTurn {
+            waiting,
+            _guard: guard,
+        }
+    }
+}
+
 /// Writes a blob into its partial file, and tells its readers.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -43,7 +61,7 @@ pub(crate) struct Writer {
     length: u64,
     synced_at: Instant,
     growth: Arc<Growth>,
-    _turn: OwnedMutexGuard<()>,
+    turn: WritingTurn,
 }
 
 impl IncomingBlob {
@@ -52,7 +70,7 @@ impl IncomingBlob {
         blob: PartialBlob,
         size: u64,
         length: u64,
-        turn: OwnedMutexGuard<()>,
+        turn: WritingTurn,
     ) -> Self {
         IncomingBlob {
             writer: Writer {
@@ -62,7 +80,7 @@ impl IncomingBlob {
                 length,
                 synced_at: Instant::now(),
                 growth: Arc::new(Growth::from(length)),
-                _turn: turn,
+                turn,
             },
         }
     }
@@ -140,6 +158,11 @@ impl Writer {
     /// Bytes that are here already.
     pub(crate) fn length(&self) -> u64 {
         self.length
+    }
+
+    /// The pulls that wait for the blob.
+    pub(crate) fn waiting(&self) -> Arc<Waiting> {
+        self.turn.waiting.clone()
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {

@@ -25,11 +25,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use tokio::sync::OwnedMutexGuard;
-
+use crate::registry::{Pace, Waiting};
 use crate::store_error::{StoreError, failed};
 pub(crate) use growing::GrowingBlob;
 pub(crate) use incoming::Writer;
+use incoming::WritingTurn;
 pub use incoming::{IncomingBlob, Receiving};
 use instar_base::lock::Lock as _;
 use instar_values::Digest;
@@ -49,11 +49,18 @@ pub struct Blobs {
 struct Shared {
     directory: PathBuf,
     /// The right to write a blob, by its digest.
-    writers: Mutex<HashMap<Digest, Arc<tokio::sync::Mutex<()>>>>,
+    writers: Mutex<HashMap<Digest, Arc<Right>>>,
     /// Number of [`HeldBlobs`] that hold each blob.
     held: Mutex<HashMap<Digest, usize>>,
     /// Locked while files get a name or lose it, so that a name does not change between a look and the change.
     names: Mutex<()>,
+}
+
+/// The right to write a blob, and those who wait for it.
+#[derive(Debug, Default)]
+struct Right {
+    lock: Arc<tokio::sync::Mutex<()>>,
+    waiting: Arc<Waiting>,
 }
 
 /// A blob's file, as a listing shows it.
@@ -130,8 +137,23 @@ impl Blobs {
     /// # Errors
     /// The file system failed.
     pub async fn receive(&self, digest: Digest, size: u64) -> Result<Receiving, StoreError> {
-        let turn = self.writer(digest).lock_owned().await;
-        self.begin(digest, size, turn)
+        self.receive_at(digest, size, None).await
+    }
+
+    /// The same with a limit on the caller's bandwidth: another caller that fetches the same blob more slowly goes as fast as this one
+    /// meanwhile.
+    pub(crate) async fn receive_at(
+        &self,
+        digest: Digest,
+        size: u64,
+        pace: Option<Arc<Pace>>,
+    ) -> Result<Receiving, StoreError> {
+        let right = self.right(digest);
+        let guard = {
+            let _waiter = right.waiting.join(pace);
+            right.lock.clone().lock_owned().await
+        };
+        self.begin(digest, size, WritingTurn::new(guard, right.waiting.clone()))
     }
 
     /// The same without waiting; `None` while another caller receives the blob.
@@ -139,24 +161,26 @@ impl Blobs {
     /// # Errors
     /// The file system failed.
     pub fn try_receive(&self, digest: Digest, size: u64) -> Result<Option<Receiving>, StoreError> {
-        match self.writer(digest).try_lock_owned() {
-            Ok(turn) => self.begin(digest, size, turn).map(Some),
+        let right = self.right(digest);
+        match right.lock.clone().try_lock_owned() {
+            Ok(guard) => {
+                let turn = WritingTurn::new(guard, right.waiting.clone());
+                self.begin(digest, size, turn).map(Some)
+            }
             Err(_) => Ok(None),
         }
     }
 
-    fn writer(&self, digest: Digest) -> Arc<tokio::sync::Mutex<()>> {
+    fn right(&self, digest: Digest) -> Arc<Right> {
         let mut writers = self.shared.writers.locked();
-        writers.retain(|_, writer| Arc::strong_count(writer) > 1);
+        // Those who wait have the right itself, the one who writes has its lock.
+        let is_wanted =
+            |right: &Arc<Right>| Arc::strong_count(right) > 1 || Arc::strong_count(&right.lock) > 1;
+        writers.retain(|_, right| is_wanted(right));
         writers.entry(digest).or_default().clone()
     }
 
-    fn begin(
-        &self,
-        digest: Digest,
-        size: u64,
-        turn: OwnedMutexGuard<()>,
-    ) -> Result<Receiving, StoreError> {
+    fn begin(&self, digest: Digest, size: u64, turn: WritingTurn) -> Result<Receiving, StoreError> {
         if let Some(blob) = self.open(digest)? {
             return Ok(Receiving::Stored(blob));
         }
@@ -247,7 +271,7 @@ impl Blobs {
         if held.contains_key(&digest) {
             return Ok(());
         }
-        let Ok(_turn) = self.writer(digest).try_lock_owned() else {
+        let Ok(_turn) = self.right(digest).lock.clone().try_lock_owned() else {
             return Ok(());
         };
         let _names = self.shared.names.locked();

@@ -1,7 +1,8 @@
 //! A blob of the store, opened for reading.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _, SeekFrom, Take};
+use std::ops::Range;
 
 use instar_values::Digest;
 use instar_values::digest::Hasher;
@@ -37,6 +38,16 @@ impl StoredBlob {
             blob: self,
             hasher: Some(Hasher::default()),
         }
+    }
+
+    /// A reader of these bytes alone, which are not compared with the digest: for whoever has read the whole blob by
+    /// [`checked`](Self::checked) shortly before.
+    ///
+    /// # Errors
+    /// The file cannot be read from there on.
+    pub fn part(mut self, part: Range<u64>) -> io::Result<Take<File>> {
+        self.file.seek(SeekFrom::Start(part.start))?;
+        Ok(self.file.take(part.end.saturating_sub(part.start)))
     }
 
     /// Its content, which is not compared with its digest here.

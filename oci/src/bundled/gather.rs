@@ -94,17 +94,18 @@ impl RegistryClient {
         reference: &ImageReference,
         platform: &Platform,
     ) -> Result<Gathered, GatherError> {
-        let mut tried = Vec::new();
-        for endpoint in self.endpoints(reference) {
-            let gathered = timeout(RESOLVE, self.gather_at(&endpoint, reference, platform)).await;
+        let mut round = self.round(reference);
+        while let Some(turn) = round.turn() {
+            let gathering = self.gather_at(&turn.endpoint, reference, platform);
+            let gathered = timeout(RESOLVE, gathering).await;
             match gathered.unwrap_or(Err(RequestError::Late)) {
                 Ok(image) => return self.with_signatures(image).await,
-                Err(error) => tried.push((endpoint.to_string(), error)),
+                Err(error) => _ = round.failed(turn, error),
             }
         }
         Err(GatherError::Resolve(Box::new(RegistryError {
             reference: reference.clone(),
-            tried: Tried(tried),
+            tried: round.into_tried(),
         })))
     }
 
@@ -170,9 +171,9 @@ impl RegistryClient {
     /// Adds the signatures at all registries of the image.
     async fn with_signatures(&self, mut gathered: Gathered) -> Result<Gathered, GatherError> {
         let reference = gathered.image.reference.clone();
-        let (mut asked, mut tried) = (0, Vec::new());
-        for endpoint in self.endpoints(&reference) {
-            let search = Search::new(self, &endpoint, &reference);
+        let (mut asked, mut round) = (0, self.round(&reference));
+        while let Some(turn) = round.turn() {
+            let search = Search::new(self, &turn.endpoint, &reference);
             let subjects = [gathered.image.index, Some(gathered.image.manifest.digest)];
             let found = timeout(RESOLVE, search.run(subjects.into_iter().flatten())).await;
             match found.unwrap_or(Err(RequestError::Late)) {
@@ -184,14 +185,14 @@ impl RegistryClient {
                     gathered.signatures.extend(signatures);
                     gathered.documents.extend(documents);
                 }
-                Err(error) => tried.push((endpoint.to_string(), error)),
+                Err(error) => _ = round.failed(turn, error),
             }
         }
+        let tried = round.into_tried();
         if asked == 0 {
-            let tried = Tried(tried);
             return Err(GatherError::Signatures { reference, tried });
         }
-        gathered.not_asked = tried;
+        gathered.not_asked = tried.0;
         Ok(gathered)
     }
 }

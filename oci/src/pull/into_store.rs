@@ -78,12 +78,8 @@ pub(crate) async fn unpack(
     progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<PulledImage, PullError> {
     let reference = &image.reference;
-    if let Some(pulled) = usable(reference, image.digest(), store).await? {
-        let named = name_again(image, pulled, store);
-        return named.map_err(|source| PullError::Store {
-            reference: reference.clone(),
-            source,
-        });
+    if let Some(pulled) = here(image, store).await? {
+        return Ok(pulled);
     }
     let total = image.download_bytes();
     if total > limits.unpacked_bytes {
@@ -93,6 +89,16 @@ pub(crate) async fn unpack(
             bytes: total,
             limit,
         });
+    }
+    let turn = match source.takes_turns() {
+        true => store.turn_to_pull().await,
+        false => None,
+    };
+    // Another pull may have brought it while this one waited.
+    if turn.is_some()
+        && let Some(pulled) = here(image, store).await?
+    {
+        return Ok(pulled);
     }
     // Held before the first look: none of them is collected in between.
     let _held = store.blobs().map(|blobs| blobs.hold(image.blobs()));
@@ -135,6 +141,23 @@ pub(crate) async fn unpack(
             _ => return Err(room.or_no_room(failure.error, &limits)),
         }
     }
+}
+
+/// The image if the store has it whole, under its new name.
+async fn here(
+    image: &Verified<ResolvedImage>,
+    store: &ImageStore,
+) -> Result<Option<PulledImage>, PullError> {
+    let reference = &image.reference;
+    let Some(pulled) = usable(reference, image.digest(), store).await? else {
+        return Ok(None);
+    };
+    let named = name_again(image, pulled, store);
+    let named = named.map_err(|source| PullError::Store {
+        reference: reference.clone(),
+        source,
+    })?;
+    Ok(Some(named))
 }
 
 /// The room for an image.

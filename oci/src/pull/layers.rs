@@ -133,7 +133,10 @@ impl Layers<'_> {
     ) {
         let receiving = match self.blobs {
             None => return self.pass_on(layer, opened).await,
-            Some(blobs) if self.keeps_blobs => blobs.receive(layer.digest, layer.size).await,
+            Some(blobs) if self.keeps_blobs => {
+                let pace = self.source.pace();
+                blobs.receive_at(layer.digest, layer.size, pace).await
+            }
             Some(blobs) => match blobs.open(layer.digest) {
                 Ok(None) => return self.pass_on(layer, opened).await,
                 Ok(Some(blob)) => Ok(Receiving::Stored(blob)),
@@ -177,7 +180,7 @@ impl Layers<'_> {
         if from == layer.size {
             return;
         }
-        let (upstream, download) = Download::channel();
+        let (upstream, download) = Download::channel_for(writer.waiting());
         let writing = blocking_io::to_its_end(move || write(download, writer));
         // If the program stops before the writing has ended, the reader finds a blob that is too short.
         let _ = join(self.download(layer, from, upstream), writing).await;

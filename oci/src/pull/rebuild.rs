@@ -29,7 +29,8 @@ pub(super) enum RebuildError {
     Interrupted(#[from] NoAnswer),
 }
 
-/// Makes the image of this digest. It gets the names and the proofs of the one before, and has to be as trusted as it was.
+/// Makes the image of this digest. It gets the names and the proofs of the one before, and has to be as trusted as it was. A name that another image
+/// has by now stays that one's: a pull or a bundle has brought it since.
 pub(super) async fn from_blobs(
     policy: &Policy,
     name: &ImageReference,
@@ -56,11 +57,20 @@ pub(super) async fn from_blobs(
         ..resolved
     };
     let verified = policy.admit_resolved(resolved, &store.left_proofs(digest))?;
-    let mut image = import(&verified, store, &Limits::default())
+    let own = match store.is_name_of_another(name, digest)? {
+        true => name.at(digest),
+        false => name.clone(),
+    };
+    // The rules are those for the name that was asked for.
+    let named = verified.same_image(ResolvedImage {
+        reference: own.clone(),
+        ..ResolvedImage::clone(&verified)
+    });
+    let mut image = import(&named, store, &Limits::default())
         .await?
         .into_inner();
     let names = before.iter().flat_map(|before| before.names());
-    for other in names.filter(|other| *other != name) {
+    for other in names.filter(|other| **other != own) {
         image = store.add_name(image, other, named_digest)?;
     }
     Ok(image)

@@ -1,12 +1,13 @@
 //! Where the layers come from that the store does not have.
 
 use std::io::{self, Read as _};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use instar_bundle::VerifiedBundle;
 
 use crate::manifest::Layer;
-use crate::registry::{RegistryClient, Upstream};
+use crate::registry::{Pace, RegistryClient, Upstream};
 use crate::store_error::StoreError;
 use instar_base::blocking_io;
 use instar_values::ImageReference;
@@ -26,6 +27,20 @@ pub(crate) enum Source<'a> {
 }
 
 impl Source<'_> {
+    /// The limit on the bandwidth, if there is one.
+    pub(super) fn pace(self) -> Option<Arc<Pace>> {
+        match self {
+            Source::Registry(client) => client.pace(),
+            Source::Bundle(_) | Source::Nowhere => None,
+        }
+    }
+
+    /// Whether its pulls take turns: those from a registry do, but for those with a limit on their bandwidth. They may take hours, come one after
+    /// the other already, and nobody else is to wait for them.
+    pub(super) fn takes_turns(self) -> bool {
+        matches!(self, Source::Registry(client) if client.pace().is_none())
+    }
+
     /// Sends a layer, from this position on. Errors go through the channel as well: the reader reports them.
     pub(super) async fn send(
         self,

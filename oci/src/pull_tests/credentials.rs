@@ -12,7 +12,7 @@ use super::registry::mirrored;
 use crate::Registries;
 
 /// A server that answers every request by a function and records it, headers included.
-fn scripted(
+pub(super) fn scripted(
     answer: impl Fn(&str, &str) -> String + Send + 'static,
 ) -> (String, Arc<std::sync::Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

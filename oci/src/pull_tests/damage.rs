@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use instar_values::ImageReference;
 
@@ -272,4 +273,75 @@ async fn a_damaged_manifest_costs_no_layer() {
         store.remove(image.digest()).await.unwrap();
         assert_eq!(count(), 0);
     }
+}
+
+/// A bundle or a pull has brought another image of this name since.
+#[tokio::test]
+async fn an_image_that_is_made_again_takes_no_name_from_another_one() {
+    let registry = Registry::start();
+    let puller = puller(registry.settings());
+    let name = registry.reference(":v1");
+    let (directory, store) = store();
+    let mut images = Vec::new();
+    for content in [b"older", b"newer"] {
+        registry.push("v1", "amd64", &[layer("a", content)]).await;
+        images.push(pull(&puller, &store, &name).await);
+    }
+    drop(registry);
+    let [older, newer] = &images[..] else {
+        panic!("two images")
+    };
+    flip(&older.rootfs().join("a"), 0);
+    let store = next_boot(&directory);
+    let healed = puller.whole(&name, older.digest(), &store).await.unwrap();
+    let healed = healed.unwrap();
+    assert_eq!(fs::read(healed.rootfs().join("a")).unwrap(), b"older");
+    assert!(healed.is_named(&name.at(older.digest())) && !healed.names().contains(&name));
+    assert_eq!(store.find(&name).unwrap().digest(), newer.digest());
+    // Without the other one it is the image of this name.
+    store.remove(newer.digest()).await.unwrap();
+    flip(&older.rootfs().join("a"), 0);
+    let store = next_boot(&directory);
+    let healed = puller.whole(&name, older.digest(), &store).await.unwrap();
+    assert!(healed.unwrap().names().contains(&name));
+}
+
+/// The record says which blobs an image was made from. Its collection would remove those that its registry may not give again.
+#[tokio::test]
+async fn a_damaged_record_costs_no_layer() {
+    let registry = Registry::start();
+    let layers = [layer("a", &noise(SIZE)), layer("b", b"small")];
+    registry.push("v1", "amd64", &layers).await;
+    let puller = puller(registry.settings());
+    let name = registry.reference(":v1");
+    let (directory, store) = store();
+    let image = pull(&puller, &store, &name).await;
+    let (digest, place) = (image.digest(), image.rootfs().parent().unwrap().to_owned());
+    drop((registry, image));
+    let blobs = directory.path().join("blobs/sha256");
+    let two_hours_ago = SystemTime::now() - Duration::from_secs(2 * 3600);
+    for is_swept in [false, true] {
+        flip(&place.join("image.json"), 120);
+        for blob in fs::read_dir(&blobs).unwrap() {
+            let blob = File::open(blob.unwrap().path()).unwrap();
+            blob.set_modified(two_hours_ago).unwrap();
+        }
+        let store = next_boot(&directory);
+        if is_swept {
+            store.sweep().unwrap();
+            assert!(!place.exists());
+        }
+        for urgency in [Urgency::Usual, Urgency::LackOfRoom] {
+            store.collect_surplus(urgency).unwrap();
+        }
+        let image = puller.whole(&name, digest, &store).await.unwrap().unwrap();
+        assert_eq!(fs::read(image.rootfs().join("a")).unwrap(), noise(SIZE));
+        assert!(image.names().contains(&name));
+        // From now on its own record says it.
+        let left = fs::read_dir(directory.path().join("proofs")).unwrap();
+        assert_eq!(left.count(), 0);
+    }
+    let store = next_boot(&directory);
+    store.remove(digest).await.unwrap();
+    assert_eq!(fs::read_dir(&blobs).unwrap().count(), 0);
 }

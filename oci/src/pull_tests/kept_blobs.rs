@@ -4,16 +4,21 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use instar_values::Digest;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::pulling::{layer, noise, puller, store};
 use super::registry::Registry;
 use crate::store::Urgency;
 use crate::unpack::test_tar::TarBuilder;
 use crate::{
-    ImageStore, Keeps, Limits, Progress, PullError, Puller, VerifiedImage, import, local_image,
+    ImageStore, Keeps, Limits, Pace, Progress, PullError, Puller, VerifiedImage, import,
+    local_image,
 };
 
 fn whole(store: &Path, blob: &[u8]) -> PathBuf {
@@ -234,11 +239,77 @@ async fn pulls_at_once_share_their_transfers() {
             pull(&puller, &store, &first)
         )
     };
-    let limit = std::time::Duration::from_secs(60);
-    let (one, two, three) = tokio::time::timeout(limit, both).await.unwrap();
+    let (one, two, three) = timeout(Duration::from_secs(60), both).await.unwrap();
     assert_eq!(one.unwrap().0.digest(), three.unwrap().0.digest());
     two.unwrap();
     assert_eq!(store.blobs().unwrap().list().unwrap().len(), 6);
+}
+
+/// A pin is fetched at its bandwidth when somebody starts a container of the same image.
+#[tokio::test]
+async fn nobody_waits_for_the_bandwidth_of_another_pull() {
+    let registry = Registry::start();
+    let layer = layer("b", &noise(1_500_000));
+    registry
+        .push("v1", "amd64", std::slice::from_ref(&layer))
+        .await;
+    let (_directory, store) = store();
+    let pace = Arc::new(Pace::default());
+    // Alone it takes a minute and a half.
+    pace.set(Some("16KiB/s".parse().unwrap()));
+    let (slow, fast) = (
+        puller(registry.settings()).at_pace(pace),
+        puller(registry.settings()),
+    );
+    let resolved = slow.look_up(&registry.reference(":v1")).await.unwrap();
+    let (has_begun, limits) = (Notify::new(), Limits::default());
+    let progress = |_: Progress| has_begun.notify_one();
+    let second = async {
+        has_begun.notified().await;
+        fast.pull(&resolved, &store, &limits).await
+    };
+    let both = async {
+        tokio::join!(
+            slow.pull_with_progress(&resolved, &store, &limits, &progress),
+            second
+        )
+    };
+    let (slow, fast) = timeout(Duration::from_secs(30), both).await.unwrap();
+    assert_eq!(slow.unwrap().digest(), fast.unwrap().digest());
+}
+
+/// At a cold start all containers of a machine want their images.
+#[tokio::test]
+async fn pulls_take_turns() {
+    let registry = Registry::start();
+    for tag in ["v1", "v2"] {
+        registry
+            .push(tag, "amd64", &[layer("a", tag.as_bytes())])
+            .await;
+    }
+    let (_directory, store) = store();
+    let puller = puller(registry.settings());
+    let resolved = puller.look_up(&registry.reference(":v1")).await.unwrap();
+    let moment = Duration::from_millis(200);
+    let mut others = Vec::new();
+    while let Ok(turn) = timeout(moment, store.turn_to_pull()).await {
+        others.push(turn.unwrap());
+    }
+    assert_eq!(others.len(), 4);
+    let limits = Limits::default();
+    let mut waiting = Box::pin(puller.pull(&resolved, &store, &limits));
+    assert!(timeout(moment, &mut waiting).await.is_err());
+    // Neither an upgrade nor a pull with a bandwidth waits for others, or has them wait.
+    assert!(store.for_upgrade().turn_to_pull().await.is_none());
+    let paced = super::pulling::puller(registry.settings()).at_pace(Arc::default());
+    pull(&paced, &store, &registry.reference(":v2"))
+        .await
+        .unwrap();
+    others.pop();
+    waiting.await.unwrap();
+    // One that is here takes no turn.
+    others.push(store.turn_to_pull().await.unwrap());
+    puller.pull(&resolved, &store, &limits).await.unwrap();
 }
 
 /// Upgrade after upgrade brings an image and removes it: nothing of it stays, be it a name in a directory.

@@ -8,8 +8,9 @@ use instar_http_client::Trust;
 use instar_values::{ClientIdentity, HostTls, RegistryAuth, Secret};
 use serde_json::json;
 
+use super::credentials::scripted;
 use super::pulling::puller;
-use super::registry::Registry;
+use super::registry::{Registry, mirrored};
 use crate::Registries;
 
 /// A registry that asks for a client certificate and a password, and a test authority with a certificate for each side.
@@ -124,4 +125,27 @@ async fn tls_client_certificates_and_passwords() {
         said.contains("broke") || said.contains("handshake"),
         "{said}"
     );
+}
+
+/// The store of blobs behind a registry refuses a link that is too old: no credentials of the config help.
+#[tokio::test]
+async fn a_refusal_is_told_from_that_of_the_server_behind_the_registry() {
+    let forbidden = "403 Forbidden\r\nContent-Length: 0";
+    let (blobs, _) = scripted(|_, _| forbidden.to_owned());
+    let to = blobs.clone();
+    let (redirecting, _) = scripted(move |_, _| {
+        format!("307 Temporary Redirect\r\nContent-Length: 0\r\nLocation: http://{to}/blob")
+    });
+    let (refusing, _) = scripted(|_, _| forbidden.to_owned());
+    let elsewhere = format!("it redirects to {blobs}, which refuses access");
+    for (host, expected, is_its_own) in [
+        (redirecting, elsewhere.as_str(), false),
+        (refusing, "it refuses access", true),
+    ] {
+        let puller = puller(mirrored("r.example", &[&format!("http://{host}")]));
+        let error = puller.resolve(&"r.example/app:v1".parse().unwrap()).await;
+        let said = chain(&error.unwrap_err());
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(said.contains("RegistryAuthConfig"), is_its_own, "{said}");
+    }
 }

@@ -1,13 +1,17 @@
 //! Mirrors of a registry.
 
 use std::net::TcpListener;
+use std::time::Duration;
 
 use instar_base::error_chain::chain;
 use instar_values::ImageReference;
+use tokio::time::timeout;
 
-use super::pulling::{layer, puller};
+use super::pulling::{layer, puller, puller_with, store};
 use super::registry::{Registry, mirrored};
-use crate::Registries;
+use super::signatures::sign;
+use crate::verification::test_signing::{Signer, payload};
+use crate::{Limits, Registries};
 
 #[tokio::test]
 async fn mirrors_are_tried_in_order_and_all_failures_are_told() {
@@ -46,4 +50,32 @@ async fn mirrors_are_tried_in_order_and_all_failures_are_told() {
             .unwrap_err(),
     );
     assert!(said.contains("the TLS handshake with"), "{said}");
+}
+
+/// Callers that have the image already ask for 10 s: the registry behind the mirror has to answer within them, about the image and its signature.
+#[tokio::test]
+async fn a_silent_mirror_keeps_nobody_from_the_registry_behind_it() {
+    let registry = Registry::start();
+    registry.push("v1", "amd64", &[layer("a", b"x")]).await;
+    let name = registry.reference(":v1");
+    let alone = puller(registry.settings()).resolve(&name).await.unwrap();
+    let signer = Signer::ecdsa();
+    let signature = signer.simple(payload(alone.digest()));
+    sign(&registry, alone.digest(), &[signature]).await;
+    // It takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let urls = [
+        format!("http://{}", silent.local_addr().unwrap()),
+        format!("http://{}", registry.host()),
+    ];
+    let settings = mirrored(&registry.host(), &urls.each_ref().map(String::as_str));
+    let puller = puller_with(settings, signer.policy());
+    let (_directory, store) = store();
+    let all = async {
+        let verified = puller.look_up(&name).await.unwrap();
+        let limits = Limits::default();
+        puller.pull(&verified, &store, &limits).await.unwrap()
+    };
+    let pulled = timeout(Duration::from_secs(10), all).await.unwrap();
+    assert_eq!(pulled.digest(), alone.digest());
 }

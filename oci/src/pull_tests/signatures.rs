@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 
 use instar_base::error_chain::chain;
 use instar_values::{Digest, ImagePattern, ImageRule, RuleEffect};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::pulling::{layer, puller, puller_with, store};
-use super::registry::Registry;
+use super::registry::{Registry, mirrored};
 use crate::verification::test_signing::{Signer, annotation, bundle_of, payload, statement};
 use crate::verification::{Basis, Signature};
 use crate::{ImageStore, Keeps, Limits, Policy, PulledImage, Puller, ResolvedImage};
@@ -166,12 +168,100 @@ async fn a_bundle_in_a_list_of_referrers_behind_a_tag_is_found() {
     };
     let referrers = json!({
         "schemaVersion": 2, "mediaType": INDEX,
-        "manifests": [{"mediaType": MANIFEST, "artifactType": BUNDLE, "digest": manifest.0, "size": manifest.1}],
+        "manifests": others(&registry, &image).chain([
+            json!({"mediaType": MANIFEST, "artifactType": BUNDLE, "digest": manifest.0, "size": manifest.1}),
+        ]).collect::<Vec<_>>(),
     });
     let tag = format!("sha256-{}", image.digest().hex());
     registry.push_manifest(&tag, &referrers).await;
     let puller = puller_with(registry.settings(), signer.policy());
     puller.look_up(&image.reference).await.unwrap();
+}
+
+/// As many referrers as are looked at of one list, and none of them a signature.
+fn others(registry: &Registry, image: &ResolvedImage) -> impl Iterator<Item = Value> {
+    let (digest, size) = (image.digest(), size_of(registry, image.digest()));
+    let other = json!({"mediaType": MANIFEST, "artifactType": "application/spdx+json", "digest": digest, "size": size});
+    std::iter::repeat_n(other, 100)
+}
+
+/// Serves these documents, by their paths with the queries, each with further headers. The name of the registry that is mirrored is left out of a
+/// query.
+fn serve(documents: BTreeMap<String, (String, Vec<u8>)>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut lines = BufReader::new(client.try_clone().unwrap()).lines();
+            let request = lines.next().unwrap().unwrap();
+            lines.find(|line| line.as_ref().unwrap().is_empty());
+            let target = request.split(' ').nth(1).unwrap();
+            let target = target.split("ns=").next().unwrap();
+            let found = documents.get(target.trim_end_matches(['?', '&']));
+            let (status, headers, body) = match found {
+                Some((headers, body)) => ("200 OK", headers.as_str(), body.as_slice()),
+                None => ("404 Not Found", "", &b""[..]),
+            };
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {length}");
+            write!(client, "{head}\r\nConnection: close\r\n\r\n").unwrap();
+            client.write_all(body).unwrap();
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_list_of_referrers_is_asked_for_bundles_and_read_to_its_end() {
+    let (registry, image) = pushed().await;
+    let signer = Signer::ecdsa();
+    let bundle = bundle_of(&signer.statement(statement(image.digest())));
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": MANIFEST,
+        "layers": [{"mediaType": BUNDLE, "digest": Digest::of(&bundle), "size": bundle.len()}],
+    });
+    let manifest = manifest.to_string().into_bytes();
+    let (digest, size) = (Digest::of(&manifest), manifest.len());
+    let signed =
+        json!({"mediaType": MANIFEST, "artifactType": BUNDLE, "digest": digest, "size": size});
+    let untyped = json!({"mediaType": MANIFEST, "digest": digest, "size": size});
+    let others: Vec<Value> = others(&registry, &image).collect();
+    let place = format!("/v2/app/referrers/{}", image.digest());
+    let alone = "?artifactType=application%2Fvnd.dev.sigstore.bundle.v0.3%2Bjson";
+    // By query: the entries, and the query of the next page.
+    let lists = [
+        // A registry that knows the types of artifacts.
+        vec![(alone, vec![signed.clone()], None)],
+        // One that does not.
+        vec![
+            (alone, others.clone(), Some("last=1")),
+            ("?last=1", others.clone(), Some("last=2")),
+            ("?last=2", vec![signed], None),
+        ],
+        // A bundle without a type, or of another version.
+        vec![
+            (alone, vec![], None),
+            ("", [others, vec![untyped]].concat(), None),
+        ],
+    ];
+    for (number, list) in lists.into_iter().enumerate() {
+        let pages = list.into_iter().map(|(query, entries, next)| {
+            let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries});
+            let link = next.map(|next| format!("Link: <{place}?{next}>; rel=\"next\"\r\n"));
+            let page = (link.unwrap_or_default(), list.to_string().into_bytes());
+            (format!("{place}{query}"), page)
+        });
+        let document = |kind: &str, bytes: &[u8]| {
+            let path = format!("/v2/app/{kind}/{}", Digest::of(bytes));
+            (path, (String::new(), bytes.to_vec()))
+        };
+        let documents = [document("manifests", &manifest), document("blobs", &bundle)];
+        let url = serve(pages.chain(documents).collect());
+        let puller = puller_with(mirrored(&registry.host(), &[&url]), signer.policy());
+        let verified = puller.verify(image.clone()).await;
+        verified.unwrap_or_else(|error| panic!("list {number}: {}", chain(&error)));
+    }
 }
 
 #[tokio::test]
@@ -308,7 +398,7 @@ pub(super) fn size_of(registry: &Registry, manifest: Digest) -> usize {
 }
 
 fn get(registry: &Registry, place: &str, accept: &str) -> Vec<u8> {
-    use std::io::{Read as _, Write as _};
+    use std::io::Read as _;
     let mut stream = std::net::TcpStream::connect(registry.host()).unwrap();
     let head = format!(
         "GET /v2/app/{place} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"

@@ -149,7 +149,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 
 /// Escapes text for queries and forms.
-pub(super) fn escaped(text: &str) -> PercentEncode<'_> {
+pub(crate) fn escaped(text: &str) -> PercentEncode<'_> {
     utf8_percent_encode(text, RESERVED)
 }
 

@@ -1,12 +1,15 @@
 //! Downloads one blob from a registry to the thread that unpacks or stores it, and resumes after a broken connection.
 
 use std::io::{self, Read};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use super::{RegistryClient, RegistryError, RequestError, Tried};
+use super::pace::Waiting;
+use super::{RegistryClient, RegistryError, RequestError};
 use crate::manifest::Layer;
 use crate::registries::Endpoint;
 use instar_values::ImageReference;
@@ -44,13 +47,17 @@ impl Read for Download {
 }
 
 /// The network end.
-pub(crate) struct Upstream(mpsc::Sender<io::Result<Bytes>>);
+pub(crate) struct Upstream {
+    pieces: mpsc::Sender<io::Result<Bytes>>,
+    /// The pulls that wait for this blob.
+    waiting: Arc<Waiting>,
+}
 
 impl Upstream {
     /// Sends an error in the place of the next piece.
     pub(crate) async fn fail(&self, error: io::Error) {
         // If the reader is gone, it has failed first.
-        let _ = self.0.send(Err(error)).await;
+        let _ = self.pieces.send(Err(error)).await;
     }
 }
 
@@ -58,21 +65,30 @@ impl Upstream {
 impl Upstream {
     /// Sends the next piece; returns whether the reader is still there.
     pub(crate) fn send_blocking(&self, piece: Bytes) -> bool {
-        self.0.blocking_send(Ok(piece)).is_ok()
+        self.pieces.blocking_send(Ok(piece)).is_ok()
     }
 
     /// Sends an error in the place of the next piece.
     pub(crate) fn fail_blocking(&self, error: io::Error) {
         // If the reader is gone, it has failed first.
-        let _ = self.0.blocking_send(Err(error));
+        let _ = self.pieces.blocking_send(Err(error));
     }
 }
 
 impl Download {
+    /// A transfer that nobody else waits for.
     pub(crate) fn channel() -> (Upstream, Download) {
+        Download::channel_for(Arc::default())
+    }
+
+    /// A transfer of a blob that other pulls may come to wait for.
+    pub(crate) fn channel_for(waiting: Arc<Waiting>) -> (Upstream, Download) {
         let (sender, pieces) = mpsc::channel(PIECES);
         (
-            Upstream(sender),
+            Upstream {
+                pieces: sender,
+                waiting,
+            },
             Download {
                 pieces,
                 current: Bytes::new(),
@@ -100,20 +116,20 @@ impl RegistryClient {
         upstream: Upstream,
         arrived: &(dyn Fn(u64) + Send + Sync),
     ) {
-        let mut tried = Vec::new();
-        let mut offset = from;
-        for endpoint in self.registries.endpoints(reference.registry()) {
-            match self
-                .download_from(&endpoint, reference, layer, &upstream, &mut offset, arrived)
-                .await
-            {
+        let (mut round, mut offset) = (self.round(reference), from);
+        while let Some(turn) = round.turn() {
+            let endpoint = &turn.endpoint;
+            let ended = self
+                .download_from(endpoint, reference, layer, &upstream, &mut offset, arrived)
+                .await;
+            match ended {
                 Ok(Ended::Complete | Ended::Unwanted) => return,
-                Err(error) => tried.push((endpoint.to_string(), error)),
+                Err(error) => _ = round.failed(turn, error),
             }
         }
         let error = RegistryError {
             reference: reference.at(layer.digest),
-            tried: Tried(tried),
+            tried: round.into_tried(),
         };
         upstream.fail(io::Error::other(error)).await;
     }
@@ -130,6 +146,8 @@ impl RegistryClient {
         let path = format!("{}/blobs/{}", reference.repository(), layer.digest);
         let mut failed_in_a_row = 0;
         let mut breaks = 0;
+        // The last time that the download got further.
+        let mut progress = Instant::now();
         loop {
             let before = *offset;
             let error = match self
@@ -140,17 +158,16 @@ impl RegistryClient {
                 Err(error) => error,
             };
             breaks += 1;
-            failed_in_a_row = if *offset > before {
-                1
-            } else {
-                failed_in_a_row + 1
-            };
-            match self.retries.delay(failed_in_a_row) {
+            if *offset > before {
+                (failed_in_a_row, progress) = (0, Instant::now());
+            }
+            failed_in_a_row += 1;
+            match self.delay(endpoint, failed_in_a_row, progress.elapsed()) {
                 Some(delay) if error.is_transient() && breaks < MOST_BREAKS => {
                     tokio::time::sleep(delay).await
                 }
                 _ => {
-                    return Err(match error {
+                    return Err(match self.noted(endpoint, error) {
                         RequestError::Http(source) if *offset > 0 => RequestError::Interrupted {
                             at: *offset,
                             source,
@@ -181,7 +198,7 @@ impl RegistryClient {
         while let Some(mut piece) = answer.piece().await? {
             // What is not read yet waits at the registry: the kernel takes no more than its buffer.
             if let Some(pace) = &self.pace {
-                pace.took(piece.len() as u64).await;
+                upstream.waiting.took(pace, piece.len() as u64).await;
             }
             let known = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
             skip -= known as u64;
@@ -190,7 +207,7 @@ impl RegistryClient {
                 continue;
             }
             let length = piece.len() as u64;
-            if upstream.0.send(Ok(piece)).await.is_err() {
+            if upstream.pieces.send(Ok(piece)).await.is_err() {
                 return Ok(Ended::Unwanted);
             }
             *offset += length;

@@ -6,6 +6,7 @@
 pub(crate) mod challenge;
 mod download;
 mod pace;
+mod round;
 mod token_bucket;
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,16 +15,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RANGE, WWW_AUTHENTICATE,
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LINK, RANGE, WWW_AUTHENTICATE,
 };
 use http::{StatusCode, Uri};
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use instar_values::RegistryAuth;
 
 use crate::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
-use crate::registries::{Endpoint, Registries};
+use crate::registries::{Endpoint, Patience, Registries};
 use challenge::Challenge;
 pub(super) use download::{Download, Upstream};
 use instar_base::back_off::BackOff;
@@ -33,15 +34,21 @@ use instar_http_client::{Answer, Body, Client, HttpError, Place, Request};
 use instar_values::Digest;
 use instar_values::ImageReference;
 pub use pace::Pace;
+pub(crate) use pace::Waiting;
+use round::{Away, Round};
 
 /// Size limit of manifests and configs. Registries accept no manifest above 4 MiB; real ones have a few KiB.
 pub(crate) const LARGEST_DOCUMENT: u64 = 1 << 20;
 /// Timeout for manifest, config and tokens of one image, redirections and retries included.
 pub(crate) const RESOLVE: Duration = Duration::from_secs(300);
+/// Time for the head of an answer, and for further tries, at an endpoint that has others behind it. The callers with the least patience wait 10 s.
+const BRIEF: Duration = Duration::from_secs(3);
 /// Limit on redirections: a registry redirects to a blob store, which may redirect again.
 const MOST_REDIRECTIONS: usize = 5;
 /// Size limit of tokens and error messages.
 const LARGEST_ANSWER: usize = 256 * 1024;
+/// Limit on the length of the query for the next page of a list.
+const LONGEST_QUERY: usize = 1024;
 
 /// The retries of a request that failed for a reason that may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,9 +139,13 @@ pub enum RequestError {
         /// The registry's message.
         said: Said,
     },
-    /// 401 from a server that the endpoint redirects to. Our credentials are for the endpoint only.
+    /// The endpoint did not answer as soon as one has to that has others behind it.
+    #[error("it did not answer within {} seconds, and others could be asked", BRIEF.as_secs())]
+    Hesitates,
+    /// 401 or 403 from a server that the endpoint redirects to. Our credentials are for the endpoint only.
     #[error(
-        "it redirects to {authority}, which refuses access{said}; credentials are for the registry itself and were not sent there"
+        "it redirects to {authority}, which refuses access{said}; credentials are for the registry itself and were not sent there: check that server \
+         and this machine's clock, as such links are valid for minutes"
     )]
     DeniedElsewhere {
         /// Host and port of that server.
@@ -229,9 +240,27 @@ impl RequestError {
     fn is_transient(&self) -> bool {
         match self {
             RequestError::Http(error) => error.is_transient(),
+            RequestError::Hesitates => true,
             RequestError::Status { status, .. } => {
                 matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
             }
+            _ => false,
+        }
+    }
+
+    /// Whether the endpoint may well do better when it is asked once more, with more patience.
+    fn may_pass(&self) -> bool {
+        match self {
+            RequestError::Interrupted { source, .. } => source.is_transient(),
+            error => error.is_transient(),
+        }
+    }
+
+    /// Whether there was no answer: the endpoint is away, and says nothing to the next request either.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            RequestError::Http(error) => error.is_unreachable(),
+            RequestError::Hesitates | RequestError::Late => true,
             _ => false,
         }
     }
@@ -242,7 +271,7 @@ impl RequestError {
             RequestError::Http(source) | RequestError::Interrupted { source, .. } => {
                 source.is_unreachable()
             }
-            RequestError::Late => true,
+            RequestError::Late | RequestError::Hesitates => true,
             RequestError::Status { status, .. } => {
                 status.is_server_error() || matches!(status.as_u16(), 408 | 429)
             }
@@ -314,6 +343,8 @@ pub(crate) struct NamedManifest {
 /// A small response, read to its end.
 pub(crate) struct Document {
     content_type: Option<String>,
+    /// The query for the next page, if it is a list with further ones.
+    pub(crate) next_page: Option<String>,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -352,6 +383,8 @@ pub struct RegistryClient {
     retries: Retries,
     /// Values of the Authorization header by endpoint and repository.
     authorizations: Mutex<HashMap<String, HeaderValue>>,
+    /// The endpoints that gave no answer a moment ago.
+    away: Away,
     /// The bandwidth of downloads, if it is limited.
     pace: Option<Arc<Pace>>,
 }
@@ -365,6 +398,7 @@ impl RegistryClient {
             http,
             retries,
             authorizations: Mutex::default(),
+            away: Away::default(),
             pace: None,
         }
     }
@@ -377,14 +411,20 @@ impl RegistryClient {
         }
     }
 
+    /// The bandwidth of its downloads, if it is limited.
+    pub(crate) fn pace(&self) -> Option<Arc<Pace>> {
+        self.pace.clone()
+    }
+
     /// Checks that the TLS settings of every host can be used.
     pub fn check_settings(&self) -> Result<(), HttpError> {
         self.http.check_settings()
     }
 
-    /// The endpoints for an image, in the order of asking.
-    pub(crate) fn endpoints(&self, reference: &ImageReference) -> Vec<Endpoint> {
-        self.registries.endpoints(reference.registry())
+    /// Begins to ask the endpoints for an image, each in its turn.
+    pub(crate) fn round(&self, reference: &ImageReference) -> Round {
+        let endpoints = self.registries.endpoints(reference.registry());
+        Round::new(endpoints, |endpoint| self.away.has(endpoint))
     }
 
     /// Resolves a name. Only manifest and config are transferred.
@@ -392,17 +432,17 @@ impl RegistryClient {
         &self,
         reference: &ImageReference,
     ) -> Result<ResolvedImage, RegistryError> {
-        let mut tried = Vec::new();
-        for endpoint in self.endpoints(reference) {
-            let resolved = timeout(RESOLVE, self.resolve_at(&endpoint, reference)).await;
+        let mut round = self.round(reference);
+        while let Some(turn) = round.turn() {
+            let resolved = timeout(RESOLVE, self.resolve_at(&turn.endpoint, reference)).await;
             match resolved.unwrap_or(Err(RequestError::Late)) {
                 Ok(image) => return Ok(image),
-                Err(error) => tried.push((endpoint.to_string(), error)),
+                Err(error) => _ = round.failed(turn, error),
             }
         }
         Err(RegistryError {
             reference: reference.clone(),
-            tried: Tried(tried),
+            tried: round.into_tried(),
         })
     }
 
@@ -500,7 +540,7 @@ impl RegistryClient {
         accept: &'static str,
         limit: u64,
     ) -> Result<Document, RequestError> {
-        let mut failed = 0;
+        let (mut failed, began) = (0, Instant::now());
         loop {
             let once = self.document_once(endpoint, reference, path, accept, limit);
             let error = match once.await {
@@ -508,11 +548,26 @@ impl RegistryClient {
                 Err(error) => error,
             };
             failed += 1;
-            match self.retries.delay(failed) {
+            match self.delay(endpoint, failed, began.elapsed()) {
                 Some(delay) if error.is_transient() => tokio::time::sleep(delay).await,
-                _ => return Err(error),
+                _ => return Err(self.noted(endpoint, error)),
             }
         }
+    }
+
+    /// The pause before an endpoint is tried again, after this many failed attempts within this time; `None` to give up.
+    fn delay(&self, endpoint: &Endpoint, failed: u32, within: Duration) -> Option<Duration> {
+        let delay = self.retries.delay(failed)?;
+        let is_soon = within.saturating_add(delay) < BRIEF;
+        (is_soon || endpoint.patience == Patience::Full).then_some(delay)
+    }
+
+    /// Notes an endpoint that gave no answer: the next request goes to others first.
+    fn noted(&self, endpoint: &Endpoint, error: RequestError) -> RequestError {
+        if error.is_silence() {
+            self.away.note(endpoint);
+        }
+        error
     }
 
     async fn document_once(
@@ -525,14 +580,16 @@ impl RegistryClient {
     ) -> Result<Document, RequestError> {
         let mut answer = self.get(endpoint, reference, path, accept, 0).await?;
         let content_type = answer.headers.get(CONTENT_TYPE);
+        let link = answer.headers.get(LINK);
         Ok(Document {
             content_type: content_type
                 .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
+            next_page: link.and_then(|link| next_query(link.to_str().ok()?)),
             bytes: answer.document(limit as usize).await?,
         })
     }
 
-    /// Makes one GET request below an endpoint's root, from an offset on, with the credentials that it asks for.
+    /// Makes one GET request below an endpoint's root, from an offset on, with the credentials that it asks for. The path may have a query.
     async fn get(
         &self,
         endpoint: &Endpoint,
@@ -541,10 +598,11 @@ impl RegistryClient {
         accept: &'static str,
         offset: u64,
     ) -> Result<Answer, RequestError> {
+        let separator = if path.contains('?') { '&' } else { '?' };
         let namespace = endpoint
             .mirrors
             .as_deref()
-            .map(|registry| format!("?ns={}", challenge::escaped(registry)));
+            .map(|registry| format!("{separator}ns={}", challenge::escaped(registry)));
         let uri: Uri = format!("{}/{path}{}", endpoint.root, namespace.unwrap_or_default())
             .parse()
             .map_err(|error: http::uri::InvalidUri| HttpError::Request(error.into()))?;
@@ -562,40 +620,54 @@ impl RegistryClient {
         if let Some(known) = &known {
             headers.insert(AUTHORIZATION, known.clone());
         }
-        let mut answer = self.send(&uri, &headers, Body::None, None).await?;
+        let mut answer = self
+            .send(endpoint, &uri, &headers, Body::None, None)
+            .await?;
+        self.away.forget(endpoint);
+        let is_its_own = |answer: &Answer| answer.authority == endpoint.root.authority;
         // A server that the endpoint redirects to may neither ask for the endpoint's credentials nor name the service that gets them.
-        if answer.status == StatusCode::UNAUTHORIZED && answer.authority != endpoint.root.authority
+        if answer.status == StatusCode::UNAUTHORIZED
+            && is_its_own(&answer)
+            && let Some(authorization) = self.authorize(endpoint, reference, &answer).await?
         {
+            self.authorizations().insert(key, authorization.clone());
+            headers.insert(AUTHORIZATION, authorization);
+            answer = self
+                .send(endpoint, &uri, &headers, Body::None, None)
+                .await?;
+        }
+        if is_denial(answer.status) && !is_its_own(&answer) {
             return Err(RequestError::DeniedElsewhere {
                 authority: answer.authority.clone(),
                 said: explanation(&mut answer).await,
             });
         }
-        if answer.status == StatusCode::UNAUTHORIZED
-            && let Some(authorization) = self.authorize(endpoint, reference, &answer).await?
-        {
-            self.authorizations().insert(key, authorization.clone());
-            headers.insert(AUTHORIZATION, authorization);
-            answer = self.send(&uri, &headers, Body::None, None).await?;
-        }
         checked(answer).await
     }
 
+    /// Sends a request to an endpoint, or to the service that gives tokens for it.
     async fn send(
         &self,
+        endpoint: &Endpoint,
         uri: &Uri,
         headers: &HeaderMap,
         body: Body<'_>,
         origin: Option<Place>,
-    ) -> Result<Answer, HttpError> {
-        let request = Request {
+    ) -> Result<Answer, RequestError> {
+        let sending = self.http.send(Request {
             uri,
             headers,
             body,
             origin,
             redirections: MOST_REDIRECTIONS,
-        };
-        self.http.send(request).await
+        });
+        match endpoint.patience {
+            Patience::Full => Ok(sending.await?),
+            Patience::Brief => match timeout(BRIEF, sending).await {
+                Ok(sent) => Ok(sent?),
+                Err(_) => Err(RequestError::Hesitates),
+            },
+        }
     }
 
     fn authorizations(&self) -> std::sync::MutexGuard<'_, HashMap<String, HeaderValue>> {
@@ -677,12 +749,8 @@ impl RegistryClient {
             let basic = HeaderValue::try_from(challenge::basic(username, password.expose()));
             headers.insert(AUTHORIZATION, basic.map_err(|_| RequestError::Token)?);
         }
-        let answer = self.send(
-            &uri,
-            &headers,
-            form.map_or(Body::None, Body::Form),
-            Some(origin),
-        );
+        let body = form.map_or(Body::None, Body::Form);
+        let answer = self.send(endpoint, &uri, &headers, body, Some(origin));
         let mut answer = checked(answer.await?).await?;
         let document = answer.document(LARGEST_ANSWER).await?;
         let token: Token = serde_json::from_slice(&document).map_err(|_| RequestError::Token)?;
@@ -703,9 +771,28 @@ async fn checked(mut answer: Answer) -> Result<Answer, RequestError> {
     let said = explanation(&mut answer).await;
     Err(match status {
         StatusCode::NOT_FOUND => RequestError::NotFound { said },
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => RequestError::Denied { said },
+        status if is_denial(status) => RequestError::Denied { said },
         _ => RequestError::Status { status, said },
     })
+}
+
+fn is_denial(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
+/// The query for the next page of a list, by the answer's `Link` (RFC 8288). Of the address only the query counts: all pages of a list are at one
+/// place, and no registry sends us to another one.
+fn next_query(link: &str) -> Option<String> {
+    let (address, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
+    let is_next = |parameter: &str| matches!(parameter.trim(), "rel=\"next\"" | "rel=next");
+    if !parameters.split(';').any(is_next) {
+        return None;
+    }
+    let (_, query) = address.split_once('?')?;
+    // A mirror gets this part with every request.
+    let pairs = query.split('&').filter(|pair| !pair.starts_with("ns="));
+    let query = pairs.collect::<Vec<_>>().join("&");
+    (1..=LONGEST_QUERY).contains(&query.len()).then_some(query)
 }
 
 /// The message of an error response. If it cannot be read, the status is enough.
@@ -854,6 +941,7 @@ mod tests {
             (vec![absent()], false),
             (vec![denied()], false),
             (vec![RequestError::Late], true),
+            (vec![RequestError::Hesitates], true),
             (vec![digest()], false),
             (vec![RequestError::Token], false),
             (vec![absent(), silent()], true),
@@ -868,6 +956,32 @@ mod tests {
                 tried: Tried(tried.collect()),
             };
             assert_eq!(error.is_unreachable(), expected, "{}", error.tried);
+        }
+    }
+
+    #[test]
+    fn the_next_page_of_a_list_is_told_by_its_query_alone() {
+        let long = format!(
+            "</v2/a/referrers/x?last={}>; rel=\"next\"",
+            "x".repeat(2000)
+        );
+        for (link, expected) in [
+            (
+                "</v2/a/referrers/x?n=2&last=b>; rel=\"next\"",
+                Some("n=2&last=b"),
+            ),
+            (
+                "<https://elsewhere/y?last=b&ns=r.io>; rel=next",
+                Some("last=b"),
+            ),
+            ("</v2/a?last=b>; title=x; rel=\"next\"", Some("last=b")),
+            ("</v2/a?last=b>; rel=\"prev\"", None),
+            ("</v2/a?ns=r.io>; rel=\"next\"", None),
+            ("</v2/a>; rel=\"next\"", None),
+            ("/v2/a?last=b", None),
+            (&long, None),
+        ] {
+            assert_eq!(next_query(link).as_deref(), expected, "{link}");
         }
     }
 

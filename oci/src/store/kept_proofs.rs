@@ -1,11 +1,13 @@
 //! The signatures that are kept with an image: those that it was verified by, proofs.json, and those that no rule has asked for yet,
-//! signatures.json. A removed image leaves both for its successor.
+//! signatures.json. A damaged image leaves both for its successor, and the list of the blobs that its successor is made from.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::collection::Urgency;
 use crate::store_error::{StoreError, failed};
 use crate::verification::proof::{self, Proofs};
 use crate::verification::unjudged::{self, Unjudged};
@@ -39,7 +41,7 @@ fn read_file<T: Default>(path: &Path, parse: impl Fn(&[u8]) -> Option<T>) -> T {
         Err(error) if error.kind() == io::ErrorKind::NotFound => T::default(),
         Ok(None) => {
             tracing::warn!(
-                "{} is damaged: the signatures in it do not count",
+                "{} is damaged: what is in it does not count",
                 path.display()
             );
             T::default()
@@ -70,6 +72,11 @@ fn write_file(path: &Path, bytes: serde_json::Result<Vec<u8>>) -> Result<(), Sto
 /// Time that the proofs of an image stay that is not made again: a registry may be away for weeks.
 const LONGEST_LEFT: Duration = Duration::from_secs(60 * 24 * 3600);
 
+/// The end of the names of lists of blobs.
+const BLOBS: &str = ".blobs.json";
+/// Time for which the blobs of an image that is not made again stay even if there is no room.
+const LONGEST_WITHOUT_ROOM: Duration = Duration::from_secs(24 * 3600);
+
 /// Proofs of images that were damaged: each is made again from its blobs, and has to be as trusted as before.
 #[derive(Debug)]
 pub(super) struct LeftProofs {
@@ -93,8 +100,20 @@ impl LeftProofs {
         self.directory.join(name)
     }
 
-    /// Takes the proofs of the image in this directory, which is about to be removed.
-    pub(super) fn take_over(&self, image: Digest, directory: &Path) -> Result<(), StoreError> {
+    fn path_of_blobs(&self, image: Digest) -> PathBuf {
+        self.directory.join(format!("{}{BLOBS}", image.hex()))
+    }
+
+    /// Takes the proofs of the image in this directory, which is about to be removed, and notes its blobs: they stay until it is made again.
+    pub(super) fn take_over(
+        &self,
+        image: Digest,
+        directory: &Path,
+        blobs: &BTreeSet<Digest>,
+    ) -> Result<(), StoreError> {
+        if !blobs.is_empty() {
+            write_file(&self.path_of_blobs(image), serde_json::to_vec(blobs))?;
+        }
         let (proofs, unjudged) = (read(directory), read_unjudged(directory));
         if proofs.iter().next().is_some() {
             write_file(&self.path(image), proof::write(&proofs))?;
@@ -113,24 +132,55 @@ impl LeftProofs {
         )
     }
 
+    /// The blobs of images that are to be made again.
+    pub(super) fn blobs(&self, urgency: Urgency) -> Result<BTreeSet<Digest>, StoreError> {
+        let mut all = BTreeSet::new();
+        for (path, age) in self.list()? {
+            let is_list = path.to_string_lossy().ends_with(BLOBS);
+            let is_wanted = match urgency {
+                Urgency::Usual => true,
+                Urgency::LackOfRoom => age.is_none_or(|age| age < LONGEST_WITHOUT_ROOM),
+            };
+            if is_list && is_wanted {
+                let parse = |bytes: &[u8]| serde_json::from_slice::<BTreeSet<Digest>>(bytes).ok();
+                all.extend(read_file(&path, parse));
+            }
+        }
+        Ok(all)
+    }
+
     /// Forgets those that are older than [`LONGEST_LEFT`]: nobody wants their images any more.
     pub(super) fn collect(&self) -> Result<(), StoreError> {
+        for (path, age) in self.list()? {
+            if age.is_some_and(|age| age > LONGEST_LEFT) {
+                // Another collection may have removed them.
+                remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists their files with their ages, as far as these are known.
+    fn list(&self) -> Result<Vec<(PathBuf, Option<Duration>)>, StoreError> {
         let directory = &self.directory;
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(failed("listing", directory)(error)),
         };
+        let mut files = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed("listing", directory))?;
             let written = entry.metadata().and_then(|metadata| metadata.modified());
             let age = written.ok().and_then(|written| written.elapsed().ok());
-            if age.is_some_and(|age| age > LONGEST_LEFT) {
-                // Another collection may have removed them.
-                remove_file(&entry.path())?;
-            }
+            files.push((entry.path(), age));
         }
-        Ok(())
+        Ok(files)
+    }
+
+    /// Forgets the blobs of an image: it is here.
+    pub(super) fn forget_blobs(&self, image: Digest) -> Result<(), StoreError> {
+        remove_file(&self.path_of_blobs(image))
     }
 
     /// Forgets them.

@@ -45,9 +45,14 @@ impl ImageStore {
     /// Removes a damaged image. Its proofs stay for the image that is made in its place, and its files for containers that run from it, until
     /// the next boot.
     pub(crate) async fn remove_damaged(&self, digest: Digest) -> Result<(), StoreError> {
+        let mut blobs = self.blobs_of(digest);
+        if blobs.is_empty() {
+            // Without its manifest it is not made again from blobs.
+            blobs = self.blobs_by_manifest(digest).unwrap_or_default();
+        }
         let proofs = &self.shared.left_proofs;
-        if let Err(error) = proofs.take_over(digest, &self.place(digest)) {
-            // Then its registry has to be asked for them.
+        if let Err(error) = proofs.take_over(digest, &self.place(digest), &blobs) {
+            // Then its registry has to be asked for them, and for its layers if it is not made again within the hour.
             tracing::warn!("the signatures of the image {digest} are lost with it: {error}");
         }
         let is_mounted = self.is_mounted(digest)?;
@@ -70,7 +75,7 @@ impl ImageStore {
         let facts = BlobFacts {
             blobs: whole,
             partial,
-            needed: self.needed_blobs()?,
+            needed: self.needed_blobs(urgency)?,
             now: SystemTime::now(),
             urgency,
         };
@@ -112,7 +117,7 @@ impl ImageStore {
             remove_tree(&path).map_err(failed("removing", &path))?;
             let needed = match blobs.is_empty() {
                 true => BTreeSet::new(),
-                false => store.needed_blobs()?,
+                false => store.needed_blobs(Urgency::Usual)?,
             };
             for blob in blobs.difference(&needed) {
                 store.shared.blobs.remove_unless_held(*blob)?;
@@ -142,11 +147,25 @@ impl ImageStore {
         Ok(blobs)
     }
 
-    /// The blobs that the images of the store were made from.
-    fn needed_blobs(&self) -> Result<BTreeSet<Digest>, StoreError> {
-        let mut needed = BTreeSet::new();
-        for image in self.list()? {
-            needed.extend(self.blobs_of_image(&image)?);
+    /// The blobs that an image was made from whose record cannot be read, as far as its manifest says it.
+    pub(super) fn blobs_by_manifest(&self, digest: Digest) -> Result<BTreeSet<Digest>, StoreError> {
+        if self.blobs().is_none() {
+            return Ok(BTreeSet::new());
+        }
+        let mut blobs = local_image::blobs_named_by(&self.shared.blobs, digest)?;
+        blobs.insert(digest);
+        Ok(blobs)
+    }
+
+    /// The blobs that the images of the store were made from, and those of damaged images that are to be made again.
+    fn needed_blobs(&self, urgency: Urgency) -> Result<BTreeSet<Digest>, StoreError> {
+        let mut needed = self.shared.left_proofs.blobs(urgency)?;
+        for digest in self.digests()? {
+            needed.extend(match self.get(digest) {
+                Some(image) => self.blobs_of_image(&image)?,
+                // One byte of a record must not cost the layers, which nobody may be able to fetch again.
+                None => self.blobs_by_manifest(digest)?,
+            });
         }
         Ok(needed)
     }

@@ -4,10 +4,17 @@ use instar_values::Digest;
 
 use super::{bundle, simple_signing};
 use crate::registry::RequestError;
+use crate::registry::challenge::escaped;
 
 /// The `Accept` header of requests for manifests and indexes of signatures. Registries keep both kinds under the same names.
 pub(crate) const ACCEPT: &str =
     "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json";
+
+/// The query for those in a list of referrers that are bundles as cosign writes them. A registry may ignore it, and does not know of bundles of
+/// other versions.
+pub(super) fn of_bundles_alone() -> String {
+    format!("artifactType={}", escaped(bundle::WRITTEN_TYPE))
+}
 
 /// Where bundles are: the registry's list of referrers, and the tag `sha256-X`, which holds the same where a registry has no such list.
 pub(crate) fn of_bundles(subject: Digest) -> [String; 2] {

@@ -3,8 +3,11 @@
 //! Three places, in this order: the registry's list of referrers; the tag `sha256-X`, which holds the same where a registry has no such
 //! list; and the tag `sha256-X.sig` of cosign's older form. X is the digest of the document that the name points to, and then that of the
 //! image for this machine.
+//!
+//! An image may have hundreds of referrers that are no signatures, such as lists of packages. So the registry is first asked for bundles alone,
+//! then for all of them, page by page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use instar_values::{Digest, ImageReference, PublicKey};
 use serde::Deserialize;
@@ -18,15 +21,19 @@ use super::proof::Proof;
 use super::refusal::VerificationError;
 use super::signature::{NotASignature, Signature};
 use super::simple_signing;
-use crate::registries::Endpoint;
-use crate::registry::{RESOLVE, RegistryClient, RegistryError, RequestError, ResolvedImage, Tried};
+use crate::registries::{Endpoint, Patience};
+use crate::registry::{
+    Document, RESOLVE, RegistryClient, RegistryError, RequestError, ResolvedImage,
+};
 
 /// Size limit of manifests of signatures, in bytes.
 const LARGEST_MANIFEST: u64 = 128 << 10;
-/// Size limit of bundles and payloads, in bytes.
+/// Size limit of bundles, payloads and lists of referrers, in bytes.
 const LARGEST_DOCUMENT: u64 = 1 << 20;
-/// Limit on the layers of one manifest, and on the manifests of one list, that are looked at.
+/// Limit on the signatures of one manifest, and on the manifests of signatures of one list, that are looked at.
 const MOST_LAYERS: usize = 100;
+/// Limit on the pages of a list of referrers.
+const MOST_PAGES: usize = 10;
 /// Limit on the requests for one image at one endpoint: anyone who may push can add signatures.
 const MOST_REQUESTS: usize = 250;
 
@@ -72,11 +79,12 @@ impl RegistryClient {
         key: &PublicKey,
     ) -> Result<Result<Proof, Findings>, Box<VerificationError>> {
         let mut findings = Findings::default();
-        let mut tried = Vec::new();
-        for endpoint in self.endpoints(&image.reference) {
+        let mut round = self.round(&image.reference);
+        while let Some(turn) = round.turn() {
+            let before = findings.clone();
             let mut search = Search {
                 client: self,
-                endpoint: &endpoint,
+                endpoint: &turn.endpoint,
                 reference: &image.reference,
                 subject: Subject {
                     image: image.digest(),
@@ -84,24 +92,33 @@ impl RegistryClient {
                 },
                 key,
                 findings: &mut findings,
+                seen: BTreeSet::new(),
                 requests: 0,
                 failed: None,
+                silences: 0,
             };
             let found = timeout(RESOLVE, search.run()).await;
             let failed = search.failed.take();
-            match found {
+            let failed = match found {
                 Ok(Some(proof)) => return Ok(Ok(proof)),
-                Ok(None) => tried.extend(failed.map(|error| (endpoint.to_string(), error))),
-                Err(_) => tried.push((endpoint.to_string(), RequestError::Late)),
+                Ok(None) => failed,
+                Err(_) => Some(RequestError::Late),
+            };
+            if let Some(error) = failed
+                && round.failed(turn, error)
+            {
+                // All of it is found once more.
+                findings = before;
             }
         }
-        if findings.is_empty() && !tried.is_empty() {
+        let tried = round.into_tried();
+        if findings.is_empty() && !tried.0.is_empty() {
             return Err(Box::new(VerificationError::Registry {
                 rule: rule.clone(),
                 key: key.fingerprint(),
                 source: RegistryError {
                     reference: image.reference.clone(),
-                    tried: Tried(tried),
+                    tried,
                 },
             }));
         }
@@ -117,19 +134,25 @@ struct Search<'a> {
     subject: Subject<'a>,
     key: &'a PublicKey,
     findings: &'a mut Findings,
+    /// The manifests of lists that were looked at.
+    seen: BTreeSet<Digest>,
     requests: usize,
     /// The first request that failed. The other places are looked at all the same.
     failed: Option<RequestError>,
+    /// The last requests in a row that had no answer.
+    silences: usize,
 }
 
 impl Search<'_> {
     async fn run(&mut self) -> Option<Proof> {
         for digest in self.subject.digests() {
-            for place in places::of_bundles(digest) {
-                let listing = self.listing(&place, None).await;
-                if let Some(proof) = self.bundles(listing.unwrap_or_default()).await {
-                    return Some(proof);
-                }
+            let [referrers, tag] = places::of_bundles(digest);
+            if let Some(proof) = self.referrers(&referrers).await {
+                return Some(proof);
+            }
+            let listing = self.listing(&tag, None).await;
+            if let Some(proof) = self.bundles(listing.unwrap_or_default()).await {
+                return Some(proof);
             }
             let listing = self
                 .listing(
@@ -144,11 +167,39 @@ impl Search<'_> {
         None
     }
 
+    /// Looks at the bundles of a registry's list of referrers.
+    async fn referrers(&mut self, list: &str) -> Option<Proof> {
+        for first in [places::of_bundles_alone(), String::new()] {
+            let mut next = Some(first);
+            for _ in 0..MOST_PAGES {
+                let Some(query) = next.take() else { break };
+                let place = match query.is_empty() {
+                    true => list.to_owned(),
+                    false => format!("{list}?{query}"),
+                };
+                let Some(page) = self.document(&place, None, LARGEST_DOCUMENT).await else {
+                    match self.silences {
+                        0 => break,
+                        _ => return None,
+                    }
+                };
+                let listing = self.parsed(&page).unwrap_or_default();
+                if let Some(proof) = self.bundles(listing).await {
+                    return Some(proof);
+                }
+                next = page.next_page;
+            }
+        }
+        None
+    }
+
     /// Looks at the bundles of a list of manifests, or of a manifest.
     async fn bundles(&mut self, listing: Listing) -> Option<Proof> {
         let mut layers = listing.layers;
-        let manifests = listing.manifests.into_iter().take(MOST_LAYERS);
-        for entry in manifests.filter(Entry::may_hold_bundle) {
+        let manifests = listing.manifests.into_iter();
+        let bundles = manifests.filter(Entry::may_hold_bundle);
+        let new = bundles.filter(|entry| self.seen.insert(entry.digest));
+        for entry in new.take(MOST_LAYERS).collect::<Vec<_>>() {
             let place = format!("manifests/{}", entry.digest);
             let manifest = self.listing(&place, Some(&entry)).await;
             layers.extend(manifest.unwrap_or_default().layers);
@@ -202,8 +253,12 @@ impl Search<'_> {
 
     /// Gets a manifest or an index; None if there is none.
     async fn listing(&mut self, place: &str, entry: Option<&Entry>) -> Option<Listing> {
-        let bytes = self.document(place, entry, LARGEST_MANIFEST).await?;
-        let listing = serde_json::from_slice(&bytes);
+        let document = self.document(place, entry, LARGEST_MANIFEST).await?;
+        self.parsed(&document)
+    }
+
+    fn parsed(&mut self, document: &Document) -> Option<Listing> {
+        let listing = serde_json::from_slice(&document.bytes);
         self.readable(listing.map_err(|source| NotASignature::Json {
             what: "manifest",
             source,
@@ -212,7 +267,17 @@ impl Search<'_> {
 
     async fn blob(&mut self, layer: &Entry) -> Option<Vec<u8>> {
         let place = format!("blobs/{}", layer.digest);
-        self.document(&place, Some(layer), LARGEST_DOCUMENT).await
+        let blob = self.document(&place, Some(layer), LARGEST_DOCUMENT).await?;
+        Some(blob.bytes)
+    }
+
+    /// Limit on requests in a row without an answer: each further place would take as long again. Firewalls are silent about a place that they do
+    /// not know, which is no reason to give up the others of the only registry that is left.
+    fn most_silences(&self) -> usize {
+        match self.endpoint.patience {
+            Patience::Brief => 1,
+            Patience::Full => 2,
+        }
     }
 
     /// Gets a document of at most `limit` bytes, which has to be the one that the entry names; None if there is none.
@@ -221,13 +286,13 @@ impl Search<'_> {
         place: &str,
         entry: Option<&Entry>,
         limit: u64,
-    ) -> Option<Vec<u8>> {
+    ) -> Option<Document> {
         if let Some(size) = entry.map(|entry| entry.size).filter(|&size| size > limit) {
             self.findings
                 .unreadable(&NotASignature::TooLarge { size, limit });
             return None;
         }
-        if self.requests == MOST_REQUESTS {
+        if self.requests == MOST_REQUESTS || self.silences >= self.most_silences() {
             return None;
         }
         self.requests += 1;
@@ -239,10 +304,14 @@ impl Search<'_> {
             .and_then(|document| {
                 let (digest, size) = (entry.map(|it| it.digest), entry.map(|it| it.size));
                 document.check("a signature's document", digest, size)?;
-                Ok(document.bytes)
+                Ok(document)
             });
+        self.silences = match &document {
+            Err(error) if error.is_silence() => self.silences + 1,
+            _ => 0,
+        };
         match document {
-            Ok(bytes) => Some(bytes),
+            Ok(document) => Some(document),
             Err(error) if places::is_absence(&error) => None,
             Err(error) => {
                 self.failed.get_or_insert(error);

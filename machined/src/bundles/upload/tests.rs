@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::Read as _;
+use std::sync::mpsc::channel;
 
 use super::*;
+use crate::base::blocking_io;
 
 fn uploads() -> (tempfile::TempDir, Uploads) {
     let directory = tempfile::tempdir().unwrap();
@@ -45,11 +47,8 @@ fn an_upload_goes_on_where_it_was_cut_off() {
     ));
     assert_eq!(uploads.write(digest, 3, b"dle").unwrap(), 6);
     let mut read = String::new();
-    uploads
-        .take(digest)
-        .unwrap()
-        .read_to_string(&mut read)
-        .unwrap();
+    let (mut file, taken) = uploads.take(digest).unwrap();
+    file.read_to_string(&mut read).unwrap();
     assert_eq!(read, "bundle");
     assert!(matches!(
         uploads.begin(digest, 6),
@@ -59,9 +58,12 @@ fn an_upload_goes_on_where_it_was_cut_off() {
         uploads.write(digest, 6, b""),
         Err(UploadError::Taken(_))
     ));
-    uploads.release(digest);
+    taken.release();
+    let busy = uploads.begin(Digest::of(b"other"), 6).unwrap_err();
+    assert!(matches!(busy, UploadError::Busy { .. }), "{busy}");
     assert_eq!(uploads.begin(digest, 6).unwrap(), 6);
-    uploads.end(digest).unwrap();
+    let (_, taken) = uploads.take(digest).unwrap();
+    taken.end().unwrap();
     assert_eq!(uploads.begin(digest, 6).unwrap(), 0);
 }
 
@@ -89,12 +91,36 @@ fn what_the_rules_refuse_is_imported_later_and_stands_in_nobodys_way() {
     let (refused, other) = (Digest::of(b"refused"), Digest::of(b"other"));
     uploads.begin(refused, 3).unwrap();
     uploads.write(refused, 0, b"abc").unwrap();
-    uploads.take(refused).unwrap();
-    uploads.leave(refused);
+    drop(uploads.take(refused).unwrap());
     assert_eq!(uploads.begin(refused, 3).unwrap(), 3);
-    uploads.take(refused).unwrap();
-    uploads.leave(refused);
+    drop(uploads.take(refused).unwrap());
     assert_eq!(uploads.begin(other, 5).unwrap(), 0);
+}
+
+/// The thread takes the file though nobody waits for it any more.
+#[tokio::test]
+async fn a_caller_who_hangs_up_while_the_file_is_taken_blocks_no_other_upload() {
+    let (_directory, uploads) = uploads();
+    let (one, other) = (Digest::of(b"one"), Digest::of(b"other"));
+    uploads.begin(one, 3).unwrap();
+    uploads.write(one, 0, b"abc").unwrap();
+    let ((begin, begins), (done, is_done)) = (channel(), channel());
+    let taker = uploads.clone();
+    let taking = blocking_io::within(blocking_io::ANSWER, move || {
+        begins.recv().unwrap();
+        let taken = taker.take(one).unwrap();
+        done.send(()).unwrap();
+        taken
+    });
+    // The call is polled once, then dropped.
+    assert!(tokio::time::timeout(Duration::ZERO, taking).await.is_err());
+    begin.send(()).unwrap();
+    is_done.recv().unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while let Err(refused) = uploads.begin(other, 5) {
+        assert!(Instant::now() < until, "{refused}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -114,15 +140,15 @@ fn a_file_that_nobody_goes_on_with_is_removed() {
     age(25);
     // Its caller has just asked for it.
     assert!(!uploads.forget(FORGOTTEN).unwrap());
-    uploads.take(digest).unwrap();
+    let taken = uploads.take(digest).unwrap();
     uploads.slot.locked().as_mut().unwrap().last_byte = None;
     assert!(!uploads.forget(FORGOTTEN).unwrap());
     // The rules refuse it, and stay as they are.
-    uploads.leave(digest);
+    drop(taken);
     age(23);
     assert!(!uploads.forget(FORGOTTEN).unwrap());
     assert_eq!(uploads.begin(digest, 3).unwrap(), 3);
-    uploads.leave(digest);
+    drop(uploads.take(digest).unwrap());
     // A pull lacks room.
     assert!(uploads.forget(SILENCE).unwrap());
     assert_eq!(fs::read_dir(&uploads.directory).unwrap().count(), 0);

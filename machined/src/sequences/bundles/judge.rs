@@ -14,6 +14,7 @@ use crate::machine::Machine;
 use crate::oci::bundled::resolve;
 use crate::oci::manifest::VERSION_LABEL;
 use crate::oci::{ImageConfig, ResolvedImage, Verified};
+use crate::values::Digest;
 
 /// The labels that name an image's version: that of an installer, and that of the OCI's image specification.
 const VERSIONS: [&str; 2] = ["dev.instar.version", VERSION_LABEL];
@@ -74,7 +75,7 @@ fn judged(
     let puller = intent::puller(machine.config().as_deref());
     let rules = rules(machine);
     let digest = bundle.digest();
-    let before = machine.bundles.kept.find(digest);
+    let before = before(machine, digest);
     let given = Approvals {
         config: &rules.approved,
         person: !rules.ask_at.is_empty() && before.is_some_and(|taken| taken.by_person),
@@ -107,6 +108,15 @@ fn judged(
     })
 }
 
+/// Returns what is remembered of a bundle. While that cannot be read, nobody has approved it before: it is asked for once more.
+pub(super) fn before(machine: &Machine, bundle: Digest) -> Option<Taken> {
+    let found = machine.bundles.kept.find(bundle);
+    found.unwrap_or_else(|error| {
+        tracing::warn!("the bundle {bundle} counts as new: {error:#}");
+        None
+    })
+}
+
 /// Adds the bytes of an image's documents to those of the images before.
 fn with_documents(before: u64, image: &ResolvedImage) -> Result<u64, BundleError> {
     let index = image.index.as_ref().map_or(0, Vec::len);
@@ -129,7 +139,6 @@ fn version(config: &ImageConfig) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::values::Digest;
 
     #[test]
     fn the_documents_of_many_images_are_not_taken_into_memory() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::judge::Allowed;
+use super::judge::{self, Allowed};
 use super::{Report, rules};
 use crate::base::error_chain::chain;
 use crate::bundles::Upgrade;
@@ -21,7 +21,7 @@ pub(super) fn plan(
     report: &Report,
 ) -> Option<Installer> {
     let installers: Vec<Installer> = images.iter().filter_map(installer).collect();
-    let before = machine.bundles.kept.find(bundle);
+    let before = judge::before(machine, bundle);
     let standing = Standing {
         allowed: rules(machine).upgrade,
         running: &machine.running.version,

@@ -27,6 +27,14 @@ const BOOT_ID: &str = "00000000-0000-4000-8000-000000000001";
 
 /// Returns a machine whose files would be in this directory. Its store keeps no blobs.
 pub(in crate::sequences) async fn unbooted(directory: &Path) -> Arc<Machine> {
+    unbooted_that_keeps(directory, Keeps::ImagesAlone).await
+}
+
+/// The same with a store that keeps these data.
+pub(in crate::sequences) async fn unbooted_that_keeps(
+    directory: &Path,
+    keeps: Keeps,
+) -> Arc<Machine> {
     let (init, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -61,7 +69,7 @@ pub(in crate::sequences) async fn unbooted(directory: &Path) -> Arc<Machine> {
             keeps_workloads: false,
         },
         init,
-        images: ImageStore::new(directory.join("images"), Keeps::ImagesAlone),
+        images: ImageStore::new(directory.join("images"), keeps),
         own_log: LogRing::default(),
         // Without a spec the network changes nothing.
         network: Network::start(options, None, Vec::new()).unwrap(),

@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::machine_for_tests::{configured, unbooted};
+use super::machine_for_tests::{configured, unbooted, unbooted_that_keeps};
 use super::*;
 use crate::containers::registry_for_tests::SignedRegistry;
 use crate::image_collection::{collect, is_needed};
 use crate::machine::Configured;
+use crate::oci::Keeps;
 use crate::operation_lock::Operation;
 use crate::pins::{Preparation, PreparationFact};
 use crate::upgrade::{InstallerOutput, PendingUpgrade, Prepared};
-use crate::values::Digest;
 
 const WORKER: &str = include_str!("../../../../config/tests/data/1.14/worker.yaml");
 
@@ -325,4 +325,103 @@ async fn a_staged_version_is_judged_at_its_registry_when_rules_change() {
     machine.expire_trial(number.unwrap()).unwrap();
     judge.judge(&machine).await;
     assert_eq!(machine.upgrades.prepared_upgrade(), None);
+}
+
+#[tokio::test]
+async fn nothing_is_removed_while_it_is_not_known_which_images_came_by_bundles() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("web:v1", "web");
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(configured(&[]));
+    let (puller, limits) = (registry.puller(), Limits::default());
+    let image = puller.look_up(&web.name).await.unwrap();
+    let pulled = puller.pull(&image, &machine.images, &limits).await;
+    pulled.unwrap();
+    let record = machine.images.directory().join("bundles.json");
+    std::fs::write(&record, "[{").unwrap();
+    let told = format!("{:#}", collect(&machine).await.unwrap_err());
+    assert!(
+        told.contains("which images came by bundles is not known"),
+        "{told}"
+    );
+    assert!(is_needed(&machine, web.manifest));
+    assert!(machine.images.get(web.manifest).is_some());
+    std::fs::remove_file(&record).unwrap();
+    assert!(collect(&machine).await.unwrap());
+    assert!(machine.images.get(web.manifest).is_none());
+}
+
+/// Its record was damaged on the disk, and its registry is gone.
+#[tokio::test]
+async fn a_pinned_image_is_made_again_from_its_blobs() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let web = registry.push("web:v1", "web");
+    let machine = unbooted_that_keeps(directory.path(), Keeps::Blobs).await;
+    machine.set_config(configured(&[&registry.config(), &pins(&[&web.name])]));
+    one_turn(&machine).await;
+    let pinned = Some(State::Pinned {
+        digest: web.manifest,
+    });
+    assert_eq!(state(&machine, &web.name), pinned);
+    let images = machine.images.directory().join("images");
+    let record = images.join(web.manifest.hex()).join("image.json");
+    std::fs::write(record, "{").unwrap();
+    assert!(machine.images.get(web.manifest).is_none());
+    drop(registry);
+    one_turn(&machine).await;
+    assert_eq!(state(&machine, &web.name), pinned);
+    assert!(machine.images.get(web.manifest).is_some());
+}
+
+#[tokio::test]
+async fn images_with_large_documents_have_their_turns_one_after_the_other() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (web, db) = (registry.push("web:v1", "web"), registry.push("db:v1", "db"));
+    let machine = unbooted(directory.path()).await;
+    let pins = pins(&[&web.name, &db.name]);
+    machine.set_config(configured(&[&registry.config(), &pins]));
+    let (wanted, pace) = (wanted(&machine), Arc::new(Pace::default()));
+    show_wanted(&machine, &wanted);
+    let keeper = Keeper {
+        machine: &machine,
+        pace: &pace,
+        puller: intent::puller_at_pace(machine.config().as_deref(), pace.clone()),
+        judging: Judging::Once,
+        most_of_documents: 1,
+    };
+    let pinned = |image: Digest| Some(State::Pinned { digest: image });
+    keeper.see_to(&wanted).await;
+    assert_eq!(state(&machine, &web.name), pinned(web.manifest));
+    assert_eq!(state(&machine, &db.name), Some(State::default()));
+    keeper.see_to(&wanted).await;
+    assert_eq!(state(&machine, &db.name), pinned(db.manifest));
+}
+
+#[tokio::test]
+async fn a_name_that_is_unpinned_and_pinned_again_means_what_its_registry_says_then() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (web, db) = (registry.push("web:v1", "web"), registry.push("db:v1", "db"));
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(configured(&[&registry.config(), &pins(&[&db.name])]));
+    let call = crate::pins::ByCall {
+        terms: Terms::default(),
+        during: "v0.1.0".to_owned(),
+        for_upgrade: false,
+    };
+    let both = vec![web.name.clone(), db.name.clone()];
+    machine.pins.pin(both.clone(), &call).await.unwrap();
+    one_turn(&machine).await;
+    let (newer_web, _) = (
+        registry.push("web:v1", "newer"),
+        registry.push("db:v1", "newer"),
+    );
+    for name in &both {
+        assert!(unpin(&machine, name).await && !unpin(&machine, name).await);
+    }
+    // Before the next look at what is pinned.
+    machine.pins.pin(both, &call).await.unwrap();
+    one_turn(&machine).await;
+    // The config has pinned the other one all the time.
+    let expected = BTreeSet::from([newer_web.manifest, db.manifest]);
+    assert_eq!(machine.pins.digests(), expected);
 }

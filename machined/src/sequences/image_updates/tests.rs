@@ -452,3 +452,95 @@ async fn a_trial_counts_from_the_start_of_its_image() {
     assert_eq!(in_force, Some(digests(&new)));
     keeping.abort();
 }
+
+/// Returns the digest of the image that has this name in the store.
+fn named(machine: &Machine, name: &ImageReference) -> Option<Digest> {
+    machine.images.find(name).map(|image| image.digest())
+}
+
+#[tokio::test]
+async fn a_restart_without_a_registry_starts_the_image_that_has_proved_itself() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let old = registry.push("web:v1", "old");
+    let machine = unbooted(directory.path()).await;
+    let config = config(&registry, &[container("web", "")]);
+    machine.set_config(config.clone());
+    machine.enter(MachineStage::Running);
+    let web = workload(&machine, &registry, &old.name);
+    web.prepare().await.unwrap();
+    let new = registry.push("web:v1", "new");
+    has_waiting(&machine, "web", &old, &new).await;
+    let service = machine.services.add(steady("web", Duration::ZERO));
+    let service = service.unwrap();
+    service.start();
+    service.up().await;
+    let (container, updates) = followed(&config).next().unwrap();
+    let following = Following {
+        machine: &machine,
+        configured: &config,
+        container,
+        updates,
+    };
+    let (found, switching) = (found(&new), Switching::default());
+    let switched = following.switch_if_open(digests(&old), &found, &switching);
+    assert_eq!(switched.await, TRIAL_VIEW);
+    assert_eq!(named(&machine, &old.name), Some(old.manifest));
+
+    service.up().await;
+    let mut trial = following.view(None, &switching).await.unwrap();
+    trial.up_since = Instant::now().checked_sub(updates.healthy);
+    following.view(Some(trial), &switching).await;
+    assert_eq!(following.standing(), Standing::Current);
+    assert_eq!(named(&machine, &old.name), Some(new.manifest));
+    registry.fall_silent();
+    tokio::time::pause();
+    web.renew().await.unwrap();
+    let in_force = machine.images_in_force.get("web", &old.name);
+    assert_eq!(in_force, Some(new.manifest));
+}
+
+/// As earlier versions left the store: the image of before has the name.
+#[tokio::test]
+async fn an_image_that_its_registry_confirms_gets_the_name_in_the_store() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let old = registry.push("web:v1", "old");
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(config(&registry, &[container("web", "")]));
+    let web = workload(&machine, &registry, &old.name);
+    web.prepare().await.unwrap();
+    let new = registry.push("web:v1", "new");
+    let (puller, limits) = (registry.puller(), Limits::default());
+    let resolved = puller.look_up(&new.name.at(new.index)).await.unwrap();
+    let pulled = puller.pull(&resolved, &machine.images, &limits).await;
+    pulled.unwrap();
+    let in_force = &machine.images_in_force;
+    in_force.set("web", &new.name, digests(&new)).await;
+    let look = async || turn(&machine, &mut Looks::new(), &Switching::default()).await;
+    // A bundle has brought the other one, for a restart without a registry.
+    let bundle = Digest::of(b"bundle");
+    let bring = |taken: &mut crate::bundles::Taken| taken.brought(old.manifest);
+    machine.bundles.kept.change(bundle, bring).unwrap();
+    look().await;
+    assert_eq!(named(&machine, &new.name), Some(old.manifest));
+    std::fs::remove_file(machine.images.directory().join("bundles.json")).unwrap();
+    look().await;
+    assert_eq!(named(&machine, &new.name), Some(new.manifest));
+}
+
+#[tokio::test]
+async fn a_lost_image_that_is_pulled_again_leaves_the_name_to_a_newer_one() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let old = registry.push("web:v1", "old");
+    let machine = unbooted(directory.path()).await;
+    let web = workload(&machine, &registry, &old.name);
+    web.prepare().await.unwrap();
+    let new = registry.push("web:v1", "new");
+    let (puller, limits) = (registry.puller(), Limits::default());
+    let resolved = puller.look_up(&new.name).await.unwrap();
+    let pulled = puller.pull(&resolved, &machine.images, &limits).await;
+    pulled.unwrap();
+    machine.images.remove(old.manifest).await.unwrap();
+    web.prepare().await.unwrap();
+    assert!(machine.images.get(old.manifest).is_some());
+    assert_eq!(named(&machine, &new.name), Some(new.manifest));
+}

@@ -22,10 +22,13 @@ use crate::sequences::serve_images::usual;
 use crate::temporary_registry::{CannotServe, Offer, serve_on};
 use crate::values::{Digest, ImageReference};
 
+/// A name by which an image is served. A tag may move from one of the images to another.
+type Served = (ImageReference, Digest);
+
 /// The registry, while it is served.
 #[derive(Default)]
 pub(super) struct PodsRegistry {
-    served: BTreeSet<Digest>,
+    served: BTreeSet<Served>,
     registries: BTreeSet<String>,
     server: Option<JoinHandle<Result<(), CannotServe>>>,
 }
@@ -40,7 +43,7 @@ impl PodsRegistry {
         machine: &Arc<Machine>,
     ) -> anyhow::Result<BTreeSet<String>> {
         let images = usual(machine);
-        let wanted: BTreeSet<Digest> = images.iter().map(|(_, image)| image.digest()).collect();
+        let wanted = names(&images);
         let has_ended = self.server.as_ref().is_some_and(JoinHandle::is_finished);
         if wanted == self.served && !has_ended {
             return Ok(self.registries.clone());
@@ -88,6 +91,15 @@ impl Drop for PodsRegistry {
     }
 }
 
+/// Returns all names of images, each with the image that it means.
+fn names(images: &[(ImageReference, PulledImage)]) -> BTreeSet<Served> {
+    let names = images.iter().flat_map(|(name, image)| {
+        let names = image.names().iter().chain([name]);
+        names.map(|name| (name.clone(), image.digest()))
+    });
+    names.collect()
+}
+
 /// Reads the documents of the images; none if no image has its blobs here.
 fn offer(
     machine: &Machine,
@@ -105,4 +117,48 @@ fn offer(
         }
     }
     (!offer.is_empty()).then_some((offer, registries))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::containers::registry_for_tests::SignedRegistry;
+    use crate::oci::{ImageStore, Keeps, Limits};
+
+    /// Both images stay, as two bundles have brought them.
+    #[tokio::test]
+    async fn a_tag_that_moves_from_one_image_to_another_is_served_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(directory.path().to_owned(), Keeps::ImagesAlone);
+        let (registry, limits) = (SignedRegistry::start(), Limits::default());
+        let puller = registry.puller();
+        let old = registry.push("web:v1", "old");
+        let new = registry.push("web:v1", "new");
+        let pull = async |name: ImageReference| {
+            let resolved = puller.look_up(&name).await.unwrap();
+            puller.pull(&resolved, &store, &limits).await.unwrap();
+        };
+        let served = || {
+            let images = store.list().unwrap().into_iter();
+            let images = images.map(|image| (image.names().first().unwrap().clone(), image));
+            names(&images.collect::<Vec<_>>())
+        };
+        for named in [old.index, new.index] {
+            pull(old.name.at(named)).await;
+        }
+        store
+            .add_name(store.get(old.manifest).unwrap(), &old.name, old.index)
+            .unwrap();
+        let before = served();
+        assert!(before.contains(&(old.name.clone(), old.manifest)));
+        assert_eq!(served(), before);
+        pull(new.name.clone()).await;
+        let after = served();
+        assert!(after.contains(&(new.name.clone(), new.manifest)) && after != before);
+        let digests = |served: &BTreeSet<Served>| -> BTreeSet<Digest> {
+            served.iter().map(|(_, digest)| *digest).collect()
+        };
+        assert_eq!(digests(&before), digests(&after));
+    }
 }

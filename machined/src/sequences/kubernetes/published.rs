@@ -119,9 +119,11 @@ async fn document(
 /// Returns the newest file of the publisher's lists that bundles have brought. Nobody knows how old they are.
 pub(super) async fn brought(machine: &Machine, of: &PublishedExtension) -> Option<Offer> {
     let images = machine.bundles.kept.files();
-    if images.is_empty() {
-        return None;
-    }
+    let images = images.inspect_err(|error| {
+        tracing::warn!("lists of extensions that bundles have brought are not read: {error:#}");
+    });
+    // Without the record there is none of which anybody knows.
+    let images = images.ok().filter(|images| !images.is_empty())?;
     let (store, of) = (machine.images.clone(), of.clone());
     let looking = blocking_io::within(blocking_io::ANSWER, move || {
         let blobs = store.blobs()?;
