@@ -26,6 +26,7 @@ use crate::sequences::{
 };
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
+use crate::upgrade::trial::{self, Next};
 use crate::upgrade::{Handover, HistoryKeeper, ReleaseOrigin, RunningSystem, handover};
 use crate::{api, hang_guard, image_collection, log_forwarding, logging, status, sys};
 
@@ -85,7 +86,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     );
 
     clear_domain(&welcome)?;
-    let left = read_handover(&mut kept);
+    let left = hand_over(&init, welcome.start, &mut kept).await;
     let listener = listener(&init, &mut kept).await?;
     // No hand-over is the same as an empty one.
     let empty = Handover::default();
@@ -249,14 +250,26 @@ fn show_generation(welcome: &Welcome) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the hand-over of the previous generation. A hand-over that cannot be read is logged and otherwise ignored.
-fn read_handover(kept: &mut BTreeMap<String, OwnedFd>) -> Option<Handover> {
+/// Reads the hand-over of the previous generation. One that cannot be read ends a new version here, before it changes anything.
+async fn hand_over(
+    init: &InitLink,
+    start: StartReason,
+    kept: &mut BTreeMap<String, OwnedFd>,
+) -> Option<Handover> {
     let memfd = kept.remove(handover::NAME)?;
-    Handover::from_memfd(&memfd)
-        .inspect_err(|error| {
-            tracing::error!("what the previous generation left is lost: {error:#}")
-        })
-        .ok()
+    let unreadable = match Handover::from_memfd(&memfd) {
+        Ok(handover) => return Some(handover),
+        Err(error) => format!("{error:#}"),
+    };
+    let Some(Next::GiveUp { reason }) = trial::with_unreadable_handover(start, &unreadable) else {
+        tracing::error!("what the previous generation left is lost: {unreadable}");
+        return None;
+    };
+    tracing::error!("this generation gives itself up: {reason}");
+    if let Err(error) = init.give_up(&reason).await {
+        tracing::error!("init did not take it back, its deadline will: {error:#}");
+    }
+    std::future::pending().await
 }
 
 /// Returns the API's listening socket: init keeps it over restarts and swaps, so that callers wait instead of being refused.

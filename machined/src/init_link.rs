@@ -207,6 +207,22 @@ impl InitLink {
         self.exit_when(pid, |_| true).await
     }
 
+    /// Returns the exit of a process that init has reported, and that nobody has asked for yet.
+    pub fn unclaimed_exit(&self, pid: u32) -> Option<Exit> {
+        let exits = self.shared.exits.borrow();
+        exits.get(&pid).map(|reported| reported.exit)
+    }
+
+    /// Notes exits that init reported to an earlier machined.
+    pub fn note_earlier_exits(&self, exits: &BTreeMap<u32, Exit>) {
+        for (pid, exit) in exits {
+            // What init has reported here is newer.
+            if self.unclaimed_exit(*pid).is_none() {
+                self.shared.note_exit(*pid, *exit);
+            }
+        }
+    }
+
     async fn exit_when(&self, pid: u32, is_its: impl Fn(&ReportedExit) -> bool) -> Exit {
         let mut exits = self.shared.exits.subscribe();
         // The sender lives in `self.shared`, so this cannot fail.
@@ -294,7 +310,11 @@ impl Shared {
                 Err(error) => return anyhow::Error::from(error).context("receive from init"),
             };
             match Reply::parse(&packet) {
-                Ok(Reply::Exited { pid, status }) => self.note_exit(pid, status),
+                Ok(Reply::Exited { pid, status }) => {
+                    if let Ok(pid) = u32::try_from(pid) {
+                        self.note_exit(pid, Exit::from_wait_status(status));
+                    }
+                }
                 Ok(reply) => {
                     if let Some(waiting) = self.lock_waiting().pop_front() {
                         // The caller may have stopped waiting.
@@ -306,10 +326,9 @@ impl Shared {
         }
     }
 
-    fn note_exit(&self, pid: i32, status: i32) {
-        let Ok(pid) = u32::try_from(pid) else { return };
+    fn note_exit(&self, pid: u32, exit: Exit) {
         let reported = ReportedExit {
-            exit: Exit::from_wait_status(status),
+            exit,
             at: Instant::now(),
         };
         self.exits.send_modify(|exits| {

@@ -25,7 +25,7 @@ mod wrong_tag;
 pub use identity::Identity;
 pub use image_digests::ImageDigests;
 pub use in_force::{ImageInForce, ImagesInForce, InForce};
-pub use keepable::{NotKeepable, keepable, mounts_are_keepable};
+pub use keepable::{NotKeepable, keepable, mounts_are_keepable, no_foreign_devices};
 pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
 pub use sameness::Described;
 pub use spec::{ContainerSpec, HostView, ResourceLimits, RunAs, SpecError};

@@ -101,6 +101,24 @@ async fn who_has_not_asked_takes_nobodys_answer() {
     answered.expect("another took the answer").unwrap();
 }
 
+/// A container that was left running has ended before the swap, when init told the machined of before.
+#[tokio::test]
+async fn an_exit_that_an_earlier_machined_was_told_of_is_not_lost() {
+    let (link, init) = Init::greeted().await;
+    // Another process has this number by now.
+    init.tell_exit(71, 1);
+    let told = async {
+        while link.unclaimed_exit(71).is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    link.note_earlier_exits(&[(70, Exit::Code(7)), (71, Exit::Signal(9))].into());
+    assert_eq!(link.noted_exit(70).await, Exit::Code(7));
+    assert_eq!(link.noted_exit(71).await, Exit::Code(1));
+    assert_eq!(link.unclaimed_exit(70), None);
+}
+
 #[tokio::test]
 async fn an_exit_is_of_the_process_that_lived_then() {
     let (link, init) = Init::greeted().await;

@@ -13,7 +13,7 @@ use super::registries::policy;
 use crate::base::blocking_io::{self, ANSWER};
 use crate::boot_loader;
 use crate::config::{Container, MachineConfig};
-use crate::containers::{Described, ImagesInForce, Runtime};
+use crate::containers::{Described, ImagesInForce, Runtime, no_foreign_devices};
 use crate::machine::{Configured, Machine};
 use crate::oci::ImageStore;
 use crate::services::{Cgroup, KeptByConfig};
@@ -25,14 +25,17 @@ type Fates = BTreeMap<String, Result<(), String>>;
 /// next generation would make the same container. The rules for containers of another version are not known here: where they differ, the
 /// next generation ends the container, and says so.
 ///
-/// All is looked up here, and nothing by the function. If a disk does not answer in time, all containers end in order, as if they were
-/// others: the next generation starts those that can be started.
+/// All that is on a disk is looked up here, and nothing of it by the function. If a disk does not answer in time, all containers end in order, as
+/// if they were others: the next generation starts those that can be started. The kernel's block devices are looked at each time: one may have
+/// come while other containers ended.
 pub async fn kept_by(
     machine: &Machine,
     next: Option<Arc<Configured>>,
 ) -> Box<KeptByConfig<'static>> {
+    let look_at_devices =
+        || -> anyhow::Result<()> { Ok(no_foreign_devices(Path::new("/proc"), Path::new("/sys"))?) };
     let Some(next) = next else {
-        return Box::new(|_| Ok(()));
+        return Box::new(move |_| look_at_devices());
     };
     let fates = match why_nothing_stays(machine, &next.config).await {
         Some(why) => Err(why),
@@ -46,7 +49,7 @@ pub async fn kept_by(
         }
     };
     Box::new(move |name| match &fates {
-        Ok(fates) => fate(fates, name),
+        Ok(fates) => fate(fates, name).and_then(|()| look_at_devices()),
         Err(why) => bail!("{why}"),
     })
 }

@@ -68,7 +68,7 @@ impl Drop for Client {
 pub(super) struct Exports {
     /// The current leases.
     pub(super) leases: watch::Sender<Vec<Lease>>,
-    /// The addresses and routes that were added or adopted.
+    /// The addresses and routes that were added or adopted, and the MTUs that were replaced.
     pub(super) ours: watch::Sender<Ours>,
 }
 
@@ -174,6 +174,7 @@ impl Actor {
             };
             self.leases.retain(|link, _| dhcp.contains_key(link));
             let desired = desired(&spec, &kernel, &dhcp, &self.leases);
+            self.ours.forget_gone(&desired, &kernel);
             let plan = plan(&desired, &kernel, self.cleanup, &self.ours);
             if self.last_plan.is_news(&plan) {
                 info!(%plan, "changing the network");
@@ -187,6 +188,7 @@ impl Actor {
                 // None of its steps has changed anything: that takes time, or another config.
                 break;
             }
+            self.ours.note_mtus(&plan, &kernel);
             problems = self.apply(&plan).await;
             self.ours.remember(&desired);
             tried = plan;

@@ -16,7 +16,7 @@ const LEAST_DHCP_MTU: u16 = 576;
 /// The state to reach.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// Links by name; links that are not listed are left alone.
+    /// Links by name; of links that are not listed, only what machined itself has set is undone.
     pub links: BTreeMap<String, DesiredLink>,
 }
 
@@ -25,7 +25,7 @@ pub struct Desired {
 pub struct DesiredLink {
     /// Whether it is administratively up.
     pub up: bool,
-    /// Largest packet, in bytes; none leaves it as it is.
+    /// Largest packet, in bytes; none is the one that the link had before machined set another.
     pub mtu: Option<u32>,
     /// All its addresses.
     pub addresses: Vec<Cidr>,

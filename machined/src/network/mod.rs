@@ -59,7 +59,7 @@ pub struct Options {
     /// [`CleanupPolicy::Keep`] for a machined that was restarted within one, or whose containers live on from the one before: they may
     /// have made links, addresses and routes.
     pub cleanup: CleanupPolicy,
-    /// The addresses and routes that may be removed in any case: those of the generation before.
+    /// The addresses and routes that may be removed in any case, and the MTUs to set back: those of the generation before.
     pub ours: Ours,
 }
 
@@ -141,9 +141,20 @@ impl Network {
         self.leases.borrow().clone()
     }
 
-    /// Returns the addresses and routes that it has added or adopted, for the next generation's [`Options`].
+    /// Watches the leases.
+    pub fn watch_leases(&self) -> watch::Receiver<Vec<Lease>> {
+        self.leases.clone()
+    }
+
+    /// Returns the addresses and routes that it has added or adopted, and the MTUs that it has replaced, for the next generation's
+    /// [`Options`].
     pub fn ours(&self) -> Ours {
         self.ours.borrow().clone()
+    }
+
+    /// Watches these.
+    pub fn watch_ours(&self) -> watch::Receiver<Ours> {
+        self.ours.clone()
     }
 }
 

@@ -2,7 +2,10 @@
 //!
 //! Addresses and routes that are right already are adopted: no step touches them, which keeps connections alive over a soft upgrade.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,12 +22,15 @@ pub enum CleanupPolicy {
     Keep,
 }
 
-/// The addresses and routes that this generation has added or adopted, and so may remove. It leaves the list to the next one.
+/// The addresses and routes that this generation has added or adopted, and so may remove, and the MTUs that it has replaced, and so may set
+/// back. It leaves the list to the next one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ours {
     addresses: BTreeSet<(String, Cidr)>,
     routes: BTreeSet<(String, Cidr, u32)>,
+    /// By the names of links: their MTUs before the first one of ours.
+    mtus: BTreeMap<String, u32>,
 }
 
 impl Ours {
@@ -39,6 +45,42 @@ impl Ours {
                     .map(|route| (name.clone(), route.destination, route.metric)),
             );
         }
+    }
+
+    /// Notes the MTUs that this plan replaces. A link's first note stays: the later ones would be MTUs of ours.
+    pub(super) fn note_mtus(&mut self, plan: &NetworkPlan, kernel: &KernelState) {
+        for step in &plan.steps {
+            if let Step::SetMtu { name, .. } = step
+                && let Some(link) = kernel.link(name)
+            {
+                self.mtus.entry(name.clone()).or_insert(link.mtu);
+            }
+        }
+    }
+
+    /// Forgets all that is neither desired nor there any more: if it comes again, another program has made it.
+    pub(super) fn forget_gone(&mut self, desired: &Desired, kernel: &KernelState) {
+        let wanted = |name: &String| desired.links.get(name);
+        self.addresses.retain(|(name, cidr)| {
+            let mut there = kernel.addresses.iter();
+            wanted(name).is_some_and(|link| link.addresses.contains(cidr))
+                || there.any(|it| it.cidr == *cidr && kernel.name_of(it.index) == name)
+        });
+        self.routes.retain(|(name, destination, metric)| {
+            let is_desired = |link: &DesiredLink| {
+                let mut routes = link.routes.iter();
+                routes.any(|it| (it.destination, it.metric) == (*destination, *metric))
+            };
+            let is_it = |route: &Route| {
+                (route.destination, route.metric) == (*destination, *metric)
+                    && kernel.name_of(route.index) == name
+            };
+            wanted(name).is_some_and(is_desired) || kernel.routes.iter().any(is_it)
+        });
+        self.mtus.retain(|name, before| {
+            wanted(name).is_some_and(|link| link.mtu.is_some())
+                || kernel.link(name).is_some_and(|link| link.mtu != *before)
+        });
     }
 }
 
@@ -127,9 +169,10 @@ pub fn plan(
     }
     for (name, wanted) in &desired.links {
         if let Some(link) = kernel.link(name) {
-            steps.extend(link_steps(wanted, link, kernel));
+            steps.extend(link_steps(wanted, link, kernel, ours));
         }
     }
+    steps.extend(mtus_of_other_links(desired, kernel, cleanup, ours));
     // Remove old routes before adding new ones that would be the same route to the kernel, and while their source addresses still exist.
     steps.extend(routes_to_remove(desired, kernel, cleanup, ours));
     steps.extend(routes_to_add(desired, kernel));
@@ -138,10 +181,11 @@ pub fn plan(
 }
 
 /// Returns the steps for the MTU, up or down, and missing addresses.
-fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState) -> Vec<Step> {
+fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState, ours: &Ours) -> Vec<Step> {
     let (name, index) = (&link.name, link.index);
     let mut steps = Vec::new();
-    if let Some(mtu) = wanted.mtu.filter(|mtu| *mtu != link.mtu) {
+    let mtu = wanted.mtu.or_else(|| ours.mtus.get(name).copied());
+    if let Some(mtu) = mtu.filter(|mtu| *mtu != link.mtu) {
         steps.push(Step::SetMtu {
             name: name.clone(),
             index,
@@ -171,6 +215,30 @@ fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState) -> Vec<St
     steps
 }
 
+/// Returns the steps that set back the MTUs of links which are not desired any more, such as one that the config made by a module.
+fn mtus_of_other_links(
+    desired: &Desired,
+    kernel: &KernelState,
+    cleanup: CleanupPolicy,
+    ours: &Ours,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (name, mtu) in &ours.mtus {
+        if let Some(link) = kernel.link(name)
+            && !desired.links.contains_key(name)
+            && stays(link, desired, cleanup)
+            && link.mtu != *mtu
+        {
+            steps.push(Step::SetMtu {
+                name: name.clone(),
+                index: link.index,
+                mtu: *mtu,
+            });
+        }
+    }
+    steps
+}
+
 fn routes_to_remove(
     desired: &Desired,
     kernel: &KernelState,
@@ -179,22 +247,23 @@ fn routes_to_remove(
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     for route in kernel.routes.iter().filter(|route| !route.automatic) {
-        let name = kernel.name_of(route.index);
-        let Some(wanted) = desired.links.get(name) else {
+        let Some(link) = staying_link(route.index, desired, kernel, cleanup) else {
             continue;
         };
-        let key = (name.to_owned(), route.destination, route.metric);
-        let mine =
-            ours.routes.contains(&key) || (cleanup == CleanupPolicy::Remove && wanted.managed);
+        let wanted = desired.links.get(&link.name);
+        let key = (link.name.clone(), route.destination, route.metric);
+        let mine = ours.routes.contains(&key) || is_cleaned(wanted, cleanup);
+        let desired_routes = wanted.map(|link| link.routes.as_slice());
+        let desired_routes = desired_routes.unwrap_or_default();
         // A route in the place of a desired one has to go as well, whichever program made it.
         let takes_the_place = |other: &DesiredRoute| {
             other.destination == route.destination && other.metric == route.metric
         };
-        let in_the_way = wanted.routes.iter().any(takes_the_place);
-        let is_wanted = wanted.routes.iter().any(|it| is_same_route(it, route));
+        let in_the_way = desired_routes.iter().any(takes_the_place);
+        let is_wanted = desired_routes.iter().any(|it| is_same_route(it, route));
         if (mine || in_the_way) && !is_wanted {
             steps.push(Step::RemoveRoute {
-                name: name.to_owned(),
+                name: link.name.clone(),
                 route: route.clone(),
             });
         }
@@ -231,21 +300,42 @@ fn addresses_to_remove(
     let mut steps = Vec::new();
     let removable = kernel.addresses.iter();
     for address in removable.filter(|address| is_removable(address)) {
-        let name = kernel.name_of(address.index);
-        let Some(wanted) = desired.links.get(name) else {
+        let Some(link) = staying_link(address.index, desired, kernel, cleanup) else {
             continue;
         };
-        let mine = ours.addresses.contains(&(name.to_owned(), address.cidr))
-            || (cleanup == CleanupPolicy::Remove && wanted.managed);
-        if mine && !wanted.addresses.contains(&address.cidr) {
+        let wanted = desired.links.get(&link.name);
+        let key = (link.name.clone(), address.cidr);
+        let mine = ours.addresses.contains(&key) || is_cleaned(wanted, cleanup);
+        if mine && !wanted.is_some_and(|link| link.addresses.contains(&address.cidr)) {
             steps.push(Step::RemoveAddress {
-                name: name.to_owned(),
+                name: link.name.clone(),
                 index: address.index,
                 cidr: address.cidr,
             });
         }
     }
     steps
+}
+
+/// Returns whether all that is not desired is removed from this link, also what we have not added.
+fn is_cleaned(wanted: Option<&DesiredLink>, cleanup: CleanupPolicy) -> bool {
+    cleanup == CleanupPolicy::Remove && wanted.is_some_and(|link| link.managed)
+}
+
+/// Returns the link with this index. None if this plan removes it: its addresses and routes go with it.
+fn staying_link<'a>(
+    index: u32,
+    desired: &Desired,
+    kernel: &'a KernelState,
+    cleanup: CleanupPolicy,
+) -> Option<&'a Link> {
+    let mut links = kernel.links.iter();
+    let link = links.find(|link| link.index == index)?;
+    stays(link, desired, cleanup).then_some(link)
+}
+
+fn stays(link: &Link, desired: &Desired, cleanup: CleanupPolicy) -> bool {
+    cleanup == CleanupPolicy::Keep || !is_leftover(link, desired)
 }
 
 /// Returns whether we may remove the address. Addresses from router advertisements (with a lifetime) and the kernel's link-local
@@ -268,16 +358,17 @@ fn leftover_links<'a>(
     kernel
         .links
         .iter()
-        .filter(|link| {
-            link.kind
-                .as_deref()
-                .is_some_and(|kind| REMOVABLE_KINDS.contains(&kind))
-        })
-        .filter(|link| !desired.links.contains_key(&link.name))
+        .filter(|link| is_leftover(link, desired))
         .map(|link| Step::RemoveLink {
             name: link.name.clone(),
             index: link.index,
         })
+}
+
+fn is_leftover(link: &Link, desired: &Desired) -> bool {
+    let kind = link.kind.as_deref();
+    kind.is_some_and(|kind| REMOVABLE_KINDS.contains(&kind))
+        && !desired.links.contains_key(&link.name)
 }
 
 impl fmt::Display for Step {

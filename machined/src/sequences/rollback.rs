@@ -47,7 +47,8 @@ pub async fn rollback(machine: &Arc<Machine>, force: bool) -> Result<ActorId, Ro
         Some(objection) => return Err(RollbackError::BelowFloor(objection)),
         None => {}
     }
-    let staged = trial_record::staged(machine)
+    // Also the running version, if its entry is not blessed: the caller wants to leave it.
+    let staged = trial_record::tried_next(machine)
         .await
         .map_err(RollbackError::Failed)?;
     let staged = staged.and_then(|record| record.upgrade.boot_entry);

@@ -13,6 +13,7 @@ pub(super) mod trial_record;
 pub use ahead::{Ahead, AheadPlan, prepare_ahead};
 pub use dry_run::plan_upgrade;
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,8 @@ use super::steps::overlay::load_overlay;
 use super::steps::{admit, boot_assets, resume, stop, up};
 use super::{Phase, Sequence, Urgency, kexec, run, system_services};
 
+use crate::base::Exit;
+use crate::containers::Runtime;
 use crate::image_collection;
 use crate::init_link::{End, Next, Scope, Workloads};
 use crate::intent::{self, next_config};
@@ -287,8 +290,9 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
         };
         leave(&machine, end).await;
     }
-    // The upgrade failed before the point of no return: the running version goes on. Its disk comes first, because it holds the changes
-    // that have to be taken back.
+    // The upgrade failed before the point of no return: the running version goes on.
+    machine.services.tell_run_on();
+    // The disk comes first, because it holds the changes that have to be taken back.
     resume::go_on(&machine).await;
     if let Err(error) = replace::unmark(&machine) {
         tracing::error!("the next boot may erase EPHEMERAL: {error:#}");
@@ -436,11 +440,10 @@ pub(super) async fn next_generation(
     let version = pending.to.clone();
     let text = configured.map(|configured| configured.text.clone());
     let left = Handover {
-        leases: machine.network.leases(),
-        network: Some(machine.network.ours()),
         upgrade: Some(pending),
         services_up,
         left_running: machine.services.left(),
+        exits: exits_of_left(machine),
         ..current_handover::of(machine, text)
     };
     let memfd = left.to_memfd()?;
@@ -473,4 +476,13 @@ pub(super) async fn next_generation(
     }
     // init waits for this end.
     std::process::exit(0)
+}
+
+/// Returns how containers ended that were left running and have ended since: init has told this machined alone.
+fn exits_of_left(machine: &Machine) -> BTreeMap<u32, Exit> {
+    let runtime = Runtime::default();
+    let names = machine.services.left().into_iter();
+    let pids = names.filter_map(|name| runtime.noted_pid(&name.parse().ok()?));
+    let exits = pids.filter_map(|pid| Some((pid, machine.init.unclaimed_exit(pid)?)));
+    exits.collect()
 }

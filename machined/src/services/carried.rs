@@ -31,6 +31,12 @@ pub(super) struct Carried {
     pub(super) failures: u32,
     /// How long the service has run.
     pub(super) ran: Duration,
+    /// When the kernel last killed it for lack of memory. Versions before do not note it.
+    #[serde(default)]
+    out_of_memory: Option<SystemTime>,
+    /// How many of its processes the kernel had killed for lack of memory when its run began. Versions before do not note it.
+    #[serde(default)]
+    pub(super) memory_kills: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -56,6 +62,16 @@ impl Carried {
             history,
             failures,
             ran,
+            out_of_memory: status.out_of_memory,
+            memory_kills: None,
+        }
+    }
+
+    /// Adds how many of its processes the kernel had killed for lack of memory when its run began, if that is known.
+    pub(super) fn with_memory_kills(self, memory_kills: Option<u64>) -> Self {
+        Carried {
+            memory_kills,
+            ..self
         }
     }
 
@@ -82,6 +98,7 @@ impl Carried {
         status.history = self.history;
         status.failures = self.failures;
         status.runs_since = Instant::now().checked_sub(self.ran);
+        status.out_of_memory = self.out_of_memory;
         if status.checked && self.health != Health::Unknown {
             status.health = self.health;
             status.health_changed = self.health_changed;
@@ -140,6 +157,27 @@ mod tests {
         assert!(after.is_up());
         assert_eq!(after.health_changed, before.health_changed);
         assert!(!after.set_health(Health::Healthy));
+    }
+
+    #[test]
+    fn a_kill_for_lack_of_memory_is_not_forgotten() {
+        let mut before = status();
+        before.out_of_memory = Some(SystemTime::UNIX_EPOCH);
+        let carried = Carried::of(&before, 0, Duration::ZERO).with_memory_kills(Some(2));
+        let text = carried.to_text().unwrap();
+        let read = Carried::from_text(text.as_bytes()).unwrap();
+        assert_eq!(read.memory_kills, Some(2));
+        let mut after = ServiceStatus::new(true);
+        read.recall(&mut after);
+        assert_eq!(after.out_of_memory, before.out_of_memory);
+
+        // The record of a version that notes neither.
+        let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for field in ["out-of-memory", "memory-kills"] {
+            assert!(older.as_object_mut().unwrap().remove(field).is_some());
+        }
+        let read = Carried::from_text(older.to_string().as_bytes()).unwrap();
+        assert_eq!((read.out_of_memory, read.memory_kills), (None, None));
     }
 
     /// The health of a check that the config no longer has is dropped.

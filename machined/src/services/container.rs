@@ -80,7 +80,8 @@ impl ContainerWorkload {
             return self.look_up(None).await;
         };
         let puller = (self.puller)();
-        let whole = puller.whole(&self.image, known.digest, &self.images);
+        let own = self.name_of(known.digest);
+        let whole = puller.whole(&own, known.digest, &self.images);
         if let Some(image) = whole.await? {
             let known = ImageDigests::of_pulled(&image, Some(known));
             self.in_force.note_index(name, &self.image, known).await;
@@ -89,8 +90,7 @@ impl ContainerWorkload {
         // The image was lost with /var, or is damaged: pull the same image again, whatever the name means by now.
         let same = self.image.at(known.digest);
         let pulled = async {
-            // Lists of images show it by the name in the config.
-            let resolved = known.resolve(&puller, &self.image).await?;
+            let resolved = known.resolve(&puller, &own).await?;
             let verified = puller.verify(resolved).await?;
             puller
                 .pull(&verified, &self.images, &Limits::default())
@@ -99,6 +99,16 @@ impl ContainerWorkload {
         pulled.await.with_context(|| {
             format!("pull {same}, which {} meant; a restart of {name} by its operator looks the name up again", self.image)
         })
+    }
+
+    /// Returns the name under which an image is made or pulled again: that of the config, by which lists of images show it, unless another
+    /// image has it by now.
+    fn name_of(&self, digest: Digest) -> ImageReference {
+        let named = self.images.find(&self.image);
+        match named.is_some_and(|named| named.digest() != digest) {
+            true => self.image.at(digest),
+            false => self.image.clone(),
+        }
     }
 
     /// Resolves the image's name anew and puts the result in force. If the registry is unreachable, or what it has contradicts its tag, an
@@ -336,8 +346,18 @@ impl ContainerWorkload {
         let Some(pid) = self.runtime.noted_pid(&self.spec.name) else {
             return Adopted::Nothing;
         };
+        if !self.has_left_cgroup() {
+            return Adopted::Nothing;
+        }
         let told = tokio::time::timeout(RIGHT_BEHIND, self.init.noted_exit(pid)).await;
         told.map_or(Adopted::Nothing, Adopted::Exited)
+    }
+
+    /// Whether the cgroup of a container that has ended is still there. Without it the container ended with an earlier generation, and init
+    /// reports no exit of those.
+    fn has_left_cgroup(&self) -> bool {
+        let left = Cgroup::of_container(self.spec.name.as_str());
+        self.cgroup.locked().outlives_generation() || left.is_ok_and(|it| it.directory().is_dir())
     }
 
     /// Returns the image of the running container, if it would be started now and the rules allow it.
@@ -373,6 +393,11 @@ impl ContainerWorkload {
         });
         output.unwrap_or_default()
     }
+}
+
+fn memory_kills(name: &str) -> u64 {
+    let cgroup = Cgroup::of_container(name);
+    cgroup.map_or(0, |cgroup| cgroup.memory_kills())
 }
 
 /// Ends a container as a stop would.
@@ -426,6 +451,10 @@ impl Workload for ContainerWorkload {
         let pid = self.runtime.noted_pid(&self.spec.name);
         let pid = pid.context("its first process is not known")?;
         Ok(mounts_are_keepable(pid)?)
+    }
+
+    fn memory_kills(&self) -> u64 {
+        memory_kills(self.spec.name.as_str())
     }
 
     fn stop_timeout(&self) -> Duration {
@@ -497,8 +526,7 @@ impl Running for Started {
     }
 
     fn memory_kills(&self) -> u64 {
-        let cgroup = Cgroup::of_container(self.container.name().as_str());
-        cgroup.map_or(0, |cgroup| cgroup.memory_kills())
+        memory_kills(self.container.name().as_str())
     }
 
     fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {

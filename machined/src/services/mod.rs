@@ -44,6 +44,11 @@ use crate::base::lock::Lock as _;
 use crate::store::event_log::EventLog;
 use crate::store::{MachineStatus, ServiceFact, Store};
 
+/// The begin of the announcement that a service ends with an upgrade.
+const ENDS: &str = "ends with this upgrade";
+/// The announcement that it does not.
+const RUNS_ON: &str = "runs on: the upgrade failed";
+
 /// All services; clones share them.
 #[derive(Clone)]
 pub struct Services {
@@ -402,8 +407,17 @@ impl Services {
     }
 
     fn tell_end(&self, service: &Service, why: &anyhow::Error) {
-        let message = format!("ends with this upgrade: {why:#}");
+        let message = format!("{ENDS}: {why:#}");
         service.tell(&message, &self.events, &self.store);
+    }
+
+    /// Takes the announcement of [`tell_ends`](Self::tell_ends) back, of services that still run: the upgrade has failed.
+    pub fn tell_run_on(&self) {
+        for service in self.list() {
+            if awaits_its_end(&service.status()) {
+                service.tell(RUNS_ON, &self.events, &self.store);
+            }
+        }
     }
 
     /// Announces to the watchers of a service why it is about to end, or was ended before it was known here.
@@ -429,6 +443,16 @@ impl Services {
             service.release();
         }
     }
+}
+
+/// Whether a service runs, and the last that was announced of an upgrade in this run is its end. One that was left running is shown again when
+/// it is taken back.
+fn awaits_its_end(status: &ServiceStatus) -> bool {
+    let entries = status.history.iter().rev();
+    let of_this_run = entries.take_while(|entry| entry.phase == Phase::Running);
+    let mut told = of_this_run.map(|entry| entry.message.as_str());
+    let told = told.find(|message| message.starts_with(ENDS) || *message == RUNS_ON);
+    !status.left && told.is_some_and(|message| message != RUNS_ON)
 }
 
 /// Holds these services, and waits until they are down, at most until this time. A service that is late is named in the log.

@@ -1,5 +1,6 @@
 //! Runs one service: an actor that starts it when it is wanted up, keeps it up, and stops it when it is wanted down.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -327,13 +328,17 @@ struct Past {
     restarts: Restarts,
     /// Running time up to then.
     ran: Duration,
+    /// How many of its processes the kernel had killed for lack of memory when its run began; None if that is not known.
+    memory_kills: Option<u64>,
 }
 
-/// A process that is adopted.
-struct Taken {
+/// A process to watch over.
+struct Watched {
     running: Box<dyn Running>,
-    /// The position in the log before any of the output that nobody had read.
-    unread_from: u64,
+    /// The position in the log before any of its last words: of an adopted process, before any of the output that nobody had read.
+    words_from: u64,
+    /// How many of its processes the kernel had killed for lack of memory when its run began.
+    kills_before: u64,
 }
 
 /// The end of the search for a process that an earlier machined, or this one, left running.
@@ -341,7 +346,7 @@ enum Found {
     /// None is there.
     Nothing,
     /// It runs on, and is adopted.
-    Running(Taken),
+    Running(Watched),
     /// It was left running, and has ended by itself.
     Failed(String),
 }
@@ -359,7 +364,10 @@ enum Ended {
     /// It was told to end, and did.
     Stopped,
     /// It still runs: it was left running.
-    Left,
+    Left {
+        /// How many of its processes the kernel had killed for lack of memory when its run began.
+        kills_before: u64,
+    },
     /// It ended by itself, or never started.
     Failed(String),
 }
@@ -374,11 +382,7 @@ impl Actor {
             // Before any new output is read.
             None => self.recall_log(),
         }
-        let mut found = self.adopt().await;
-        let Past {
-            mut restarts,
-            mut ran,
-        } = self.past_of(&found, shown);
+        let (mut found, mut past) = self.adopt(shown).await;
         self.note_left(false);
         loop {
             if matches!(found, Found::Nothing) {
@@ -399,22 +403,24 @@ impl Actor {
                 }
             }
             let now = Instant::now();
-            let begun = now.checked_sub(std::mem::take(&mut ran)).unwrap_or(now);
+            let ran = std::mem::take(&mut past.ran);
+            let begun = now.checked_sub(ran).unwrap_or(now);
             let ended = match std::mem::replace(&mut found, Found::Nothing) {
-                Found::Running(taken) => {
-                    self.watch_over(taken.running, &mut desired, "taken over", taken.unread_from)
-                        .await
+                Found::Running(watched) => {
+                    self.watch_over(watched, &mut desired, "taken over").await
                 }
                 Found::Failed(why) => Ended::Failed(why),
                 Found::Nothing => self.run_once(&mut desired).await,
             };
             match ended {
                 Ended::Stopped => {
-                    restarts = Restarts::default();
+                    past.restarts = Restarts::default();
                     self.note_failures(0);
                 }
-                Ended::Left => {
-                    self.leave_record(restarts.failures(), begun.elapsed());
+                Ended::Left { kills_before } => {
+                    past.ran = begun.elapsed();
+                    past.memory_kills = Some(kills_before);
+                    self.leave_record(&past);
                     self.leave_log();
                     self.note_left(true);
                     let back = desired.wait_for(|desired| !desired.is_left()).await.is_ok();
@@ -422,12 +428,12 @@ impl Actor {
                     if !back {
                         return;
                     }
-                    found = self.adopt().await;
-                    ran = begun.elapsed();
+                    past.ran = begun.elapsed();
+                    (found, past) = self.adopt(Some(past)).await;
                 }
                 Ended::Failed(why) => {
-                    let pause = restarts.after(begun.elapsed());
-                    self.note_failures(restarts.failures());
+                    let pause = past.restarts.after(begun.elapsed());
+                    self.note_failures(past.restarts.failures());
                     self.note(
                         Event::Fails,
                         format!("{why}; next start in {:.1} s", pause.as_secs_f64()),
@@ -444,7 +450,7 @@ impl Actor {
     /// Shows a service that an earlier machined left running as running, and recalls its past; None if it does not run.
     fn show(&self) -> Option<Past> {
         let pid = self.service.definition.workload.lives_on()?;
-        let past = self.recall();
+        let past = self.recall().unwrap_or_default();
         // The copy stays until the service is looked after: a generation that gives itself up before that leaves it to the next.
         self.inherit_log(self.service.definition.workload.left_log(LONGEST_LOG));
         self.note_left(true);
@@ -465,102 +471,125 @@ impl Actor {
         }
     }
 
-    /// Adopts the process or container that an earlier machined, or this one, left running. The copy of its log lasts until then: a machined
-    /// that dies before that leaves it to the next. From here on the log is left anew.
-    async fn adopt(&self) -> Found {
+    /// Adopts the process or container that an earlier machined, or this one, left running, and returns the past that it goes on with; `past` is
+    /// known already. The copy of its log lasts until then: a machined that dies before that leaves it to the next. From here on the log is
+    /// left anew.
+    async fn adopt(&self, past: Option<Past>) -> (Found, Past) {
         let workload = &self.service.definition.workload;
-        let unread_from = self.service.log.position();
+        let words_from = self.service.log.position();
         let adopted = workload.adopt(self.service.log.clone()).await;
         if let Err(error) = workload.take_log(0) {
             tracing::debug!("the copy of a log stays: {error:#}");
         }
-        let failed = |how: String| {
-            let words = self.service.log.last_line_since(unread_from);
-            Found::Failed(match words {
-                Some(words) => format!("{how} while nobody looked; its last words: {words}"),
-                None => format!("{how} while nobody looked"),
-            })
+        let past = match adopted {
+            // It begins anew.
+            Adopted::Ended(_) => past,
+            _ => past.or_else(|| self.recall()),
         };
-        let was_ended = self.was_ended_by_machine();
-        let found = match (adopted, self.phase()) {
-            (Adopted::Running(running), _) => {
-                return Found::Running(Taken {
+        let kills_before = past.as_ref().and_then(|past| past.memory_kills);
+        let adopted = match adopted {
+            Adopted::Running(running) => {
+                let watched = Watched {
+                    words_from,
+                    kills_before: kills_before.unwrap_or_else(|| running.memory_kills()),
                     running,
-                    unread_from,
-                });
+                };
+                return (Found::Running(watched), past.unwrap_or_default());
             }
+            ended => ended,
+        };
+        let was_out_of_memory = kills_before.is_some_and(|it| workload.memory_kills() > it);
+        let how = self.how_it_ended(adopted, past.is_some(), was_out_of_memory);
+        let words = self.service.log.last_line_since(words_from);
+        // No output will complete the last line any more.
+        self.service.log.flush();
+        let Some(how) = how else {
+            self.note_failures(0);
+            return (Found::Nothing, Past::default());
+        };
+        // It ended before this machined could show it.
+        if self.phase() == Phase::Initialized {
+            self.note(Event::Runs, "was left running".to_owned());
+        }
+        let why = match words {
+            Some(words) => format!("{how}; its last words: {words}"),
+            None => how,
+        };
+        (Found::Failed(why), past.unwrap_or_default())
+    }
+
+    /// Says how a process that was left running has ended by itself; None if it was ended on purpose, which is noted, or if none was left
+    /// running. `has_past`: whether its past is known.
+    fn how_it_ended(
+        &self,
+        adopted: Adopted,
+        has_past: bool,
+        was_out_of_memory: bool,
+    ) -> Option<String> {
+        let was_ended = self.was_ended_by_machine();
+        match (adopted, self.phase()) {
             (Adopted::Nothing | Adopted::Exited(_), Phase::Running) if was_ended => {
                 let why = "not taken over: the machine has ended it";
                 self.note(Event::Stops, why.to_owned());
                 self.note(Event::Ends, "stopped".to_owned());
-                Found::Nothing
+                None
             }
-            (Adopted::Nothing, Phase::Running) => failed("it ended".to_owned()),
+            (Adopted::Nothing, Phase::Running) => {
+                let how = self.in_words("it ended", was_out_of_memory);
+                Some(format!("{how} while nobody looked"))
+            }
+            // Its record says that it was left running, and nothing how it ended.
+            (Adopted::Nothing, Phase::Initialized) if has_past => {
+                let how = self.in_words("it ended", was_out_of_memory);
+                Some(format!("{how} while machined was away"))
+            }
             (Adopted::Exited(exit), Phase::Running | Phase::Initialized) => {
-                failed(format!("the process {exit}"))
+                let exit = self.in_words(exit, was_out_of_memory);
+                Some(format!("the process {exit} while nobody looked"))
             }
             (Adopted::Ended(why), Phase::Running) => {
                 self.note(Event::Stops, format!("not taken over but ended: {why}"));
                 self.note(Event::Ends, "stopped".to_owned());
-                Found::Nothing
+                None
             }
             (Adopted::Ended(why), Phase::Initialized) => {
                 self.note(Event::Waits, format!("not taken over but ended: {why}"));
-                Found::Nothing
+                None
             }
-            _ => Found::Nothing,
-        };
-        // No output will complete the last line any more.
-        self.service.log.flush();
-        found
-    }
-
-    /// Returns the past that a service goes on with; `shown` is known already.
-    fn past_of(&self, found: &Found, shown: Option<Past>) -> Past {
-        match (found, shown) {
-            (Found::Running(_), None) => self.recall(),
-            (Found::Running(_) | Found::Failed(_), Some(past)) => past,
-            // It ended before this machined could show it.
-            (Found::Failed(_), None) => {
-                let past = self.recall();
-                self.note(Event::Runs, "was left running".to_owned());
-                past
-            }
-            (Found::Nothing, _) => {
-                self.note_failures(0);
-                Past::default()
-            }
+            _ => None,
         }
     }
 
-    /// Recalls the record that an earlier machined left: the service goes on with it.
-    fn recall(&self) -> Past {
+    /// Recalls the record that an earlier machined left, with which the service goes on; None if there is none that can be read.
+    fn recall(&self) -> Option<Past> {
         let record = self.service.definition.workload.record(LONGEST_RECORD);
         let carried =
             record.and_then(|record| record.as_deref().map(Carried::from_text).transpose());
         match carried {
-            Ok(Some(carried)) => {
+            Ok(carried) => {
+                let carried = carried?;
                 let past = Past {
                     restarts: Restarts::after_failures(carried.failures),
                     ran: carried.ran,
+                    memory_kills: carried.memory_kills,
                 };
                 let status = &self.service.status;
                 status.send_modify(|status| carried.recall(status));
-                past
+                Some(past)
             }
-            Ok(None) => Past::default(),
             Err(error) => {
                 tracing::warn!(
-                    "service {}: it runs on, and what was known of it is lost: {error:#}",
+                    "service {}: what was known of it is lost: {error:#}",
                     self.service.definition.id
                 );
-                Past::default()
+                None
             }
         }
     }
 
-    fn leave_record(&self, failures: u32, ran: Duration) {
-        let carried = Carried::of(&self.service.status(), failures, ran);
+    fn leave_record(&self, past: &Past) {
+        let carried = Carried::of(&self.service.status(), past.restarts.failures(), past.ran)
+            .with_memory_kills(past.memory_kills);
         let workload = &self.service.definition.workload;
         let left = carried
             .to_text()
@@ -634,23 +663,30 @@ impl Actor {
             .await
         {
             Ok(running) => {
-                let before = self.service.log.position();
-                self.watch_over(running, desired, "started", before).await
+                let watched = Watched {
+                    words_from: self.service.log.position(),
+                    kills_before: running.memory_kills(),
+                    running,
+                };
+                self.watch_over(watched, desired, "started").await
             }
             Err(error) => Ended::Failed(format!("{error:#}")),
         }
     }
 
-    /// Watches a process to its end. `before`: the position in the log before any of its last words.
+    /// Watches a process to its end.
     async fn watch_over(
         &self,
-        mut running: Box<dyn Running>,
+        watched: Watched,
         desired: &mut watch::Receiver<DesiredState>,
         how: &str,
-        before: u64,
     ) -> Ended {
+        let Watched {
+            mut running,
+            words_from,
+            kills_before,
+        } = watched;
         self.note(Event::Runs, format!("{how} as process {}", running.pid()));
-        let killed_before = running.memory_kills();
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
             over = told_otherwise(desired) => over,
@@ -659,11 +695,11 @@ impl Actor {
         let ended = match over {
             Over::Left => {
                 running.leave().await;
-                return Ended::Left;
+                return Ended::Left { kills_before };
             }
             Over::Exited(exit) => {
-                let exit = self.in_words(exit, running.memory_kills() > killed_before);
-                Ended::Failed(match self.service.log.last_line_since(before) {
+                let exit = self.in_words(exit, running.memory_kills() > kills_before);
+                Ended::Failed(match self.service.log.last_line_since(words_from) {
                     Some(words) => format!("the process {exit}; its last words: {words}"),
                     None => format!("the process {exit} without a word"),
                 })
@@ -764,7 +800,7 @@ impl Actor {
     }
 
     /// Says how a process ended by itself, and notes it if the kernel has killed it for lack of memory.
-    fn in_words(&self, exit: Exit, was_out_of_memory: bool) -> String {
+    fn in_words(&self, exit: impl Display, was_out_of_memory: bool) -> String {
         if !was_out_of_memory {
             return exit.to_string();
         }

@@ -56,7 +56,7 @@ pub struct ServiceStatus {
     pub recalled: bool,
     /// It runs unattended, and the machine has said why it ends it.
     pub(super) ended_by_machine: bool,
-    /// How often it came up under this machined.
+    /// How often this machined has started it.
     pub starts: u64,
     /// Runs in a row that ended too early, up to the last end.
     pub failures: u32,
@@ -88,7 +88,8 @@ impl ServiceStatus {
     /// Enters a phase and adds it to the history.
     pub fn enter(&mut self, phase: Phase, message: String) {
         if phase == Phase::Running {
-            self.starts += 1;
+            // A process that is taken over is not started, and an announcement starts nothing.
+            self.starts += u64::from(self.phase == Phase::Starting);
             self.runs_since.get_or_insert_with(Instant::now);
         } else {
             self.runs_since = None;
@@ -187,6 +188,25 @@ mod tests {
         status.enter(Phase::Failed, "exit 5".into());
         status.enter(Phase::Finished, "stopped".into());
         assert_eq!(status.crash_loop_since(), None);
+    }
+
+    #[test]
+    fn only_starts_count_as_starts() {
+        let mut status = ServiceStatus::new(false);
+        for (phase, message, starts) in [
+            (Phase::Running, "lives on as process 7", 0),
+            (Phase::Running, "taken over as process 7", 0),
+            (Phase::Failed, "the process exited with code 1", 0),
+            (Phase::Starting, "starting", 0),
+            (Phase::Running, "started as process 8", 1),
+            (Phase::Running, "ends with this upgrade", 1),
+            (Phase::Finished, "stopped", 1),
+            (Phase::Starting, "starting", 1),
+            (Phase::Running, "started as process 9", 2),
+        ] {
+            status.enter(phase, message.to_owned());
+            assert_eq!(status.starts, starts, "{message}");
+        }
     }
 
     #[test]

@@ -333,6 +333,8 @@ struct Lasting {
     removed: bool,
     /// Whether the copy of its log was there at the last adoption.
     had_log: Arc<Mutex<bool>>,
+    /// How many of its processes the kernel has killed for lack of memory.
+    memory_kills: u64,
 }
 
 impl Workload for Lasting {
@@ -362,6 +364,9 @@ impl Workload for Lasting {
     }
     fn outlives_generation(&self) -> anyhow::Result<()> {
         self.ends.map_or(Ok(()), |why| Err(anyhow::anyhow!(why)))
+    }
+    fn memory_kills(&self) -> u64 {
+        self.memory_kills
     }
     fn leave_record(&self, record: &str) -> anyhow::Result<()> {
         *self.record.locked() = Some(record.as_bytes().to_vec());
@@ -453,6 +458,33 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
         ]
     );
     assert_eq!(messages(&lives).last().unwrap(), "started as process 1");
+}
+
+/// The installer fails, for example.
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_that_fails_takes_back_that_services_end() {
+    let services = services();
+    let (lives, ends) = one_that_lives_and_one_that_ends(&services).await;
+    services.tell_ends(&KEPT);
+    services.tell_run_on();
+    services.tell_run_on();
+    assert_eq!(
+        messages(&ends)[2..],
+        [
+            "started as process 1",
+            "ends with this upgrade: it mounts the system",
+            "runs on: the upgrade failed",
+        ]
+    );
+    assert_eq!(messages(&lives).last().unwrap(), "started as process 1");
+    assert_eq!(ends.status().starts, 1, "announcements are no starts");
+    // With the next upgrade it ends all the same.
+    services.tell_ends(&KEPT);
+    assert!(messages(&ends).last().unwrap().starts_with(ENDS));
+    services.leave_workloads(None, &KEPT).await;
+    services.tell_run_on();
+    assert_eq!(messages(&ends).last().unwrap(), "stopped");
+    assert!(!lives.status().ended_by_machine);
 }
 
 /// It says more than the workload, which may have been started as one that ends only because the config said so. Of a part of the
@@ -635,6 +667,57 @@ async fn one_that_has_ended_meanwhile_goes_on_with_its_failures() {
         assert_eq!(begun.elapsed(), Duration::from_secs(4));
         let failed = "the process exited with code 7 while nobody looked; its last words: panic: no room; next start in 4.0 s";
         assert_eq!(messages(&service)[..2], [first, failed]);
+    }
+}
+
+/// It ended before the swap, and the machined that init told of it is gone.
+#[tokio::test(start_paused = true)]
+async fn one_whose_exit_is_not_known_goes_on_with_its_past() {
+    let mut status = ServiceStatus::new(false);
+    status.enter(Phase::Running, "started as process 1".to_owned());
+    let past = Carried::of(&status, 3, Duration::from_secs(1)).to_text();
+    let workload = Lasting {
+        record: Arc::new(Mutex::new(Some(past.unwrap().into()))),
+        ..Lasting::default()
+    };
+    // The test's clock may have begun just now.
+    sleep(Duration::from_secs(1)).await;
+    let services = services();
+    let service = services.add(of_lasting("web", &workload)).unwrap();
+    service.start();
+    service.until(|it| it.phase == Phase::Failed).await;
+    assert_eq!(service.status().failures, 4);
+    assert_eq!(
+        messages(&service),
+        [
+            "started as process 1",
+            "was left running",
+            "it ended while machined was away; next start in 4.0 s",
+        ]
+    );
+    service.up().await;
+    assert_eq!(service.status().starts, 1);
+}
+
+/// While nobody looked, too.
+#[tokio::test(start_paused = true)]
+async fn a_kill_for_lack_of_memory_is_known_whenever_it_came() {
+    for (before, is_told) in [(Some(0), true), (Some(1), false), (None, false)] {
+        let status = ServiceStatus::new(false);
+        let past = Carried::of(&status, 0, Duration::ZERO).with_memory_kills(before);
+        let workload = Lasting {
+            record: Arc::new(Mutex::new(Some(past.to_text().unwrap().into()))),
+            exited: Some(Exit::Signal(9)),
+            memory_kills: 1,
+            ..Lasting::default()
+        };
+        let services = services();
+        let service = services.add(of_lasting("web", &workload)).unwrap();
+        service.start();
+        service.until(|it| it.phase == Phase::Failed).await;
+        let why = messages(&service)[1].clone();
+        assert_eq!(why.contains("for lack of memory"), is_told, "{why}");
+        assert_eq!(service.status().out_of_memory.is_some(), is_told);
     }
 }
 

@@ -49,6 +49,11 @@ pub trait Workload: Send + Sync + 'static {
     fn outlives_generation(&self) -> anyhow::Result<()> {
         anyhow::bail!("it is a part of the generation")
     }
+    /// Returns how many processes of the workload that an earlier machined left running the kernel has killed for lack of memory so far, also
+    /// once it has ended; 0 if that is not known.
+    fn memory_kills(&self) -> u64 {
+        0
+    }
     /// Returns the time that the workload has to end after SIGTERM; asked at each stop.
     fn stop_timeout(&self) -> Duration {
         STOP_TIMEOUT

@@ -20,7 +20,7 @@ pub use for_workers::{ForWorkers, Lately, Refusal, Signed};
 pub use granted::Granted;
 pub use keys::Keys;
 pub use maintenance::Maintenance;
-pub use own_certificates::{OwnCertificates, if_readable};
+pub use own_certificates::OwnCertificates;
 pub use ports::{MetricsPort, MetricsSpec, WorkersPort, follow_metrics, follow_workers};
 pub use remembered::{Authorities, Remembered};
 pub use server_identity::{KeepIdentity, Names, PinnedKey, Trust, own_names, request};

@@ -14,8 +14,7 @@ use instar_pki::{
 };
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 /// Lifetime of a certificate.
 pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -198,19 +197,6 @@ impl fmt::Debug for OwnCertificates {
     }
 }
 
-/// Reads the certificates of a hand-over. If another version has given them another form there are none: the rest of the hand-over must not
-/// be lost over that.
-///
-/// # Errors
-/// It is no JSON.
-pub fn if_readable<'de, T: DeserializeOwned, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Option<T>, D::Error> {
-    let given = serde_json::Value::deserialize(from)?;
-    // The error could show parts of a key.
-    Ok(serde_json::from_value::<Option<T>>(given).unwrap_or_default())
-}
-
 /// Bytes as base64 in JSON.
 pub(super) mod base64_text {
     use base64::Engine as _;
@@ -314,24 +300,6 @@ mod tests {
             let why = damaged.fit(&authority, &known, now).unwrap_err();
             assert!(matches!(why, Misfit::Unusable(_)), "{number}: {why}");
         }
-    }
-
-    #[test]
-    fn another_form_of_another_version_is_none() {
-        let now = SystemTime::now();
-        let authority = CertificateAuthority::generate(now).unwrap();
-        let own = OwnCertificates::issue(&authority, &names(&["node-1"]), now).unwrap();
-        let text = serde_json::to_string(&own).unwrap();
-        let read = |text: &str| {
-            if_readable::<OwnCertificates, _>(&mut serde_json::Deserializer::from_str(text))
-                .unwrap()
-        };
-        assert_eq!(read(&text).as_ref(), Some(&own));
-        for other in ["null", "7", r#"{"authority":"AA=="}"#, r#"{"server":[]}"#] {
-            assert_eq!(read(other), None, "{other}");
-        }
-        let newer = text.replacen('{', r#"{"moon":true,"#, 1);
-        assert_eq!(read(&newer).as_ref(), Some(&own));
     }
 
     #[test]

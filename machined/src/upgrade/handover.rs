@@ -3,21 +3,22 @@
 //! With it the next generation need not fetch the machine config and the leases again, so that the API is back at once. It also names the
 //! caller of an upgrade, so that the caller is told the outcome, whatever it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::failed::FailedImages;
 use super::floor::Floor;
 use super::origin::ReleaseOrigin;
-use crate::base::sealed_json;
+use crate::base::{Exit, sealed_json};
 use crate::containers::{ImageDigests, InForce, Updates};
 use crate::init_link::StartReason;
 use crate::network::{Lease, Ours};
 use crate::pins::PinRecord;
 use crate::store::event_log::ActorId;
-use crate::trust::{self, Granted, OwnCertificates, PinnedKey};
+use crate::trust::{Granted, OwnCertificates, PinnedKey};
 use crate::values::{Digest, Version};
 
 /// The name under which init keeps the hand-over.
@@ -74,45 +75,76 @@ impl PendingUpgrade {
 }
 
 /// All that is left to the next generation. Unknown fields of a newer version are ignored, missing ones of an older version are empty, so
-/// that both directions of an upgrade can read it.
+/// that both directions of an upgrade can read it. A field that another version has given another form is empty too if its loss does no harm
+/// ([`if_readable`]); with any other the whole cannot be read, and a version on trial gives itself up.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Handover {
     /// The machine config as it was given.
     pub machine_config: Option<String>,
     /// The network's leases: in force at once, then confirmed in the background.
+    #[serde(deserialize_with = "if_readable")]
     pub leases: Vec<Lease>,
     /// The addresses and routes that this generation has added or adopted: the next one may remove them, and if workloads are kept, no
-    /// others. None from a version that did not leave them.
+    /// others. Also the MTUs that it has replaced. None from a version that did not leave them.
     pub network: Option<Ours>,
     /// The upgrade under way.
     pub upgrade: Option<PendingUpgrade>,
     /// Images that failed on this machine.
+    #[serde(deserialize_with = "if_readable")]
     pub failed: FailedImages,
     /// The machine's floor; one on a disk may be higher.
     pub floor: Option<Floor>,
     /// The image that the version came from which leaves this.
+    #[serde(deserialize_with = "if_readable")]
     pub origin: Option<ReleaseOrigin>,
     /// The images that containers run; a record on a disk is newer.
+    #[serde(deserialize_with = "if_readable")]
     pub images_in_force: InForce,
     /// The images that wait behind the names that containers follow, with their approvals; a record on a disk is newer.
+    #[serde(deserialize_with = "if_readable")]
     pub image_updates: Updates,
     /// The images that are pinned; a record on a disk is newer.
+    #[serde(deserialize_with = "if_readable")]
     pub pins: PinRecord,
     /// The images whose files were compared with their seals in this boot of the kernel.
+    #[serde(deserialize_with = "if_readable")]
     pub images_checked: BTreeSet<Digest>,
     /// Services that were up; the upgrade succeeds when they are up again.
     pub services_up: Vec<String>,
     /// Services that were left running, into the next generation.
+    #[serde(deserialize_with = "if_readable")]
     pub left_running: Vec<String>,
+    /// The exits of those that have ended since, by the process. Versions before do not leave them.
+    #[serde(deserialize_with = "if_readable")]
+    pub exits: BTreeMap<u32, Exit>,
     /// The API's certificates and their keys. They go where the config goes, which has the authority's key: from memory to memory.
-    #[serde(deserialize_with = "trust::if_readable")]
+    #[serde(deserialize_with = "if_readable")]
     pub own_certificates: Option<OwnCertificates>,
     /// The API's key, if no authority signs for the node: operators compare its fingerprint.
     pub pinned_key: PinnedKey,
     /// The certificate that a control plane has signed, with its key.
-    #[serde(deserialize_with = "trust::if_readable")]
+    #[serde(deserialize_with = "if_readable")]
     pub granted_certificate: Option<Granted>,
+}
+
+/// Reads a field whose loss does no harm. If another version has given it another form it is empty: the rest of the hand-over must not be lost
+/// over that.
+///
+/// # Errors
+/// It is no JSON.
+fn if_readable<'de, T: DeserializeOwned + Default, D: Deserializer<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    let given = serde_json::Value::deserialize(from)?;
+    // The error could show parts of a key.
+    Ok(serde_json::from_value(given).unwrap_or_else(|_| {
+        let part = std::any::type_name::<T>();
+        tracing::warn!(
+            "the hand-over has a part in the form of another version, which is left out: {part}"
+        );
+        T::default()
+    }))
 }
 
 impl Handover {
@@ -207,6 +239,7 @@ mod tests {
         let handover = Handover {
             machine_config: Some("version: v1alpha1".into()),
             own_certificates: Some(OwnCertificates::for_tests()),
+            exits: [(70, Exit::Code(7)), (71, Exit::Signal(9))].into(),
             ..Handover::default()
         };
         let memfd = handover.to_memfd().unwrap();
@@ -254,7 +287,62 @@ mod tests {
         let newer: Handover =
             serde_json::from_str(r#"{"moon":true,"machine_config":"x"}"#).unwrap();
         assert_eq!(newer.machine_config.as_deref(), Some("x"));
-        let other_form = r#"{"own_certificates":[1],"machine_config":"x"}"#;
-        assert_eq!(serde_json::from_str::<Handover>(other_form).unwrap(), newer);
+    }
+
+    /// Another version may give a field another form: a number stands for it here, which is the form of none.
+    #[test]
+    fn a_field_of_another_form_costs_itself_alone_if_that_does_no_harm() {
+        let rows = [
+            ("machine_config", false),
+            ("leases", true),
+            ("network", false),
+            ("upgrade", false),
+            ("failed", true),
+            ("floor", false),
+            ("origin", true),
+            ("images_in_force", true),
+            ("image_updates", true),
+            ("pins", true),
+            ("images_checked", true),
+            ("services_up", false),
+            ("left_running", true),
+            ("exits", true),
+            ("own_certificates", true),
+            ("pinned_key", false),
+            ("granted_certificate", true),
+        ];
+        let whole = serde_json::to_value(Handover {
+            machine_config: Some("x".into()),
+            ..Handover::default()
+        });
+        let whole = whole.unwrap();
+        let fields: BTreeSet<&str> = rows.iter().map(|(field, _)| *field).collect();
+        let of_whole = whole.as_object().unwrap().keys().map(String::as_str);
+        assert_eq!(fields, of_whole.collect(), "each field has a row");
+        for (field, is_lost_alone) in rows {
+            let mut left = whole.clone();
+            left[field] = 7.into();
+            let read = serde_json::from_value::<Handover>(left);
+            let config = read.as_ref().map(|read| read.machine_config.as_deref());
+            assert_eq!(config.is_ok(), is_lost_alone, "{field}: {config:?}");
+            assert!(!is_lost_alone || config.unwrap() == Some("x"), "{field}");
+        }
+    }
+
+    #[test]
+    fn certificates_of_another_form_are_none() {
+        let own = OwnCertificates::for_tests();
+        let text = serde_json::to_string(&own).unwrap();
+        let read = |own: &str| {
+            let left = format!(r#"{{"own_certificates":{own}}}"#);
+            let left: Handover = serde_json::from_str(&left).unwrap();
+            left.own_certificates
+        };
+        assert_eq!(read(&text).as_ref(), Some(&own));
+        for other in ["null", "7", r#"{"authority":"AA=="}"#, r#"{"server":[]}"#] {
+            assert_eq!(read(other), None, "{other}");
+        }
+        let newer = text.replacen('{', r#"{"moon":true,"#, 1);
+        assert_eq!(read(&newer).as_ref(), Some(&own));
     }
 }

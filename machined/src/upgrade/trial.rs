@@ -21,6 +21,8 @@
 //!  Soft, without a config ──┘ at once: Commit, as with its gate passed
 //! ```
 //!
+//! A start by `next` that cannot read its hand-over does not come that far ([`with_unreadable_handover`]).
+//!
 //! The facts come in two steps:
 //!
 //! 1. Before there is a disk, which may be slow or not answer: init's reason for the start, the hand-over and the loader's report. They
@@ -33,6 +35,7 @@
 //! machined that restarts after it was healthy, but before its entry was blessed, waits at the gate again.
 
 use super::handover::{Handover, PendingUpgrade};
+use super::origin::ReleaseOrigin;
 use super::record::UpgradeRecord;
 use crate::init_link::StartReason;
 
@@ -214,6 +217,37 @@ impl RecordedUpgrade {
     }
 }
 
+/// The version that the record names, as an operation finds it that follows the boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordedVersion {
+    /// This kernel was booted from its entry.
+    Booted,
+    /// It runs since an upgrade without a reboot, and was kept, as operations follow the boot's verdict; the disk has not taken the blessing
+    /// of its entry yet. A reboot finds it only by that entry.
+    Running,
+    /// It waits for its first start.
+    Waiting,
+}
+
+impl RecordedVersion {
+    /// Tells which it is. `booted`: the order of the entry that this kernel was booted from. `running`: the image that the running version
+    /// came from; its name alone does not tell it, as a version may have been built more than once.
+    pub fn of(
+        recorded: &PendingUpgrade,
+        booted: Option<u32>,
+        running: Option<&ReleaseOrigin>,
+    ) -> Self {
+        let is_running = recorded.origin().zip(running).is_some_and(|(it, running)| {
+            (&it.version, it.digest) == (&running.version, running.digest)
+        });
+        match recorded.boot_entry == booted {
+            true => Self::Booted,
+            false if is_running => Self::Running,
+            false => Self::Waiting,
+        }
+    }
+}
+
 /// The state of the counted entry on the disk now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryNow {
@@ -250,7 +284,7 @@ pub enum Standing {
     NotOnTrial,
     /// Started without a reboot: init holds the generation before it.
     Soft {
-        /// The upgrade that started it; None if the hand-over could not be read.
+        /// The upgrade that started it; None if there is no hand-over.
         upgrade: Option<PendingUpgrade>,
         /// Services that were up before the upgrade.
         services_up: Vec<String>,
@@ -361,6 +395,20 @@ impl Standing {
             (Self::Counted { record, .. }, Err(reason)) => Next::TryAgain { record, reason },
         }
     }
+}
+
+/// Decides how a start goes on whose hand-over is there and cannot be read. None: as without one.
+///
+/// A version that `next` has started is on trial: without the hand-over its gate would judge no service, and on a machine without a disk it
+/// would know no config, and be kept in maintenance mode. The version before wrote it, and can read it. At any other start the running
+/// version wrote it itself, or there is no version to go back to.
+pub fn with_unreadable_handover(start: StartReason, unreadable: &str) -> Option<Next> {
+    let reason = || {
+        format!(
+            "it cannot read what the version before it left, and so knows neither its config nor its services: {unreadable}; upgrade by way of a version that can, or with a reboot"
+        )
+    };
+    (start == StartReason::Next).then(|| Next::GiveUp { reason: reason() })
 }
 
 /// Decides how a generation goes on whose API answers and that has no machine config. A version that a boot has on trial would have found

@@ -214,7 +214,7 @@ fn of_services(page: &mut Page, machine: &Machine) {
     let mut starts = page.family(
         "instar_service_starts_total",
         Kind::Counter,
-        "How often a service came up in this generation.",
+        "How often a service was started in this generation.",
     );
     for (name, status) in &services {
         starts.sample(&[("service", name)], status.starts);

@@ -502,3 +502,167 @@ fn a_plan_that_does_not_change_is_news_once() {
     assert!(!last.is_news(&nothing));
     assert!(last.is_news(&plan_of(1400)), "it was right in between");
 }
+
+/// Reconciles once as the network's task does, with a kernel that takes every step, and hands the list over to the next generation.
+fn turn(spec: &NetworkSpec, kernel: &mut KernelState, ours: &mut Ours) -> Vec<String> {
+    let desired = desired(spec, kernel, &BTreeMap::new(), &BTreeMap::new());
+    ours.forget_gone(&desired, kernel);
+    let plan = plan(&desired, kernel, CleanupPolicy::Keep, ours);
+    ours.note_mtus(&plan, kernel);
+    for step in &plan.steps {
+        take(kernel, step);
+    }
+    ours.remember(&desired);
+    *ours = serde_json::from_str(&serde_json::to_string(ours).unwrap()).unwrap();
+    plan.steps.iter().map(ToString::to_string).collect()
+}
+
+fn take(kernel: &mut KernelState, step: &Step) {
+    match step {
+        Step::SetMtu { name, mtu, .. } => {
+            let link = kernel.links.iter_mut().find(|link| link.name == *name);
+            link.unwrap().mtu = *mtu;
+        }
+        Step::AddAddress { index, cidr, .. } => kernel.addresses.push(static_address(*index, cidr)),
+        Step::RemoveAddress { index, cidr, .. } => {
+            let is_it = |it: &Address| it.index == *index && it.cidr == *cidr;
+            kernel.addresses.retain(|address| !is_it(address));
+        }
+        Step::AddRoute { index, route, .. } => kernel.routes.push(Route {
+            index: *index,
+            destination: route.destination,
+            gateway: route.gateway,
+            source: route.source,
+            metric: route.metric,
+            automatic: false,
+        }),
+        Step::RemoveRoute { route, .. } => kernel.routes.retain(|other| other != route),
+        Step::RemoveLink { .. } | Step::SetUp { .. } => panic!("not in these tests: {step}"),
+    }
+}
+
+fn static_address(index: u32, cidr: &Cidr) -> Address {
+    Address {
+        index,
+        cidr: *cidr,
+        global: true,
+        permanent: true,
+    }
+}
+
+fn eth0_with_mtu(mtu: Option<u32>) -> NetworkSpec {
+    let eth0 = LinkSpec {
+        mtu,
+        ..LinkSpec::new("eth0")
+    };
+    NetworkSpec {
+        links: vec![eth0],
+        ..NetworkSpec::default()
+    }
+}
+
+#[test]
+fn an_mtu_that_is_not_wanted_any_more_is_set_back() {
+    let (mut kernel, mut ours) = (configured_kernel(), Ours::default());
+    let unnamed = NetworkSpec::default();
+    for (spec, expected) in [
+        (eth0_with_mtu(None), None),
+        (eth0_with_mtu(Some(9000)), Some(9000)),
+        (eth0_with_mtu(Some(9000)), None),
+        (eth0_with_mtu(Some(576)), Some(576)),
+        (eth0_with_mtu(None), Some(1500)),
+        (eth0_with_mtu(None), None),
+        (eth0_with_mtu(Some(1400)), Some(1400)),
+        (unnamed.clone(), Some(1500)),
+    ] {
+        let expected = expected.map(|mtu: u32| format!("set the MTU of eth0 to {mtu}"));
+        let steps = turn(&spec, &mut kernel, &mut ours);
+        assert_eq!(steps, Vec::from_iter(expected), "{spec:?}");
+    }
+    // Another program's MTU stays.
+    kernel.links[1].mtu = 1300;
+    assert!(turn(&unnamed, &mut kernel, &mut ours).is_empty());
+    assert_eq!(ours, Ours::default());
+}
+
+/// A link that a module has made, and that is in the config for an address beside those of network cards.
+fn with_dummy0() -> (KernelState, NetworkSpec) {
+    let mut kernel = fresh_kernel();
+    for link in &mut kernel.links {
+        link.up = true;
+    }
+    kernel
+        .links
+        .push(link(9, "dummy0", Some("dummy"), true, true));
+    let dummy0 = LinkSpec {
+        mtu: Some(9000),
+        addresses: vec![cidr("10.0.0.9/32")],
+        routes: vec![RouteSpec {
+            destination: Some(cidr("198.51.100.0/24")),
+            gateway: None,
+            source: None,
+            metric: None,
+        }],
+        ..LinkSpec::new("dummy0")
+    };
+    let spec = NetworkSpec {
+        links: vec![dummy0],
+        ..NetworkSpec::default()
+    };
+    (kernel, spec)
+}
+
+#[test]
+fn a_virtual_link_that_the_config_drops_loses_all_that_was_set() {
+    let ((mut kernel, named), mut ours) = (with_dummy0(), Ours::default());
+    let (nothing, dropped): (Vec<String>, _) = (Vec::new(), NetworkSpec::default());
+    assert_eq!(
+        turn(&named, &mut kernel, &mut ours),
+        [
+            "set the MTU of dummy0 to 9000",
+            "add 10.0.0.9/32 to dummy0",
+            "add route 198.51.100.0/24 over dummy0 metric 1024"
+        ]
+    );
+    let of_another = static_address(9, &cidr("10.0.0.10/32"));
+    kernel.addresses.push(of_another.clone());
+    assert_eq!(
+        turn(&dropped, &mut kernel, &mut ours),
+        [
+            "set the MTU of dummy0 to 1500",
+            "remove route 198.51.100.0/24 over dummy0 metric 1024",
+            "remove 10.0.0.9/32 from dummy0"
+        ]
+    );
+    assert_eq!(kernel.addresses, [of_another]);
+    assert_eq!(turn(&dropped, &mut kernel, &mut ours), nothing);
+    assert_eq!(ours, Ours::default());
+
+    // The same address, but from another program now.
+    let address = static_address(9, &cidr("10.0.0.9/32"));
+    kernel.addresses.push(address);
+    assert_eq!(turn(&dropped, &mut kernel, &mut ours), nothing);
+    // The list of a version that noted no MTUs.
+    let older = r#"{"addresses":[["dummy0","10.0.0.9/32"]],"routes":[]}"#;
+    let mut ours: Ours = serde_json::from_str(older).unwrap();
+    assert_eq!(
+        turn(&dropped, &mut kernel, &mut ours),
+        ["remove 10.0.0.9/32 from dummy0"]
+    );
+}
+
+#[test]
+fn all_that_was_on_a_link_goes_with_it() {
+    let ((mut kernel, named), mut ours) = (with_dummy0(), Ours::default());
+    let dropped = NetworkSpec::default();
+    turn(&named, &mut kernel, &mut ours);
+    assert_eq!(
+        steps(&dropped, &kernel, &[], CleanupPolicy::Remove, &ours),
+        ["remove link dummy0"]
+    );
+    // Its module was unloaded; the kernel was read in the middle of that.
+    kernel.links.pop();
+    let nothing: Vec<String> = Vec::new();
+    assert_eq!(turn(&dropped, &mut kernel, &mut ours), nothing);
+    assert_eq!(ours, Ours::default());
+}

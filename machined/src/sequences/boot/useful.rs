@@ -17,8 +17,9 @@ use crate::modules::Class;
 use crate::sequences::install::install_if_missing;
 use crate::sequences::os_extensions;
 use crate::sequences::settings::{self, When};
+use crate::sequences::steps::disk::{self, Keep};
 use crate::sequences::steps::overlay::load_overlay;
-use crate::sequences::steps::{count_start, disk, last_known_time, release_memory};
+use crate::sequences::steps::{count_start, last_known_time, release_memory};
 use crate::sequences::upgrade::{committed, trial_record};
 use crate::sequences::{Phase, Sequence, Task};
 use crate::services::Cgroup;
@@ -37,14 +38,23 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
     let machine = &boot.machine;
     let until = boot.early.has_deadline();
     let until = until.then(|| before(boot.deadline, BEFORE_TRY_AGAIN));
+    let handed_over = boot.handover.machine_config.as_ref();
+    let is_handed_over = machine
+        .config()
+        .is_some_and(|configured| handed_over == Some(&configured.text));
+    let keep = Keep::at_start(boot.start, is_handed_over);
     let step = boot.early.record_step(boot.start);
     let keeps_workloads = machine.generation.keeps_workloads;
     let ended = ended_by_init(boot.start, keeps_workloads, &boot.handover.left_running);
+    // A machined that starts again may find an older hand-over, whose processes are of no interest any more.
+    if matches!(boot.start, StartReason::Next | StartReason::Rollback) {
+        machine.init.note_earlier_exits(&boot.handover.exits);
+    }
     let phases = vec![
         Phase::new(
             "machine",
             vec![
-                Task::new("disk", mount_disk(machine.clone(), until)),
+                Task::new("disk", mount_disk(machine.clone(), keep, until)),
                 Task::new("settings", apply_settings(machine.clone())),
                 Task::new("watchdog", bring_watchdog(machine.clone())),
             ],
@@ -69,8 +79,12 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
     }
 }
 
-async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Result<()> {
-    let mounted = disk::mount(&machine);
+async fn mount_disk(
+    machine: Arc<Machine>,
+    keep: Keep,
+    until: Option<Instant>,
+) -> anyhow::Result<()> {
+    let mounted = disk::mount(&machine, keep);
     match until {
         Some(until) => tokio::time::timeout_at(until, mounted).await.context(
             "the disk took longer than a version on trial has, to answer or to be repaired; the version before has no such limit",

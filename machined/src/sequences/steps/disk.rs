@@ -1,6 +1,6 @@
 //! The machine's disk, and the directories that the config wants on it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -13,6 +13,7 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{Kubernetes, MachineConfig, UserVolumeKind};
 use crate::config_source::persisted;
 use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Users, make_user_volume};
+use crate::init_link::StartReason;
 use crate::intent;
 use crate::kubernetes;
 use crate::machine::{Configured, Machine};
@@ -22,8 +23,28 @@ use crate::status;
 /// The directory of logs.
 const LOGS: &str = "/var/log";
 
+/// Which config on STATE is replaced when the disk is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sequences) enum Keep {
+    /// Any: the config in force is the one of this start, or a caller has given it since.
+    InPlaceOfAny,
+    /// None: the config on STATE may be newer than the one in force, staged for the next start.
+    IfThereIsNone,
+}
+
+impl Keep {
+    /// Decides for the boot of a generation. `is_handed_over`: its config is the one of the hand-over. For the same version that starts again,
+    /// that is the settled one, which a staged one does not replace before the next start.
+    pub(in crate::sequences) fn at_start(start: StartReason, is_handed_over: bool) -> Self {
+        match start {
+            StartReason::Restart | StartReason::Fresh if is_handed_over => Self::IfThereIsNone,
+            _ => Self::InPlaceOfAny,
+        }
+    }
+}
+
 /// Mounts STATE and /var as the config says, and keeps the config there; does nothing without a config.
-pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn mount(machine: &Machine, keep: Keep) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
     };
@@ -45,7 +66,10 @@ pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()>
     }
     mount_as(machine, intent::disk_to_own(&configured.config)?).await?;
     machine.os_extensions.layers.open();
-    keep_config(machine, configured).await
+    match machine.disk.state().map(Path::to_owned) {
+        Some(state) => keep_config(machine, state, keep).await,
+        None => Ok(()),
+    }
 }
 
 async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
@@ -90,12 +114,15 @@ pub(in crate::sequences) async fn find_state(machine: &Machine) -> anyhow::Resul
         .context("look for Instar's partitions on the disks")
 }
 
-/// Keeps the config over a reboot, if there is a STATE partition.
-async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::Result<()> {
-    let Some(state) = machine.disk.state().map(Path::to_owned) else {
+/// Keeps the config on STATE over a reboot: never one on trial, which a reboot ends.
+async fn keep_config(machine: &Machine, state: PathBuf, keep: Keep) -> anyhow::Result<()> {
+    let Some(settled) = machine.settled_config() else {
         return Ok(());
     };
-    let write = move || persisted::write(&state, &configured.text);
+    let write = move || match keep {
+        Keep::IfThereIsNone if persisted::path(&state).try_exists()? => Ok(()),
+        Keep::IfThereIsNone | Keep::InPlaceOfAny => persisted::write(&state, &settled.text),
+    };
     blocking_io::within(ANSWER, write)
         .await?
         .context("write the machine config to STATE")
@@ -166,6 +193,59 @@ fn make_user_volumes(machine: &Machine) {
             let reason = format!("{:#}", anyhow::Error::from(error));
             tracing::warn!("user volume {}: {reason}", volume.name);
             status::note_problem(machine, &format!("user volume {}", volume.name), &reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::sequences::image_pins::machine_for_tests::{configured, unbooted};
+
+    #[test]
+    fn only_a_version_that_starts_again_with_its_own_config_leaves_the_one_on_state() {
+        use Keep::{IfThereIsNone, InPlaceOfAny};
+        use StartReason::{Boot, Fresh, Next, Restart, Rollback};
+        // The start → the decision for a config of a source or a caller, and for one of the hand-over.
+        for (start, found, handed_over) in [
+            (Boot, InPlaceOfAny, InPlaceOfAny),
+            (Next, InPlaceOfAny, InPlaceOfAny),
+            (Rollback, InPlaceOfAny, InPlaceOfAny),
+            (Restart, InPlaceOfAny, IfThereIsNone),
+            (Fresh, InPlaceOfAny, IfThereIsNone),
+        ] {
+            assert_eq!(Keep::at_start(start, false), found, "{start:?}");
+            assert_eq!(Keep::at_start(start, true), handed_over, "{start:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mount_keeps_no_config_on_trial_and_no_older_one_than_a_staged_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = unbooted(directory.path()).await;
+        let settled = configured(&[]);
+        machine.set_config(settled.clone());
+        machine.begin_trial(|_| crate::base::task::spawn(async {}).abort_handle());
+        let document = "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: tried";
+        machine.set_config(configured(&[document]));
+
+        let staged = "the staged one";
+        // The config on STATE, and the decision → the config there afterwards.
+        for (there, keep, expected) in [
+            (None, Keep::IfThereIsNone, settled.text.as_str()),
+            (None, Keep::InPlaceOfAny, &settled.text),
+            (Some(staged), Keep::IfThereIsNone, staged),
+            (Some(staged), Keep::InPlaceOfAny, &settled.text),
+        ] {
+            let state = tempfile::tempdir().unwrap();
+            if let Some(text) = there {
+                persisted::write(state.path(), text).unwrap();
+            }
+            let path = state.path().to_owned();
+            keep_config(&machine, path, keep).await.unwrap();
+            let kept = std::fs::read_to_string(persisted::path(state.path())).unwrap();
+            assert_eq!(kept, expected, "{there:?} {keep:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::attend::attend;
-use super::disk;
+use super::disk::{self, Keep};
 use crate::machine::Machine;
 use crate::sequences::os_extensions;
 use crate::sequences::settings::{self, When};
@@ -26,7 +26,8 @@ pub(in crate::sequences) async fn go_on(machine: &Arc<Machine>) {
 async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
     let mounted = machine.disk.status().borrow().var_mounted;
     if !mounted {
-        disk::mount(machine).await?;
+        // The sequence has changed no config: the one on STATE may be staged, and the one in force on trial.
+        disk::mount(machine, Keep::IfThereIsNone).await?;
     }
     // Logs were closed before the sequence tried to unmount the disk.
     disk::prepare_volumes(machine).await;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::trial_record;
+use super::trial_record::{self, UNBLESSED};
 use crate::base::back_off::BackOff;
 use crate::boot_loader::EspError;
 use crate::machine::Machine;
@@ -14,8 +14,6 @@ use crate::store::Problem;
 use crate::upgrade::UpgradeRecord;
 use crate::upgrade::trial::Bless;
 
-/// The name of the problem that keeps the machine from being ready.
-const PROBLEM: &str = "boot entry";
 /// Pauses between two tries.
 const PAUSES: BackOff = BackOff {
     first: Duration::from_secs(1),
@@ -25,7 +23,7 @@ const PAUSES: BackOff = BackOff {
 /// Notes that the machine is not ready, and why, until the entry is blessed.
 pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &anyhow::Error) {
     tracing::error!("the boot entry of this version is not blessed: {error:#}");
-    status::note_problem(machine, PROBLEM, &format!("{error:#}"));
+    status::note_problem(machine, UNBLESSED, &format!("{error:#}"));
     // An entry that leads to another version does so at the next try, too.
     if let Some(EspError::OtherVersion { .. }) = error.downcast_ref() {
         return;
@@ -41,6 +39,10 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
         let Ok(_lock) = machine.lock_operation(Operation::BlessBootEntry) else {
             continue;
         };
+        if machine.store.get::<Problem>(UNBLESSED).is_none() {
+            tracing::info!("another operation has had the boot entry of this version blessed");
+            return;
+        }
         if recorded(machine).is_some_and(|now| record.as_ref() != Some(&now)) {
             tracing::warn!("another upgrade has come: this version is not blessed any more");
             return;
@@ -48,13 +50,13 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
         match trial_record::finish(machine, bless, None).await {
             Ok(()) => {
                 tracing::info!("the boot entry of this version is blessed now");
-                machine.store.remove::<Problem>(PROBLEM);
+                machine.store.remove::<Problem>(UNBLESSED);
                 return;
             }
             Err(error) => {
                 let problem = format!("{error:#}");
                 tracing::warn!("the boot entry of this version is still not blessed: {problem}");
-                status::note_problem(machine, PROBLEM, &problem);
+                status::note_problem(machine, UNBLESSED, &problem);
             }
         }
     }

@@ -1,22 +1,33 @@
 //! The hand-over for a machined that restarts: the machine config in force, and no upgrade that has ended.
 //!
 //! Without it, the restarted machined would return to the config that the last upgrade left, or, on a machine without a disk that got its
-//! config over the API, to none at all: maintenance mode, in which any caller may bring one.
+//! config over the API, to none at all: maintenance mode, in which any caller may bring one. Without the leases in it, it would write a
+//! resolv.conf without resolvers and another hostname until a DHCP server answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::init_link::Scope;
 use crate::machine::Machine;
+use crate::network::{Lease, Ours};
 use crate::upgrade::{Handover, ReleaseOrigin, handover};
 
+/// Least time between two hand-overs that are left because the network has changed. A DHCP server may give leases of a few seconds.
+const NETWORK_PAUSE: Duration = Duration::from_secs(10);
+
 /// Leaves the hand-over with init after every sequence and every change of the config, from the moment at which the generation has proved
-/// itself: all of these hold the lock of operations. Also after every change of the images in force, of their updates, and of pins.
+/// itself: all of these hold the lock of operations. Also after every change of the images in force, of their updates, of pins, and of the
+/// network's leases and of what it has set.
 pub(in crate::sequences) async fn keep(machine: Arc<Machine>) {
     let mut holder = machine.operations.watch();
     let mut in_force = machine.images_in_force.watch();
     let (mut updates, mut pins) = (machine.image_updates.watch(), machine.pins.watch());
+    let mut network =
+        NetworkChanges::new(machine.network.watch_leases(), machine.network.watch_ours());
     loop {
         if holder.wait_for(Option::is_none).await.is_err() {
             return;
@@ -30,12 +41,53 @@ pub(in crate::sequences) async fn keep(machine: Arc<Machine>) {
             _ = in_force.changed() => {}
             _ = updates.changed() => {}
             _ = pins.changed() => {}
+            () = network.next() => {}
         }
     }
 }
 
+/// The changes of the network that a hand-over has to follow.
+struct NetworkChanges {
+    leases: watch::Receiver<Vec<Lease>>,
+    ours: watch::Receiver<Ours>,
+    /// The time before which no change is told.
+    earliest: Instant,
+}
+
+impl NetworkChanges {
+    fn new(leases: watch::Receiver<Vec<Lease>>, ours: watch::Receiver<Ours>) -> Self {
+        let mut changes = Self {
+            leases,
+            ours,
+            earliest: Instant::now(),
+        };
+        changes.take_as_seen();
+        changes
+    }
+
+    /// Waits for a change. All changes up to now are one.
+    async fn next(&mut self) {
+        tokio::time::sleep_until(self.earliest).await;
+        let changed = tokio::select! {
+            changed = self.leases.changed() => changed,
+            changed = self.ours.changed() => changed,
+        };
+        if changed.is_err() {
+            // The network's task has ended, so nothing changes any more.
+            std::future::pending::<()>().await;
+        }
+        self.take_as_seen();
+        self.earliest = Instant::now() + NETWORK_PAUSE;
+    }
+
+    fn take_as_seen(&mut self) {
+        self.leases.mark_unchanged();
+        self.ours.mark_unchanged();
+    }
+}
+
 async fn leave(machine: &Machine) -> anyhow::Result<()> {
-    // A config on trial is left out. The network's leases are in force already when machined alone restarts.
+    // A config on trial is left out. What it has set in the network is in the list: the settled config undoes it.
     let configured = machine.settled_config();
     let left = of(
         machine,
@@ -53,6 +105,8 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
 pub(super) fn of(machine: &Machine, machine_config: Option<String>) -> Handover {
     Handover {
         machine_config,
+        leases: machine.network.leases(),
+        network: Some(machine.network.ours()),
         failed: machine.upgrades.failed_images().clone(),
         floor: machine.upgrades.floor(),
         origin: machine.store.get(ReleaseOrigin::RUNNING),
@@ -64,5 +118,71 @@ pub(super) fn of(machine: &Machine, machine_config: Option<String>) -> Handover 
         pinned_key: machine.pinned_key.borrow().clone(),
         granted_certificate: machine.granted_certificate.borrow().clone(),
         ..Handover::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::network::{CleanupPolicy, Network, Options};
+    use crate::sequences::image_pins::machine_for_tests::unbooted;
+
+    const LEASE: &str = r#"{"link":"eth0","mac":"52:54:00:00:00:02","address":"10.0.2.15/24","server":"10.0.2.2",
+        "gateways":["10.0.2.2"],"classless_routes":[],"resolvers":["10.0.2.3"],"domain":null,"time_servers":[],
+        "hostname":"node-7","mtu":null,"obtained":100,"renew_after":1800,"rebind_after":3150,"lifetime":3600}"#;
+    const OURS: &str =
+        r#"{"addresses":[["eth0","10.0.2.15/24"]],"routes":[],"mtus":{"eth0":1500}}"#;
+
+    #[tokio::test]
+    async fn what_is_left_has_the_leases_and_what_the_network_has_set() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut machine = unbooted(directory.path()).await;
+        let leases: Vec<Lease> = vec![serde_json::from_str(LEASE).unwrap()];
+        let ours: Ours = serde_json::from_str(OURS).unwrap();
+        let options = Options {
+            etc: directory.path().join("etc"),
+            cleanup: CleanupPolicy::Keep,
+            ours: ours.clone(),
+            ..Options::default()
+        };
+        // Without a spec the network changes nothing.
+        let network = Network::start(options, None, leases.clone()).unwrap();
+        Arc::get_mut(&mut machine).unwrap().network = network;
+
+        let left = of(&machine, None).to_memfd().unwrap();
+        let read = Handover::from_memfd(&left).unwrap();
+        assert_eq!((read.leases, read.network), (leases, Some(ours)));
+    }
+
+    async fn is_silent(changes: &mut NetworkChanges) -> bool {
+        let told = tokio::time::timeout(NETWORK_PAUSE * 9, changes.next());
+        told.await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_the_network_is_told_at_once_and_the_next_ones_after_a_pause() {
+        let (leases, leases_seen) = watch::channel(Vec::new());
+        let (ours, ours_seen) = watch::channel(Ours::default());
+        let mut changes = NetworkChanges::new(leases_seen, ours_seen);
+        assert!(is_silent(&mut changes).await);
+
+        // Both in one reconciliation are one change.
+        ours.send_replace(serde_json::from_str(OURS).unwrap());
+        leases.send_replace(vec![serde_json::from_str(LEASE).unwrap()]);
+        let begin = Instant::now();
+        changes.next().await;
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+
+        leases.send_replace(Vec::new());
+        ours.send_replace(Ours::default());
+        changes.next().await;
+        let pause = begin.elapsed();
+        assert!((NETWORK_PAUSE..NETWORK_PAUSE * 2).contains(&pause));
+        assert!(is_silent(&mut changes).await);
+
+        // The network's task has ended.
+        drop((leases, ours));
+        assert!(is_silent(&mut changes).await);
     }
 }

@@ -8,12 +8,17 @@ use super::committed;
 use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::sequences::emit_failure;
-use crate::sequences::steps::{boot_assets, disk};
+use crate::sequences::steps::boot_assets::{self, Installed};
+use crate::sequences::steps::disk;
+use crate::store::Problem;
 use crate::store::event_log::ActorId;
 use crate::upgrade::trial::{
-    self, Bless, BootedEntry, Counter, EntryNow, RecordedEntry, RecordedUpgrade,
+    self, Bless, BootedEntry, Counter, EntryNow, RecordedEntry, RecordedUpgrade, RecordedVersion,
 };
-use crate::upgrade::{PendingUpgrade, UpgradeRecord};
+use crate::upgrade::{PendingUpgrade, ReleaseOrigin, UpgradeRecord};
+
+/// The name of the problem that the boot entry of the running version is not blessed.
+pub(super) const UNBLESSED: &str = "boot entry";
 
 /// Reads the record of an upgrade that this boot has to finish; returns it if the running version is the one on trial. If another version
 /// runs, the upgrade has failed, and is settled at once.
@@ -53,17 +58,25 @@ async fn recorded_upgrade(
 ) -> anyhow::Result<RecordedUpgrade> {
     let installed = boot_assets::installed(machine).await?;
     let recorded = record.upgrade.boot_entry;
-    let entry = match (&installed, recorded) {
-        (Some(installed), Some(order)) => match boot_assets::entry(installed, order).await? {
-            None => RecordedEntry::Gone,
-            Some(entry) if entry.is_blessed() => RecordedEntry::Blessed,
-            Some(_) => RecordedEntry::Counting,
-        },
-        _ => RecordedEntry::NotNamed,
-    };
+    let entry = recorded_entry(installed.as_ref(), recorded).await?;
     let booted = BootedEntry::of(installed.and_then(|installed| installed.booted), recorded);
     let names_running = record.upgrade.to == machine.running.version;
     Ok(RecordedUpgrade::of(entry, booted, names_running))
+}
+
+/// Looks at the entry of the recorded order on the disk.
+async fn recorded_entry(
+    installed: Option<&Installed>,
+    recorded: Option<u32>,
+) -> anyhow::Result<RecordedEntry> {
+    let (Some(installed), Some(order)) = (installed, recorded) else {
+        return Ok(RecordedEntry::NotNamed);
+    };
+    Ok(match boot_assets::entry(installed, order).await? {
+        None => RecordedEntry::Gone,
+        Some(entry) if entry.is_blessed() => RecordedEntry::Blessed,
+        Some(_) => RecordedEntry::Counting,
+    })
 }
 
 /// Tells the caller of an upgrade why another version runs, and remembers the image as failed.
@@ -220,36 +233,89 @@ pub(in crate::sequences) async fn give_up(
     remove_record(machine)
 }
 
-/// Removes a version that waits for its first boot: another one takes its place.
+/// Removes a version that waits for its first boot: another one takes its place. The record may be that of the running version instead, which
+/// was kept and whose entry the disk has not blessed yet: its upgrade ends first.
+///
+/// # Errors
+/// Nothing may take the place of a running version that no reboot would find.
 pub(in crate::sequences) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
     machine.upgrades.forget_prepared(&machine.init).await;
-    let Some(record) = staged(machine).await? else {
-        return Ok(());
-    };
-    tracing::warn!("{} was staged and goes", record.upgrade.to);
-    give_up(machine, &record.upgrade).await
+    match recorded_version(machine).await? {
+        None | Some((_, RecordedVersion::Booted)) => Ok(()),
+        Some((record, RecordedVersion::Running)) => end_kept(machine, &record.upgrade).await,
+        Some((record, RecordedVersion::Waiting)) => {
+            tracing::warn!("{} was staged and goes", record.upgrade.to);
+            give_up(machine, &record.upgrade).await
+        }
+    }
 }
 
-/// Returns the upgrade that waits for the next boot; None if the upgrade under way is to the running version.
+/// Ends the upgrade to the running version, which was kept: blesses its entry, and removes the record.
+async fn end_kept(machine: &Machine, upgrade: &PendingUpgrade) -> anyhow::Result<()> {
+    let version = &upgrade.to;
+    let bless = upgrade.boot_entry.map_or(Bless::Booted, Bless::Order);
+    let Err(error) = finish(machine, bless, Some(upgrade)).await else {
+        tracing::info!(
+            "the boot entry of {version}, which runs, is blessed before another version comes"
+        );
+        machine.store.remove::<Problem>(UNBLESSED);
+        return Ok(());
+    };
+    let installed = boot_assets::installed(machine).await?;
+    match recorded_entry(installed.as_ref(), upgrade.boot_entry).await? {
+        // The firmware's entries for the loader are not written, or only the record was left.
+        RecordedEntry::Blessed => tracing::warn!("{version} runs, and is kept: {error:#}"),
+        RecordedEntry::Gone => tracing::warn!("{version} runs from memory alone: {error:#}"),
+        RecordedEntry::Counting | RecordedEntry::NotNamed => {
+            return Err(error.context(format!(
+                "nothing takes the place of {version}, which runs, before its boot entry is blessed, as a reboot would lose it: try again once the disk takes that"
+            )));
+        }
+    }
+    remove_record(machine)
+}
+
+/// Returns the upgrade that waits for its first start.
 pub(in crate::sequences) async fn staged(
     machine: &Machine,
 ) -> anyhow::Result<Option<UpgradeRecord>> {
+    let recorded = recorded_version(machine).await?;
+    let waiting = recorded.filter(|(_, version)| *version == RecordedVersion::Waiting);
+    Ok(waiting.map(|(record, _)| record))
+}
+
+/// Returns the upgrade whose version the next boot tries: one that waits for its first start, or the one to the running version if its entry
+/// is not blessed yet. None if this kernel was booted from its entry.
+pub(in crate::sequences) async fn tried_next(
+    machine: &Machine,
+) -> anyhow::Result<Option<UpgradeRecord>> {
+    let recorded = recorded_version(machine).await?;
+    let tried = recorded.filter(|(_, version)| *version != RecordedVersion::Booted);
+    Ok(tried.map(|(record, _)| record))
+}
+
+/// Returns the record of the upgrade under way, and what its version does now.
+async fn recorded_version(
+    machine: &Machine,
+) -> anyhow::Result<Option<(UpgradeRecord, RecordedVersion)>> {
     let Some(record) = record(machine)? else {
         return Ok(None);
     };
     let installed = boot_assets::installed(machine).await?;
     let booted = installed.and_then(|installed| installed.booted);
-    Ok(Some(record).filter(|record| record.upgrade.boot_entry != booted))
+    let running = machine.store.get::<ReleaseOrigin>(ReleaseOrigin::RUNNING);
+    let version = RecordedVersion::of(&record.upgrade, booted, running.as_ref());
+    Ok(Some((record, version)))
 }
 
-/// Notes the services that are up now, and the caller who starts the version that waits for the next boot: the version is measured by this
-/// moment, not by the one at which it was staged, and this caller is told if it fails. Returns whether a version waits.
+/// Notes the services that are up now, and the caller who starts the version that the next boot tries: the version is measured by this
+/// moment, not by the one at which it was staged, and this caller is told if it fails. Returns whether there is such a version.
 pub(in crate::sequences) async fn mark_started(
     machine: &Machine,
     up: Vec<String>,
     actor: &ActorId,
 ) -> anyhow::Result<bool> {
-    let (Some(mut record), Some(state)) = (staged(machine).await?, machine.disk.state()) else {
+    let (Some(mut record), Some(state)) = (tried_next(machine).await?, machine.disk.state()) else {
         return Ok(false);
     };
     record.services_up = up;

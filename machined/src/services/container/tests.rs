@@ -93,6 +93,19 @@ async fn one_that_ended_while_nobody_looked_has_its_last_words_and_its_exit() {
     assert_eq!(log.contents(), b"panic: no room\n");
 }
 
+/// As after a crash rollback, which ends a container in the generation's cgroup: init reports no exit of it.
+#[tokio::test]
+async fn one_that_ended_with_its_generation_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (read, _write) = rustix::pipe::pipe().unwrap();
+    let web = web(directory.path(), read).await;
+    // As of one that does not run.
+    *web.cgroup.locked() = Cgroup::for_container("web", false).unwrap();
+    fs::write(directory.path().join("run/web/pid"), "71").unwrap();
+    let ended = tokio::time::timeout(RIGHT_BEHIND / 2, web.noted_end()).await;
+    assert!(matches!(ended, Ok(Adopted::Nothing)));
+}
+
 /// Makes a script that stands in for crun and says that this process is the container's. Another process writes it: a file that is open for
 /// writing cannot be run, and a child that another test forks meanwhile would keep it open for a moment.
 fn make_crun(directory: &Path, pid: u32) {

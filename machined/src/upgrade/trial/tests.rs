@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::values::Digest;
 use Counter::{Counted, NotCounted, Unknown};
 use HandedOver::{NoUpgrade, Nothing, OtherVersion, ThisVersion};
 use StartReason::{Boot, Fresh, Next as ByNext, Restart, Rollback};
@@ -156,6 +157,48 @@ fn every_record_that_a_boot_finds() {
     assert_eq!(BootedEntry::of(Some(7), None), Other);
 }
 
+#[test]
+fn a_recorded_version_that_runs_does_not_wait_for_its_start() {
+    use RecordedVersion::{Booted, Running, Waiting};
+    let digest = |name: &str| Digest::of(name.as_bytes());
+    let recorded = PendingUpgrade {
+        digest: digest("image").to_string(),
+        ..upgrade(RUNNING, Some(8))
+    };
+    let of_image = |version: &str, image: &str| {
+        Some(ReleaseOrigin {
+            version: version.to_owned(),
+            image: String::new(),
+            digest: digest(image),
+            created: None,
+        })
+    };
+    // (the booted entry, the image that the running version came from) → the recorded version
+    let table = [
+        // Booted from the entry of v0.1.0, running v0.2.0: only memory holds it should its entry go.
+        (Some(7), of_image(RUNNING, "image"), Running),
+        (None, of_image(RUNNING, "image"), Running),
+        (Some(7), of_image("v0.1.0", "old"), Waiting),
+        // The same version built anew waits; it is not the one that runs.
+        (Some(7), of_image(RUNNING, "old"), Waiting),
+        (Some(7), None, Waiting),
+        (None, None, Waiting),
+        (Some(8), of_image(RUNNING, "image"), Booted),
+        (Some(8), None, Booted),
+    ];
+    for (booted, running, expected) in table {
+        let found = RecordedVersion::of(&recorded, booted, running.as_ref());
+        assert_eq!(found, expected, "{booted:?} {running:?}");
+    }
+    // A record that names no image.
+    let unnamed = upgrade(RUNNING, Some(8));
+    let running = of_image(RUNNING, "image");
+    assert_eq!(
+        RecordedVersion::of(&unnamed, Some(7), running.as_ref()),
+        Waiting
+    );
+}
+
 /// The loader's report → by the entry on the disk: as booted, counting, blessed, gone, of another version, unknown.
 #[test]
 fn every_word_of_the_loader() {
@@ -244,7 +287,28 @@ fn every_end_of_a_boot() {
     assert_eq!(seen, pairs(&all, &[false, true]));
 }
 
-/// Without a hand-over that can be read, and on a machine that does not boot from its disk, there is no entry of the upgrade's own.
+/// The row "the hand-over cannot be read" of all starts.
+#[test]
+fn only_a_version_on_trial_gives_itself_up_over_a_hand_over_that_it_cannot_read() {
+    for (start, gives_up) in [
+        (Boot, false),
+        (ByNext, true),
+        (Rollback, false),
+        (Restart, false),
+        (Fresh, false),
+    ] {
+        match with_unreadable_handover(start, "parse the hand-over: no map") {
+            Some(Next::GiveUp { reason }) => {
+                assert!(gives_up, "{start:?}");
+                assert!(reason.contains("parse the hand-over: no map"), "{reason}");
+            }
+            None => assert!(!gives_up, "{start:?}"),
+            other => panic!("{start:?}: {other:?}"),
+        }
+    }
+}
+
+/// Without a hand-over, and on a machine that does not boot from its disk, there is no entry of the upgrade's own.
 #[test]
 fn a_soft_upgrade_without_an_entry_blesses_the_booted_one() {
     for upgrade in [None, Some(upgrade(RUNNING, None))] {
