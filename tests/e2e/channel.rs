@@ -213,9 +213,9 @@ async fn a_list_by_another_key_is_refused_and_told(story: &Story) -> Outcome {
     let other = story.scratch.join("other.key");
     story.channels.make_key(&other)?;
     story.channels.publish_by(&other, &["renew", "stable"])?;
-    story.says("lookError", "is not signed by the key").await?;
+    story.says("look_error", "is not signed by the key").await?;
     fs::remove_file(&files[1])?;
-    story.says("lookError", "404").await?;
+    story.says("look_error", "404").await?;
     for (file, good) in files.iter().zip(good) {
         fs::write(file, good?)?;
     }
@@ -265,7 +265,7 @@ async fn an_old_list_is_refused_and_told(story: &Story) -> Outcome {
     for (file, old) in files.iter().zip(old) {
         fs::write(file, old?)?;
     }
-    story.says("lookError", "this is an old list").await
+    story.says("look_error", "this is an old list").await
 }
 
 impl Story {

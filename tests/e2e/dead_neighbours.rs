@@ -259,6 +259,8 @@ async fn a_config_server_that_comes_late_finds_the_machine_in_maintenance_mode(
         .without_config(identity)
         .config_at(&server.url_for_guest("/node.yaml"))
         .spec(|spec| spec.append("instar.boot-deadline=45"))
+        // As for the machines above: its clock is its own.
+        .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
         .start()?;
     chapters![
         waits_in_maintenance_mode_past_inits_deadline(&node),

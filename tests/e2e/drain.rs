@@ -14,13 +14,11 @@ use tonic::Streaming;
 
 use crate::PATIENCE;
 
-/// apid's timeout for last answers.
+/// apid waits at least this long for calls that do not finish: its own timeout is 1.5 s.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// Limit on the delay of a change of generations by calls that do not finish: machined waits this long for apid, whose
-/// own timeout is shorter.
-const BOUND: Duration = Duration::from_millis(1500);
-/// The difference between two runs of the same upgrade on a busy host.
-const NOISE: Duration = Duration::from_millis(1500);
+/// Limit on the delay of a change of generations by calls that do not finish. machined waits 2 s for apid and kills it then; the rest is for a host
+/// that is busy, and still far from the ten seconds for which apid waits for calls in other cases.
+const BOUND: Duration = Duration::from_secs(5);
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![of_calls_that_never_end_is_bounded]
@@ -34,10 +32,10 @@ async fn of_calls_that_never_end_is_bounded(scratch: Scratch) -> Outcome {
     let node = plan.boot_until_ready(PATIENCE).await?;
     let alone = upgrade(&node, &registry, "v0.2.0").await?;
     let (beside_them, of_others) = upgrade_beside_calls_that_never_end(&node, &registry).await?;
-    println!("the change takes {alone:?}, and {beside_them:?} beside calls that never end");
+    println!("last answers take {alone:?}, and {beside_them:?} beside calls that never end");
     chapters![
         no_call_of_others_fails(&of_others),
-        last_answers_are_waited_for_and_not_for_long(alone, beside_them),
+        last_answers_are_waited_for_and_not_for_long(beside_them),
     ]
     .await
 }
@@ -71,23 +69,19 @@ async fn no_call_of_others_fails(of_others: &CallsOfOthers) -> Outcome {
     Ok(())
 }
 
-async fn last_answers_are_waited_for_and_not_for_long(
-    alone: Duration,
-    beside_them: Duration,
-) -> Outcome {
+async fn last_answers_are_waited_for_and_not_for_long(beside_them: Duration) -> Outcome {
     ensure!(
         beside_them >= LAST_ANSWERS,
         "{beside_them:?}: nobody was waited for"
     );
-    let longest = alone + BOUND + NOISE;
     ensure!(
-        beside_them <= longest,
-        "{beside_them:?} is more than {longest:?}"
+        beside_them <= BOUND,
+        "{beside_them:?} is more than {BOUND:?}"
     );
     Ok(())
 }
 
-/// Upgrades. Returns the time in the guest from the last step before apid's end to the start of the next generation.
+/// Upgrades. Returns the time in the guest from the order to give last answers to init's start of the next generation.
 async fn upgrade(node: &Node, registry: &Registry, version: &str) -> anyhow::Result<Duration> {
     let mark = node.vm().console_mark()?;
     let image = registry.installer_for_guest(version);
@@ -100,8 +94,8 @@ async fn upgrade(node: &Node, registry: &Registry, version: &str) -> anyhow::Res
             .kernel_time()
             .with_context(|| format!("no time: {found:?}"))
     };
-    let begin = time_of("machined: upgrade: undoSettings: done")?;
-    let end = time_of("machined: v")?;
+    let begin = time_of("the API gives its last answers to this generation")?;
+    let end = time_of(" starts, boot id ")?;
     end.checked_sub(begin).context("it began after its end")
 }
 

@@ -7,8 +7,8 @@ use anyhow::{Context as _, ensure};
 use instar_pki::Role;
 use instar_tests::{
     Browser, FollowedProgram, HttpServer, INSTALLER, Identity, ImageUnderTest, Instarctl,
-    MachineConfig, Node, OciImage, Outcome, Registry, Said, Scratch, Screen, Test, chapters,
-    fleet_file, tests,
+    MachineConfig, Node, OPEN_GATE, OciImage, Outcome, Registry, SHUT_GATE, Said, Scratch, Screen,
+    Test, chapters, fleet_file, tests,
 };
 use serde_json::Value;
 
@@ -167,7 +167,7 @@ fn machine(
         .hostname(name)
         .registry(&registry.host_for_guest());
     if Some(&name) == NAMES.last() {
-        config = config.document(&gate_config(&gate.url_for_guest("/healthz")));
+        config = config.gate_asks_the_web(OPEN_GATE, &gate.url_for_guest("/healthz"));
     }
     Node::plan(scratch, &ImageUnderTest::first()?)
         .name(name)
@@ -175,12 +175,6 @@ fn machine(
         .config(config.to_yaml(), authority.with_role(Role::Admin)?)
         .spec(|spec| spec.deadline(LIFETIME))
         .start()
-}
-
-fn gate_config(url: &str) -> String {
-    format!(
-        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 30s\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n"
-    )
 }
 
 fn file_of(scratch: &Scratch, nodes: &[Node]) -> anyhow::Result<PathBuf> {
@@ -359,6 +353,8 @@ async fn the_page_tells_why(fleet: &Fleet, scratch: &Scratch) -> Outcome {
 async fn a_version_that_fails_later_sends_all_back(fleet: &Fleet) -> Outcome {
     let before = fleet.digests().await?;
     fleet.gate.take_away("/healthz");
+    let last = fleet.nodes.last().context("no machine")?;
+    last.set_gate_timeout(SHUT_GATE).await?;
     let said = fleet.roll(UNLUCKY).await?;
     ensure!(said.code == Some(ROLLED_BACK), "{said:#?}");
     let steps = fleet.steps().await?;

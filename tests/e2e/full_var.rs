@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use instar_qemu::{Drive, VmSpec};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, NodePlan, Outcome,
-    Registry, Said, Scratch, Test, chapters, push_greeter, tests, uefi,
+    GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, NodePlan,
+    OPEN_GATE, Outcome, Registry, SHUT_GATE, Said, Scratch, Test, chapters, push_greeter, tests,
+    uefi,
 };
 
 use crate::PATIENCE;
@@ -80,7 +81,7 @@ fn plan(scratch: &Scratch, registry: &Registry, healthz: String) -> Result<NodeP
         .forward(GREETER_PORT)
         .configure(move |config| {
             let config = config.registry(&host).install_disk("/dev/vda");
-            config.greeter(&host).gate_asks_the_web("60s", &healthz)
+            config.greeter(&host).gate_asks_the_web(OPEN_GATE, &healthz)
         }))
 }
 
@@ -138,6 +139,7 @@ async fn an_upgrade_works_while_var_has_no_bytes_left(crammed: &Crammed) -> Outc
 /// The ballast's inode is allocated before, so that the file can be filled when there are no inodes left.
 async fn a_version_fails_its_gate_while_var_has_no_inodes_left(crammed: &Crammed) -> Outcome {
     let greeter = &crammed.greeter;
+    crammed.node.set_gate_timeout(SHUT_GATE).await?;
     greeter.get(&format!("/write/data/{BALLAST}"))?;
     let files = greeter.get("/spread/data/files")?;
     println!("{files} files");
@@ -156,6 +158,7 @@ async fn a_rollback_works_while_var_has_neither(crammed: &Crammed) -> Outcome {
     let files = greeter.get("/list/data/files")?.lines().count();
     crammed.fill()?;
     crammed.web.serve("/healthz", "well");
+    crammed.node.set_gate_timeout(OPEN_GATE).await?;
     let said = crammed.client.run(&["rollback"]).await?;
     ensure!(said.code == Some(0), "without either: {said:?}");
     works(&crammed.node, greeter, "v0.1.0").await?;

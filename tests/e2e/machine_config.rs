@@ -13,6 +13,12 @@ use crate::PATIENCE;
 
 const FIRST_PORT: u16 = 8080;
 const SECOND_PORT: u16 = 8081;
+/// machined's words when it takes a trial back.
+const TRIAL_IS_OVER: &str = "the trial is over, the config before it is taken back";
+/// A trial in which a busy host has time to look at the config.
+const LONG_ENOUGH: &str = "20s";
+/// A trial in which a busy host has time for one more command; the test waits for its end.
+const TO_CONFIRM: Duration = Duration::from_secs(10);
 /// The begin of a document whose list of names grows with each patch.
 const HOSTS: &str = "apiVersion: v1alpha1\nkind: StaticHostConfig\nname: 192.0.2.1\n";
 
@@ -185,21 +191,25 @@ async fn a_pull_from_the_registry_succeeds(story: &Story<'_>) -> Outcome {
 }
 
 async fn a_trial_is_taken_back_by_itself(story: &Story<'_>) -> Outcome {
-    let trial = ["--mode", "try", "--timeout", "3s"];
+    let trial = ["--mode", "try", "--timeout", LONG_ENOUGH];
     let said = story.apply(&story.renamed(), &trial).await?;
     ensure!(said.code == Some(0), "{said:?}");
     story.is_called("renamed").await?;
-    story.is_called("node").await
+    story.is_called("node").await?;
+    story.node.wait_for_line(TRIAL_IS_OVER, PATIENCE).map(drop)
 }
 
 async fn a_trial_that_is_confirmed_stays(story: &Story<'_>) -> Outcome {
-    let trial = ["--mode", "try", "--timeout", "3s"];
+    let ended = || story.node.vm().console().matches(TRIAL_IS_OVER).count();
+    let (before, time) = (ended(), format!("{TO_CONFIRM:?}"));
+    let trial = ["--mode", "try", "--timeout", &time];
     story.apply(&story.renamed(), &trial).await?;
     let said = story.apply(&story.renamed(), &[]).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(TO_CONFIRM + Duration::from_secs(1)).await;
     let called = story.node.hostname().await?;
     ensure!(called == "renamed", "a confirmed trial was taken back");
+    ensure!(ended() == before, "it ended before it was confirmed");
     Ok(())
 }
 

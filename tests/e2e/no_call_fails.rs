@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, ensure};
 use instar_tests::{
     Ending, FollowedProgram, HttpServer, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
-    Registry, Scratch, Test, chapters, tests, upgrade_and_follow,
+    Registry, SHUT_GATE, Scratch, Test, chapters, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -37,7 +37,7 @@ async fn over_a_rollback(scratch: Scratch) -> Outcome {
     let never_well = HttpServer::failing()?;
     let url = never_well.url_for_guest("/healthz");
     let (registry, node) = boot(&scratch, move |config| {
-        config.gate_asks_the_web("10s", &url)
+        config.gate_asks_the_web(SHUT_GATE, &url)
     })
     .await?;
     let callers = Callers::begin(&node, &scratch).await?;
@@ -89,7 +89,7 @@ async fn a_version_that_does_not_prove_itself_is_taken_back(
     registry: &Registry,
 ) -> Outcome {
     let name = registry.installer_for_guest("v0.2.0");
-    let followed = upgrade_and_follow(node, &name, PATIENCE).await?;
+    let followed = upgrade_and_follow(node, &name, SHUT_GATE + PATIENCE).await?;
     ensure!(
         matches!(&followed.ending, Ending::Failed(why) if why.contains("the web")),
         "{followed:#?}"

@@ -69,7 +69,7 @@ async fn the_last_config_is_in_force(node: &Node) -> Outcome {
 
 impl Configs {
     fn of(identity: &Identity, host: &str) -> anyhow::Result<Self> {
-        let one = named("one", 5, identity, host).to_yaml();
+        let one = named("one", 15, identity, host).to_yaml();
         let bad = named("bad", 5, identity, host).document(
             "apiVersion: v1alpha1\nkind: RegistryAuthConfig\nname: registry.example\nauth: no base64\n",
         );
@@ -125,8 +125,12 @@ async fn a_caller_hangs_up_while_a_config_is_applied(node: &Node, config: &str) 
     let method = "/machine.MachineService/ApplyConfiguration";
     let message = apply(config, Mode::NoReboot).encode_to_vec();
     let mut caller = ImpatientCaller::connect(node).await?;
-    let within = Duration::from_secs(1);
-    let answer = caller.call(method, &message, within, HangUp::Connection);
+    let stops = node.wait_until("the old container stops", PATIENCE, async || {
+        let state = node.service(SLOW).await?.state;
+        ensure!(state == "Stopping", "it is {state}");
+        Ok(())
+    });
+    let answer = caller.call_until(method, &message, stops, HangUp::Connection);
     let answer = answer.await?;
     ensure!(answer.is_none(), "answered at once: {answer:?}");
     Ok(())
@@ -145,13 +149,13 @@ async fn a_reboot_is_told_what_runs(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// A trial lasts a second.
+/// A trial lasts long enough for the next call on a busy host, and is over before the first container has stopped.
 fn apply(config: &str, mode: Mode) -> wire::ApplyConfigurationRequest {
     wire::ApplyConfigurationRequest {
         data: config.as_bytes().to_vec(),
         mode: mode.into(),
         try_mode_timeout: Some(prost_types::Duration {
-            seconds: 1,
+            seconds: 10,
             nanos: 0,
         }),
         ..Default::default()
@@ -164,9 +168,14 @@ fn named(name: &str, seconds: u8, identity: &Identity, host: &str) -> MachineCon
         .hostname(name)
         .install_disk("/dev/vda")
         .registry(host)
-        .greeter(host);
+        .greeter(host)
+        .document(MAY_END_SLOWLY);
     slow(config, host, SLOW, seconds)
 }
+
+/// More than the slow container takes.
+const MAY_END_SLOWLY: &str =
+    "apiVersion: instar.dev/v1alpha1\nkind: ContainerStopConfig\nname: slow\ntimeout: 60s\n";
 
 /// Returns the config with an authority's key that does not belong to its certificate.
 fn with_a_key_of_another(identity: &Identity, config: &str) -> anyhow::Result<String> {
@@ -336,7 +345,7 @@ async fn a_pull_ends_with_its_caller(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// The caller leaves after two seconds, while the registry says nothing.
+/// The caller leaves a moment after the node has heard of it, while the registry says nothing.
 async fn an_upgrade_ends_with_its_caller(node: &Node, image: &str, how: HangUp) -> Outcome {
     let mark = node.vm().console_mark()?;
     let request = wire::UpgradeRequest {
@@ -346,21 +355,33 @@ async fn an_upgrade_ends_with_its_caller(node: &Node, image: &str, how: HangUp) 
     };
     let message = request.encode_to_vec();
     let mut caller = ImpatientCaller::connect(node).await?;
-    let within = Duration::from_secs(2);
-    let answer = caller.call(UPGRADE, &message, within, how).await?;
+    let asked = is_asked_for(node, image, times_asked_for(node, image));
+    let answer = caller.call_until(UPGRADE, &message, asked, how).await?;
     ensure!(answer.is_none(), "answered: {answer:?}");
     let left = "the caller of the upgrade left before the image was here; nothing has changed";
     node.vm().wait_for_line_after(mark, left, PATIENCE)?;
     Ok(())
 }
 
-async fn force_alone_reboots_in_a_pull(node: &Node, image: &str) -> Outcome {
+/// How often the node has been asked for this image.
+fn times_asked_for(node: &Node, image: &str) -> usize {
     let asked_for = format!("{image} asked for by");
+    node.vm().console().matches(&asked_for).count()
+}
+
+/// Waits until the node has been asked for this image more often than before, and a moment, so that it asks the registry.
+async fn is_asked_for(node: &Node, image: &str, before: usize) -> Outcome {
     node.wait_until("the upgrade is asked for", PATIENCE, async || {
-        ensure!(node.vm().console().contains(&asked_for));
+        ensure!(times_asked_for(node, image) > before);
         Ok(())
     })
     .await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+async fn force_alone_reboots_in_a_pull(node: &Node, image: &str) -> Outcome {
+    is_asked_for(node, image, 0).await?;
     let busy = reboot(node, wire::reboot_request::Mode::Default).await?;
     let busy = busy.err().context("it rebooted without force")?;
     println!("{busy}");

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,6 +44,8 @@ const API_TRAFFIC: &str = "\
 ";
 /// Enough for the headers, and little of the packets' content.
 const SNAP_LEN: usize = 96;
+/// The duration of captures that end by themselves. It also is the limit on the beginning of the node's answer.
+const FOR_A_WHILE: &str = "5s";
 /// Limit on the captures of a node at a time.
 const CAPTURES: usize = 4;
 /// Protocol numbers of IP, and a port of UDP.
@@ -78,32 +79,44 @@ async fn a_capture_is_a_file_of_what_passes_a_link(scratch: Scratch) -> Outcome 
     .await
 }
 
-/// Runs a capture to its end while the node's links carry traffic.
-async fn capture(node: &Node, instarctl: &Instarctl, arguments: &[&str]) -> Outcome {
-    let said = tokio::select! {
-        said = instarctl.run(arguments) => said?,
-        Err(error) = keep_busy(node) => return Err(error),
-    };
-    ensure!(
-        said.code == Some(0) && said.output.starts_with("wrote "),
-        "{said:?}"
-    );
-    Ok(())
+/// Captures while the node's links carry traffic, until the file has what is meant, and interrupts the capture then: how
+/// much a node does in a given time depends on the host.
+async fn capture(
+    node: &Node,
+    instarctl: &Instarctl,
+    arguments: &[&str],
+    file: &Path,
+    has_what_is_meant: impl Fn(&Captured) -> Outcome,
+) -> anyhow::Result<Captured> {
+    let mut terminal = instarctl.on_terminal(arguments, &[], (80, 24))?;
+    node.wait_until("the packets are in the file", PATIENCE, async || {
+        be_busy(node).await?;
+        has_what_is_meant(&Captured::read(file)?)
+    })
+    .await?;
+    interrupt(node, &mut terminal, file).await
+}
+
+/// Interrupts a capture; returns its packets, all of which it has to count.
+async fn interrupt(node: &Node, terminal: &mut Terminal, file: &Path) -> anyhow::Result<Captured> {
+    terminal.press("\u{3}")?;
+    let code = ends(node, terminal).await?;
+    ensure!(code == 0, "{code}: {}", terminal.screen());
+    let captured = Captured::read(file)?;
+    terminal.shows(&format!("wrote {} packet", captured.packets.len()))?;
+    Ok(captured)
 }
 
 /// Makes the node send packets on each of its links.
-async fn keep_busy(node: &Node) -> anyhow::Result<Infallible> {
-    loop {
-        // Opens a connection of its own.
-        node.version_for_newcomers().await?;
-        let mut time = TimeServiceClient::new(node.channel().await?);
-        for server in [HOST, "127.0.0.1"] {
-            let server = server.to_owned();
-            let asked = time.time_check(TimeRequest { server });
-            // No time server is at either address: the query alone makes packets.
-            let _ = tokio::time::timeout(Duration::from_millis(300), asked).await;
-        }
+async fn be_busy(node: &Node) -> Outcome {
+    // Opens a connection of its own.
+    let mut time = TimeServiceClient::new(node.channel().await?);
+    for server in [HOST, "127.0.0.1"] {
+        let server = server.to_owned();
+        // No time server is at either address: the query alone makes packets. A call that is given up early may make none.
+        let _ = time.time_check(TimeRequest { server }).await;
     }
+    Ok(())
 }
 
 async fn only_what_the_filter_lets_through(
@@ -115,22 +128,19 @@ async fn only_what_the_filter_lets_through(
     let (path, snap_len) = (file.display().to_string(), SNAP_LEN.to_string());
     let limits = ["--file", &path, "--snaplen", &snap_len];
     let arguments = [&API_PACKETS[..], &limits].concat();
-    capture(node, instarctl, &arguments).await?;
-    let captured = Captured::read(&file)?;
+    let meant = packets_are_cut_and_open_a_connection;
+    let captured = capture(node, instarctl, &arguments, &file, meant).await?;
     ensure!(captured.link_type == ETHERNET, "{captured:?}");
     each_packet_is_of_the_api(&captured)?;
-    packets_are_cut_and_open_a_connection(&captured)?;
     packets_have_the_hosts_time(&captured)?;
     a_file_is_not_overwritten(instarctl, &arguments).await
 }
 
 /// The arguments of a capture with the filter [`API_TRAFFIC`].
-const API_PACKETS: [&str; 8] = [
+const API_PACKETS: [&str; 6] = [
     "pcap",
     "--interface",
     "eth0",
-    "--duration",
-    "8s",
     "--promiscuous",
     "--bpf-filter",
     API_TRAFFIC,
@@ -152,7 +162,9 @@ fn each_packet_is_of_the_api(captured: &Captured) -> Outcome {
 
 fn packets_are_cut_and_open_a_connection(captured: &Captured) -> Outcome {
     let packets = &captured.packets;
-    ensure!(packets.iter().any(|packet| packet.original > SNAP_LEN));
+    let is_cut = |packet: &Packet| packet.original > SNAP_LEN;
+    let number = packets.len();
+    ensure!(packets.iter().any(is_cut), "none of {number} was longer");
     ensure!(
         packets.iter().any(Packet::opens_a_connection),
         "no connection was opened among {} packets",
@@ -172,7 +184,8 @@ fn packets_have_the_hosts_time(captured: &Captured) -> Outcome {
 }
 
 async fn a_file_is_not_overwritten(instarctl: &Instarctl, arguments: &[&str]) -> Outcome {
-    let again = instarctl.run(arguments).await?;
+    let again = [arguments, &["--duration", FOR_A_WHILE]].concat();
+    let again = instarctl.run(&again).await?;
     ensure!(
         again.code == Some(5) && again.complaint.contains("--force"),
         "{again:?}"
@@ -183,19 +196,23 @@ async fn a_file_is_not_overwritten(instarctl: &Instarctl, arguments: &[&str]) ->
 async fn a_loopback_is_seen_once(node: &Node, instarctl: &Instarctl, scratch: &Scratch) -> Outcome {
     let file = scratch.join("lo.pcap");
     let path = file.display().to_string();
-    let arguments = ["tcpdump", "-i", "lo", "-O", &path, "--duration", "5s"];
-    capture(node, instarctl, &arguments).await?;
-    let captured = Captured::read(&file)?;
+    let arguments = ["tcpdump", "-i", "lo", "-O", &path];
+    let captured = capture(node, instarctl, &arguments, &file, has_a_question).await?;
     ensure!(captured.link_type == ETHERNET, "{captured:?}");
-    let is_question = |packet: &&Packet| matches!(packet.ends(), Some((UDP, _, NTP_PORT)));
-    let questions: Vec<&Packet> = captured.packets.iter().filter(is_question).collect();
-    ensure!(!questions.is_empty(), "{captured:?}");
     let mut seen = BTreeSet::new();
-    for question in questions {
+    for question in captured.questions() {
         let is_first = seen.insert(&question.bytes);
         ensure!(is_first, "{question:?} is there twice");
     }
     Ok(())
+}
+
+fn has_a_question(captured: &Captured) -> Outcome {
+    let number = captured.packets.len();
+    let question = captured.questions().next();
+    question
+        .map(drop)
+        .with_context(|| format!("no question among {number} packets"))
 }
 
 async fn goes_to_whoever_reads_it_and_to_no_terminal(
@@ -203,7 +220,7 @@ async fn goes_to_whoever_reads_it_and_to_no_terminal(
     instarctl: &Instarctl,
 ) -> Outcome {
     let said = instarctl
-        .run(&["pcap", "-i", "lo", "--duration", "1s"])
+        .run(&["pcap", "-i", "lo", "--duration", FOR_A_WHILE])
         .await?;
     // The version, in a header with bytes that are not text.
     ensure!(
@@ -232,11 +249,7 @@ async fn is_whole_when_it_is_interrupted(
         Ok(())
     })
     .await?;
-    terminal.press("\u{3}")?;
-    let code = ends(node, &mut terminal).await?;
-    ensure!(code == 0, "{code}: {}", terminal.screen());
-    let captured = Captured::read(&file)?;
-    terminal.shows(&format!("wrote {} packets", captured.packets.len()))
+    interrupt(node, &mut terminal, &file).await.map(drop)
 }
 
 /// Waits for a program on a terminal to end; returns its exit status.
@@ -285,7 +298,7 @@ async fn is_for_operators_and_not_for_readers(
         let config = scratch.write(&format!("{role}.yaml"), config)?;
         let said = instarctl
             .with_config(config)
-            .run(&["pcap", "-i", "lo", "--duration", "1s"])
+            .run(&["pcap", "-i", "lo", "--duration", FOR_A_WHILE])
             .await?;
         ensure!(said.code == Some(code), "{role}: {said:?}");
     }
@@ -381,6 +394,12 @@ impl Captured {
         }
         let link_type = number(&header[20..])?;
         Ok(Self { link_type, packets })
+    }
+
+    /// The packets to a time server.
+    fn questions(&self) -> impl Iterator<Item = &Packet> {
+        let packets = self.packets.iter();
+        packets.filter(|packet| matches!(packet.ends(), Some((UDP, _, NTP_PORT))))
     }
 }
 

@@ -3,8 +3,8 @@
 use anyhow::ensure;
 use instar_tests::{
     Ending, GREETER, GREETER_PORT, Greeter, HttpServer, INSTALLER, ImageUnderTest, Instarctl,
-    MachineConfig, Node, NodePlan, OciImage, Outcome, Registry, Said, Scratch, Test, chapters,
-    push_greeter, tests, upgrade_and_follow,
+    MachineConfig, Node, NodePlan, OPEN_GATE, OciImage, Outcome, Registry, SHUT_GATE, Said,
+    Scratch, Test, chapters, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -144,7 +144,7 @@ async fn install(scratch: &Scratch, registry: &Registry, healthz: String) -> any
     let image = registry.image_for_guest("greeter:v1");
     let with_greeter = move |config: MachineConfig| {
         let config = config.greeter_at(GREETER, &image, OTHER_PORT, "");
-        config.gate_asks_the_web("60s", &healthz)
+        config.gate_asks_the_web(OPEN_GATE, &healthz)
     };
     let small = |plan: NodePlan| plan.memory_mib(MEMORY_MIB);
     install_planned(scratch, registry, small, with_greeter).await
@@ -158,13 +158,15 @@ async fn upgrades_without_a_reboot(small: &Installed) -> Outcome {
 
 async fn goes_back_when_the_gate_gets_no_answer(small: &Installed) -> Outcome {
     small.web.take_away("/healthz");
+    small.node.set_gate_timeout(SHUT_GATE).await?;
     let said = small.upgrade("v0.1.0", &[]).await?;
     ensure!(
         said.code == ROLLED_BACK && said.complaint.contains("the web"),
         "{said:?}"
     );
     small.web.serve("/healthz", "well");
-    small.works("v0.2.0").await
+    small.works("v0.2.0").await?;
+    small.node.set_gate_timeout(OPEN_GATE).await
 }
 
 async fn upgrades_by_a_reboot(small: &Installed) -> Outcome {

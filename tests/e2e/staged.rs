@@ -3,8 +3,9 @@
 use anyhow::{Context, ensure};
 use instar_esp::State;
 use instar_tests::{
-    EspImage, HttpServer, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
-    Outcome, Registry, Release, Said, Scratch, Talosctl, Test, chapters, tests,
+    EspImage, HttpServer, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node, OPEN_GATE,
+    OciImage, Outcome, Registry, Release, SHUT_GATE, Said, Scratch, Talosctl, Test, chapters,
+    tests,
 };
 
 use crate::PATIENCE;
@@ -191,7 +192,7 @@ async fn a_version_without_a_config_goes_back_and_one_that_was_forced_is_forgive
 ) -> Outcome {
     let web = HttpServer::start()?;
     let healthz = web.url_for_guest("/healthz");
-    let with_gate = move |config: MachineConfig| config.gate_asks_the_web("40s", &healthz);
+    let with_gate = move |config: MachineConfig| config.gate_asks_the_web(OPEN_GATE, &healthz);
     let installed = Installed::with(&scratch, with_gate).await?;
     push_one_that_finds_no_config(&installed.registry)?;
     chapters![
@@ -228,9 +229,11 @@ async fn a_version_without_a_config_is_tried_three_times_and_goes_back(
 
 /// Nothing answers the probe: the version fails, and is remembered.
 async fn a_version_without_an_answer_is_not_tried_again(installed: &Installed) -> Outcome {
+    installed.node.set_gate_timeout(SHUT_GATE).await?;
     let said = installed.upgrade("v0.2.0", &[]).await?;
     ensure!(said.code == ROLLED_BACK, "{said:?}");
     installed.runs("v0.1.0").await?;
+    installed.node.set_gate_timeout(OPEN_GATE).await?;
     let said = installed.upgrade("v0.2.0", &[]).await?;
     ensure!(said.complaint.contains("failed here before"), "{said:?}");
     Ok(())

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, GREETER, Greeter, HttpServer, Instarctl, MachineConfig, Node, Outcome, Registry, Said,
-    Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, HttpServer, Instarctl, MachineConfig, Node, OPEN_GATE, Outcome,
+    Registry, SHUT_GATE, Said, Scratch, Test, chapters, plan_with_greeter, tests,
+    upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -131,7 +132,7 @@ impl Workloads {
 async fn boot(scratch: &Scratch, registry: &Registry, web: &HttpServer) -> anyhow::Result<Node> {
     let (host, healthz) = (registry.host_for_guest(), web.url_for_guest("/healthz"));
     let plan = plan_with_greeter(scratch, registry, move |config| {
-        with_containers(config.gate_asks_the_web("60s", &healthz), &host)
+        with_containers(config.gate_asks_the_web(OPEN_GATE, &healthz), &host)
     })?;
     let plan = plan.blank_disk()?.forward(TALKS_PORT);
     let node = plan.boot_until_ready(PATIENCE).await?;
@@ -258,9 +259,11 @@ async fn an_upgrade_by_force(workloads: &Workloads) -> Outcome {
 
 async fn a_rollback(workloads: &Workloads) -> Outcome {
     let node = &workloads.node;
+    node.set_gate_timeout(SHUT_GATE).await?;
     let said = workloads.upgrade("instar/installer:v0.1.0", &[]).await?;
     ensure!(said.code == ROLLED_BACK, "{said:?}");
     node.wait_until_ready(PATIENCE).await?;
+    node.set_gate_timeout(OPEN_GATE).await?;
     ensure!(node.version().await?.tag == "v0.2.0");
     Ok(())
 }

@@ -158,8 +158,12 @@ async fn a_server_that_hangs_is_given_up(server: &Airlock, machines: &Machines) 
     // Not even the machine that has the slot may go by an answer of before.
     let refused = machines.is_refused(ONE, FIRST).await?;
     let took = asked.elapsed().as_secs();
-    ensure!((25..40).contains(&took), "given up after {took} s");
-    ensure!(!matches!(refused, LockError::Refused { .. }), "{refused}");
+    ensure!(took >= 25, "given up after {took} s");
+    // By the limit on the whole question, or by the one on the silence of a connection, which is as long.
+    ensure!(
+        matches!(refused, LockError::Silent { .. } | LockError::Transport(_)),
+        "{refused}"
+    );
     Ok(())
 }
 

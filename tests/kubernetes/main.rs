@@ -32,6 +32,7 @@ mod shutdown;
 mod single_machine;
 mod small_node;
 mod system_upgrade_controller;
+mod times_of_ready;
 mod upgrade_costs;
 mod watched_node;
 
@@ -42,7 +43,8 @@ use instar_tests::Test;
 
 /// Timeout for any step of the cluster or the node, on a host that runs others too.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Timeout for a control plane to start: the machine pulls and unpacks 300 MB, which takes minutes under emulation on a host that runs others too.
+/// Timeout for a step of a machine that is a whole cluster: it pulls and unpacks 300 MB, and under emulation on a host that runs others too each step takes
+/// minutes.
 const START: Duration = Duration::from_secs(900);
 /// The time after which a machine is killed.
 const LIFETIME: Duration = Duration::from_secs(3600);

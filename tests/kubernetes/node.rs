@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use instar_tests::{
     Channels, Ending, ExtensionSource, Greeter, Node, Outcome, Scratch, Test, chapters,
-    greeter_image, guest_program, push_extension_with, tests, upgrade_and_follow,
+    gives_up_soon, greeter_image, guest_program, push_extension_with, tests, upgrade_and_follow,
 };
 use serde_json::Value;
 
@@ -400,7 +400,8 @@ async fn a_broken_kubelet_is_gone_back_from(
     let files: [(&str, &[u8]); 1] = [("usr/bin/kubelet", &program)];
     let image = push_extension_with(&cluster.registry, "kubernetes", "broken", &files)?;
     let kubernetes = ("kubernetes", ExtensionSource::Image(image));
-    apply(node, cluster, scratch, &[kubernetes]).await?;
+    let config = cluster.config_with(node.identity(), &[kubernetes]);
+    apply_text(node, scratch, gives_up_soon(&config)).await?;
     it_is_told(node, scratch, "kubernetes", "is back with the one before").await?;
     wait_until_ready(node, cluster).await?;
     let after = Kept::of(node, cluster)?;

@@ -192,10 +192,23 @@ fn requests(plane: &ControlPlane) -> anyhow::Result<Vec<String>> {
     Ok(lines.map(str::to_owned).collect())
 }
 
+/// Waits until nothing is asked for the last change any more, which takes a busy host longer; returns the requests until then.
+async fn requests_of_all_changes(plane: &ControlPlane) -> anyhow::Result<Vec<String>> {
+    let until = Instant::now() + 3 * PATIENCE;
+    let mut before = requests(plane)?;
+    loop {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let now = requests(plane)?;
+        if now == before {
+            return Ok(now);
+        }
+        ensure!(Instant::now() < until, "{before:#?} became {now:#?}");
+        before = now;
+    }
+}
+
 async fn nothing_is_asked_while_nothing_changes(plane: &ControlPlane) -> Outcome {
-    // What was asked for the last change is over.
-    tokio::time::sleep(Duration::from_secs(45)).await;
-    let before = requests(plane)?;
+    let before = requests_of_all_changes(plane).await?;
     tokio::time::sleep(Duration::from_secs(45)).await;
     let after = requests(plane)?;
     ensure!(

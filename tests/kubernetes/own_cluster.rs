@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::cluster::BEAT_PORT;
 use crate::kept::containers;
 use crate::shown::is_ready;
-use crate::{LIFETIME, PATIENCE};
+use crate::{LIFETIME, START};
 
 /// The machine's name, which is the node's.
 pub(crate) const NAME: &str = "cp-1";
@@ -167,7 +167,7 @@ impl Own {
     }
 
     pub(crate) async fn wait_until_ready(&self, node: &Node) -> Outcome {
-        node.wait_until("the node is ready", PATIENCE, async || {
+        node.wait_until("the node is ready", START, async || {
             let shown = self.node()?;
             ensure!(is_ready(&shown), "{}", shown["status"]["conditions"]);
             Ok(())
@@ -176,7 +176,7 @@ impl Own {
     }
 
     pub(crate) async fn told(&self, node: &Node, words: &str) -> Outcome {
-        node.wait_until("the node tells it", PATIENCE, async || {
+        node.wait_until("the node tells it", START, async || {
             let said = self.run(&["get", "kubernetes", "-o", "yaml"]).await?;
             ensure!(said.contains(words), "{said}");
             Ok(())

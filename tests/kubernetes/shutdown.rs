@@ -1,17 +1,31 @@
-//! Before a machine reboots, kubelet ends its pods in order (graceful node shutdown), also those that need longer than containers of a machine.
+//! Before a machine reboots, kubelet ends its pods in order (graceful node shutdown), also those that need longer than containers of a machine; and an
+//! upgrade by a reboot keeps the node away for no longer than a plain reboot does.
 
-use anyhow::ensure;
-use instar_tests::{Greeter, Node, Outcome, Scratch, Test, chapters, tests};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use instar_tests::{Greeter, Identity, Instarctl, Node, Outcome, Scratch, Test, chapters, tests};
 use serde_json::Value;
 
-use crate::PATIENCE;
 use crate::cluster::Cluster;
 use crate::manifests;
 use crate::operator::Operator;
 use crate::shown::{give_it_a_network, is_ended_by_kubelet, is_ready, tell_time};
+use crate::times_of_ready::TimesOfReady;
+use crate::{LIFETIME, PATIENCE, START};
+
+/// The time by which an upgrade may be longer than a reboot: its first boot has more to do.
+const MORE: Duration = Duration::from_secs(1);
+/// The times of the condition are whole seconds, so each of two differences may be off by one.
+const ROUNDED: Duration = Duration::from_secs(2);
+/// The versions that the node is upgraded to, one after the other.
+const VERSIONS: [&str; 2] = ["v0.2.0", "v0.1.0"];
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![a_reboot_waits_for_pods]
+    tests![
+        a_reboot_waits_for_pods,
+        an_upgrade_keeps_the_node_away_no_longer_than_a_reboot
+    ]
 }
 
 async fn a_reboot_waits_for_pods(scratch: Scratch) -> Outcome {
@@ -77,6 +91,61 @@ async fn one_pod_has_taken_its_place(node: &Node, cluster: &Cluster) -> Outcome 
     let (old, new): (Vec<&Value>, Vec<_>) = pods.partition(|pod| is_ended_by_kubelet(pod));
     ensure!(new.len() == 1 && old.len() == 1, "{new:#?}\n{old:#?}");
     Ok(())
+}
+
+async fn an_upgrade_keeps_the_node_away_no_longer_than_a_reboot(scratch: Scratch) -> Outcome {
+    let cluster = Cluster::start(&scratch)?;
+    let plan = cluster.plan_installation(&scratch, Identity::administrator()?, LIFETIME)?;
+    let node = plan.start()?;
+    node.wait_until_installed("v0.1.0", START).await?;
+    let away = Away(&node, &cluster, &scratch);
+    chapters![
+        a_database_is_deployed(&away),
+        both_take_the_same_time(&away),
+    ]
+    .await
+}
+
+/// A node whose absences are measured, its cluster and the folder of its client.
+struct Away<'a>(&'a Node, &'a Cluster, &'a Scratch);
+
+async fn a_database_is_deployed(Away(node, cluster, _): &Away<'_>) -> Outcome {
+    node.wait_until("the node appears", START, async || cluster.node())
+        .await?;
+    give_it_a_network(node, cluster).await?;
+    let manifest = manifests::database(&cluster.greeter());
+    cluster.plane.kubectl().apply("database", &manifest)?;
+    wait_for_database(node, cluster).await
+}
+
+/// The shorter of two absences of each kind, as a host that others share adds to each.
+async fn both_take_the_same_time(away: &Away<'_>) -> Outcome {
+    let (mut reboots, mut upgrades) = (Vec::new(), Vec::new());
+    for version in VERSIONS {
+        reboots.push(away.over(&["reboot"]).await?);
+        let image = away.1.registry.installer_for_guest(version);
+        let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
+        upgrades.push(away.over(&upgrade).await?);
+    }
+    println!("not ready over reboots: {reboots:?}, over upgrades by a reboot: {upgrades:?}");
+    let shortest = |times: &[Duration]| times.iter().min().copied().context("no time");
+    let (reboot, upgrade) = (shortest(&reboots)?, shortest(&upgrades)?);
+    ensure!(upgrade <= reboot + MORE + ROUNDED);
+    Ok(())
+}
+
+impl Away<'_> {
+    /// How long the cluster does not call the node ready over one command of its operator.
+    async fn over(&self, command: &[&str]) -> anyhow::Result<Duration> {
+        let Self(node, cluster, scratch) = *self;
+        let before = cluster.node()?;
+        let times = TimesOfReady::start(cluster)?;
+        let said = Instarctl::of(node, scratch)?.run(command).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        is_back(node, cluster, &before).await?;
+        wait_for_database(node, cluster).await?;
+        times.away()
+    }
 }
 
 async fn wait_for_database(node: &Node, cluster: &Cluster) -> Outcome {

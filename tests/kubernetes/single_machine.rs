@@ -2,18 +2,18 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    Ending, Greeter, HeldConnection, Node, Outcome, Scratch, Test, chapters, guest_program,
-    push_extension_with, tests, upgrade_and_follow,
+    Ending, Greeter, HeldConnection, Node, Outcome, Scratch, Test, chapters, gives_up_soon,
+    guest_program, push_extension_with, tests, upgrade_and_follow,
 };
 use serde_json::json;
 
+use crate::START;
 use crate::asked_api_server::AskedApiServer;
 use crate::cluster::BEAT_PORT;
 use crate::manifests;
 use crate::own_cluster::{Host, LATER, NAME, NEXT, Own};
 use crate::shown::{is_ready, os_image, tell_time};
 use crate::watched_node::WatchedNode;
-use crate::{PATIENCE, START};
 
 /// The file of an extension that says its version of Kubernetes.
 const VERSION: &str = "usr/local/share/kubernetes-version";
@@ -65,7 +65,7 @@ async fn its_static_pods_are_resources(own: &Own, node: &Node) -> Outcome {
         Ok(())
     };
     let doing = "the statuses of static pods are resources";
-    node.wait_until(doing, PATIENCE, are_ready).await
+    node.wait_until(doing, START, are_ready).await
 }
 
 async fn a_cluster_begins_by_a_call(own: &Own, node: &Node) -> Outcome {
@@ -101,7 +101,7 @@ async fn it_lists_the_nodes_that_run_instar(own: &Own, node: &Node) -> Outcome {
         ensure!(has(NAME) && has(OTHER), "{members}");
         Ok(())
     };
-    node.wait_until("both are members", PATIENCE, both).await?;
+    node.wait_until("both are members", START, both).await?;
     own.kubectl()?.run(&["delete", "node", OTHER]).map(drop)
 }
 
@@ -112,7 +112,7 @@ async fn has_its_version(own: &Own, node: &Node) -> Outcome {
         Ok(())
     };
     let doing = "its label of the version";
-    node.wait_until(doing, PATIENCE, labelled).await
+    node.wait_until(doing, START, labelled).await
 }
 
 async fn it_is_ready_once_pods_have_a_network(own: &Own, node: &Node, host: &Host) -> Outcome {
@@ -126,14 +126,14 @@ async fn a_deployment_answers(own: &Own, node: &Node, host: &Host) -> Outcome {
     let pods = manifests::own_cluster(&host.greeter());
     own.kubectl()?.apply("pods", &pods)?;
     let greets = async || Greeter::of(node)?.greets();
-    let answers = node.wait_until("the Deployment answers", PATIENCE, greets);
+    let answers = node.wait_until("the Deployment answers", START, greets);
     answers.await?;
     all_containers_run(own, node).await?;
     tell_time(node, "its Deployment answers").await
 }
 
 async fn all_containers_run(own: &Own, node: &Node) -> Outcome {
-    node.wait_until("all containers run", PATIENCE, async || {
+    node.wait_until("all containers run", START, async || {
         let all = own.containers()?;
         ensure!(all.len() == 7, "{all:?}");
         Ok(())
@@ -173,7 +173,7 @@ async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Hos
 
 async fn upgrade_the_os(own: &Own, node: &Node, host: &Host) -> Outcome {
     let image = host.registry.installer_for_guest("v0.2.0");
-    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
+    let followed = upgrade_and_follow(node, &image, START).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     it_shows_its_new_os(own, node).await
 }
@@ -181,11 +181,11 @@ async fn upgrade_the_os(own: &Own, node: &Node, host: &Host) -> Outcome {
 /// Holds a connection to the beat. A container runs before its program listens.
 async fn hold(node: &Node) -> anyhow::Result<HeldConnection> {
     let open = async || HeldConnection::open(node.guest_port(BEAT_PORT)?);
-    node.wait_until("the beat answers", PATIENCE, open).await
+    node.wait_until("the beat answers", START, open).await
 }
 
 async fn it_shows_its_new_os(own: &Own, node: &Node) -> Outcome {
-    node.wait_until("the node shows its new OS", PATIENCE, async || {
+    node.wait_until("the node shows its new OS", START, async || {
         ensure!(os_image(&own.node()?)?.contains("v0.2.0"));
         Ok(())
     })
@@ -199,10 +199,10 @@ async fn kubernetes_is_upgraded(own: &Own, node: &Node, host: &Host) -> Outcome 
     push_extension_with(&host.registry, "kubernetes", "v2", &files)?;
     let mark = node.vm().console_mark()?;
     own.apply(node, host, "kubernetes:v2").await?;
-    node.vm().wait_for_line_after(mark, SNAPSHOT, PATIENCE)?;
+    node.vm().wait_for_line_after(mark, SNAPSHOT, START)?;
     the_api_server_has_the_new_version(own, node).await?;
     let kept = "extensions, which are kept";
-    node.vm().wait_for_line_after(mark, kept, 2 * PATIENCE)?;
+    node.vm().wait_for_line_after(mark, kept, START)?;
     // Those of the control plane come one after the other.
     all_containers_run(own, node).await?;
     Greeter::of(node)?.greets()
@@ -210,7 +210,7 @@ async fn kubernetes_is_upgraded(own: &Own, node: &Node, host: &Host) -> Outcome 
 
 async fn the_api_server_has_the_new_version(own: &Own, node: &Node) -> Outcome {
     let pod = format!("kube-apiserver-{NAME}");
-    node.wait_until("the new API server", 2 * PATIENCE, async || {
+    node.wait_until("the new API server", START, async || {
         let shown = own.kubectl()?.get(&["pod", "-n", "kube-system", &pod])?;
         // Not that of the status, which is any of the image's names: both versions are one image here.
         let image = shown["spec"]["containers"][0]["image"].to_string();
@@ -230,9 +230,10 @@ async fn a_broken_kubelet_is_gone_back_from(own: &Own, node: &Node, host: &Host)
     let files = [kubelet, (VERSION, version.as_bytes())];
     push_extension_with(&host.registry, "kubernetes", "broken", &files)?;
     let mark = node.vm().console_mark()?;
-    own.apply(node, host, "kubernetes:broken").await?;
+    let config = host.config(node.identity(), "kubernetes:broken", &[])?;
+    own.apply_config(gives_up_soon(&config)).await?;
     // The static pods of the later version were written.
-    node.vm().wait_for_line_after(mark, SNAPSHOT, PATIENCE)?;
+    node.vm().wait_for_line_after(mark, SNAPSHOT, START)?;
     own.told(node, "is back with the one before").await?;
     own.wait_until_ready(node).await?;
     the_api_server_has_the_new_version(own, node).await?;
@@ -249,7 +250,7 @@ async fn it_is_the_same_cluster_after_a_power_cut(
     let node = node.power_cycle().await?;
     let own = Own::of(&node, scratch)?;
     let greets = async || Greeter::of(&node)?.greets();
-    let answers = node.wait_until("its Deployment answers again", 2 * PATIENCE, greets);
+    let answers = node.wait_until("its Deployment answers again", START, greets);
     answers.await?;
     own.wait_until_ready(&node).await?;
     ensure!(own.node()?["metadata"]["uid"] == uid);

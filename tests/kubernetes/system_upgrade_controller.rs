@@ -4,6 +4,8 @@
 mod by_channel;
 mod three_nodes;
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, ensure};
 use instar_tests::{
     ImageUnderTest, Node, OciImage, Outcome, Scratch, Test, chapters, push_kubectl,
@@ -193,7 +195,7 @@ async fn is_complete(node: &Node, cluster: &Cluster, plan: &str, wanted: &str) -
 
 async fn another_controller_finds_nothing_to_do(node: &Node, cluster: &Cluster) -> Outcome {
     let before = jobs(cluster)?;
-    end_the_controller(cluster)?;
+    end_the_controller(node, cluster).await?;
     wait_for_the_controller(node, cluster).await?;
     is_complete(node, cluster, "os", "True").await?;
     let after = jobs(cluster)?;
@@ -202,13 +204,29 @@ async fn another_controller_finds_nothing_to_do(node: &Node, cluster: &Cluster) 
     Ok(())
 }
 
+/// The pods of the controller.
+const ITS_PODS: [&str; 4] = ["-n", NAMESPACE, "-l", "app=system-upgrade-controller"];
+
 /// Ends the controller's pod; its Deployment makes another one.
-fn end_the_controller(cluster: &Cluster) -> Outcome {
-    let delete = ["delete", "--wait=true", "--timeout=15s", "pod"];
-    let which = ["-n", NAMESPACE, "-l", "app=system-upgrade-controller"];
+async fn end_the_controller(node: &Node, cluster: &Cluster) -> Outcome {
+    let before = pods_of_the_controller(cluster)?;
+    let delete = ["delete", "--wait=false", "pod"];
     let kubectl = cluster.plane.kubectl();
-    kubectl.run(&[&delete[..], &which[..]].concat())?;
-    Ok(())
+    kubectl.run(&[&delete[..], &ITS_PODS].concat())?;
+    node.wait_until("the controller has ended", PATIENCE, async || {
+        let now = pods_of_the_controller(cluster)?;
+        ensure!(now.is_disjoint(&before), "{now:?}");
+        Ok(())
+    })
+    .await
+}
+
+fn pods_of_the_controller(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
+    let which = [&["pods"], &ITS_PODS[..]].concat();
+    let shown = cluster.plane.kubectl().get(&which)?;
+    let pods = shown["items"].as_array().context("no list of pods")?;
+    let names = pods.iter().map(|pod| pod["metadata"]["name"].to_string());
+    Ok(names.collect())
 }
 
 async fn wait_for_the_controller(node: &Node, cluster: &Cluster) -> Outcome {

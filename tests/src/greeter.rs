@@ -1,6 +1,8 @@
 //! The greeter of `tests/greeter` as a container of the node, pulled from the test's registry.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 
 use crate::http_client::http;
 use crate::image_under_test::ImageUnderTest;
@@ -17,6 +19,14 @@ pub const GREETER_PORT: u16 = 8080;
 /// kill processes.
 pub const WITH_CGROUPS: &str =
     "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n";
+/// The timeout of a gate that a version is not to pass: enough to boot on a busy host and to find the reason. A test waits for its end.
+pub const SHUT_GATE: Duration = Duration::from_secs(60);
+/// The timeout of a gate that a version is to pass, which is the default: however busy the host, a good version is not given up.
+pub const OPEN_GATE: Duration = Duration::from_secs(300);
+/// Limit on the wait for a machine that is at work.
+const IS_FREE: Duration = Duration::from_secs(120);
+/// The beginning of a gate's document; the timeout follows.
+const GATE: &str = "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: ";
 /// The node's /var in the container.
 const VAR_IN_CONTAINER: &str = "data";
 
@@ -101,18 +111,35 @@ impl MachineConfig {
     }
 
     /// Adds a gate: a new version has this timeout until the URL has to answer.
-    pub fn gate_asks_the_web(self, timeout: &str, url: &str) -> Self {
+    pub fn gate_asks_the_web(self, timeout: Duration, url: &str) -> Self {
         self.document(&format!(
-            "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: {timeout}\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n"
+            "{GATE}{timeout:?}\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n"
         ))
     }
 
     /// Sets the timeout for a new version to become healthy.
-    pub fn gate_timeout(self, timeout: &str) -> Self {
-        self.document(&format!(
-            "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: {timeout}\n"
-        ))
+    pub fn gate_timeout(self, timeout: Duration) -> Self {
+        self.document(&format!("{GATE}{timeout:?}\n"))
     }
+}
+
+impl Node {
+    /// Sets another timeout of the gate that the node's config has. All else is as the node was booted, and a boot brings the first timeout back.
+    pub async fn set_gate_timeout(&self, timeout: Duration) -> Result<()> {
+        let yaml = with_gate_timeout(self.config(), timeout)?;
+        let apply = async || self.apply_as(self.identity(), yaml.clone()).await;
+        // A machine that is ready may still be at work on its boot entries.
+        self.wait_until("it takes its gate's timeout", IS_FREE, apply)
+            .await
+    }
+}
+
+fn with_gate_timeout(config: &str, timeout: Duration) -> Result<String> {
+    let (before, rest) = config.split_once(GATE).context("the config has no gate")?;
+    let (_, after) = rest
+        .split_once('\n')
+        .context("the gate's timeout has no end")?;
+    Ok(format!("{before}{GATE}{timeout:?}\n{after}"))
 }
 
 /// A client of a node's greeter.
@@ -175,5 +202,24 @@ impl Greeter {
     pub fn exit(&self, code: u8) {
         // The greeter ends instead of answering.
         let _ = http(&self.address, "GET", &format!("/exit/{code}"), &[], &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_gate_has_another_timeout_and_is_else_the_same() {
+        let config = |timeout| {
+            let config = MachineConfig::from_yaml("version: v1alpha1\n");
+            let gated = config.gate_asks_the_web(timeout, "http://10.0.2.2:1/");
+            gated.document("kind: Another\ntimeout: 7s\n").to_yaml()
+        };
+        let changed = with_gate_timeout(&config(OPEN_GATE), SHUT_GATE).unwrap();
+        assert_eq!(changed, config(SHUT_GATE));
+        assert!(changed.contains("\ntimeout: 60s\nprobes:\n"), "{changed}");
+        assert!(with_gate_timeout("version: v1alpha1\n", SHUT_GATE).is_err());
     }
 }

@@ -58,22 +58,36 @@ impl ImpatientCaller {
         after: Duration,
         how: HangUp,
     ) -> Result<Option<(Code, String)>> {
+        let is_over = async {
+            tokio::time::sleep(after).await;
+            Ok(())
+        };
+        self.call_until(method, message, is_over, how).await
+    }
+
+    /// As [`Self::call`], for a caller who hangs up at a sign; an error of the sign's is returned.
+    pub async fn call_until(
+        &mut self,
+        method: &str,
+        message: &[u8],
+        sign: impl Future<Output = Result<()>>,
+        how: HangUp,
+    ) -> Result<Option<(Code, String)>> {
         self.sender
             .ready()
             .await
             .context("the connection is closed")?;
         let answer = self.sender.send_request(request(method, message)?);
-        let answered = tokio::time::timeout(after, async { status(answer.await?).await }).await;
         // Dropping the call resets it. The connection's task goes on and sends the reset.
-        match answered {
-            Ok(status) => Ok(Some(status?)),
-            Err(_) => {
-                if how == HangUp::Connection {
-                    self.connection.abort();
-                }
-                Ok(None)
-            }
+        let seen = tokio::select! {
+            biased;
+            status = async { status(answer.await?).await } => return Ok(Some(status?)),
+            seen = sign => seen,
+        };
+        if how == HangUp::Connection {
+            self.connection.abort();
         }
+        seen.map(|()| None)
     }
 }
 

@@ -1,17 +1,21 @@
 //! A DHCP server (RFC 2131) at the other end of a machine's network card, which sends thousands of damaged answers
-//! before each right one.
+//! before the first right one of each kind.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
 
-/// Number of damaged answers before a right one. Together they take less time than a client waits.
-const DAMAGED: usize = 2000;
+/// Number of damaged answers before the first right offer, and again before the first acknowledgement.
+const DAMAGED: u64 = 2000;
+/// Limit on the time of damaged answers to one question, less than a client waits: a busy host sends the rest of them at the next questions.
+const BURST: Duration = Duration::from_secs(2);
+/// Number of copies of a right answer: the machine may still be reading damaged ones, and lose the last.
+const COPIES: usize = 5;
 /// Pause between two of them, so that an emulated machine loses few.
 const PAUSE: Duration = Duration::from_micros(500);
 /// Interval in which the thread checks whether it has to end.
@@ -53,37 +57,14 @@ impl HostileDhcpServer {
         cable.set_read_timeout(Some(TICK))?;
         let damaged = Arc::new(AtomicU64::new(0));
         let end = Arc::new(AtomicBool::new(false));
-        let (sent, ends) = (damaged.clone(), end.clone());
-        let thread = std::thread::Builder::new().spawn(move || {
-            let mut frame = [0; LONGEST_FRAME];
-            let mut dice = Rng::with_seed(0x4865_6c6c_6f21_0001);
-            let send = |frame: &[u8]| {
-                // A frame that cannot be sent is lost, as on a cable.
-                let _ = cable.send_to(frame, (Ipv4Addr::LOCALHOST, card));
-            };
-            while !ends.load(Ordering::Relaxed) {
-                let Ok((length, _)) = cable.recv_from(&mut frame) else {
-                    continue;
-                };
-                let Some(question) = Question::of(&frame[..length]) else {
-                    continue;
-                };
-                let offer = question.answer(OFFER);
-                for _ in 0..DAMAGED {
-                    // A damaged answer that still acknowledges would end the exchange early.
-                    let damaged = damage(&offer, &mut dice);
-                    if !is_acknowledgement(&damaged) {
-                        send(&damaged);
-                        sent.fetch_add(1, Ordering::Relaxed);
-                    }
-                    sleep(PAUSE);
-                }
-                match question.kind {
-                    DISCOVER => send(&offer),
-                    _ => send(&question.answer(ACK)),
-                }
-            }
-        });
+        let ends = end.clone();
+        let mut serving = Serving {
+            cable,
+            card,
+            dice: Rng::with_seed(0x4865_6c6c_6f21_0001),
+            damaged: damaged.clone(),
+        };
+        let thread = std::thread::Builder::new().spawn(move || serving.until(&ends));
         Ok(Self {
             damaged,
             end,
@@ -104,6 +85,88 @@ impl Drop for HostileDhcpServer {
             // A thread that panicked has printed why.
             let _ = thread.join();
         }
+    }
+}
+
+/// The server's thread.
+struct Serving {
+    cable: UdpSocket,
+    card: u16,
+    dice: Rng,
+    damaged: Arc<AtomicU64>,
+}
+
+impl Serving {
+    fn until(&mut self, end: &AtomicBool) {
+        let mut newer = None;
+        while !end.load(Ordering::Relaxed) {
+            let Some(question) = newer.take().or_else(|| self.next_question()) else {
+                continue;
+            };
+            self.torment(&question);
+            // Questions of meanwhile: nobody waits for an answer to an older one.
+            newer = self.newest_question();
+            let is_other = |newer: &Question| newer.kind != question.kind;
+            if newer.as_ref().is_some_and(is_other) {
+                continue;
+            }
+            let asked = newer.take().unwrap_or(question);
+            if self.sent() >= asked.damaged_before() {
+                self.answer(&asked);
+            }
+        }
+    }
+
+    /// Waits for a question for a moment.
+    fn next_question(&self) -> Option<Question> {
+        let mut frame = [0; LONGEST_FRAME];
+        let (length, _) = self.cable.recv_from(&mut frame).ok()?;
+        Question::of(&frame[..length])
+    }
+
+    /// The last one of the questions that have come already.
+    fn newest_question(&self) -> Option<Question> {
+        let (mut frame, mut newest) = ([0; LONGEST_FRAME], None);
+        self.cable.set_nonblocking(true).ok()?;
+        while let Ok((length, _)) = self.cable.recv_from(&mut frame) {
+            newest = Question::of(&frame[..length]).or(newest);
+        }
+        self.cable.set_nonblocking(false).ok()?;
+        newest
+    }
+
+    /// Sends the damaged answers that are to come before the right one, as far as there is time.
+    fn torment(&mut self, question: &Question) {
+        let (offer, began) = (question.answer(OFFER), Instant::now());
+        while self.sent() < question.damaged_before() && began.elapsed() < BURST {
+            // A damaged answer that still acknowledges would end the exchange early.
+            let damaged = damage(&offer, &mut self.dice);
+            if !is_acknowledgement(&damaged) {
+                self.send(&damaged);
+                self.damaged.fetch_add(1, Ordering::Relaxed);
+            }
+            sleep(PAUSE);
+        }
+    }
+
+    fn answer(&self, question: &Question) {
+        let answer = match question.kind {
+            DISCOVER => question.answer(OFFER),
+            _ => question.answer(ACK),
+        };
+        for _ in 0..COPIES {
+            self.send(&answer);
+            sleep(PAUSE);
+        }
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // A frame that cannot be sent is lost, as on a cable.
+        let _ = self.cable.send_to(frame, (Ipv4Addr::LOCALHOST, self.card));
+    }
+
+    fn sent(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
     }
 }
 
@@ -133,6 +196,14 @@ impl Question {
             transaction: message.get(4..8)?.try_into().ok()?,
             client: message.get(28..34)?.try_into().ok()?,
         })
+    }
+
+    /// Number of damaged answers since the beginning that have to come before a right answer.
+    fn damaged_before(&self) -> u64 {
+        match self.kind {
+            DISCOVER => DAMAGED,
+            _ => 2 * DAMAGED,
+        }
     }
 
     /// Returns the whole frame, with each option that a client could know.

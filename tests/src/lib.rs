@@ -108,8 +108,8 @@ pub use fleet_file::fleet_file;
 pub use fleet_lock::FleetLockServer;
 pub use followed_program::FollowedProgram;
 pub use greeter::{
-    GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, greeter_image, plan_with_greeter, push_greeter,
-    push_greeter_edition,
+    GREETER, GREETER_PORT, Greeter, OPEN_GATE, SHUT_GATE, WITH_CGROUPS, greeter_image,
+    plan_with_greeter, push_greeter, push_greeter_edition,
 };
 pub use grpcio::Grpcio;
 pub use hang_up::{HangUp, ImpatientCaller};
@@ -127,9 +127,9 @@ pub use kubernetes::{
     Airlock, ApiProxy, AuditedRequest, CapiExtension, ClusterApi, Committed, ControlPlane,
     Database, ExtensionSource, FleetOperator, Helm, JobKubelets, KUBERNETES_BASE, Kubectl,
     ObjectServer, PAUSE, PlainApi, ProcessMemory, RowWriter, TokenRights, UpgradeController,
-    UpgradeCost, UpgradeMeter, cluster_section, cost_table, extension_file, install_fleet_operator,
-    kubernetes_version, push_base, push_control_plane, push_core_dns, push_extension,
-    push_extension_with, push_kubectl, push_kured, push_operator_image, push_pause,
+    UpgradeCost, UpgradeMeter, cluster_section, cost_table, extension_file, gives_up_soon,
+    install_fleet_operator, kubernetes_version, push_base, push_control_plane, push_core_dns,
+    push_extension, push_extension_with, push_kubectl, push_kured, push_operator_image, push_pause,
     push_postgresql, push_system_upgrade_controller, push_upgrade_image, worker_config,
 };
 pub use log_receiver::LogReceiver;

@@ -152,6 +152,11 @@ impl ScriptedInit {
         let lines = console.lines().filter(|line| line.contains(text));
         lines.filter_map(kernel_time).collect()
     }
+
+    /// Returns the deadlines that the double was welcomed with, in seconds.
+    pub fn deadlines(&self) -> Vec<u64> {
+        deadlines(&self.0.console())
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -167,6 +172,15 @@ fn split(line: &str) -> Option<(&str, &str)> {
 fn kernel_time(line: &str) -> Option<Duration> {
     let seconds: f64 = split(line)?.0.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn deadlines(console: &str) -> Vec<u64> {
+    let lines = transcript(console).into_iter();
+    let welcomes = lines.filter(|line| line.starts_with("double: welcome "));
+    let after = welcomes.filter_map(|line| Some(line.split_once(" deadline=")?.1));
+    after
+        .filter_map(|text| text.split(' ').next()?.parse().ok())
+        .collect()
 }
 
 /// Returns the compared lines, in order. All programs write to the kernel's log, so lines are whole.
@@ -214,6 +228,12 @@ mod tests {
         assert!(!matches("a … b … d", "a x b y"));
         assert!(!matches("a … b … d", "a x d"));
         assert!(matches("…", ""));
+    }
+
+    #[test]
+    fn deadlines_are_those_of_welcomes() {
+        let console = "[ 1.5] init: x deadline=7 y\n[ 2.0] double: welcome start=boot deadline=4 kept=[]\n[ 5.0] double: welcome deadline=1 kept\n";
+        assert_eq!(deadlines(console), [4, 1]);
     }
 
     #[test]

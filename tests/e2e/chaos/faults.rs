@@ -123,8 +123,8 @@ impl Fault {
             Fault::Registry(trouble) => return registry(chaos, trouble).await,
             Fault::Kill("crun") => with_the_runtime(chaos, Signal::KILL).await?,
             Fault::Stop("crun") => with_the_runtime(chaos, Signal::STOP).await?,
-            Fault::Kill(program) => signal(chaos, program, Signal::KILL)?,
-            Fault::Stop(program) => signal(chaos, program, Signal::STOP)?,
+            Fault::Kill(program) => signal(chaos, program, Signal::KILL).await?,
+            Fault::Stop(program) => signal(chaos, program, Signal::STOP).await?,
             Fault::At(sent, program, line) => return strike_at(chaos, sent, program, line).await,
             Fault::OutOfMemory(port) => take_all_memory(chaos, port)?,
             lasting => lasting.last(chaos).await?,
@@ -146,9 +146,9 @@ impl Fault {
 }
 
 async fn stop_for_a_while(chaos: &Chaos, program: &str) -> Outcome {
-    signal(chaos, program, Signal::STOP)?;
+    signal(chaos, program, Signal::STOP).await?;
     tokio::time::sleep(A_WHILE).await;
-    signal(chaos, program, Signal::CONT)
+    signal(chaos, program, Signal::CONT).await
 }
 
 fn take_all_memory(chaos: &Chaos, port: u16) -> Outcome {
@@ -162,9 +162,9 @@ fn take_all_memory(chaos: &Chaos, port: u16) -> Outcome {
 }
 
 async fn set_clock_off(chaos: &Chaos, years: i64) -> Outcome {
-    chaos.saboteur.set_clock_off(years * YEAR)?;
+    again(|| chaos.saboteur.set_clock_off(years * YEAR)).await?;
     tokio::time::sleep(A_WHILE).await;
-    again(SOON, || chaos.saboteur.set_clock_off(0)).await
+    again(|| chaos.saboteur.set_clock_off(0)).await
 }
 
 async fn unplug(chaos: &Chaos) -> Outcome {
@@ -218,8 +218,8 @@ fn strike(sent: Signal, program: &str) -> String {
 }
 
 /// Retries an order: the saboteur is started again with each generation, so it may be away for a moment.
-async fn again(within: Duration, mut order: impl FnMut() -> Outcome) -> Outcome {
-    let until = tokio::time::Instant::now() + within;
+async fn again(mut order: impl FnMut() -> Outcome) -> Outcome {
+    let until = tokio::time::Instant::now() + PATIENCE;
     loop {
         match order() {
             Ok(()) => return Ok(()),
@@ -229,12 +229,18 @@ async fn again(within: Duration, mut order: impl FnMut() -> Outcome) -> Outcome 
     }
 }
 
-fn signal(chaos: &Chaos, program: &str, signal: Signal) -> Outcome {
-    chaos.saboteur.signal(program, signal, NOW).map(drop)
+async fn signal(chaos: &Chaos, program: &str, signal: Signal) -> Outcome {
+    again(|| chaos.saboteur.signal(program, signal, NOW).map(drop)).await
 }
 
 /// Restarts a container, and sends the signal to the runtime that does it.
 async fn with_the_runtime(chaos: &Chaos, signal: Signal) -> Outcome {
+    let strike = async || strike_a_restart(chaos, signal).await;
+    let what = "the runtime gets the signal";
+    chaos.node.wait_until(what, PATIENCE, strike).await
+}
+
+async fn strike_a_restart(chaos: &Chaos, signal: Signal) -> Outcome {
     let saboteur: Saboteur = chaos.saboteur.clone();
     let waiting = tokio::task::spawn_blocking(move || saboteur.signal("crun", signal, SOON));
     let request = ServiceRestartRequest {
@@ -261,10 +267,10 @@ async fn strike_at(
     if program == "crun" {
         return strike_runtime(chaos, sent).await;
     }
-    again(SOON, || signal(chaos, program, sent)).await?;
+    signal(chaos, program, sent).await?;
     if (sent, program) == (Signal::STOP, "greeter") {
         tokio::time::sleep(A_WHILE).await;
-        again(SOON, || signal(chaos, program, Signal::CONT)).await?;
+        signal(chaos, program, Signal::CONT).await?;
     }
     Ok(Vec::new())
 }

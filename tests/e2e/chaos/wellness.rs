@@ -70,7 +70,12 @@ impl Belongings {
         ensure!(kernel == self.kernel, "the kernel rebooted");
         ensure!(chaos.greeter.read_from_var(FILE)? == "written by greeter\n");
         ensure!(config(chaos).await? == self.config, "another config");
-        for (directory, overlays) in chaos.saboteur.layers()? {
+        // A change of versions takes the saboteur away for a moment.
+        let look = async || chaos.saboteur.layers();
+        let layers = chaos
+            .node
+            .wait_until("the overlays are told", PATIENCE, look);
+        for (directory, overlays) in layers.await? {
             ensure!(
                 overlays.len() == 1,
                 "{directory} is written to by {overlays:?}"

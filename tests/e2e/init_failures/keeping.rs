@@ -104,8 +104,8 @@ const LAST_WORK: Chapter = Chapter {
         =2 next self v3 60 finish=5
         =2 services
         =2 abort
-        =3 next self v4 60 finish=1
         =3 services
+        =3 next self v4 60 finish=5
         =3 hang
         reboot
     ",
@@ -129,8 +129,8 @@ const LAST_WORK: Chapter = Chapter {
         double: welcome generation=3 start=next deadline=… kept=[] failed=- cause=-
         init: generation 3 is healthy and committed
         double: ok healthy
-        double: ok next
         double: services 0
+        double: ok next
         init: generation 4 starts, boot id …
         double: welcome generation=4 start=next deadline=… kept=[] failed=- cause=-
         init: generation 4 is healthy and committed

@@ -1,5 +1,6 @@
 //! Requests of machined that init refuses.
 
+use anyhow::ensure;
 use instar_tests::{Outcome, Scratch, ScriptedInit, Test, tests};
 
 use super::{Chapter, told};
@@ -13,7 +14,12 @@ pub(super) fn tests() -> Vec<Test> {
 async fn what_is_refused_changes_nothing(scratch: Scratch) -> Outcome {
     let (script, expected) = told(REFUSALS);
     let arguments = "instar.boot-deadline=soon instar.watchdog=on";
-    ScriptedInit::boot(&scratch, arguments, &script)?.says_until_it_halts(&expected)
+    let init = ScriptedInit::boot(&scratch, arguments, &script)?;
+    init.says_until_it_halts(&expected)?;
+    // Of the default, 300 s, in place of the argument.
+    let told = init.deadlines();
+    ensure!(matches!(told[..], [200..300]), "{told:?}");
+    Ok(())
 }
 
 const REFUSALS: &[Chapter] = &[
@@ -44,7 +50,7 @@ const A_GENERATION_THAT_STARTS: Chapter = Chapter {
     ",
     says: "
         init: generation 1 starts, boot id …
-        double: welcome generation=1 start=boot deadline=299 kept=[] failed=- cause=-
+        double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
     ",
 };
 

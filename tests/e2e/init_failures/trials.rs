@@ -84,13 +84,13 @@ const A_TRIAL_THAT_CRASHES: Chapter = Chapter {
 
 const A_TRIAL_THAT_HANGS: Chapter = Chapter {
     does: "
-        =3 next self v3 2
+        =3 next self v3 5
         =4 hang
         =5 healthy
     ",
     says: "
         init: generation 4 starts, boot id …
-        double: welcome generation=4 start=next deadline=1 kept=[] failed=- cause=-
+        double: welcome generation=4 start=next deadline=… kept=[] failed=- cause=-
         init: generation 4: machined did not report healthy in time; going back from v3 to the previous image
         init: generation 5 starts, boot id …
         double: welcome generation=5 start=rollback deadline=… kept=[] failed=v3 cause=machined did not report healthy in time

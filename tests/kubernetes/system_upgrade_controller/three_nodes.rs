@@ -75,7 +75,7 @@ async fn its_end_at_each_step_stops_nothing(
 }
 
 async fn another_controller_takes_over(node: &Node, cluster: &Cluster) -> Outcome {
-    end_the_controller(cluster)?;
+    end_the_controller(node, cluster).await?;
     wait_for_the_controller(node, cluster).await
 }
 

@@ -55,4 +55,4 @@ pub use process_memory::ProcessMemory;
 pub use row_writer::{Committed, Database, RowWriter};
 pub use upgrade_controller::UpgradeController;
 pub use upgrade_cost::{UpgradeCost, UpgradeMeter, cost_table};
-pub use worker_config::{ExtensionSource, worker_config};
+pub use worker_config::{ExtensionSource, gives_up_soon, worker_config};

@@ -20,6 +20,11 @@ const REPLACED: [&str; 6] = [
     "kind: KubeAPIServerCAConfig",
 ];
 
+/// How long a node has to be ready with other images, in its config.
+const READY_WITHIN: &str = "readyWithin: 180s\n";
+/// The same for images with which it is never ready: a test waits for the end of it.
+const NEVER_READY_WITHIN: &str = "readyWithin: 60s\n";
+
 /// Where a machine takes an extension from.
 #[derive(Debug, Clone)]
 pub enum ExtensionSource {
@@ -70,11 +75,16 @@ pub fn worker_config(identity: &Identity, plane: &ControlPlane, hostname: &str) 
         ))
 }
 
+/// Returns the config of a node for images with which it is never ready: it goes back from them soon.
+pub fn gives_up_soon(config: &str) -> String {
+    config.replace(READY_WITHIN, NEVER_READY_WITHIN)
+}
+
 impl MachineConfig {
-    /// Runs Kubernetes, on this base.
+    /// Runs Kubernetes, on this base. The node has time to be ready on a busy host: see [`gives_up_soon`].
     pub fn kubernetes(self, base: &str) -> Self {
         self.document(&format!(
-            "apiVersion: instar.dev/v1alpha1\nkind: KubernetesConfig\nimage: {base}\nreadyWithin: 60s\n"
+            "apiVersion: instar.dev/v1alpha1\nkind: KubernetesConfig\nimage: {base}\n{READY_WITHIN}"
         ))
     }
 
