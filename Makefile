@@ -66,7 +66,7 @@ TOOLS_WITH ?=
 
 .PHONY: help
 help: ## This list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 	@echo '  Variables: PROFILE=quick builds faster, KERNEL=generic takes the kernel for servers, MIRROR=ADDRESS names a Debian archive'
 
 .PHONY: deps
@@ -235,7 +235,7 @@ test: deps ## Run lints, unit tests, and a quarter of the end-to-end tests, in 2
 	@build/test-everything
 
 .PHONY: test-all
-test-all: deps ## Run everything, as CI does
+test-all: deps ## Run everything but test-kubernetes and the demonstrations
 	@INSTAR_ALL=1 build/test-everything
 
 .PHONY: bench
