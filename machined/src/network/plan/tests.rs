@@ -574,12 +574,13 @@ fn an_mtu_that_is_not_wanted_any_more_is_set_back() {
         (eth0_with_mtu(None), None),
         (eth0_with_mtu(Some(1400)), Some(1400)),
         (unnamed.clone(), Some(1500)),
+        (unnamed.clone(), None),
     ] {
         let expected = expected.map(|mtu: u32| format!("set the MTU of eth0 to {mtu}"));
         let steps = turn(&spec, &mut kernel, &mut ours);
         assert_eq!(steps, Vec::from_iter(expected), "{spec:?}");
     }
-    // Another program's MTU stays.
+    // Another program's MTU stays: nothing of ours is left to set back.
     kernel.links[1].mtu = 1300;
     assert!(turn(&unnamed, &mut kernel, &mut ours).is_empty());
     assert_eq!(ours, Ours::default());
