@@ -91,12 +91,13 @@ fn the_documented_examples_load() {
         assert!(parsed.warnings.is_empty(), "{:?}", parsed.warnings);
         parsed
     };
-    let [rules, parsed]: [Parsed; 2] = examples
+    let [one, rules, parsed]: [Parsed; 3] = examples
         .iter()
         .map(load)
         .collect::<Vec<_>>()
         .try_into()
         .unwrap();
+    assert_eq!(one.config.containers.len(), 1);
     assert_eq!(rules.config.image_rules.len(), 3);
     let [database, web] = parsed.config.containers.as_slice() else {
         panic!()
