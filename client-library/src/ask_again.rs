@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Status};
 
+use crate::connection::is_tls_alert;
 use crate::follow::comes_back;
 
 /// Timeout for the next version to serve the stream: a container's log is there some seconds after the API.
@@ -29,11 +30,16 @@ pub async fn ask_again<T>(
     loop {
         sleep(PAUSE).await;
         match timeout_at(until, ask()).await {
-            Ok(Err(status)) if comes_back(status.code()) && Instant::now() < until => {}
+            Ok(Err(status)) if may_come_back(&status) && Instant::now() < until => {}
             Ok(answer) => return answer,
             Err(_) => return Err(ended),
         }
     }
+}
+
+/// Whether waiting may help. It does not if the node refuses the caller: a call with a status, a certificate with an alert of TLS.
+fn may_come_back(status: &Status) -> bool {
+    comes_back(status.code()) && !is_tls_alert(status)
 }
 
 fn changes_version(ended: &Status) -> bool {
@@ -109,6 +115,11 @@ mod tests {
         let refuses = async || Err::<(), _>(Status::permission_denied("not authorized"));
         let code = ask_again(broken(), refuses).await.unwrap_err().code();
         assert_eq!(code, Code::PermissionDenied);
+        let began = Instant::now();
+        let alert = "received fatal alert: CertificateRequired";
+        let lets_nobody_in = async || Err::<(), _>(with_source(Status::unavailable(alert)));
+        assert!(ask_again(broken(), lets_nobody_in).await.is_err());
+        assert!(began.elapsed() < Duration::from_secs(1));
         // A node that does not come back: the wait has a limit.
         let away = async || Err::<(), _>(broken());
         let began = Instant::now();

@@ -253,7 +253,7 @@ impl<P: Progress> Way<'_, P> {
         };
         match timeout(RETRY_TIMEOUT, self.node.boot_id()).await {
             Ok(Ok(after)) if after != *before => Failure::new(FailureKind::RolledBack, format!("{name}: rolled back: {error}"))
-                .advise("the version of before runs again; `instarctl dmesg` and `instarctl logs` on the node tell more"),
+                .advise("the previous version runs again; `instarctl logs machined` on the node tells more"),
             _ => Failure::new(FailureKind::Failed, format!("{name}: {error}")).advise("the node runs on as before"),
         }
     }

@@ -135,7 +135,7 @@ fn failed(known: &ChannelStatus, why: String, now: Date) -> Looked {
 /// The known status of the list that the channel names now: nothing in it is from a list at another address or by another key.
 fn known(channel: &Channel, shown: &ChannelStatus) -> ChannelStatus {
     let Ok(source) = Source::of(channel) else {
-        // What is wrong is told; the list of before was good.
+        // What is wrong is told; the earlier list was good.
         return shown.clone();
     };
     let source = source.to_string();

@@ -51,7 +51,7 @@ impl ConfigSecrets {
     /// They cannot be deleted.
     pub(crate) async fn forget(&self) -> Result<(), Error> {
         let own = ListParams::default().labels(&format!("{POOL_LABEL}={}", self.pool));
-        let doing = format!("pool {}: configs of before cannot be deleted", self.pool);
+        let doing = format!("pool {}: previous configs cannot be deleted", self.pool);
         let parameters = DeleteParams::default();
         let deleted = self.secrets.delete_collection(&parameters, &own);
         match timeout(ASK, deleted).await {

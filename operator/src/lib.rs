@@ -20,7 +20,7 @@
 //! - `upgrade`, `configure`: one node's upgrade or change of config, by the calls of its API
 //! - `making_way`: what comes before either: cordon, drain, and whether it is still wanted
 //! - `hindrances`: why orders to nodes could not be carried out
-//! - `config_secrets`: the configs of before, for the way back
+//! - `config_secrets`: the previous configs, for the way back
 //! - `node_lease`: when the cluster has heard from a node
 //! - `drain`: the pods of one node leave, within the time of the policy
 //! - `cluster`: the cluster as all of them see it: the client, the stores of watched objects

@@ -381,7 +381,7 @@ impl Keeper {
         let begun = rollouts::begin(release, &policy, &nodes, own, record, left);
         let begun = begun.map_err(|error| Error::Other(error.to_string()))?;
         if kind == Kind::Config && next == Next::Another {
-            // A node keeps the change that it has: from now on its config of before is the one with that change.
+            // A node keeps the change that it has: from now on its previous config is the one with that change.
             let forgot = self.driver.machines().configs.forget().await;
             if let Err(error) = forgot {
                 return Ok(Some(Wait::For(error.to_string())));

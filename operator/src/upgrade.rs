@@ -52,7 +52,7 @@ impl Order {
         let image = self.way.to.as_ref().and_then(pinned).ok_or_else(|| {
             Failure::new(
                 FailureKind::Refused,
-                "the version of before came from no image: roll it back with `instarctl rollback`",
+                "the previous version came from no image: roll it back with `instarctl rollback`",
             )
         })?;
         let cluster = &self.way.cluster;

@@ -123,7 +123,7 @@ pub enum Step {
         /// The newest entry of its history then.
         mark: u64,
     },
-    /// It runs the version of before again.
+    /// It runs the previous version again.
     Returned {
         /// Since when.
         at: Moment,

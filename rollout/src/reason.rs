@@ -112,7 +112,7 @@ impl fmt::Display for Reason {
             Reason::CannotBeAsked(why) => {
                 write!(f, "may have to go back, and cannot be asked: it {why}")
             }
-            Reason::WentBack => f.write_str("runs the version of before again"),
+            Reason::WentBack => f.write_str("runs the previous version again"),
             Reason::Stuck(why) => write!(f, "could not go back: {why}"),
             Reason::Left(why) => write!(f, "left as it was; {why}"),
             Reason::Stopped => f.write_str("not begun; the rollout has stopped"),

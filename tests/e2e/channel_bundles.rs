@@ -189,7 +189,7 @@ fn sign_by_another_key(scratch: &Scratch, channels: &Channels) -> Outcome {
 }
 
 async fn it_waits_for_a_list(story: &Story) -> Outcome {
-    story.says("lookError", "nobody has brought a list").await
+    story.says("look_error", "nobody has brought a list").await
 }
 
 async fn a_list_by_another_key_is_not_used(story: &Story) -> Outcome {
@@ -198,7 +198,7 @@ async fn a_list_by_another_key_is_not_used(story: &Story) -> Outcome {
         said.contains("is not used: the list is not signed by the key"),
         "{said}"
     );
-    story.says("lookError", "nobody has brought a list").await
+    story.says("look_error", "nobody has brought a list").await
 }
 
 async fn a_list_is_taken_and_its_release_waits_for_an_approval(story: &Story) -> Outcome {

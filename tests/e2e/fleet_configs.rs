@@ -194,7 +194,7 @@ async fn the_same_change_is_there_already(fleet: &Fleet) -> Outcome {
 async fn a_machine_that_is_cut_off_comes_back_by_itself(fleet: &Fleet) -> Outcome {
     let said = fleet.apply(CUT_OFF, &["--roll-back"]).await?;
     ensure!(said.code == Some(ROLLED_BACK), "{said:?}");
-    let words = "it goes back to its config of before by itself";
+    let words = "it goes back to its previous config by itself";
     ensure!(said.complaint.contains(words), "{said:?}");
     let steps = fleet.steps().await?;
     ensure!(steps == ["failed", "waiting", "waiting"], "{steps:?}");
@@ -206,7 +206,7 @@ async fn a_machine_that_is_cut_off_comes_back_by_itself(fleet: &Fleet) -> Outcom
 async fn a_machine_that_is_not_ready_goes_back_at_once(fleet: &Fleet) -> Outcome {
     let said = fleet.apply(NEVER_READY, &[]).await?;
     ensure!(said.code == Some(1), "{said:?}");
-    let words = "it has its config of before again";
+    let words = "it has its previous config again";
     ensure!(said.complaint.contains(words), "{said:?}");
     ensure!(said.complaint.contains("web"), "{said:?}");
     fleet.all_have("ContainerConfig", false).await

@@ -167,7 +167,7 @@ async fn the_old_version_runs_in_a_fresh_generation(
     ensure!(node.version().await?.tag == "v0.1.0", "after {}", bad.tag);
     ensure!(
         node.boot_id().await? != generation,
-        "{}: the generation of before did not start anew",
+        "{}: the previous generation did not start anew",
         bad.tag
     );
     ensure!(

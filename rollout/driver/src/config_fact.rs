@@ -24,10 +24,10 @@ impl ChangeStatus {
     }
 }
 
-/// Looks at a node: its standing, and whether its configs have the change. `goes_back`: it was asked to have its config of before.
+/// Looks at a node: its standing, and whether its configs have the change. `goes_back`: it was asked to have its previous config.
 ///
 /// # Errors
-/// A call failed, or its configs of before cannot be read.
+/// A call failed, or its previous configs cannot be read.
 pub async fn config_fact(
     node: &Node,
     name: &MachineName,

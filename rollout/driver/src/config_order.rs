@@ -83,7 +83,7 @@ pub struct ConfigOrder<C, S> {
     pub trial: Trial,
     /// The time that the node has to be ready after a boot.
     pub limit: Duration,
-    /// The configs of before.
+    /// The previous configs.
     pub configs: C,
     /// Its surroundings.
     pub site: S,
@@ -188,7 +188,7 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         let name = &self.action.machine().clone();
         let refused = |why: &str| Failure::new(FailureKind::Refused, why.to_owned());
         let known = self.known(name).await?;
-        let known = known.ok_or_else(|| refused("its config of before is not known"))?;
+        let known = known.ok_or_else(|| refused("its previous config is not known"))?;
         let kept = read_config(&self.node, CONFIG_KEPT).await?;
         if says_the_same(&kept, &known.before) {
             return Ok(());
@@ -255,7 +255,7 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         }
     }
 
-    /// Ends a trial that was not passed: the node has its config of before again. Says what became of it.
+    /// Ends a trial that was not passed: the node has its previous config again. Says what became of it.
     async fn end_trial(&self, before: &str) -> &'static str {
         let look = async {
             let node = self.site.connect().await?;
@@ -263,7 +263,7 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
             Ok::<_, Failure>((node, kept))
         };
         // Its own trial ends if no call reaches it.
-        let by_itself = "it goes back to its config of before by itself";
+        let by_itself = "it goes back to its previous config by itself";
         let Ok(Ok((node, kept))) = timeout(LOOK, look).await else {
             return by_itself;
         };
@@ -271,7 +271,7 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
             return "somebody has changed its config meanwhile; that one is left as it is";
         }
         match send(&node, before, Mode::NoReboot, false, self.trial).await {
-            Ok(_) => "it has its config of before again",
+            Ok(_) => "it has its previous config again",
             Err(_) => by_itself,
         }
     }

@@ -13,7 +13,7 @@
 //! - [`TraceFile`]: the rounds of a run as lines of JSON, for `instar_rollout::replay`.
 //! - [`fact()`], [`plan()`], [`target()`], [`pinned()`], [`report()`], [`time_left()`]: what both programs make of the answers of an Instar node.
 //! - [`ConfigChange`], [`ConfigOrder`], [`config_fact()`]: a change of machine configs, how one node takes it and goes back, and how it is seen that
-//!   a node has it. [`NodeConfigStore`] is where a program keeps the configs of before, [`ConfigSite`] what it does around the change.
+//!   a node has it. [`NodeConfigStore`] is where a program keeps the previous configs, [`ConfigSite`] what it does around the change.
 //!
 //! # The key decision: a driver is a loop over two traits
 //!

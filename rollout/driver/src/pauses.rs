@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use instar_base::back_off::BackOff;
 use instar_rollout::MachineName;
 
-/// The first pause; it doubles up to the last one.
-const FIRST: Duration = Duration::from_secs(2);
-const LAST: Duration = Duration::from_secs(60);
+const PAUSES: BackOff = BackOff {
+    first: Duration::from_secs(2),
+    longest: Duration::from_secs(60),
+};
 
 /// The pause of each machine whose last order came to nothing definite.
 #[derive(Debug, Default)]
@@ -18,17 +20,24 @@ pub(crate) struct Pauses(BTreeMap<MachineName, Pause>);
 
 #[derive(Debug)]
 struct Pause {
-    length: Duration,
+    /// Number of orders in a row that came to nothing.
+    orders: u32,
     began: Instant,
+}
+
+impl Pause {
+    fn length(&self) -> Duration {
+        PAUSES.after(self.orders)
+    }
 }
 
 impl Pauses {
     /// Begins the pause after an order that may have to be given again. After one that took long it is the first one again.
     pub(crate) fn begin(&mut self, name: &MachineName, now: Instant) {
         let last = self.0.get(name);
-        let last = last.filter(|it| now.duration_since(it.began) < it.length + LAST);
-        let length = last.map_or(FIRST, |it| (it.length * 2).min(LAST));
-        self.0.insert(name.clone(), Pause { length, began: now });
+        let last = last.filter(|it| now.duration_since(it.began) < it.length() + PAUSES.longest);
+        let orders = last.map_or(1, |it| it.orders.saturating_add(1));
+        self.0.insert(name.clone(), Pause { orders, began: now });
     }
 
     /// Ends the pause of a machine: its last order came to something.
@@ -41,7 +50,7 @@ impl Pauses {
         let rest = self
             .0
             .iter()
-            .filter(|(_, it)| now.duration_since(it.began) < it.length);
+            .filter(|(_, it)| now.duration_since(it.began) < it.length());
         rest.map(|(name, _)| name.clone()).collect()
     }
 }

@@ -87,7 +87,7 @@ function actions(view) {
     add("Abort", "abort", { strong: true, question: "End the rollout? Machines keep the version that they run." });
   }
   if (hasBegun && view.phase !== "going back" && view.phase !== "went back") {
-    const question = `Send all machines that run ${view.version} back to the version of before?`;
+    const question = `Send all machines that run ${view.version} back to the previous version?`;
     add("Roll back", "rollback", { strong: true, question });
   }
   return make("div", { class: "actions" }, ...buttons);

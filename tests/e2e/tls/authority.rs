@@ -24,7 +24,7 @@ pub(super) async fn an_authority_may_have_an_ecdsa_key(node: &Node, usual: &TlsC
         authorities: client.authorities.clone(),
         ..usual.clone()
     };
-    let end = refused(node, "the authority of before", &stranger).await;
+    let end = refused(node, "the previous authority", &stranger).await;
     end.map(drop)
 }
 

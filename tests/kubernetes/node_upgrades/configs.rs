@@ -128,22 +128,22 @@ async fn pods_leave_before_their_extensions_change(fleet: &Fleet) -> Outcome {
 async fn a_bad_config_stops_after_the_first_node_and_is_taken_back(fleet: &Fleet) -> Outcome {
     let plane = &fleet.cluster.plane;
     configure(fleet, &[never_ready()], "")?;
-    fleet.told("Halted", "its config of before").await?;
+    fleet.told("Halted", "its previous config").await?;
     let shown = Told::of(plane, "lab")?;
     ensure!(shown.condition("Failed") == "True/NodeFailed", "{shown:?}");
     let first = ("Node", NAMES[0]);
-    has_event(plane, first, "ConfigFailed", "config of before").await?;
+    has_event(plane, first, "ConfigFailed", "previous config").await?;
     let second = format!("lab.{}.5", NAMES[1]);
     fleet.wait_for_phase(&second, "Waiting").await?;
     nodes_are_labelled(fleet, "2").await
 }
 
-/// It fails as before; the config of before is kept once more for it.
+/// It fails as before; the previous config is kept once more for it.
 async fn a_node_that_failed_tries_it_again(fleet: &Fleet) -> Outcome {
     let first = format!("lab.{}.5", NAMES[0]);
     fleet.command("retry").await?;
     fleet.wait_for_phase(&first, "Upgrading").await?;
-    fleet.told("Halted", "its config of before").await?;
+    fleet.told("Halted", "its previous config").await?;
     nodes_are_labelled(fleet, "2").await
 }
 

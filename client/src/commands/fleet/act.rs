@@ -52,7 +52,7 @@ impl Order {
             .map(|_| ())
     }
 
-    /// Into the other version on its disk; to the image of before if the node has no disk.
+    /// Into the other version on its disk; to the previous image if the node has no disk.
     async fn go_back(&mut self) -> Result<(), Failure> {
         match roll_back(&self.node, false, self.limit, &mut self.display).await {
             Err(refused) if refused.kind() == FailureKind::Refused && !is_busy(&refused) => {
@@ -70,7 +70,7 @@ impl Order {
         image.ok_or_else(|| {
             Failure::new(
                 FailureKind::Refused,
-                "the version of before came from no image",
+                "the previous version came from no image",
             )
         })
     }

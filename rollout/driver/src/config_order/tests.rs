@@ -355,7 +355,7 @@ async fn a_node_that_others_call_unwell_has_its_config_of_before_again() {
     order.site.unwell = Some("kubelet sleeps");
     let why = order.carry_out().await.unwrap_err().chain();
     assert!(why.contains("kubelet sleeps"), "{why}");
-    assert!(why.contains("it has its config of before again"), "{why}");
+    assert!(why.contains("it has its previous config again"), "{why}");
     assert_eq!(world.came(), ["AUTO?", "TRY", "NO_REBOOT"]);
     assert_eq!(world.config(), BEFORE);
 }
@@ -371,7 +371,7 @@ async fn what_is_known_of_another_change_is_neither_a_proof_nor_a_way_back() {
     });
     let back = world.order(Action::Return, PATCH).carry_out().await;
     let why = back.unwrap_err().chain();
-    assert!(why.contains("its config of before is not known"), "{why}");
+    assert!(why.contains("its previous config is not known"), "{why}");
     world
         .order(Action::Switch, PATCH)
         .carry_out()
@@ -408,7 +408,7 @@ async fn a_node_that_others_do_not_hear_any_more_has_its_config_of_before_again(
     order.trial.limit = Seconds(RESERVE.as_secs() + 1);
     let why = order.carry_out().await.unwrap_err().chain();
     assert!(why.contains("has not heard from it since"), "{why}");
-    assert!(why.contains("it has its config of before again"), "{why}");
+    assert!(why.contains("it has its previous config again"), "{why}");
     assert_eq!(world.config(), BEFORE);
 
     let mut order = world.order(Action::Switch, PATCH);
