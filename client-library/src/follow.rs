@@ -252,9 +252,15 @@ impl<P: Progress> Way<'_, P> {
             return Failure::new(FailureKind::Failed, format!("{name}: {error}"));
         };
         match timeout(RETRY_TIMEOUT, self.node.boot_id()).await {
-            Ok(Ok(after)) if after != *before => Failure::new(FailureKind::RolledBack, format!("{name}: rolled back: {error}"))
-                .advise("the previous version runs again; `instarctl logs machined` on the node tells more"),
-            _ => Failure::new(FailureKind::Failed, format!("{name}: {error}")).advise("the node runs on as before"),
+            Ok(Ok(after)) if after != *before => Failure::new(
+                FailureKind::RolledBack,
+                format!("{name}: rolled back: {error}"),
+            )
+            .advise(
+                "the previous version runs again; `instarctl logs machined` on the node tells more",
+            ),
+            _ => Failure::new(FailureKind::Failed, format!("{name}: {error}"))
+                .advise("the node runs on as before"),
         }
     }
 
