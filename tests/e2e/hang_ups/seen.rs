@@ -80,12 +80,15 @@ fn is_up(container: &wire::ServiceInfo) -> anyhow::Result<bool> {
     }
 }
 
+/// The images but those of installers, which come and go: one whose caller leaves while it is looked at stays for a day, or until its room is needed.
 async fn images(machine: &mut Machine) -> anyhow::Result<BTreeSet<String>> {
     let request = wire::ImageListRequest::default();
     let mut stream = machine.image_list(request).await?.into_inner();
     let mut images = BTreeSet::new();
     while let Some(image) = stream.message().await? {
-        images.insert(image.name);
+        if !image.name.contains("/instar/installer:") {
+            images.insert(image.name);
+        }
     }
     Ok(images)
 }

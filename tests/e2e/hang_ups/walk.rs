@@ -200,16 +200,11 @@ impl Walk {
     }
 
     /// Adds to the expected state whatever changes by itself: the image that is pulled, and the version that a boot
-    /// starts. An installer's image stays in the store for a day if its caller leaves while it is looked at.
+    /// starts.
     fn as_it_may_be(&self, call: &Call, mut expected: Seen, seen: &Seen) -> Seen {
         let pulled = self.pulled();
         if self.is_pulling && seen.images.contains(&pulled) {
             expected.images.insert(pulled);
-        }
-        if call.method.ends_with("/Upgrade") {
-            let installers = seen.images.iter();
-            let installers = installers.filter(|name| name.contains("/instar/installer:"));
-            expected.images.extend(installers.cloned());
         }
         let is_other_kernel = call.reboots && seen.kernel != self.seen.kernel;
         match is_other_kernel || seen.version != self.seen.version {
