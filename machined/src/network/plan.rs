@@ -167,12 +167,12 @@ pub fn plan(
     if cleanup == CleanupPolicy::Remove {
         steps.extend(leftover_links(desired, kernel));
     }
+    steps.extend(mtus_to_set(desired, kernel, cleanup, ours));
     for (name, wanted) in &desired.links {
         if let Some(link) = kernel.link(name) {
-            steps.extend(link_steps(wanted, link, kernel, ours));
+            steps.extend(link_steps(wanted, link, kernel));
         }
     }
-    steps.extend(mtus_of_other_links(desired, kernel, cleanup, ours));
     // Remove old routes before adding new ones that would be the same route to the kernel, and while their source addresses still exist.
     steps.extend(routes_to_remove(desired, kernel, cleanup, ours));
     steps.extend(routes_to_add(desired, kernel));
@@ -180,18 +180,10 @@ pub fn plan(
     NetworkPlan { steps }
 }
 
-/// Returns the steps for the MTU, up or down, and missing addresses.
-fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState, ours: &Ours) -> Vec<Step> {
+/// Returns the steps for up or down, and missing addresses.
+fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState) -> Vec<Step> {
     let (name, index) = (&link.name, link.index);
     let mut steps = Vec::new();
-    let mtu = wanted.mtu.or_else(|| ours.mtus.get(name).copied());
-    if let Some(mtu) = mtu.filter(|mtu| *mtu != link.mtu) {
-        steps.push(Step::SetMtu {
-            name: name.clone(),
-            index,
-            mtu,
-        });
-    }
     if wanted.up != link.up {
         steps.push(Step::SetUp {
             name: name.clone(),
@@ -215,24 +207,23 @@ fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState, ours: &Ou
     steps
 }
 
-/// Returns the steps that set back the MTUs of links which are not desired any more, such as one that the config made by a module.
-fn mtus_of_other_links(
+/// Returns the steps to the desired MTUs, and back to those before ours where none is desired, also on a link that is not desired any more.
+fn mtus_to_set(
     desired: &Desired,
     kernel: &KernelState,
     cleanup: CleanupPolicy,
     ours: &Ours,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
-    for (name, mtu) in &ours.mtus {
-        if let Some(link) = kernel.link(name)
-            && !desired.links.contains_key(name)
-            && stays(link, desired, cleanup)
-            && link.mtu != *mtu
-        {
+    let links = kernel.links.iter();
+    for link in links.filter(|link| stays(link, desired, cleanup)) {
+        let wanted = desired.links.get(&link.name).and_then(|link| link.mtu);
+        let mtu = wanted.or_else(|| ours.mtus.get(&link.name).copied());
+        if let Some(mtu) = mtu.filter(|mtu| *mtu != link.mtu) {
             steps.push(Step::SetMtu {
-                name: name.clone(),
+                name: link.name.clone(),
                 index: link.index,
-                mtu: *mtu,
+                mtu,
             });
         }
     }

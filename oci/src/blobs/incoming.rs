@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
 
-use super::Blobs;
 use super::growing::{GrowingBlob, Growth};
 use super::partial::PartialBlob;
 use super::stored::StoredBlob;
-use crate::registry::Waiting;
+use super::{Blobs, Right};
+use crate::registry::{Pace, Waiting};
 use crate::store_error::{StoreError, failed};
 use instar_values::Digest;
 use instar_values::digest::Hasher;
@@ -38,17 +38,30 @@ pub struct IncomingBlob {
 /// The turn to write a blob. It ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct WritingTurn {
-    /// The pulls whose turn comes after this one.
-    waiting: Arc<Waiting>,
+    // Released before the right is let go, which others then still find.
     _guard: OwnedMutexGuard<()>,
+    right: Arc<Right>,
 }
 
-impl WritingTurn {
-    pub(super) fn new(guard: OwnedMutexGuard<()>, waiting: Arc<Waiting>) -> Self {
+impl Right {
+    /// Waits for the turn, which another caller may have, while that one goes at least as fast as this one may.
+    pub(super) async fn turn(self: Arc<Self>, pace: Option<Arc<Pace>>) -> WritingTurn {
+        let guard = {
+            let _waiter = self.waiting.join(pace);
+            self.lock.clone().lock_owned().await
+        };
         WritingTurn {
-            waiting,
             _guard: guard,
+            right: self,
         }
+    }
+
+    /// The turn, if nobody has it.
+    pub(super) fn try_turn(self: Arc<Self>) -> Option<WritingTurn> {
+        Some(WritingTurn {
+            _guard: self.lock.clone().try_lock_owned().ok()?,
+            right: self,
+        })
     }
 }
 
@@ -162,7 +175,7 @@ impl Writer {
 
     /// The pulls that wait for the blob.
     pub(crate) fn waiting(&self) -> Arc<Waiting> {
-        self.turn.waiting.clone()
+        self.turn.right.waiting.clone()
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {

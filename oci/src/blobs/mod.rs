@@ -148,12 +148,8 @@ impl Blobs {
         size: u64,
         pace: Option<Arc<Pace>>,
     ) -> Result<Receiving, StoreError> {
-        let right = self.right(digest);
-        let guard = {
-            let _waiter = right.waiting.join(pace);
-            right.lock.clone().lock_owned().await
-        };
-        self.begin(digest, size, WritingTurn::new(guard, right.waiting.clone()))
+        let turn = self.right(digest).turn(pace).await;
+        self.begin(digest, size, turn)
     }
 
     /// The same without waiting; `None` while another caller receives the blob.
@@ -161,22 +157,14 @@ impl Blobs {
     /// # Errors
     /// The file system failed.
     pub fn try_receive(&self, digest: Digest, size: u64) -> Result<Option<Receiving>, StoreError> {
-        let right = self.right(digest);
-        match right.lock.clone().try_lock_owned() {
-            Ok(guard) => {
-                let turn = WritingTurn::new(guard, right.waiting.clone());
-                self.begin(digest, size, turn).map(Some)
-            }
-            Err(_) => Ok(None),
-        }
+        let turn = self.right(digest).try_turn();
+        turn.map(|turn| self.begin(digest, size, turn)).transpose()
     }
 
     fn right(&self, digest: Digest) -> Arc<Right> {
         let mut writers = self.shared.writers.locked();
-        // Those who wait have the right itself, the one who writes has its lock.
-        let is_wanted =
-            |right: &Arc<Right>| Arc::strong_count(right) > 1 || Arc::strong_count(&right.lock) > 1;
-        writers.retain(|_, right| is_wanted(right));
+        // Those who wait have the right, and so has the one who writes.
+        writers.retain(|_, right| Arc::strong_count(right) > 1);
         writers.entry(digest).or_default().clone()
     }
 
@@ -271,7 +259,7 @@ impl Blobs {
         if held.contains_key(&digest) {
             return Ok(());
         }
-        let Ok(_turn) = self.right(digest).lock.clone().try_lock_owned() else {
+        let Some(_turn) = self.right(digest).try_turn() else {
             return Ok(());
         };
         let _names = self.shared.names.locked();

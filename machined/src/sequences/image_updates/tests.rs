@@ -11,7 +11,8 @@ use crate::containers::{ContainerSpec, Runtime};
 use crate::machine::TrialNumber;
 use crate::sequences::image_pins::machine_for_tests::{configured, unbooted};
 use crate::services::{
-    Adopted, Cgroup, ContainerWorkload, Definition, LogRing, Running, Signal, Step, Workload,
+    Adopted, Cgroup, ContainerWorkload, Definition, LogRing, Running, Service, Signal, Step,
+    Workload,
 };
 
 /// The longest wait for something that has to come.
@@ -139,6 +140,25 @@ fn steady(id: &str, ends_after: Duration) -> Definition {
     }
 }
 
+/// Adds a service, starts it and waits until it is up.
+async fn up(machine: &Machine, definition: Definition) -> Service {
+    let service = machine.services.add(definition).unwrap();
+    service.start();
+    service.up().await;
+    service
+}
+
+/// The first container of a config that follows its image's name.
+fn following<'a>(machine: &'a Arc<Machine>, configured: &'a Arc<Configured>) -> Following<'a> {
+    let (container, updates) = followed(configured).next().unwrap();
+    Following {
+        machine,
+        configured,
+        container,
+        updates,
+    }
+}
+
 /// Two images, one after the other behind the same name.
 fn old_and_new(registry: &SignedRegistry) -> (Pushed, Pushed) {
     let old = registry.push("web:v1", "old");
@@ -154,13 +174,7 @@ async fn an_image_that_waits_is_fetched_by_the_index_that_is_signed() {
     machine.set_config(config.clone());
     // The name means another one by now.
     registry.push("web:v1", "newer");
-    let (container, updates) = followed(&config).next().unwrap();
-    let following = Following {
-        machine: &machine,
-        configured: &config,
-        container,
-        updates,
-    };
+    let following = following(&machine, &config);
     let fetched = following.fetch(&found(&web)).await.unwrap();
     assert_eq!(fetched.digest(), web.manifest);
     assert!(machine.images.find(&web.name).is_none());
@@ -362,18 +376,9 @@ async fn a_container_that_its_operator_stopped_stays_down_and_its_trial_waits() 
     machine.set_config(config.clone());
     machine.enter(MachineStage::Running);
     has_waiting(&machine, "web", &old, &new).await;
-    let service = machine.services.add(steady("web", Duration::ZERO));
-    let service = service.unwrap();
-    service.start();
-    service.up().await;
+    let service = up(&machine, steady("web", Duration::ZERO)).await;
     machine.services.stop("web").await.unwrap();
-    let (container, updates) = followed(&config).next().unwrap();
-    let following = Following {
-        machine: &machine,
-        configured: &config,
-        container,
-        updates,
-    };
+    let following = following(&machine, &config);
     let (found, switching) = (found(&new), Switching::default());
     let switch = async || {
         let switching = following.switch_if_open(digests(&old), &found, &switching);
@@ -405,10 +410,7 @@ async fn a_container_that_its_operator_stopped_stays_down_and_its_trial_waits() 
 async fn a_container_that_is_stopped_while_its_new_image_starts_stays_down() {
     let directory = tempfile::tempdir().unwrap();
     let machine = unbooted(directory.path()).await;
-    let service = machine.services.add(steady("web", Duration::from_secs(1)));
-    let service = service.unwrap();
-    service.start();
-    service.up().await;
+    let service = up(&machine, steady("web", Duration::from_secs(1))).await;
     let services = machine.services.clone();
     let restart = tokio::spawn(async move { services.restart_if_wanted("web").await });
     until("it ends", || !service.status().is_up()).await;
@@ -433,10 +435,7 @@ async fn a_trial_counts_from_the_start_of_its_image() {
     machine.image_updates.open(directory.path()).unwrap();
     machine.images_in_force.open(directory.path()).unwrap();
     has_waiting(&machine, "web", &old, &new).await;
-    let service = machine.services.add(steady("web", Duration::from_secs(4)));
-    let service = service.unwrap();
-    service.start();
-    service.up().await;
+    up(&machine, steady("web", Duration::from_secs(4))).await;
     machine.settle();
     let keeping = tokio::spawn(keep(machine.clone()));
     let standing = || machine.image_updates.standing("web", &new.name);
@@ -470,17 +469,8 @@ async fn a_restart_without_a_registry_starts_the_image_that_has_proved_itself() 
     web.prepare().await.unwrap();
     let new = registry.push("web:v1", "new");
     has_waiting(&machine, "web", &old, &new).await;
-    let service = machine.services.add(steady("web", Duration::ZERO));
-    let service = service.unwrap();
-    service.start();
-    service.up().await;
-    let (container, updates) = followed(&config).next().unwrap();
-    let following = Following {
-        machine: &machine,
-        configured: &config,
-        container,
-        updates,
-    };
+    let service = up(&machine, steady("web", Duration::ZERO)).await;
+    let following = following(&machine, &config);
     let (found, switching) = (found(&new), Switching::default());
     let switched = following.switch_if_open(digests(&old), &found, &switching);
     assert_eq!(switched.await, TRIAL_VIEW);
@@ -488,7 +478,7 @@ async fn a_restart_without_a_registry_starts_the_image_that_has_proved_itself() 
 
     service.up().await;
     let mut trial = following.view(None, &switching).await.unwrap();
-    trial.up_since = Instant::now().checked_sub(updates.healthy);
+    trial.up_since = Instant::now().checked_sub(following.updates.healthy);
     following.view(Some(trial), &switching).await;
     assert_eq!(following.standing(), Standing::Current);
     assert_eq!(named(&machine, &old.name), Some(new.manifest));
