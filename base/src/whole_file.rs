@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -14,23 +14,65 @@ use crate::removal;
 ///
 /// After a power cut the file has the old content or the new one; a file `NAME.new` may be left, and the next call replaces it.
 pub fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let directory = directory_of(path);
-    fs::create_dir_all(directory)?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = directory.join(name);
-    // A leftover has its own mode.
-    removal::file(&new)?;
-    let mut file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&new)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    File::open(directory)?.sync_all()
+    fs::create_dir_all(directory_of(path))?;
+    let mut new = Replacement::create(path, mode)?;
+    new.write_all(content)?;
+    new.finish()
+}
+
+/// New content for a file, beside it as `NAME.new` until it is whole. An unfinished one is removed, and the file stays as it was.
+#[derive(Debug)]
+pub struct Replacement {
+    file: File,
+    new: PathBuf,
+    path: PathBuf,
+    /// Whether it has taken the place of the file.
+    is_in_place: bool,
+}
+
+impl Replacement {
+    /// Begins the new content of this file, whose directory is there.
+    pub fn create(path: &Path, mode: u32) -> io::Result<Self> {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        // A leftover has its own mode.
+        removal::file(&new)?;
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&new)?;
+        Ok(Self {
+            file,
+            new,
+            path: path.to_owned(),
+            is_in_place: false,
+        })
+    }
+
+    /// Appends to the new content.
+    pub fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    /// Replaces the file by the new content, which is whole now.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.new, &self.path)?;
+        self.is_in_place = true;
+        File::open(directory_of(&self.path))?.sync_all()
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.is_in_place {
+            // A leftover does no harm: the next one takes its place.
+            let _ = fs::remove_file(&self.new);
+        }
+    }
 }
 
 /// The directory of a file; of a bare name the one that the program runs in.
@@ -86,5 +128,25 @@ mod tests {
         ] {
             assert_eq!(directory_of(Path::new(path)), Path::new(directory));
         }
+    }
+
+    #[test]
+    fn a_file_stays_as_it_was_until_the_new_one_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("etcd.db");
+        fs::write(&path, "last week's").unwrap();
+        let entries = || fs::read_dir(directory.path()).unwrap().count();
+        for is_whole in [false, true] {
+            let mut new = Replacement::create(&path, 0o600).unwrap();
+            new.write_all(b"today's").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"last week's");
+            if is_whole {
+                new.finish().unwrap();
+            } else {
+                drop(new);
+            }
+            assert_eq!(entries(), 1);
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"today's");
     }
 }

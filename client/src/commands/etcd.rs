@@ -160,7 +160,7 @@ pub(super) async fn snapshot(global: &Global, file: &Path, force: bool) -> Resul
     let mut stream = reply.map_err(explain)?.into_inner();
     let unwritten = |error| Failure::io(format!("cannot write {}", file.display()), error);
     // Only after the node has agreed: a refusal leaves no file behind. Beside the file: it may be the last good snapshot.
-    let mut target = private_file::Replacement::create(file).map_err(unwritten)?;
+    let mut target = private_file::replacement(file).map_err(unwritten)?;
     let mut bytes = 0;
     while let Some(data) = stream.message().await.map_err(explain)? {
         bytes += data.bytes.len();
