@@ -11,8 +11,10 @@ use tonic::{Status, Streaming};
 use crate::left_off::{LEAST, LeftOff};
 use crate::output::Output;
 
-/// Timeout for a log to deliver its old lines.
-const OLD_LINES: Duration = Duration::from_secs(5);
+/// Timeout for the next piece of a log's old lines. A node waits up to 5 s for their disk to be mounted, and up to 5 s for the disk to answer.
+const NEXT_PIECE: Duration = Duration::from_secs(20);
+/// The same for lines of a log that may have none left: it was rotated meanwhile, and has fewer lines than before.
+const NEXT_PIECE_IF_ANY: Duration = Duration::from_secs(5);
 
 /// A part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,15 +107,20 @@ async fn open(
     ask: impl AsyncFn(Part) -> Result<Streaming<Data>, Status>,
     tail: Option<u32>,
 ) -> Result<Opened, Status> {
-    let mut up_to_now = ask(Part {
+    let up_to_now = ask(Part {
         follow: false,
         tail,
     })
     .await?;
-    let old = read(&mut up_to_now, &mut Lines::default(), usize::MAX).await?;
+    let old = read_to_end(up_to_now).await?;
     let mut stream = ask(Part { follow: true, tail }).await?;
     let mut lines = Lines::default();
     let log = read(&mut stream, &mut lines, old.len()).await?;
+    // Then the older lines were not there yet at the first reading, and these may not be all.
+    let begins_before = log.first().is_some_and(|first| !old.contains(first));
+    if tail.is_none() && begins_before {
+        return Err(Status::unavailable("the log's older lines have just come"));
+    }
     Ok(Opened {
         stream,
         lines,
@@ -122,22 +129,33 @@ async fn open(
     })
 }
 
-/// Reads at least this many lines of a stream, if they come within the timeout.
+/// Reads all lines of a stream that ends. Fewer would be mistaken for a log that began anew.
+async fn read_to_end(mut stream: Streaming<Data>) -> Result<Vec<String>, Status> {
+    let (mut log, mut lines) = (Vec::new(), Lines::default());
+    let too_slow = |_| Status::deadline_exceeded("the node does not send the log's old lines");
+    while let Some(data) = timeout(NEXT_PIECE, stream.message())
+        .await
+        .map_err(too_slow)??
+    {
+        log.extend(lines.push(&data.bytes));
+    }
+    Ok(log)
+}
+
+/// Reads at least this many lines of a stream, if they come in time.
 async fn read(
     stream: &mut Streaming<Data>,
     lines: &mut Lines,
     at_least: usize,
 ) -> Result<Vec<String>, Status> {
     let mut log = Vec::new();
-    let reading = async {
-        while log.len() < at_least
-            && let Some(data) = stream.message().await?
-        {
-            log.extend(lines.push(&data.bytes));
-        }
-        Ok::<_, Status>(())
-    };
-    // A log that was rotated meanwhile has fewer lines than before.
-    timeout(OLD_LINES, reading).await.unwrap_or(Ok(()))?;
+    let mut limit = NEXT_PIECE;
+    while log.len() < at_least
+        && let Ok(data) = timeout(limit, stream.message()).await
+        && let Some(data) = data?
+    {
+        log.extend(lines.push(&data.bytes));
+        limit = NEXT_PIECE_IF_ANY;
+    }
     Ok(log)
 }

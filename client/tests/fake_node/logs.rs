@@ -34,6 +34,28 @@ impl Api {
         }))
     }
 
+    /// A log that ends as the node changes to another version. The first reader of that one gives up waiting for the disk of the older lines, and has
+    /// those in memory alone; the second waits for it as long as a slow disk takes.
+    pub(super) fn mounting_log(&self, follow: bool) -> BoxStream<Data> {
+        let lines: [&[u8]; 2] = [b"one\n", b"two\nthree\n"];
+        let mut state = self.0.state();
+        if follow {
+            state.followed += 1;
+            return match state.followed {
+                1 => Box::pin(pieces(&[b"one\ntwo\n"]).chain(changes_version())),
+                _ => pieces(&lines),
+            };
+        }
+        state.readings += 1;
+        match state.readings {
+            1 => pieces(&lines[1..]),
+            _ => Box::pin(pieces(&lines).then(async |line| {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                line
+            })),
+        }
+    }
+
     /// A log of three lines; the first stream that follows it goes on like this after them.
     pub(super) fn log(&self, request: &LogsRequest, first: BoxStream<Data>) -> BoxStream<Data> {
         let mut state = self.0.state();

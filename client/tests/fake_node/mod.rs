@@ -73,6 +73,8 @@ pub struct State {
     pub begun: (Vec<u8>, Option<wire::BootstrapRequest>),
     /// How many times a log was followed whose first stream does not end well.
     followed: usize,
+    /// How many times the same log was read to its end.
+    readings: usize,
     /// The number of streams of events.
     pub subscriptions: usize,
     /// The last request for packets, and its deadline.
@@ -106,6 +108,7 @@ impl FakeNode {
                 config: None,
                 begun: (Vec::new(), None),
                 followed: 0,
+                readings: 0,
                 subscriptions: 0,
                 capture: None,
                 preparation: (Vec::new(), None),
@@ -456,6 +459,7 @@ impl MachineService for Api {
         match request.id.as_str() {
             "halting" => return Ok(Response::new(self.halting_log(request.follow))),
             "quiet" => return Ok(Response::new(self.log(&request, logs::changes_version()))),
+            "mounting" => return Ok(Response::new(self.mounting_log(request.follow))),
             "torn" => {
                 let silent = Box::pin(tokio_stream::pending::<Result<Data, Status>>());
                 return Ok(Response::new(self.log(&request, silent)));

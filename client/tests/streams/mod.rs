@@ -37,6 +37,13 @@ fn a_log_goes_on_over_a_change_of_versions_without_a_repeated_line() {
 }
 
 #[test]
+fn a_log_whose_older_lines_come_late_is_not_told_again() {
+    let setup = Setup::new(nothing);
+    let run = setup.run(&["logs", "mounting", "-f"]);
+    assert_eq!(run.exits(0).out(), "one\ntwo\nthree\n");
+}
+
+#[test]
 fn a_tail_that_goes_on_shows_no_line_from_before_it() {
     for (arguments, shown) in [
         (&["logs", "quiet", "-f", "--tail", "0"][..], "four\n"),

@@ -118,9 +118,7 @@ pub(super) fn service(
             let reading = readers.enter();
             let sent = match disk.older(&name, older).await {
                 Ok(Some(lines)) => send_old(lines, holder, reading, &sender, &metadata).await,
-                Ok(None) if !is_settled => {
-                    Err(std::io::Error::other("their disk is not mounted yet"))
-                }
+                Ok(None) if !is_settled => Err(std::io::Error::other("their disk is not mounted")),
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };

@@ -161,9 +161,12 @@ impl LogDisk {
         tokio::time::timeout(MOUNTING, told).await.is_ok()
     }
 
-    /// Writes the remaining lines and stops using the disk. If the disk is too slow, it is released after a time limit all the same.
+    /// Writes the remaining lines and stops using the disk. If the disk is too slow, it is released after a time limit all the same. Readers wait
+    /// for a disk from here on: the lines in memory are not the whole log, and the next generation has all of them.
     pub async fn close(&self) {
-        self.directory.send_replace(None);
+        if self.directory.send_replace(None).is_some() {
+            self.settled.send_replace(false);
+        }
         let mut writing = self.writing.subscribe();
         let done = writing.wait_for(|count| *count == 0);
         if tokio::time::timeout(PATIENCE, done).await.is_err() {
@@ -432,6 +435,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_reader_waits_for_ever_for_a_disk_that_does_not_come() {
         assert!(!LogDisk::default().is_settled().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_goes_away_leaves_no_reader_with_half_a_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = LogDisk::default();
+        disk.open(directory.path()).await.unwrap();
+        disk.settle();
+        disk.close().await;
+        assert!(!disk.is_settled().await);
+        // Where there was none, the lines in memory are all.
+        let none = LogDisk::default();
+        none.settle();
+        none.close().await;
+        assert!(none.is_settled().await);
     }
 
     #[tokio::test]
