@@ -16,7 +16,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 /// Timeout for a whole document, which has some KiB.
 pub(crate) const DOCUMENT: Duration = Duration::from_secs(120);
 /// The lowest accepted speed in bytes per second, and the time over which it is measured. Without it a slow response would never end.
-pub(crate) const SLOWEST: u64 = 1024;
+pub const SLOWEST: u64 = 1024;
 const COUNTED_OVER: Duration = Duration::from_secs(60);
 
 /// The speed of a response. Only time spent waiting for it counts: unpacking may take any time.

@@ -17,7 +17,7 @@ mod place;
 mod proxies;
 mod tls;
 
-pub use answer::Answer;
+pub use answer::{Answer, SLOWEST};
 pub use client::{Body, Client, Request};
 pub use error::HttpError;
 pub use place::Place;

@@ -76,17 +76,6 @@ impl ReleaseTag {
         self.version.len() >= WHOLE
     }
 
-    /// Whether every image with the tag `other` may have this tag too: they agree on all that this tag says.
-    pub fn pins(&self, other: &Self) -> bool {
-        let (Some(own), theirs) = (self.revision, other.revision) else {
-            return self.version == other.version;
-        };
-        self.version == other.version
-            && theirs.is_some_and(|theirs| {
-                own.number == theirs.number && (own.build.is_none() || own.build == theirs.build)
-            })
-    }
-
     /// Whether both name the same version and the same revision of it, or none: they differ at most in the build.
     pub fn is_same_revision(&self, other: &Self) -> bool {
         let number = |tag: &Self| tag.revision.map(|revision| revision.number);
@@ -291,29 +280,6 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_pins_what_it_says_and_no_more() {
-        for (one, other, expected) in [
-            ("2.6.2", "2.6.2", true),
-            ("2.6.2", "v2.6.2", true),
-            ("2.6.2", "2.6.2-rev1", true),
-            ("2.6.2", "2.6.2-rev9-b5.1", true),
-            ("2.6.2", "2.6.3", false),
-            ("2.6", "2.6.2", false),
-            ("2.6.2-rev1", "2.6.2", false),
-            ("2.6.2-rev1", "2.6.2-rev1", true),
-            ("2.6.2-rev1", "2.6.2-rev1-b5.1", true),
-            ("2.6.2-rev1", "2.6.2-rev10", false),
-            ("2.6.2-rev1", "2.6.3-rev1", false),
-            ("2.6.2-rev1-b5.1", "2.6.2-rev1-b5.1", true),
-            ("2.6.2-rev1-b5.1", "2.6.2-rev1-b5.2", false),
-            ("2.6.2-rev1-b5.1", "2.6.2-rev1", false),
-            ("2.6.2-rev1-b5.1", "2.6.2", false),
-        ] {
-            assert_eq!(tag(one).pins(&tag(other)), expected, "{one} pins {other}");
-        }
-    }
-
-    #[test]
     fn a_build_changes_no_revision() {
         for (one, other, expected) in [
             ("2.6.2", "v2.6.2", true),
@@ -394,19 +360,15 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_total_and_agrees_with_what_is_pinned() {
+    fn the_order_is_total() {
         let tags = every_tag();
         assert_eq!(tags.len(), 104);
         for a in &tags {
-            assert!(a.pins(a));
             for b in &tags {
                 assert_eq!(a.cmp(b), b.cmp(a).reverse(), "{a} and {b}");
                 assert_eq!(a.cmp(b) == Ordering::Equal, a.to_string() == b.to_string());
-                // A tag that another one pins says at least as much.
-                assert!(!a.pins(b) || a.level() <= b.level(), "{a} pins {b}");
                 for c in &tags {
                     assert!(!(a <= b && b <= c) || a <= c, "{a}, {b} and {c}");
-                    assert!(!(a.pins(b) && b.pins(c)) || a.pins(c), "{a}, {b} and {c}");
                 }
             }
         }

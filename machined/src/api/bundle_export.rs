@@ -15,7 +15,7 @@ use super::streamed;
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
 use crate::machine::Machine;
-use crate::oci::bundled::{StoredBundle, StoredBundleError};
+use crate::oci::bundled::{StoredBundle, StoredBundleError, StoredWriteError};
 use crate::values::ImageReference;
 
 /// Limit on the images of one call.
@@ -69,9 +69,15 @@ fn messages(bundle: StoredBundle, turn: OwnedSemaphorePermit) -> ReceiverStream<
 
 /// Tells the caller why the bundle ends, after the pieces that he has yet to take.
 fn tell_failure(runtime: &Handle, sender: &mpsc::Sender<Message>, error: &anyhow::Error) {
-    let status = Status::data_loss(format!(
-        "{error:#}; if a blob is damaged, remove its image and pull it again"
-    ));
+    let advice = match error.downcast_ref::<StoredWriteError>() {
+        Some(StoredWriteError::Blob { reference, .. }) => {
+            format!(
+                "; what was damaged is removed: remove the image {reference} here and pull it again"
+            )
+        }
+        _ => String::new(),
+    };
+    let status = Status::data_loss(format!("{error:#}{advice}"));
     let telling = sender.send(Err(status));
     // A caller who has hung up needs no reason, and one who takes nothing gets none.
     let _ = runtime.block_on(async { timeout(SLOWEST, telling).await });
@@ -179,9 +185,9 @@ mod tests {
         let resolved = puller.look_up(&web.name).await.unwrap();
         puller.pull(&resolved, &store, &limits).await.unwrap();
         let blob = directory.path().join("blobs/sha256").join(web.layer.hex());
-        let blob = std::fs::File::options().write(true).open(blob);
-        blob.unwrap().write_all_at(b"!", 600).unwrap();
-        let bundle = StoredBundle::new(&store, &[web.name]).unwrap();
+        let file = std::fs::File::options().write(true).open(&blob);
+        file.unwrap().write_all_at(b"!", 600).unwrap();
+        let bundle = StoredBundle::new(&store, std::slice::from_ref(&web.name)).unwrap();
         let turn = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let (mut messages, mut last) = (messages(bundle, turn), None);
         while let Some(message) = messages.next().await {
@@ -190,5 +196,14 @@ mod tests {
         }
         let reason = last.unwrap().unwrap_err();
         assert_eq!(reason.code(), Code::DataLoss, "{reason}");
+        let told = format!("{} is here, but not as it was pulled", web.name);
+        assert!(reason.message().contains(&told), "{reason}");
+        assert!(reason.message().contains("damaged on the disk"), "{reason}");
+        // It is not sent once more, and comes back as the advice says.
+        assert!(!blob.exists(), "the damaged blob stays");
+        store.remove(web.manifest).await.unwrap();
+        puller.pull(&resolved, &store, &limits).await.unwrap();
+        let bundle = StoredBundle::new(&store, &[web.name]).unwrap();
+        bundle.write(Box::new(io::sink())).unwrap();
     }
 }

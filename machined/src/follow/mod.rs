@@ -4,16 +4,19 @@
 //! out. Lists and the choice of a release are the crate `channel`.
 
 mod delay;
-mod fact;
+mod facts;
 mod record;
+mod resource;
+mod stage;
 mod standing;
+mod step;
 #[cfg(test)]
 mod tests;
 
 pub use delay::Delays;
-pub use fact::{FollowFact, Heard, ReleaseFact};
+pub use facts::{Chosen, Facts, Fetched, LockAnswer, LockPlace, Policy};
 pub use record::Follow;
-pub use standing::{
-    Act, Attempt, Chosen, Facts, Fetched, Hold, LockAnswer, LockPlace, OwedLock, Owes, Policy,
-    Record, Stage, Standing, Step, Target, Wait, step,
-};
+pub use resource::{FollowFact, Heard, ReleaseFact};
+pub use stage::{Attempt, Hold, OwedLock, Owes, Record, Stage, Target};
+pub use standing::{Act, Standing, Wait};
+pub use step::{Step, step};

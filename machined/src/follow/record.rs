@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use instar_channel::ChannelFiles;
 use tokio::sync::watch;
 
-use super::standing::{Hold, LockPlace, OwedLock, Owes, Record, Stage};
+use super::facts::LockPlace;
+use super::stage::{Hold, OwedLock, Owes, Record, Stage};
 use crate::base::lock::Lock as _;
 use crate::base::{sealed_json, whole_file};
 use crate::init_link::{InitLink, Scope};

@@ -1,6 +1,6 @@
 //! Follows a channel: asks for its list, has the chosen release fetched, switches to it, and watches whether it proves itself.
 //!
-//! `follow/standing.rs` decides; this file gathers facts and carries the decisions out. Without a channel in the config it waits for one.
+//! `follow/step.rs` decides; this file gathers facts and carries the decisions out. Without a channel in the config it waits for one.
 
 mod bring;
 mod list;

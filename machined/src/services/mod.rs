@@ -1,5 +1,6 @@
 //! The machine's services: processes of the rootfs and containers of the config, kept up and watched.
 
+mod actor;
 mod carried;
 mod cgroup;
 mod container;
@@ -11,9 +12,11 @@ mod log_ring;
 pub mod one_shot;
 mod own;
 mod own_process;
+mod past;
 mod phase;
 mod restart;
 mod service;
+mod service_events;
 mod state;
 mod workload;
 
@@ -26,10 +29,9 @@ pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
 pub use own::MACHINED;
 pub(crate) use own_process::OwnProcess;
 pub use phase::Phase;
-use service::Surroundings;
-pub use service::{
-    Definition, Dependency, KeptByConfig, NotStopped, Service, timestamp, wire_health,
-};
+pub use service::{Definition, Dependency, KeptByConfig, NotStopped, Service};
+use service_events::Surroundings;
+pub use service_events::{timestamp, wire_health};
 pub use state::{Health, ServiceStatus};
 pub use workload::{Adopted, Running, Signal, Step, Workload};
 
@@ -53,9 +55,7 @@ const RUNS_ON: &str = "runs on: the upgrade failed";
 #[derive(Clone)]
 pub struct Services {
     known: Arc<Mutex<Known>>,
-    events: EventLog,
-    store: Store,
-    disk: LogDisk,
+    surroundings: Surroundings,
 }
 
 #[derive(Default)]
@@ -120,9 +120,11 @@ impl Services {
     pub fn new(events: EventLog, store: Store, disk: LogDisk) -> Self {
         Services {
             known: Arc::default(),
-            events,
-            store,
-            disk,
+            surroundings: Surroundings {
+                events,
+                store,
+                logs: disk,
+            },
         }
     }
 
@@ -130,18 +132,10 @@ impl Services {
         self.known.locked()
     }
 
-    fn surroundings(&self) -> Surroundings {
-        Surroundings {
-            events: self.events.clone(),
-            store: self.store.clone(),
-            logs: self.disk.clone(),
-        }
-    }
-
     /// Adds a service, wanted down. A second one of the same name is refused.
     pub fn add(&self, definition: Definition) -> anyhow::Result<Service> {
         self.add_as(definition, |definition, log, _| {
-            Service::spawn(definition, log, self.surroundings())
+            actor::spawn(definition, log, self.surroundings.clone())
         })
     }
 
@@ -149,7 +143,7 @@ impl Services {
     /// [`attend`](Self::attend) on.
     pub fn add_living(&self, definition: Definition) -> anyhow::Result<Service> {
         self.add_as(definition, |definition, log, attended| {
-            Service::spawn_living(definition, log, self.surroundings(), attended)
+            actor::spawn_living(definition, log, self.surroundings.clone(), attended)
         })
     }
 
@@ -173,14 +167,14 @@ impl Services {
         if known.held && service.definition().controllable {
             service.hold();
         }
-        self.disk.follow(&id, service.log());
+        self.surroundings.logs.follow(&id, service.log());
         known.services.insert(id, service.clone());
         Ok(service)
     }
 
     /// Adds machined itself, whose log already goes to the disk.
     pub fn add_machined(&self, log: LogRing) -> Service {
-        let service = Service::spawn(own::definition(), log, self.surroundings());
+        let service = actor::spawn(own::definition(), log, self.surroundings.clone());
         service.start();
         self.lock()
             .services
@@ -199,9 +193,9 @@ impl Services {
                 let mut known = self.lock();
                 known.services.remove(id);
                 // Under the lock: from here on another service of this name may be added, with a log of its own.
-                self.disk.forget(id)
+                self.surroundings.logs.forget(id)
             };
-            self.store.remove::<ServiceFact>(id);
+            self.surroundings.store.remove::<ServiceFact>(id);
             if let Some(log) = log {
                 log.close().await;
             }
@@ -294,7 +288,7 @@ impl Services {
         if !service.is_held() {
             return Ok(());
         }
-        let status: Option<MachineStatus> = self.store.get(MachineStatus::ID);
+        let status: Option<MachineStatus> = self.surroundings.store.get(MachineStatus::ID);
         Err(ControlError::Held {
             id: service.definition().id.clone(),
             stage: status.map_or("being taken down", |status| status.stage.doing()),
@@ -408,14 +402,14 @@ impl Services {
 
     fn tell_end(&self, service: &Service, why: &anyhow::Error) {
         let message = format!("{ENDS}: {why:#}");
-        service.tell(&message, &self.events, &self.store);
+        self.surroundings.tell(service, &message);
     }
 
     /// Takes the announcement of [`tell_ends`](Self::tell_ends) back, of services that still run: the upgrade has failed.
     pub fn tell_run_on(&self) {
         for service in self.list() {
             if awaits_its_end(&service.status()) {
-                service.tell(RUNS_ON, &self.events, &self.store);
+                self.surroundings.tell(&service, RUNS_ON);
             }
         }
     }
@@ -423,7 +417,7 @@ impl Services {
     /// Announces to the watchers of a service why it is about to end, or was ended before it was known here.
     pub fn tell(&self, id: &str, message: &str) {
         if let Some(service) = self.get(id) {
-            service.tell(message, &self.events, &self.store);
+            self.surroundings.tell(&service, message);
         }
     }
 

@@ -126,7 +126,7 @@ async fn services_with_callers_are_given_their_time_before_the_next_generation()
 async fn a_start_does_not_stop_what_stops_everything() {
     let services = services();
     let service = running(&services, "web", EIGHT).await;
-    services.store.put(
+    services.surroundings.store.put(
         MachineStatus::ID,
         MachineStatus {
             stage: MachineStage::Rebooting,
@@ -872,7 +872,8 @@ async fn log_of(services: &Services, id: &str) -> String {
     let mut reader = services.get(id).unwrap().log().read(Tail::All);
     let mut text = Vec::new();
     if let Some(mut old) = services
-        .disk
+        .surroundings
+        .logs
         .older(id, reader.older().unwrap())
         .await
         .unwrap()
@@ -899,7 +900,12 @@ async fn a_line_that_is_half_written_when_the_generation_changes_is_one_line() {
         let before = services();
         let service = before.add(of_lasting("web", &workload)).unwrap();
         if has_disk {
-            before.disk.open(directory.path()).await.unwrap();
+            before
+                .surroundings
+                .logs
+                .open(directory.path())
+                .await
+                .unwrap();
         }
         service.start();
         service.up().await;
@@ -910,12 +916,17 @@ async fn a_line_that_is_half_written_when_the_generation_changes_is_one_line() {
         service.log().write(b" and ends\nthree begins");
         service.up().await;
         before.leave_workloads(None, &KEPT).await;
-        before.disk.close().await;
+        before.surroundings.logs.close().await;
 
         let after = services();
         let service = after.add_living(of_lasting("web", &workload)).unwrap();
         if has_disk {
-            after.disk.open(directory.path()).await.unwrap();
+            after
+                .surroundings
+                .logs
+                .open(directory.path())
+                .await
+                .unwrap();
         }
         after.attend();
         service.up().await;
@@ -948,7 +959,12 @@ async fn nothing_is_left_of_a_service_that_was_removed() {
     for has_disk in [false, true] {
         let services = services();
         if has_disk {
-            services.disk.open(directory.path()).await.unwrap();
+            services
+                .surroundings
+                .logs
+                .open(directory.path())
+                .await
+                .unwrap();
         }
         let (mut rings, mut written) = (Vec::new(), String::new());
         for run in 0..8 {
@@ -967,7 +983,7 @@ async fn nothing_is_left_of_a_service_that_was_removed() {
             assert_eq!(text, written, "the rest is written first");
         }
         // Nothing of them is waited for.
-        services.disk.close().await;
+        services.surroundings.logs.close().await;
     }
 }
 

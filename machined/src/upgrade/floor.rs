@@ -71,7 +71,7 @@ pub struct FloorInForce {
 /// A record of the floor that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadFloor {
-    /// The running version: no floor is above it, so no version from it on is below the floor.
+    /// The running version. No floor is above it unless it was forced, and then a version from it on is no step back either.
     pub running: String,
     /// Why it cannot be read.
     pub why: String,

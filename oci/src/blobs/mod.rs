@@ -108,7 +108,7 @@ impl Blobs {
         let path = self.path(digest);
         let opened = File::open(&path).and_then(|file| {
             let size = file.metadata()?.len();
-            Ok(StoredBlob::new(digest, size, file))
+            Ok(StoredBlob::new(digest, size, file, self.clone()))
         });
         match opened {
             Ok(blob) => Ok(Some(blob)),
@@ -237,6 +237,19 @@ impl Blobs {
     pub(crate) fn discard(&self, digest: Digest, why: &str) -> Result<(), StoreError> {
         tracing::warn!("the blob {digest} is removed: {why}");
         self.remove(digest)
+    }
+
+    /// Removes a blob that is damaged, unless another file has taken its place. Its reader fails anyway, so a removal that fails is only logged.
+    fn remove_damaged(&self, digest: Digest, file: &File, how: &io::Error) {
+        let _names = self.shared.names.locked();
+        let path = self.path(digest);
+        if !is_name_of(&path, file) {
+            return;
+        }
+        match fs::remove_file(&path) {
+            Ok(()) => tracing::error!("the blob {digest} is removed: {how}"),
+            Err(error) => tracing::error!("the blob {digest} stays ({error}), although: {how}"),
+        }
     }
 
     /// Removes a blob, whole or partial; readers that have opened it keep it. A missing one is no error.

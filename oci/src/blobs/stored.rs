@@ -7,6 +7,8 @@ use std::ops::Range;
 use instar_values::Digest;
 use instar_values::digest::Hasher;
 
+use super::Blobs;
+
 /// A blob of the store. Only the store makes one: its content had the right digest when it got its name. Disks decay, so whoever uses the
 /// content compares it again: [`StoredBlob::checked`].
 #[derive(Debug)]
@@ -14,11 +16,18 @@ pub struct StoredBlob {
     digest: Digest,
     size: u64,
     file: File,
+    /// The store's blobs: a damaged one goes from them.
+    blobs: Blobs,
 }
 
 impl StoredBlob {
-    pub(super) fn new(digest: Digest, size: u64, file: File) -> Self {
-        StoredBlob { digest, size, file }
+    pub(super) fn new(digest: Digest, size: u64, file: File, blobs: Blobs) -> Self {
+        StoredBlob {
+            digest,
+            size,
+            file,
+            blobs,
+        }
     }
 
     /// Its digest.
@@ -32,7 +41,7 @@ impl StoredBlob {
     }
 
     /// A reader that fails at the end of a blob whose content has another digest by now. Whoever passes the bytes on has to pass on this
-    /// failure too.
+    /// failure too. The damaged blob is removed from the store: the next pull that needs it fetches it.
     pub fn checked(self) -> CheckedBlob {
         CheckedBlob {
             blob: self,
@@ -75,10 +84,8 @@ impl CheckedBlob {
     pub fn size(&self) -> u64 {
         self.blob.size
     }
-}
 
-impl Read for CheckedBlob {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read_and_compare(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.blob.file.read(buffer)?;
         if let Some(hasher) = &mut self.hasher {
             hasher.update(&buffer[..count]);
@@ -96,5 +103,24 @@ impl Read for CheckedBlob {
             )),
             _ => Ok(0),
         }
+    }
+}
+
+impl Read for CheckedBlob {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.read_and_compare(buffer);
+        // A disk that cannot read it back has damaged it as well.
+        if let Err(error) = &read
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            let StoredBlob {
+                digest,
+                file,
+                blobs,
+                ..
+            } = &self.blob;
+            blobs.remove_damaged(*digest, file, error);
+        }
+        read
     }
 }

@@ -28,6 +28,31 @@ fn read(blobs: &Blobs, digest: Digest) -> io::Result<Vec<u8>> {
 }
 
 #[test]
+fn a_reader_that_finds_damage_removes_the_blob_and_no_other_file_of_its_name() {
+    let (_directory, blobs) = blobs();
+    let digest = Digest::of(CONTENT);
+    let receive = || {
+        let mut incoming = missing(&blobs, CONTENT);
+        incoming.write(CONTENT).unwrap();
+        incoming.commit().unwrap()
+    };
+    let damage = || {
+        let file = File::options().write(true).open(blobs.path(digest));
+        file.unwrap().write_all_at(b"!", 3).unwrap();
+    };
+    receive();
+    damage();
+    let slow = blobs.open(digest).unwrap().unwrap();
+    let error = read(&blobs, digest).unwrap_err();
+    assert!(error.to_string().contains("damaged on the disk"), "{error}");
+    assert!(blobs.open(digest).unwrap().is_none(), "it stays");
+    // One that was opened before finds the same damage, after the blob has come again.
+    receive();
+    io::copy(&mut slow.checked(), &mut io::sink()).unwrap_err();
+    assert_eq!(read(&blobs, digest).unwrap(), CONTENT);
+}
+
+#[test]
 fn a_blob_is_received_in_pieces_and_over_restarts() {
     let (directory, blobs) = blobs();
     let digest = Digest::of(CONTENT);

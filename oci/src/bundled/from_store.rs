@@ -45,12 +45,31 @@ pub enum StoredBundleError {
     Plan(#[from] Box<Fault>),
 }
 
+/// Why a bundle of images of the store is not written to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum StoredWriteError {
+    /// A blob of an image is gone, or damaged: then it is removed from the store.
+    #[error("{reference} is here, but not as it was pulled")]
+    Blob {
+        /// The image.
+        reference: Box<ImageReference>,
+        /// The error of the blob.
+        #[source]
+        source: WriteError,
+    },
+    /// The sink takes no more, or the images are more than they seemed.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
 /// A bundle of images of the store, which is not written yet. Its images are not collected while it exists.
 pub struct StoredBundle {
     index: Index,
     plan: Plan,
     documents: BTreeMap<Digest, Vec<u8>>,
     blobs: Blobs,
+    /// The image that each blob is of.
+    owners: BTreeMap<Digest, ImageReference>,
     _images: Vec<PulledImage>,
 }
 
@@ -62,6 +81,7 @@ struct Parts {
     signatures: Vec<Signature>,
     files: Vec<BundledFile>,
     documents: BTreeMap<Digest, Vec<u8>>,
+    owners: BTreeMap<Digest, ImageReference>,
 }
 
 impl Parts {
@@ -85,6 +105,9 @@ impl Parts {
     ) -> Result<(), LocalImageError> {
         let resolved = local_image::resolve(blobs, reference, image.named_digest())
             .or_else(|_| local_image::resolve(blobs, reference, image.digest()))?;
+        for layer in &resolved.layers {
+            self.owners.insert(layer.digest, reference.clone());
+        }
         let manifest = self.add(resolved.manifest, MANIFEST);
         self.add(resolved.config_document, "");
         let mut index = resolved.index.map(|bytes| self.add(bytes, INDEX));
@@ -109,9 +132,15 @@ impl Parts {
     }
 
     /// Adds the file that an image keeps; false if it is no such image.
-    fn file(&mut self, store: &ImageStore, image: &PulledImage) -> bool {
+    fn file(
+        &mut self,
+        store: &ImageStore,
+        image: &PulledImage,
+        reference: &ImageReference,
+    ) -> bool {
         let kept = kept_files(store, &BTreeSet::from([image.digest()]));
         for file in &kept {
+            self.owners.insert(file.digest(), reference.clone());
             self.add(file.manifest_bytes(), MANIFEST);
             self.add(EMPTY_CONFIG.to_vec(), "");
         }
@@ -149,7 +178,7 @@ impl StoredBundle {
             let named = || Box::new(reference.clone());
             let image = store.find(reference);
             let image = image.ok_or_else(|| StoredBundleError::Absent(named()))?;
-            if !parts.file(store, &image) {
+            if !parts.file(store, &image, reference) {
                 let added = parts.image(&blobs, &image, reference);
                 added.map_err(|source| StoredBundleError::Image {
                     reference: named(),
@@ -166,6 +195,7 @@ impl StoredBundle {
             plan,
             documents: parts.documents,
             blobs,
+            owners: parts.owners,
             _images: images,
         })
     }
@@ -184,7 +214,7 @@ impl StoredBundle {
     ///
     /// # Errors
     /// A blob is gone or damaged, or the sink takes no more.
-    pub fn write(self, sink: Box<dyn Write + Send>) -> Result<(), WriteError> {
+    pub fn write(self, sink: Box<dyn Write + Send>) -> Result<(), StoredWriteError> {
         let mut writer = Writer::stream(sink, &self.index, self.plan)?;
         while let Some(blob) = writer.next_blob() {
             let digest = blob.digest;
@@ -192,12 +222,29 @@ impl StoredBundle {
                 writer.blob(&mut document.as_slice())?;
                 continue;
             }
-            let gone = |source| WriteError::Source { digest, source };
-            let opened = self.blobs.open(digest).map_err(into_io).map_err(gone)?;
-            let missing = || gone(io::ErrorKind::NotFound.into());
-            writer.blob(&mut opened.ok_or_else(missing)?.checked())?;
+            let written = write_blob(&self.blobs, digest, &mut writer);
+            written.map_err(|error| of_image(self.owners.get(&digest), error))?;
         }
-        writer.finish().map(drop)
+        writer.finish()?;
+        Ok(())
+    }
+}
+
+fn write_blob(blobs: &Blobs, digest: Digest, writer: &mut Writer) -> Result<(), WriteError> {
+    let gone = |source| WriteError::Source { digest, source };
+    let opened = blobs.open(digest).map_err(into_io).map_err(gone)?;
+    let missing = || gone(io::ErrorKind::NotFound.into());
+    writer.blob(&mut opened.ok_or_else(missing)?.checked())
+}
+
+/// The error with the image that the blob is of, if it is about the blob.
+fn of_image(owner: Option<&ImageReference>, error: WriteError) -> StoredWriteError {
+    match (owner, error) {
+        (Some(owner), source @ (WriteError::Source { .. } | WriteError::Content { .. })) => {
+            let reference = Box::new(owner.clone());
+            StoredWriteError::Blob { reference, source }
+        }
+        (_, error) => StoredWriteError::Write(error),
     }
 }
 

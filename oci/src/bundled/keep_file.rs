@@ -115,10 +115,8 @@ pub fn copy_file(store: &ImageStore, digest: Digest, to: &Path) -> Result<Option
         let count = match content.read(&mut piece) {
             Ok(0) => return Ok(Some(bytes)),
             Ok(count) => count,
-            Err(error) => {
-                blobs.discard(digest, &error.to_string())?;
-                return Ok(None);
-            }
+            // It was damaged, and is removed.
+            Err(_) => return Ok(None),
         };
         let read = piece.get(..count).unwrap_or_default();
         copy.write_all(read).map_err(failed("writing", to))?;
@@ -144,11 +142,11 @@ async fn keep_blob(
     let mut receiving = blobs.receive(digest, size).await?;
     if let Receiving::Stored(stored) = receiving {
         let read = move || io::copy(&mut stored.checked(), &mut io::sink());
-        let Err(error) = blocking_io::to_its_end(read).await? else {
+        if blocking_io::to_its_end(read).await?.is_ok() {
             return Ok(());
-        };
-        // The bundle has it whole.
-        blobs.discard(digest, &error.to_string())?;
+        }
+        // The bundle has it whole. A damaged one that could not be removed would be taken for it.
+        blobs.remove(digest)?;
         receiving = blobs.receive(digest, size).await?;
     }
     if let Receiving::Missing(incoming) = receiving {

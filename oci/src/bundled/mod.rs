@@ -18,7 +18,7 @@ mod resolve;
 mod signatures;
 mod write;
 
-pub use from_store::{StoredBundle, StoredBundleError};
+pub use from_store::{StoredBundle, StoredBundleError, StoredWriteError};
 pub use gather::{GatherError, Gathered};
 pub use import::{Naming, import};
 pub use keep_file::{KeepFileError, copy_file, keep_file, kept_files, kept_size};

@@ -1,17 +1,20 @@
 //! Searches one registry for all signatures of an image, in the places of [`verification`](crate::verification), and judges none of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use instar_bundle::{Document, Signature};
 use instar_values::{Digest, ImageReference};
 use serde::Deserialize;
 
 use crate::registries::Endpoint;
-use crate::registry::{LARGEST_DOCUMENT, RegistryClient, RequestError};
+use crate::registry::{self, LARGEST_DOCUMENT, RegistryClient, RequestError};
+use crate::verification::pages::Pages;
 use crate::verification::places;
 
-/// Limit on the manifests of signatures of one image or index: anyone who may push can add signatures.
-const MOST_MANIFESTS: usize = 100;
+/// Limit on the signatures of one image or index that are kept: anyone who may push can add signatures.
+const MOST_KEPT: usize = 100;
+/// Limit on the manifests in lists of one image or index that are looked at for signatures: as many as a machine looks at.
+const MOST_LOOKED_AT: usize = 250;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// The signatures that were found.
@@ -27,6 +30,10 @@ pub(super) struct Search<'a> {
     endpoint: &'a Endpoint,
     reference: &'a ImageReference,
     found: Found,
+    /// The manifests of lists that were looked at for the present image or index.
+    seen: BTreeSet<Digest>,
+    /// The number of its signatures.
+    kept: usize,
 }
 
 /// A manifest with signatures as layers, or an index of such manifests.
@@ -62,6 +69,8 @@ impl<'a> Search<'a> {
             endpoint,
             reference,
             found: Found::default(),
+            seen: BTreeSet::new(),
+            kept: 0,
         }
     }
 
@@ -71,35 +80,44 @@ impl<'a> Search<'a> {
         subjects: impl Iterator<Item = Digest>,
     ) -> Result<Found, RequestError> {
         for subject in subjects {
-            for place in places::of_bundles(subject) {
-                self.bundles(subject, &place).await?;
+            (self.seen, self.kept) = (BTreeSet::new(), 0);
+            let [referrers, tag] = places::of_bundles(subject);
+            for mut pages in Pages::of(&referrers) {
+                while let Some(place) = pages.next_place() {
+                    if let Some(page) = self.document(&place, None).await? {
+                        pages.came(&page);
+                        self.bundles(subject, page.bytes).await?;
+                    }
+                }
+            }
+            if let Some(document) = self.document(&tag, None).await? {
+                self.bundles(subject, document.bytes).await?;
             }
             let tag = places::tag_of_payloads(subject);
             if let Some(manifest) = self.document(&format!("manifests/{tag}"), None).await? {
                 let found_at = self.named(&tag);
-                self.keep(subject, found_at, manifest).await?;
+                self.keep(subject, found_at, manifest.bytes).await?;
             }
         }
         Ok(self.found)
     }
 
     /// Keeps the bundles of a list of manifests, or of a manifest.
-    async fn bundles(&mut self, subject: Digest, place: &str) -> Result<(), RequestError> {
-        let Some(bytes) = self.document(place, None).await? else {
-            return Ok(());
-        };
+    async fn bundles(&mut self, subject: Digest, bytes: Vec<u8>) -> Result<(), RequestError> {
         let listing: Listing = serde_json::from_slice(&bytes).unwrap_or_default();
         if !listing.layers.is_empty() {
             let found_at = Some(self.reference.at(Digest::of(&bytes)));
             self.keep(subject, found_at, bytes).await?;
         }
         let entries = listing.manifests.iter();
-        let entries = entries.filter(|it| places::may_hold_bundle(it.artifact_type.as_deref()));
-        for entry in entries.take(MOST_MANIFESTS) {
+        for entry in entries.filter(|it| places::may_hold_bundle(it.artifact_type.as_deref())) {
+            if self.seen.len() == MOST_LOOKED_AT || !self.seen.insert(entry.digest) {
+                continue;
+            }
             let place = format!("manifests/{}", entry.digest);
             if let Some(manifest) = self.document(&place, Some(entry)).await? {
                 let found_at = Some(self.reference.at(entry.digest));
-                self.keep(subject, found_at, manifest).await?;
+                self.keep(subject, found_at, manifest.bytes).await?;
             }
         }
         Ok(())
@@ -115,7 +133,8 @@ impl<'a> Search<'a> {
         let listing: Listing = serde_json::from_slice(&bytes).unwrap_or_default();
         let layers = || listing.layers.iter();
         let holds_any = layers().any(|layer| places::is_signature(&layer.media_type));
-        let (Some(config), Some(found_at), true) = (&listing.config, found_at, holds_any) else {
+        let is_wanted = holds_any && self.kept < MOST_KEPT;
+        let (Some(config), Some(found_at), true) = (&listing.config, found_at, is_wanted) else {
             return Ok(());
         };
         let mut documents = BTreeMap::new();
@@ -124,7 +143,7 @@ impl<'a> Search<'a> {
             let Some(document) = self.document(&place, Some(entry)).await? else {
                 return Ok(());
             };
-            documents.insert(entry.digest, document);
+            documents.insert(entry.digest, document.bytes);
         }
         let manifest = Document {
             digest: Digest::of(&bytes),
@@ -132,6 +151,7 @@ impl<'a> Search<'a> {
             media_type: MANIFEST.to_owned(),
         };
         documents.insert(manifest.digest, bytes);
+        self.kept += 1;
         self.found.documents.extend(documents);
         self.found.signatures.push(Signature {
             subject,
@@ -152,7 +172,7 @@ impl<'a> Search<'a> {
         &self,
         place: &str,
         entry: Option<&Entry>,
-    ) -> Result<Option<Vec<u8>>, RequestError> {
+    ) -> Result<Option<registry::Document>, RequestError> {
         if entry.is_some_and(|entry| entry.size > LARGEST_DOCUMENT) {
             return Ok(None);
         }
@@ -166,7 +186,7 @@ impl<'a> Search<'a> {
             Ok(document) => {
                 let (digest, size) = (entry.map(|it| it.digest), entry.map(|it| it.size));
                 document.check("a signature's document", digest, size)?;
-                Ok(Some(document.bytes))
+                Ok(Some(document))
             }
             Err(error) if places::is_absence(&error) => Ok(None),
             Err(error) => Err(error),

@@ -95,7 +95,8 @@ fn remove_if_damaged(blobs: &Blobs, digest: Digest) -> Result<bool, StoreError> 
         None => false,
     };
     if !is_whole {
-        blobs.discard(digest, "it is damaged on the disk")?;
+        // The reader has removed it, unless that failed.
+        blobs.remove(digest)?;
     }
     Ok(!is_whole)
 }

@@ -13,8 +13,10 @@ use instar_values::{Digest, ImageReference};
 use serde_json::json;
 
 use super::pulling::{layer, puller_with, store};
-use super::registry::Registry;
-use super::signatures::{BUNDLE, INDEX, MANIFEST, sign, size_of};
+use super::registry::{Registry, mirrored};
+use super::signatures::{
+    BUNDLE, INDEX, MANIFEST, lists_of_referrers, pushed, serve, sign, size_of,
+};
 use crate::bundled::{BundleError, Gathered, Naming, StoredBundle, Target, import, resolve, write};
 use crate::registry::RegistryClient;
 use crate::store::ImageStore;
@@ -255,6 +257,21 @@ fn from_store(store: &ImageStore, references: &[ImageReference], path: &Path) ->
     let bundle = verify(Files::open(path).unwrap(), &mut |_| {}).unwrap();
     assert_eq!(bundle.digest(), digest);
     bundle
+}
+
+#[tokio::test]
+async fn a_bundle_has_the_signatures_of_all_pages_of_a_list_of_referrers() {
+    let (registry, image) = pushed().await;
+    let (digest, lists) = lists_of_referrers(&registry, &image, &Signer::ecdsa());
+    for (number, documents) in lists.into_iter().enumerate() {
+        // A mirror that knows of signatures alone.
+        let urls = [serve(documents), format!("http://{}", registry.host())];
+        let settings = mirrored(&registry.host(), &urls.each_ref().map(String::as_str));
+        let gathered = client(settings).gather(&image.reference, &amd64()).await;
+        let found = gathered.unwrap().signatures;
+        let found: Vec<Digest> = found.iter().map(|it| it.manifest.digest).collect();
+        assert_eq!(found, [digest], "list {number}");
+    }
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub(super) const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-async fn pushed() -> (Registry, ResolvedImage) {
+pub(super) async fn pushed() -> (Registry, ResolvedImage) {
     let registry = Registry::start();
     registry
         .push("v1", "amd64", &[layer("a", b"content")])
@@ -187,7 +187,7 @@ fn others(registry: &Registry, image: &ResolvedImage) -> impl Iterator<Item = Va
 
 /// Serves these documents, by their paths with the queries, each with further headers. The name of the registry that is mirrored is left out of a
 /// query.
-fn serve(documents: BTreeMap<String, (String, Vec<u8>)>) -> String {
+pub(super) fn serve(documents: BTreeMap<String, (String, Vec<u8>)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -212,13 +212,17 @@ fn serve(documents: BTreeMap<String, (String, Vec<u8>)>) -> String {
     url
 }
 
-#[tokio::test]
-async fn a_list_of_referrers_is_asked_for_bundles_and_read_to_its_end() {
-    let (registry, image) = pushed().await;
-    let signer = Signer::ecdsa();
+/// The documents of registries that tell of one signature of an image in lists of referrers, each in its way, and the digest of its manifest.
+pub(super) fn lists_of_referrers(
+    registry: &Registry,
+    image: &ResolvedImage,
+    signer: &Signer,
+) -> (Digest, Vec<BTreeMap<String, (String, Vec<u8>)>>) {
     let bundle = bundle_of(&signer.statement(statement(image.digest())));
+    let config = b"{}";
     let manifest = json!({
         "schemaVersion": 2, "mediaType": MANIFEST,
+        "config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": Digest::of(config), "size": config.len()},
         "layers": [{"mediaType": BUNDLE, "digest": Digest::of(&bundle), "size": bundle.len()}],
     });
     let manifest = manifest.to_string().into_bytes();
@@ -226,7 +230,7 @@ async fn a_list_of_referrers_is_asked_for_bundles_and_read_to_its_end() {
     let signed =
         json!({"mediaType": MANIFEST, "artifactType": BUNDLE, "digest": digest, "size": size});
     let untyped = json!({"mediaType": MANIFEST, "digest": digest, "size": size});
-    let others: Vec<Value> = others(&registry, &image).collect();
+    let others: Vec<Value> = others(registry, image).collect();
     let place = format!("/v2/app/referrers/{}", image.digest());
     let alone = "?artifactType=application%2Fvnd.dev.sigstore.bundle.v0.3%2Bjson";
     // By query: the entries, and the query of the next page.
@@ -245,7 +249,7 @@ async fn a_list_of_referrers_is_asked_for_bundles_and_read_to_its_end() {
             ("", [others, vec![untyped]].concat(), None),
         ],
     ];
-    for (number, list) in lists.into_iter().enumerate() {
+    let documents = lists.map(|list| {
         let pages = list.into_iter().map(|(query, entries, next)| {
             let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries});
             let link = next.map(|next| format!("Link: <{place}?{next}>; rel=\"next\"\r\n"));
@@ -256,8 +260,23 @@ async fn a_list_of_referrers_is_asked_for_bundles_and_read_to_its_end() {
             let path = format!("/v2/app/{kind}/{}", Digest::of(bytes));
             (path, (String::new(), bytes.to_vec()))
         };
-        let documents = [document("manifests", &manifest), document("blobs", &bundle)];
-        let url = serve(pages.chain(documents).collect());
+        let documents = [
+            document("manifests", &manifest),
+            document("blobs", &bundle),
+            document("blobs", config),
+        ];
+        pages.chain(documents).collect()
+    });
+    (digest, documents.into())
+}
+
+#[tokio::test]
+async fn a_list_of_referrers_is_asked_for_bundles_and_read_to_its_end() {
+    let (registry, image) = pushed().await;
+    let signer = Signer::ecdsa();
+    let (_, lists) = lists_of_referrers(&registry, &image, &signer);
+    for (number, documents) in lists.into_iter().enumerate() {
+        let url = serve(documents);
         let puller = puller_with(mirrored(&registry.host(), &[&url]), signer.policy());
         let verified = puller.verify(image.clone()).await;
         verified.unwrap_or_else(|error| panic!("list {number}: {}", chain(&error)));

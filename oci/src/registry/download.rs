@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -12,6 +13,7 @@ use super::pace::Waiting;
 use super::{RegistryClient, RegistryError, RequestError};
 use crate::manifest::Layer;
 use crate::registries::Endpoint;
+use instar_http_client::SLOWEST;
 use instar_values::ImageReference;
 
 /// Number of pieces between network and unpacking. With hyper's buffer, some 256 KiB.
@@ -97,6 +99,35 @@ impl Download {
     }
 }
 
+/// How far a download has come.
+#[derive(Debug, Clone, Copy, Default)]
+struct Way {
+    /// The position in the blob, in bytes.
+    offset: u64,
+    /// Bytes that registries have sent, those that were here before included.
+    sent: u64,
+    /// Time spent waiting for registries. Unpacking and the pull's own limit on its bandwidth may take any time.
+    waited: Duration,
+}
+
+impl Way {
+    /// Whether the download has got further since then, at the lowest speed at least. The transport ends an answer that stays below that speed for a
+    /// minute; one that breaks off before and has brought a few bytes is no reason to ask the same registry again and again either.
+    fn got_further_since(&self, before: &Way) -> bool {
+        let sent = u128::from(self.sent - before.sent);
+        let waited = (self.waited - before.waited).as_millis();
+        self.offset > before.offset && sent * 1000 >= u128::from(SLOWEST) * waited
+    }
+
+    /// Waits for a registry, and counts the time.
+    async fn wait<T>(&mut self, answer: impl Future<Output = T>) -> T {
+        let asked = Instant::now();
+        let answer = answer.await;
+        self.waited += asked.elapsed();
+        answer
+    }
+}
+
 /// The end of an attempt at one endpoint.
 enum Ended {
     /// The registry has sent everything.
@@ -116,11 +147,15 @@ impl RegistryClient {
         upstream: Upstream,
         arrived: &(dyn Fn(u64) + Send + Sync),
     ) {
-        let (mut round, mut offset) = (self.round(reference), from);
+        let mut round = self.round(reference);
+        let mut way = Way {
+            offset: from,
+            ..Way::default()
+        };
         while let Some(turn) = round.turn() {
             let endpoint = &turn.endpoint;
             let ended = self
-                .download_from(endpoint, reference, layer, &upstream, &mut offset, arrived)
+                .download_from(endpoint, reference, layer, &upstream, &mut way, arrived)
                 .await;
             match ended {
                 Ok(Ended::Complete | Ended::Unwanted) => return,
@@ -140,25 +175,25 @@ impl RegistryClient {
         reference: &ImageReference,
         layer: &Layer,
         upstream: &Upstream,
-        offset: &mut u64,
+        way: &mut Way,
         arrived: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Ended, RequestError> {
         let path = format!("{}/blobs/{}", reference.repository(), layer.digest);
         let mut failed_in_a_row = 0;
         let mut breaks = 0;
-        // The last time that the download got further.
+        // The last time that the download got further, and not only dripped.
         let mut progress = Instant::now();
         loop {
-            let before = *offset;
+            let before = *way;
             let error = match self
-                .attempt(endpoint, reference, &path, upstream, offset, arrived)
+                .attempt(endpoint, reference, &path, upstream, way, arrived)
                 .await
             {
                 Ok(ended) => return Ok(ended),
                 Err(error) => error,
             };
             breaks += 1;
-            if *offset > before {
+            if way.got_further_since(&before) {
                 (failed_in_a_row, progress) = (0, Instant::now());
             }
             failed_in_a_row += 1;
@@ -168,8 +203,8 @@ impl RegistryClient {
                 }
                 _ => {
                     return Err(match self.noted(endpoint, error) {
-                        RequestError::Http(source) if *offset > 0 => RequestError::Interrupted {
-                            at: *offset,
+                        RequestError::Http(source) if way.offset > 0 => RequestError::Interrupted {
+                            at: way.offset,
                             source,
                         },
                         other => other,
@@ -185,17 +220,19 @@ impl RegistryClient {
         reference: &ImageReference,
         path: &str,
         upstream: &Upstream,
-        offset: &mut u64,
+        way: &mut Way,
         arrived: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Ended, RequestError> {
-        let mut answer = self.get(endpoint, reference, path, "*/*", *offset).await?;
+        let asking = self.get(endpoint, reference, path, "*/*", way.offset);
+        let mut answer = way.wait(asking).await?;
         // A registry without support for ranges starts again; the bytes that are already there are skipped.
         let mut skip = if answer.status == StatusCode::PARTIAL_CONTENT {
             0
         } else {
-            *offset
+            way.offset
         };
-        while let Some(mut piece) = answer.piece().await? {
+        while let Some(mut piece) = way.wait(answer.piece()).await? {
+            way.sent += piece.len() as u64;
             // What is not read yet waits at the registry: the kernel takes no more than its buffer.
             if let Some(pace) = &self.pace {
                 upstream.waiting.took(pace, piece.len() as u64).await;
@@ -210,9 +247,38 @@ impl RegistryClient {
             if upstream.pieces.send(Ok(piece)).await.is_err() {
                 return Ok(Ended::Unwanted);
             }
-            *offset += length;
+            way.offset += length;
             arrived(length);
         }
         Ok(Ended::Complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drip_gets_no_further_and_a_modem_does() {
+        let way = |offset, sent, seconds| Way {
+            offset,
+            sent,
+            waited: Duration::from_secs(seconds),
+        };
+        let before = way(1000, 1000, 100);
+        for (name, after, expected) in [
+            ("nothing came", before, false),
+            ("nothing new came", way(1000, 2000, 100), false),
+            ("one byte each 20 s", way(1003, 1003, 160), false),
+            ("one byte, and silence", way(1001, 1001, 130), false),
+            ("one byte, at once", way(1001, 1001, 100), true),
+            // 56 kbit/s, of which a layer has a third, and 30 s of silence at the end.
+            ("a modem", way(141_000, 141_000, 160), true),
+            ("a third of it", way(161_000, 161_000, 190), true),
+            // A registry without ranges has to send all of it once more.
+            ("from the beginning", way(1100, 300_000, 200), true),
+        ] {
+            assert_eq!(after.got_further_since(&before), expected, "{name}");
+        }
     }
 }

@@ -21,6 +21,7 @@ mod by_form;
 mod findings;
 mod kept;
 mod offline;
+pub(crate) mod pages;
 pub(crate) mod places;
 mod policy;
 pub(crate) mod proof;

@@ -3,9 +3,6 @@
 //! Three places, in this order: the registry's list of referrers; the tag `sha256-X`, which holds the same where a registry has no such
 //! list; and the tag `sha256-X.sig` of cosign's older form. X is the digest of the document that the name points to, and then that of the
 //! image for this machine.
-//!
-//! An image may have hundreds of referrers that are no signatures, such as lists of packages. So the registry is first asked for bundles alone,
-//! then for all of them, page by page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +12,7 @@ use tokio::time::timeout;
 
 use super::bundle;
 use super::findings::{Findings, Subject};
+use super::pages::Pages;
 use super::places;
 use super::policy::RuleName;
 use super::proof::Proof;
@@ -32,8 +30,6 @@ const LARGEST_MANIFEST: u64 = 128 << 10;
 const LARGEST_DOCUMENT: u64 = 1 << 20;
 /// Limit on the signatures of one manifest, and on the manifests of signatures of one list, that are looked at.
 const MOST_LAYERS: usize = 100;
-/// Limit on the pages of a list of referrers.
-const MOST_PAGES: usize = 10;
 /// Limit on the requests for one image at one endpoint: anyone who may push can add signatures.
 const MOST_REQUESTS: usize = 250;
 
@@ -169,25 +165,19 @@ impl Search<'_> {
 
     /// Looks at the bundles of a registry's list of referrers.
     async fn referrers(&mut self, list: &str) -> Option<Proof> {
-        for first in [places::of_bundles_alone(), String::new()] {
-            let mut next = Some(first);
-            for _ in 0..MOST_PAGES {
-                let Some(query) = next.take() else { break };
-                let place = match query.is_empty() {
-                    true => list.to_owned(),
-                    false => format!("{list}?{query}"),
-                };
+        for mut pages in Pages::of(list) {
+            while let Some(place) = pages.next_place() {
                 let Some(page) = self.document(&place, None, LARGEST_DOCUMENT).await else {
                     match self.silences {
                         0 => break,
                         _ => return None,
                     }
                 };
+                pages.came(&page);
                 let listing = self.parsed(&page).unwrap_or_default();
                 if let Some(proof) = self.bundles(listing).await {
                     return Some(proof);
                 }
-                next = page.next_page;
             }
         }
         None
