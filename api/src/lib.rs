@@ -10,13 +10,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answers;
 pub mod events;
 
 /// Largest message that either side accepts, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 32 * 1024 * 1024;
 
-/// The message, with `UNAVAILABLE`, at the end of a stream whose node changes to another version without a reboot.
-pub const CHANGES_VERSION: &str = "this node changes to another version; ask again";
+pub use answers::CHANGES_VERSION;
 
 /// TCP port of the API.
 pub const PORT: u16 = 50000;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use instar_api::answers::Unreached;
 use rustls_pki_types::DnsName;
 use tokio::io::AsyncWrite;
 use tokio::sync::{mpsc, oneshot};
@@ -26,7 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Why a name has no address.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no address for the node {name}: {reason}; do this node's resolvers, or its StaticHostConfig, know the name?"
+    "{}: {reason}; do this node's resolvers, or its StaticHostConfig, know the name?",
+    Unreached::NoAddress.of(.name)
 )]
 pub(super) struct LookupError {
     name: String,
@@ -201,6 +203,7 @@ mod tests {
         {
             let error = found.as_ref().unwrap_err();
             assert!(error.contains(name), "{error}");
+            assert!(instar_api::answers::is_away(error), "{error}");
         }
         // An answer to a question that was never asked is dropped.
         let found = Ok(Vec::new());

@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use instar_api::answers::{NO_FORWARDING, Unreached};
 use instar_pki::Role;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -49,7 +50,7 @@ pub(super) enum CallError {
     #[error("this node passes on {CALLS} calls at a time; try again when some have ended")]
     TooMany,
     /// This node has no certificate for calls to other nodes.
-    #[error("no request forwarding")]
+    #[error("{NO_FORWARDING}")]
     MayNot,
     /// The node has no address.
     #[error(transparent)]
@@ -120,7 +121,7 @@ impl Peers {
             .await
             .context("no answer")
             .flatten()
-            .with_context(|| format!("cannot connect to the node {node}"))?;
+            .with_context(|| Unreached::NoConnection.of(node))?;
         // One connection per call: it ends with the answer, and nothing is left over when the other node reboots.
         let (mut sender, connection) =
             hyper::client::conn::http2::Builder::new(TokioExecutor::new())
@@ -129,14 +130,14 @@ impl Peers {
                 .keep_alive_timeout(SIGN_OF_LIFE)
                 .handshake(TokioIo::new(stream))
                 .await
-                .with_context(|| format!("the node {node} speaks no HTTP/2"))?;
+                .with_context(|| Unreached::NoHttp2.of(node))?;
         instar_base::task::spawn(async move {
             // The call itself reports how the connection ended.
             let _ = connection.await;
             drop(place);
         });
         let response = sender.send_request(request).await;
-        Ok(response.with_context(|| format!("the node {node} does not answer"))?)
+        Ok(response.with_context(|| Unreached::NoAnswer.of(node))?)
     }
 
     async fn connect(
@@ -216,7 +217,11 @@ fn pass_on(metadata: &mut HeaderMap, from: HeaderValue, roles: &[Role]) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use http_body_util::{Either, Full};
+    use hyper::body::Bytes;
+
     use super::*;
+    use crate::revocable::Revocation;
 
     #[test]
     fn a_call_that_is_passed_on_goes_no_further_and_claims_nothing() {
@@ -261,6 +266,26 @@ mod tests {
         let error = first_that_answers(&[closed]).await.unwrap_err();
         assert!(format!("{error:#}").contains("127.0.0.2"), "{error:#}");
         assert!(first_that_answers(&[]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn clients_know_the_words_about_a_node_that_is_away() {
+        let node = Other::parse("fd00::2").unwrap();
+        let credentials = crate::identity::tests::credentials(&["node"], true);
+        let body = Revocation::default().guard(Full::new(Bytes::new()));
+        let request = Request::post("https://10.0.0.1:50000/machine.MachineService/Version");
+        let request = request.body(Either::Right(body)).unwrap();
+        let (peers, calls) = (credentials.peers().unwrap(), Calls::default());
+        let called = peers.call(&node, &[], request, &[Role::Reader], &calls);
+        let error = called.await.unwrap_err();
+        assert_eq!(error.code() as u16, Code::Unavailable as u16);
+        let said = instar_base::error_chain::chain(&error);
+        assert!(instar_api::answers::is_away(&said), "{said}");
+        // Neither is about the other node.
+        for error in [CallError::NotThisNode(node), CallError::MayNot] {
+            let said = instar_base::error_chain::chain(&error);
+            assert!(!instar_api::answers::is_away(&said), "{said}");
+        }
     }
 
     #[test]

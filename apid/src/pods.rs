@@ -157,6 +157,9 @@ mod tests {
                 let method = format!("/machine.MachineService/{method}");
                 let (status, message) = ask(&path, &method, metadata).await;
                 assert_eq!(status, expected, "{method} {metadata:?}: {message}");
+                let message = percent_encoding::percent_decode_str(&message).decode_utf8();
+                let is_away = instar_api::answers::is_away(&message.unwrap());
+                assert_eq!(is_away, expected == "14", "{method} {metadata:?}");
             }
         };
         tokio::select! {

@@ -11,6 +11,7 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use instar_api::answers::{NO_MACHINED, UNSERVED};
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, Notify, Semaphore};
 use tokio::time::{sleep, timeout};
@@ -147,7 +148,7 @@ impl Proxy {
     ) -> anyhow::Result<Response<Incoming>> {
         let method = request.uri().path().to_owned();
         let passed_on = self.try_to_pass_on(request, caller).await;
-        let mut response = passed_on.context("machined does not answer")?;
+        let mut response = passed_on.context(NO_MACHINED)?;
         explain_unimplemented(response.headers_mut(), &method);
         Ok(response)
     }
@@ -203,8 +204,7 @@ fn explain_unimplemented(headers: &mut HeaderMap, method: &str) {
         .is_none_or(|said| said.is_empty() || said == STUB);
     if unimplemented
         && silent
-        && let Some(message) =
-            grpc_status::message(&format!("this version does not serve {method}"))
+        && let Some(message) = grpc_status::message(&format!("{UNSERVED}{method}"))
     {
         headers.insert("grpc-message", message);
     }
@@ -229,6 +229,7 @@ mod tests {
             message.map(|message| message.to_str().unwrap_or_default().to_owned())
         };
         let unserved = "this version does not serve /machine.MachineService/EtcdLater";
+        assert!(unserved.starts_with(UNSERVED));
         assert_eq!(explained("12", None).as_deref(), Some(unserved));
         assert_eq!(explained("12", Some("")).as_deref(), Some(unserved));
         assert_eq!(explained("12", Some(STUB)).as_deref(), Some(unserved));

@@ -194,6 +194,11 @@ mod tests {
     const VERSION: &str = "/machine.MachineService/Version";
 
     #[test]
+    fn clients_know_the_words_of_a_node_that_passes_nothing_on() {
+        assert!(NOT_HERE.1.starts_with(instar_api::answers::NO_FORWARDING));
+    }
+
+    #[test]
     fn what_means_this_node_is_answered_here() {
         for metadata in [
             &[][..],

@@ -305,6 +305,24 @@ impl Service<Uri> for Dialer {
 /// # Errors
 /// The connection failed. The cause is a [`ConnectError`] somewhere in its chain.
 pub async fn connect(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> Result<Channel, Failure> {
+    let (transport, dialer) = way(endpoint, tls)?;
+    let connected = transport.connect_with_connector(dialer).await;
+    connected.map_err(|error| not_connected(error, endpoint))
+}
+
+/// The same channel to an endpoint where nobody may answer yet: each call connects if there is no connection.
+///
+/// # Errors
+/// The endpoint cannot be an address.
+pub(crate) fn connect_later(
+    endpoint: &Endpoint,
+    tls: Arc<ClientConfig>,
+) -> Result<Channel, Failure> {
+    let (transport, dialer) = way(endpoint, tls)?;
+    Ok(transport.connect_with_connector_lazy(dialer))
+}
+
+fn way(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> Result<(Transport, Dialer), Failure> {
     let uri = |scheme: &str| {
         format!("{scheme}://{endpoint}")
             .parse::<Uri>()
@@ -326,8 +344,7 @@ pub async fn connect(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> Result<Chan
         endpoint: endpoint.clone(),
         tls: TlsConnector::from(tls),
     };
-    let connected = transport.connect_with_connector(dialer).await;
-    connected.map_err(|error| not_connected(error, endpoint))
+    Ok((transport, dialer))
 }
 
 /// The failure of a connection: in the words of the [`ConnectError`], and not in those of the layers around it.

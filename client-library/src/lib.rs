@@ -50,7 +50,7 @@ mod target;
 mod tracker;
 mod upgrade;
 
-pub use ask_again::ask_again;
+pub use ask_again::{BACK_WITHIN, Interruption, ask_again};
 pub use connection::{ConnectError, Trust, connect};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use event_history::{event_history, newest_event};

@@ -3,6 +3,7 @@
 use std::error::Error as _;
 
 use instar_api::MAX_MESSAGE_BYTES;
+use instar_api::answers::{self, NO_FORWARDING, UNSERVED};
 use instar_api::common::Data;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::{ReadRequest, Version};
@@ -19,15 +20,6 @@ use crate::failure::{Failure, FailureKind};
 
 /// The file with an id that changes with each boot, or generation.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
-/// The beginnings of what apid says of a node that it does not reach, its own machined included; the whole texts are in apid's `peers`, `lookup`
-/// and `proxy`.
-const WORDS_OF_APID: [&str; 4] = [
-    "cannot connect to the node ",
-    "the node ",
-    "no address for the node ",
-    "machined does not answer",
-];
 
 /// A node behind a channel: calls to it, and explanations of its errors.
 #[derive(Clone, Debug)]
@@ -235,7 +227,7 @@ impl Node {
 
     /// Advice for a caller who may not do something. A node that says why in other words than these needs none: it would be wrong.
     fn advice_for_the_refused(&self, said: &str) -> Option<String> {
-        if said.starts_with("no request forwarding") {
+        if said.starts_with(NO_FORWARDING) {
             let other = match &self.routed_to {
                 Some(_) => self.name(),
                 None => "NODE",
@@ -265,17 +257,13 @@ impl Node {
 fn is_away(status: &Status) -> bool {
     // Only errors of the transport have a source: a status that a node sent has none.
     let said = status.message();
-    status.source().is_some()
-        || said.is_empty()
-        || said == instar_api::CHANGES_VERSION
-        || WORDS_OF_APID.iter().any(|words| said.starts_with(*words))
+    status.source().is_some() || said.is_empty() || answers::is_away(said)
 }
 
 /// Advice for a call that the node does not serve, unless it says why.
 fn advice_for_the_unserved(status: &Status) -> Option<String> {
     let said = status.message();
-    let is_unknown = ["", "Not yet implemented"].contains(&said)
-        || said.starts_with("this version does not serve");
+    let is_unknown = ["", "Not yet implemented"].contains(&said) || said.starts_with(UNSERVED);
     is_unknown.then(|| "this version of the node does not serve it".to_owned())
 }
 
@@ -394,6 +382,7 @@ mod tests {
                 false,
             ),
             (said("etcd: connection refused"), false),
+            (said("the node lamp-2 has not joined its cluster"), false),
             (
                 said("cannot look r.example/i:v1 up: no answer from the registry"),
                 false,

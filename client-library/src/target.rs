@@ -65,12 +65,35 @@ impl Target {
         let nodes = if let Some(node) = self.at_socket()? {
             vec![node]
         } else if self.insecure {
-            return self.insecure_nodes().await;
+            let nodes = self.insecure_nodes().await?.into_iter();
+            let named = nodes.map(|(endpoint, node)| (endpoint.host().to_owned(), node));
+            return Ok(named.collect());
         } else {
             self.configured_nodes().await?
         };
         let named = |node: Node| (node.name().to_owned(), Ok(node));
         Ok(nodes.into_iter().map(named).collect())
+    }
+
+    /// The same nodes, for a program that waits for those that are away: they are among them as soon as one of all answers, and calls to them
+    /// connect.
+    ///
+    /// # Errors
+    /// As [`Self::nodes`], with no connection to any of the nodes.
+    pub async fn nodes_also_away(&self) -> Result<Vec<Node>, Failure> {
+        if !self.insecure || self.is_at_socket() {
+            return self.nodes().await;
+        }
+        let nodes = self.insecure_nodes().await?;
+        let answers = nodes.iter().any(|(_, node)| node.is_ok());
+        let connected = nodes.into_iter().map(|(endpoint, node)| match node {
+            Err(_) if answers => {
+                let channel = connection::connect_later(&endpoint, self.insecure_tls()?)?;
+                Ok(Node::behind(channel, endpoint))
+            }
+            node => node,
+        });
+        connected.collect()
     }
 
     /// Whether an endpoint is a unix socket.
@@ -98,7 +121,7 @@ impl Target {
     }
 
     /// In maintenance mode a node does not route: its address is the endpoint.
-    async fn insecure_nodes(&self) -> Result<Vec<(String, Result<Node, Failure>)>, Failure> {
+    async fn insecure_nodes(&self) -> Result<Vec<(Endpoint, Result<Node, Failure>)>, Failure> {
         let addresses = if self.nodes.is_empty() {
             &self.endpoints
         } else {
@@ -112,14 +135,17 @@ impl Target {
         }
         let mut nodes = Vec::new();
         for endpoint in parse(addresses)? {
-            let trust = Trust::Insecure {
-                fingerprints: self.fingerprints.clone(),
-            };
-            let name = endpoint.host().to_owned();
-            let channel = connection::connect(&endpoint, tls(trust)?).await;
-            nodes.push((name, channel.map(|channel| Node::behind(channel, endpoint))));
+            let channel = connection::connect(&endpoint, self.insecure_tls()?).await;
+            let node = channel.map(|channel| Node::behind(channel, endpoint.clone()));
+            nodes.push((endpoint, node));
         }
         Ok(nodes)
+    }
+
+    fn insecure_tls(&self) -> Result<Arc<rustls::ClientConfig>, Failure> {
+        tls(Trust::Insecure {
+            fingerprints: self.fingerprints.clone(),
+        })
     }
 
     async fn configured_nodes(&self) -> Result<Vec<Node>, Failure> {
@@ -269,4 +295,86 @@ fn tls(trust: Trust) -> Result<Arc<rustls::ClientConfig>, Failure> {
 fn parse(texts: &[String]) -> Result<Vec<Endpoint>, Failure> {
     let endpoints: Result<Vec<Endpoint>, _> = texts.iter().map(|text| text.parse()).collect();
     endpoints.map_err(|error| Failure::new(FailureKind::Usage, "cannot connect").because(error))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::{Duration, SystemTime};
+
+    use instar_pki::CertificateAuthority;
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    /// An HTTP/2 server's first bytes: settings, of which there are none.
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+    /// A node in maintenance mode, as far as a connection goes; returns its address.
+    async fn node_without_config() -> String {
+        let now = SystemTime::now();
+        let authority = CertificateAuthority::generate(now).unwrap();
+        let names = ["127.0.0.1".into()];
+        let server = authority.issue_server(&names, now, Duration::from_secs(3600));
+        let server = server.unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![server.der().clone()],
+                PrivatePkcs8KeyDer::from(server.key_der().to_vec()).into(),
+            )
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let mut held = Vec::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut stream = acceptor.accept(stream).await.unwrap();
+                stream.write_all(&SETTINGS).await.unwrap();
+                stream.flush().await.unwrap();
+                held.push(stream);
+            }
+        });
+        address
+    }
+
+    fn insecure(nodes: &[&str]) -> Target {
+        Target {
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            insecure: true,
+            ..Target::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_away_is_waited_for_if_another_one_answers() {
+        let answers = node_without_config().await;
+        let both = insecure(&["127.0.0.9:1", &answers]);
+        assert_eq!(
+            both.nodes().await.unwrap_err().kind(),
+            FailureKind::Unreachable
+        );
+        let nodes = both.nodes_also_away().await.unwrap();
+        let names: Vec<&str> = nodes.iter().map(Node::name).collect();
+        assert_eq!(names, ["127.0.0.9", "127.0.0.1"]);
+        // A call to it connects, and says that it is away.
+        let failure = nodes[0].version().await.unwrap_err();
+        assert_eq!(failure.kind(), FailureKind::Unreachable);
+        assert!(
+            failure.chain().contains("127.0.0.9:1"),
+            "{}",
+            failure.chain()
+        );
+        let alone = insecure(&["127.0.0.9:1"]).nodes_also_away().await;
+        assert_eq!(alone.unwrap_err().kind(), FailureKind::Unreachable);
+    }
 }

@@ -50,7 +50,10 @@ fn named(name: &str, failure: Failure) -> Failure {
 }
 
 /// The end of a command for several nodes, by those that failed.
-fn end(failed: Vec<(String, Failure)>, all: usize) -> Result<(), Failure> {
+///
+/// # Errors
+/// One of them failed: the worst failure is the cause.
+pub(crate) fn end(failed: Vec<(String, Failure)>, all: usize) -> Result<(), Failure> {
     let number = failed.len();
     let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
     let text = format!("{number} of {all} nodes failed ({})", names.join(", "));

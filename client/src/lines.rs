@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use instar_api::common::Data;
-use instar_client::{Failure, Lines, Node, ask_again};
+use instar_client::{Failure, Lines, Node};
 use serde_json::json;
 use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
+use crate::ask_again::ask_again;
 use crate::left_off::{LEAST, LeftOff};
 use crate::output::Output;
 
@@ -69,7 +70,7 @@ pub(crate) async fn print(
             Ok(None) => return lines.finish().map_or(Ok(()), |line| show(&line)),
             Err(ended) if !requested.follow => return Err(explain(ended)),
             Err(ended) => {
-                let again = ask_again(ended, async || open(&ask, None).await).await;
+                let again = ask_again(node, ended, async || open(&ask, None).await).await;
                 let opened = again.map_err(explain)?;
                 news = left_off.new_in(&opened.log).to_owned();
                 (stream, lines) = (opened.stream, opened.lines);

@@ -7,6 +7,7 @@
 //! the client were the other choice: they refuse requests that a newer node would accept. Only `validate` checks for itself, with the code
 //! that a node reads its config with.
 
+mod ask_again;
 mod bpf_filter;
 mod byte_bar;
 mod channel_folder;

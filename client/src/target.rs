@@ -11,12 +11,12 @@ pub(crate) async fn one(global: &Global) -> Result<Node, Failure> {
     target(global).node().await
 }
 
-/// Every node that was named, or the one behind the endpoint if none was.
-pub(crate) async fn all(global: &Global) -> Result<Vec<Node>, Failure> {
-    target(global).nodes().await
+/// Every node that was named, or the one behind the endpoint if none was; those that are away as well, if one of them answers.
+pub(crate) async fn also_away(global: &Global) -> Result<Vec<Node>, Failure> {
+    target(global).nodes_also_away().await
 }
 
-/// Every node that was named with its name, each with the failure if there is no connection to it.
+/// Every node that was named, or the one behind the endpoint if none was, with its name; each with the failure if there is no connection to it.
 pub(crate) async fn each(global: &Global) -> Result<Vec<(String, Result<Node, Failure>)>, Failure> {
     target(global).each_node().await
 }

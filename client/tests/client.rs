@@ -1,10 +1,11 @@
 //! The program itself against a node in this process: its output and its exit code.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -42,6 +43,14 @@ impl Setup {
 
     fn run(&self, arguments: &[&str]) -> Run {
         run(self.directory.path(), arguments)
+    }
+
+    /// The node's address with its port.
+    fn endpoint(&self) -> String {
+        let text = std::fs::read_to_string(self.directory.path().join("talosconfig")).unwrap();
+        let mut lines = text.lines();
+        let endpoint = lines.find_map(|line| line.trim().strip_prefix("- "));
+        endpoint.unwrap().trim_matches('"').to_owned()
     }
 
     fn upgrade(&self) -> Run {
@@ -500,7 +509,7 @@ fn support_has_the_events_of_a_node_that_pauses() {
         .find(|entry| entry.path().unwrap().ends_with("events.txt"))
         .unwrap();
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut events, &mut text).unwrap();
+    events.read_to_string(&mut text).unwrap();
     // The greeting is not an event.
     let ids: Vec<&str> = text
         .lines()
@@ -508,6 +517,86 @@ fn support_has_the_events_of_a_node_that_pauses() {
         .collect();
     let expected = [1, 2, 3].map(|number| format!("    id: \"{number:08}\","));
     assert_eq!(ids, expected, "{text}");
+}
+
+#[test]
+fn support_has_the_nodes_that_answer_and_tells_of_the_others() {
+    let setup = Setup::new(nothing);
+    let run = setup.run(&["support", "-n", "dead-1,node-2", "-O", "both.tar.gz"]);
+    run.exits(3)
+        .tells("missing: dead-1: cannot ask for the version: cannot connect to the node dead-1")
+        .tells("error: 1 of 2 nodes failed (dead-1): ");
+    assert!(run.out().contains("wrote both.tar.gz"), "{}", run.out());
+    let file = std::fs::File::open(setup.directory.path().join("both.tar.gz")).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let names: Vec<String> = archive
+        .entries()
+        .unwrap()
+        .map(|entry| entry.unwrap().path().unwrap().display().to_string())
+        .collect();
+    assert!(
+        names.contains(&"node-2/version.txt".to_owned()),
+        "{names:?}"
+    );
+    let of_dead: Vec<_> = names
+        .iter()
+        .filter(|it| it.starts_with("dead-1/"))
+        .collect();
+    assert_eq!(of_dead, ["dead-1/missing.txt"]);
+
+    // Without a connection, as in maintenance mode: each has its own.
+    let endpoint = setup.endpoint();
+    let nodes = format!("127.0.0.9:1,{endpoint}");
+    let run = setup.run(&["support", "--insecure", "-n", &nodes, "-O", "none.tar.gz"]);
+    run.exits(4)
+        .tells("missing: 127.0.0.9: cannot connect to 127.0.0.9:1")
+        .tells("missing: 127.0.0.1: no TLS connection to 127.0.0.1:");
+    // One alone leaves no file.
+    let alone = ["support", "-n", "dead-1", "-O", "alone.tar.gz"];
+    setup.run(&alone).exits(3);
+    assert!(!setup.directory.path().join("alone.tar.gz").exists());
+}
+
+#[test]
+fn sign_asks_each_node_without_a_config() {
+    let setup = Setup::new(nothing);
+    let nodes = format!("127.0.0.9:1,{}", setup.endpoint());
+    let sign = ["fleet", "sign", "--authority", "machine.yaml", "--insecure"];
+    setup
+        .run(&[&sign[..], &["-n", &nodes]].concat())
+        .exits(1)
+        .tells("not signed: cannot connect to 127.0.0.9:1")
+        .tells("refused the client's certificate")
+        .tells("not signed for 127.0.0.9, 127.0.0.1");
+}
+
+/// The messages of a log that goes on after so many milliseconds without a connection.
+fn told_over_a_pause(milliseconds: u64) -> String {
+    let setup = Setup::new(nothing);
+    let mut command = command(setup.directory.path(), &["logs", "torn", "-f"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    for _ in 0..3 {
+        out.read_line(&mut String::new()).unwrap();
+    }
+    setup.node.break_connections();
+    pause(milliseconds);
+    setup.node.begin_generation();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "four\n");
+    let run = Run(child.wait_with_output().unwrap());
+    run.exits(0);
+    run.err()
+}
+
+#[test]
+fn a_broken_connection_is_told_of_once_if_it_lasts() {
+    let told = told_over_a_pause(4_000);
+    let text = "127.0.0.1: the connection is broken; the node is asked again for up to 60 s\n";
+    assert_eq!(told, text);
+    assert_eq!(told_over_a_pause(200), "");
 }
 
 #[test]
@@ -876,12 +965,7 @@ fn client_certificate_of_another_authority() {
 fn insecure_takes_any_node_or_the_pinned_one() {
     let setup = Setup::new(nothing);
     // This node asks for a certificate all the same, so the handshake gets that far.
-    let text = std::fs::read_to_string(setup.directory.path().join("talosconfig")).unwrap();
-    let endpoint = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("- "))
-        .unwrap()
-        .trim_matches('"');
+    let endpoint = &setup.endpoint();
     setup
         .run(&["version", "--insecure", "-n", endpoint])
         .exits(4)

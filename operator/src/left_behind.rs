@@ -10,8 +10,10 @@
 //!                                                     tries again
 //! ```
 //!
-//! A failure may be forgotten while the node remembers it: its object was deleted for a moment, or the list was full. Such a node refuses the image
+//! A failure may be forgotten while the node remembers it: its object was deleted for a moment, or the pool has more nodes than it may have. Such a node refuses the image
 //! when it is asked for its plan, and is left behind again, once another node runs that version or a newer one: then the image itself is good.
+
+use std::collections::BTreeMap;
 
 use instar_rollout::{MachineName, Moment, Phase, Record, Release, Step};
 use instar_values::Version;
@@ -19,10 +21,15 @@ use instar_values::Version;
 use crate::api::LeftBehind;
 use crate::node::NodeView;
 
-/// Nodes that are remembered: the list is in the pool's object, which has a size. The oldest failures are forgotten first.
-const MOST: usize = 256;
+/// Nodes that are remembered: as many as a pool may have, so that none of them is forgotten. A forgotten one would be asked again, and would push
+/// out another one: no later release would ever reach the rest of the pool. In a larger pool the oldest failures are forgotten, and the pool says so.
+pub(crate) const MOST: usize = 5000;
+/// Nodes whose reasons are remembered whole: the list is in the pool's object, which has a size.
+const WHOLE: usize = 256;
 /// The longest reason that is remembered, in bytes.
 const LONGEST: usize = 512;
+/// The longest one of the other nodes.
+const SHORT: usize = 48;
 
 /// The nodes that are left behind once a rollout of a version begins: those of before and those that failed in the last one. The record of the new
 /// one tells of its nodes, but of this very version alone: it may end before a node was tried, and the node would still refuse the other version.
@@ -35,19 +42,33 @@ pub(crate) fn when_begins(
     let last = last.filter(|record| record.phase == Phase::Done);
     let failed = last.into_iter().flat_map(failed);
     let known = known.iter().cloned();
-    let mut left: Vec<LeftBehind> = Vec::new();
-    for one in known.chain(failed) {
-        left.retain(|other| other.node != one.node);
-        left.push(one);
-    }
+    // Of two failures of a node the later one counts.
+    let by_node = known.chain(failed).map(|one| (one.node.clone(), one));
+    let by_node: BTreeMap<String, LeftBehind> = by_node.collect();
+    let mut left: Vec<LeftBehind> = by_node.into_values().collect();
     left.retain(|one| !begun.machines.contains_key(&one.machine()) || !one.is_of(&begun.target));
     newest(left)
 }
 
-/// As many as are remembered.
+/// As many as are remembered, the oldest failures first.
 fn newest(mut left: Vec<LeftBehind>) -> Vec<LeftBehind> {
     left.sort_by_key(|one| one.failed_at);
-    left.split_off(left.len().saturating_sub(MOST))
+    let mut left = left.split_off(left.len().saturating_sub(MOST));
+    let older = left.len().saturating_sub(WHOLE);
+    for one in left.iter_mut().take(older) {
+        one.why.truncate(one.why.floor_char_boundary(SHORT));
+    }
+    left
+}
+
+/// That failures may have been forgotten, and what follows from it; none while all are remembered.
+pub(crate) fn full(known: &[LeftBehind]) -> Option<String> {
+    (known.len() >= MOST).then(|| {
+        format!(
+            "{MOST} nodes are left behind, and no more are remembered: the oldest failures are forgotten, and those nodes are asked again. Have the \
+             nodes try again (`retry`), or divide the pool"
+        )
+    })
 }
 
 /// A reason that is short enough to be remembered.
@@ -91,9 +112,10 @@ pub(crate) fn failure(known: &[LeftBehind], name: &MachineName, target: &Release
 
 /// Forgets nodes that run the version or a newer one by now, and those that are none of the pool any more.
 pub(crate) fn forget(known: &mut Vec<LeftBehind>, nodes: &[NodeView]) {
+    let nodes = nodes.iter().map(|node| (node.name.as_str(), node));
+    let nodes: BTreeMap<&str, &NodeView> = nodes.collect();
     known.retain(|one| {
-        let mut nodes = nodes.iter();
-        let node = nodes.find(|node| node.name == one.node);
+        let node = nodes.get(one.node.as_str());
         node.is_some_and(|node| !one.is_reached_by(node))
     });
 }
@@ -351,20 +373,44 @@ mod tests {
         assert_eq!(failure(&known, &name, &release), Some(failed));
     }
 
-    #[test]
-    fn the_list_has_a_bound() {
-        let names: Vec<String> = (0..MOST + 9).map(|number| format!("n{number}-")).collect();
+    /// A rollout in which so many nodes failed, all but the last one at the same time.
+    fn failed_by(number: usize) -> (Record, MachineName) {
+        let names: Vec<String> = (0..number).map(|number| format!("n{number}-")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut first = done("v0.2.0", &names);
-        let last = MachineName::from(format!("n{}", MOST + 8));
-        first.machines.get_mut(&last).unwrap().step = Step::Failed {
-            at: Moment(8),
-            why: "ü".repeat(LONGEST),
-        };
+        let mut record = done("v0.2.0", &names);
+        let last = MachineName::from(format!("n{}", number - 1));
+        for (name, entry) in &mut record.machines {
+            let at = Moment(if *name == last { 8 } else { 7 });
+            let why = "ü".repeat(LONGEST);
+            entry.step = Step::Failed { at, why };
+        }
+        (record, last)
+    }
+
+    #[test]
+    fn more_nodes_than_have_whole_reasons_are_remembered_all() {
+        let (first, last) = failed_by(WHOLE + 9);
+        let known = when_begins(&[], Some(&first), &done("v0.3.0", &["other"]));
+        assert_eq!(known.len(), WHOLE + 9);
+        let target = release("v0.2.0");
+        let mut names = first.machines.keys();
+        assert!(names.all(|name| failure(&known, name, &target).is_some()));
+        assert_eq!(known.last().unwrap().node, last.as_str());
+        let lengths: Vec<usize> = known.iter().map(|one| one.why.len()).collect();
+        assert_eq!(lengths[..9], [SHORT; 9]);
+        assert_eq!(lengths[9..], [LONGEST; WHOLE]);
+        assert_eq!(full(&known), None);
+    }
+
+    #[test]
+    fn a_list_that_is_full_says_so() {
+        let (first, last) = failed_by(MOST + 9);
         let known = when_begins(&[], Some(&first), &done("v0.3.0", &["other"]));
         assert_eq!(known.len(), MOST);
-        let newest = known.last().unwrap();
-        assert_eq!(newest.node, last.as_str());
-        assert!(newest.why.len() <= LONGEST);
+        assert_eq!(known.last().unwrap().node, last.as_str());
+        assert!(full(&known).unwrap().contains("forgotten"));
+        // The object of a pool has 1.5 MB.
+        let size = serde_json::to_string(&known).unwrap().len();
+        assert!(size < 1_200_000, "{size}");
     }
 }

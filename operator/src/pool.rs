@@ -18,8 +18,8 @@ use tokio::time::sleep;
 
 use crate::ahead::{self, Heard, Refusal, Wait};
 use crate::api::{
-    COMMAND, Kind, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool, Rollout,
-    Strategy,
+    COMMAND, Kind, MACHINE, NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus, POOL_LABEL, Pool,
+    Rollout, Strategy, UNDONE_PATCHES,
 };
 use crate::cluster::Cluster;
 use crate::config_secrets::ConfigSecrets;
@@ -33,6 +33,7 @@ use crate::named::Named;
 use crate::node::NodeView;
 use crate::policy;
 use crate::record_store::{Kept, RecordStore};
+use crate::removed_patches;
 use crate::replacement;
 use crate::rollouts::{self, Fault, Wishes};
 use crate::shown::{self, Invalid, Known};
@@ -99,12 +100,49 @@ fn newest(kept: &Kept) -> Option<(Kind, &Record)> {
     Some((rollout.kind(), record))
 }
 
-/// The reasons of pools that wait for the administrator's consent: to changes of configs, and to replacements.
-const NO_CONFIG_RIGHT: &str = "NoConfigRights";
-const NO_REPLACE_RIGHT: &str = "NoReplaceRights";
+/// Notes the patches that were taken out of the pool and stay in force, while the last rollout of configs still tells of them. Cluster API takes
+/// patches out when their Machine has them: it means them to stay.
+fn note_removed_patches(kept: &mut Kept, pool: &Pool) {
+    if pool.annotations().contains_key(MACHINE) {
+        return;
+    }
+    let mut known = std::mem::take(&mut kept.status.removed_patches);
+    let last = kept.last(Kind::Config);
+    let last = last.map(|(rollout, record)| removed_patches::Last {
+        patches: &rollout.config_patches,
+        record,
+    });
+    let undone = pool.annotations().get(UNDONE_PATCHES);
+    let (wanted, undone) = (&pool.spec.config_patches, undone.map_or("", String::as_str));
+    removed_patches::note(&mut known, last.as_ref(), wanted, undone);
+    kept.status.removed_patches = known;
+}
+
+/// A right of the administrator that a pool needs.
+struct LackedRight {
+    /// The field of the pool that needs it.
+    field: &'static str,
+    /// What it permits, after "may".
+    purpose: &'static str,
+    /// The reason of the condition while the pool waits for the administrator's consent.
+    reason: &'static str,
+}
+
+const TO_CHANGE_CONFIGS: LackedRight = LackedRight {
+    field: "configPatches",
+    purpose: "change configs",
+    reason: "NoConfigRights",
+};
+const TO_REPLACE: LackedRight = LackedRight {
+    field: "strategy",
+    purpose: "replace machines",
+    reason: "NoReplaceRights",
+};
 
 fn lacks_right(invalid: &Invalid) -> bool {
-    [NO_CONFIG_RIGHT, NO_REPLACE_RIGHT].contains(&invalid.reason)
+    [TO_CHANGE_CONFIGS, TO_REPLACE]
+        .iter()
+        .any(|right| right.reason == invalid.reason)
 }
 
 /// The result, or none and a line of the log.
@@ -261,13 +299,14 @@ impl Keeper {
         let mut nodes = self.cluster.all_nodes();
         nodes.retain(|node| selector.matches(&node.labels));
         let named = Named::of(&self.cluster, pool, &nodes, kept)?;
-        if let Some((field, wants, reason)) = self.lacks_right_for(pool, &named) {
+        if let Some(lacked) = self.lacked_right(pool, &named) {
+            let LackedRight { field, purpose, .. } = lacked;
             let why = format!(
-                "{field}: this operator may not {wants}. Make a client configuration with the role os:admin, and put it under the key config into \
+                "{field}: this operator may not {purpose}. Make a client configuration with the role os:admin, and put it under the key config into \
                  the Secret {CONFIG_SECRET} of the namespace {}",
                 self.cluster.namespace
             );
-            return Err(Invalid::new(reason, why));
+            return Err(Invalid::new(lacked.reason, why));
         }
         if pool.spec.strategy == Strategy::Replace {
             replacement::check(&nodes).map_err(bad("BadStrategy"))?;
@@ -293,18 +332,14 @@ impl Keeper {
         })
     }
 
-    /// The field of a pool that needs the administrator's rights, which this operator does not have; for what, and the reason.
-    fn lacks_right_for(
-        &self,
-        pool: &Pool,
-        named: &Named,
-    ) -> Option<(&'static str, &'static str, &'static str)> {
+    /// The administrator's right that the pool needs, and this operator does not have.
+    fn lacked_right(&self, pool: &Pool, named: &Named) -> Option<LackedRight> {
         if self.cluster.has_administrators_rights() {
             return None;
         }
         match (named.config.is_some(), pool.spec.strategy) {
-            (true, _) => Some(("configPatches", "change configs", NO_CONFIG_RIGHT)),
-            (false, Strategy::Replace) => Some(("strategy", "replace machines", NO_REPLACE_RIGHT)),
+            (true, _) => Some(TO_CHANGE_CONFIGS),
+            (false, Strategy::Replace) => Some(TO_REPLACE),
             (false, Strategy::InPlace) => None,
         }
     }
@@ -506,6 +541,7 @@ impl Keeper {
             node.is_none_or(|node| node.hold.is_some() || !selector.matches(&node.labels))
         };
         let take_in = |kept: &mut Kept| {
+            note_removed_patches(kept, pool);
             let kind = kept.newest().map(|(rollout, _)| rollout.kind());
             let kind = kind.unwrap_or_default();
             let is_meant = checked.as_ref().is_ok_and(|it| it.sides(kept).mean(kind));

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::api::{Kind, LeftBehind, NodeUpgradeStatus, PoolStatus};
-use crate::left_behind;
+use crate::{left_behind, removed_patches};
 
 /// A condition before it has a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +83,10 @@ pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
             if let (Some(left), Phase::Done) = (&left, &record.phase) {
                 message = format!("{message}; {left}");
             }
+            let removed = removed_patches::in_short(&status.removed_patches);
+            if let (Some(removed), Phase::Done) = (removed, &record.phase) {
+                message = format!("{message}; {removed}");
+            }
             let count = |is: fn(&Step) -> bool| {
                 let machines = record.machines.values();
                 u32::try_from(machines.filter(|entry| is(&entry.step)).count()).unwrap_or(u32::MAX)
@@ -103,7 +107,10 @@ pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
                 false => phase,
             };
             conditions.push(told("Updated", is_updated, reason, message.clone()));
-            conditions.push(failed(record, left));
+            conditions.push(match left_behind::full(&status.left_behind) {
+                Some(why) => told("Failed", true, "TooManyLeftBehind", why),
+                None => failed(record, left),
+            });
             status.phase = Some(phase.to_owned());
             status.message = Some(message);
         }
@@ -111,6 +118,9 @@ pub(crate) fn show(status: &mut PoolStatus, known: Known<'_>, now: Timestamp) {
             status.phase = Some("Waiting".to_owned());
             status.message = known.waits.map(str::to_owned);
         }
+    }
+    if let Some(why) = removed_patches::told(&status.removed_patches) {
+        conditions.push(told("PatchesRemoved", true, "StayInForce", why));
     }
     if let Some(invalid) = invalid {
         status.phase = Some("Invalid".to_owned());
@@ -330,6 +340,7 @@ mod tests {
     use instar_rollout::{Member, Policy, Release};
 
     use super::*;
+    use crate::api::RemovedPatch;
 
     fn release(version: &str) -> Release {
         Release {
@@ -465,6 +476,79 @@ mod tests {
         let left = "left behind: n3, which failed at v1: it burns";
         assert_eq!(message, format!("2 of 2 nodes run v2; {left}"));
         assert_eq!((status.nodes, status.failed), (2, 1));
+    }
+
+    #[test]
+    fn no_failure_is_forgotten_without_a_word() {
+        let left = |number: usize| LeftBehind {
+            node: format!("n{number}"),
+            version: "v1".to_owned(),
+            ..LeftBehind::default()
+        };
+        let updated = || Step::Updated { at: Moment(1) };
+        let done = with([updated(), updated()], Phase::Done);
+        for (number, reason) in [
+            (left_behind::MOST - 1, "NodeLeftBehind"),
+            (left_behind::MOST, "TooManyLeftBehind"),
+        ] {
+            let mut status = PoolStatus {
+                left_behind: (0..number).map(left).collect(),
+                ..PoolStatus::default()
+            };
+            let known = Known {
+                newest: Some((Kind::Version, &done)),
+                ..Known::default()
+            };
+            show(&mut status, known, Timestamp::UNIX_EPOCH);
+            let failed = status.conditions.iter().find(|it| it.type_ == "Failed");
+            assert_eq!(failed.unwrap().reason, reason, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_patch_that_was_taken_out_is_shown_whatever_the_pool_names_now() {
+        let mut status = PoolStatus {
+            removed_patches: vec![RemovedPatch {
+                fingerprint: "1a2b3c4d".to_owned(),
+                begins: "machine: {}".to_owned(),
+                nodes: 12,
+            }],
+            ..PoolStatus::default()
+        };
+        let updated = || Step::Updated { at: Moment(1) };
+        let done = with([updated(), updated()], Phase::Done);
+        for newest in [Some((Kind::Config, &done)), None] {
+            let known = Known {
+                newest,
+                ..Known::default()
+            };
+            show(&mut status, known, Timestamp::UNIX_EPOCH);
+            let condition = status.conditions.last().unwrap();
+            assert_eq!(
+                (&*condition.type_, &*condition.status),
+                ("PatchesRemoved", "True")
+            );
+            assert!(
+                condition
+                    .message
+                    .contains("1a2b3c4d (machine: {}) on 12 nodes")
+            );
+            if newest.is_some() {
+                let said = status.message.clone().unwrap();
+                assert!(
+                    said.ends_with("; a patch that was taken out stays in force"),
+                    "{said}"
+                );
+            }
+        }
+        status.removed_patches.clear();
+        show(&mut status, Known::default(), Timestamp::UNIX_EPOCH);
+        assert!(
+            !status
+                .conditions
+                .iter()
+                .any(|it| it.type_ == "PatchesRemoved")
+        );
     }
 
     #[test]

@@ -281,7 +281,8 @@ pub(crate) enum Command {
     ///
     /// There are no secrets in it, but for an administrator the URL of the machine config: use a certificate with the role os:reader.
     ///
-    /// Parts that cannot be read are named on standard error and in the file, which is written in any case.
+    /// Parts that cannot be read are named on standard error and in the file, which is written in any case; of several nodes, those that are away
+    /// as well, and the exit code tells of them.
     Support {
         /// Output file (tar.gz) [default: support.tar.gz]
         #[arg(

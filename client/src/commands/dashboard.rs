@@ -22,7 +22,7 @@ pub(super) async fn run(global: &Global, interval: Duration) -> Result<(), Failu
         )
         .advise("name its type, as with TERM=vt220")
     })?;
-    let nodes = target::all(global).await?;
+    let nodes = target::also_away(global).await?;
     instar_dashboard::run(nodes, interval, look, Keys::Quit)
         .await
         .map_err(|error| Failure::new(FailureKind::Failed, "the dashboard ended").because(error))

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use instar_api::events::{EventPayload, stage_in_words};
 use instar_api::machine::{Event, EventsRequest, phase_event, sequence_event, task_event};
-use instar_client::{Failure, Node, ask_again, newest_event, service_state};
+use instar_client::{Failure, Node, newest_event, service_state};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tonic::Status;
 
+use crate::ask_again::ask_again;
 use crate::cli::Global;
 use crate::output::Output;
 use crate::target;
@@ -47,7 +48,7 @@ pub(super) async fn run(
             Ok(None) => return Ok(()),
             Err(ended) => {
                 let rest = after(&left_off, &actor);
-                let again = ask_again(ended, async || ask(&rest).await).await;
+                let again = ask_again(&node, ended, async || ask(&rest).await).await;
                 stream = again.map_err(explain)?;
             }
         }

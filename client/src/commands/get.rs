@@ -10,7 +10,7 @@ use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::cosi::resource::{
     EventType, GetRequest, ListRequest, Resource, WatchOptions, WatchRequest,
 };
-use instar_client::{Failure, FailureKind, Node, ask_again};
+use instar_client::{Failure, FailureKind, Node};
 use serde_json::Value;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
@@ -18,6 +18,7 @@ use tonic::{Request, Status};
 use self::kind::Kind;
 use self::row::{Happened, Rows};
 use self::seen::Seen;
+use crate::ask_again::ask_again;
 use crate::cli::{Get, Global};
 use crate::each_node::each_node;
 use crate::output::{Output, print_line};
@@ -167,7 +168,7 @@ async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result
             Ok(Some(message)) => message,
             Ok(None) => return Ok(()),
             Err(ended) => {
-                stream = ask_again(ended, ask).await.map_err(explain)?;
+                stream = ask_again(node, ended, ask).await.map_err(explain)?;
                 seen.again();
                 continue;
             }

@@ -10,13 +10,14 @@ use flate2::write::GzEncoder;
 use indicatif::{ProgressBar, ProgressStyle};
 use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine::{ContainersRequest, DmesgRequest, LogsRequest};
-use instar_client::{Failure, Node, event_history};
+use instar_client::{Failure, FailureKind, Node, event_history};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tonic::{Response, Status, Streaming};
 
 use super::get;
 use crate::cli::Global;
+use crate::each_node;
 use crate::output::{Output, yaml};
 use crate::private_file;
 use crate::target;
@@ -25,31 +26,56 @@ use crate::target;
 const NAMESPACE: &str = "system";
 /// Limit on the collection from one node.
 const ONE: Duration = Duration::from_secs(300);
+/// Timeout for a node to say that it is there.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 
 /// A node, and the name of its folder in the file.
 pub(super) struct Source {
-    /// Its name.
-    pub(super) name: String,
-    /// The connection to it, or why there is none.
-    pub(super) node: Result<Node, String>,
+    name: String,
+    /// The connection to it, or why it cannot be asked.
+    node: Result<Node, Failure>,
+}
+
+impl Source {
+    /// Asks a node whether it is there, before each part of the file waits for it in vain: another node may pass the calls on.
+    pub(super) async fn reach(name: String, node: Result<Node, Failure>) -> Self {
+        let node = match node {
+            Ok(node) => match timeout(SIGN_OF_LIFE, node.version()).await {
+                Ok(Err(failure)) if failure.kind() == FailureKind::Unreachable => Err(failure),
+                // One that only refuses may answer other calls.
+                Ok(_) => Ok(node),
+                Err(_) => {
+                    let why = format!("{name}: no answer within {} s", SIGN_OF_LIFE.as_secs());
+                    Err(Failure::new(FailureKind::TimedOut, why))
+                }
+            },
+            Err(failure) => Err(failure),
+        };
+        Self { name, node }
+    }
 }
 
 pub(super) async fn run(global: &Global, path: &Path, force: bool) -> Result<(), Failure> {
-    let nodes = target::all(global).await?.into_iter();
-    let sources = nodes.map(|node| Source {
-        name: node.name().to_owned(),
-        node: Ok(node),
-    });
-    collect(global, sources.collect(), path, force).await
+    let mut sources = Vec::new();
+    for (name, node) in target::each(global).await? {
+        sources.push(Source::reach(name, node).await);
+    }
+    let all = sources.len();
+    // One node alone fails as with any other command.
+    if let [Source { node: Err(_), .. }] = sources.as_slice() {
+        return sources.remove(0).node.map(drop);
+    }
+    let away = collect(global, sources, path, force).await?;
+    each_node::end(away, all)
 }
 
-/// Writes the file. What cannot be read is named in it, and on standard error.
+/// Writes the file. What cannot be read is named in it, and on standard error. Returns the nodes that were not reached.
 pub(super) async fn collect(
     global: &Global,
     sources: Vec<Source>,
     path: &Path,
     force: bool,
-) -> Result<(), Failure> {
+) -> Result<Vec<(String, Failure)>, Failure> {
     let mut bundle = Bundle::create(path, force)?;
     // On standard error, and only on a terminal: indicatif finds that out by itself.
     let bar = match global.output {
@@ -59,13 +85,16 @@ pub(super) async fn collect(
     if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} parts, {wide_msg}") {
         bar.set_style(style);
     }
-    let mut missing = Vec::new();
+    let (mut missing, mut away) = (Vec::new(), Vec::new());
     for Source { name, node } in sources {
         let node = match node {
             Ok(node) => node,
-            Err(why) => {
+            Err(failure) => {
+                let why = failure.chain();
+                let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
                 missing.push(format!("{name}: {why}"));
                 bundle.put(&format!("{name}/missing.txt"), why.as_bytes())?;
+                away.push((name, failure));
                 continue;
             }
         };
@@ -96,7 +125,8 @@ pub(super) async fn collect(
     global.output.show(
         || format!("wrote {path}; look through it before you give it to others"),
         || json!({ "file": path, "missing": missing }),
-    )
+    )?;
+    Ok(away)
 }
 
 /// The collection from one node.
@@ -292,7 +322,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use instar_client::FailureKind;
 
     #[test]
     fn a_bundle_is_private_and_replaces_nothing_unasked() {

@@ -14,7 +14,7 @@ pub use channel::{Channel, ChannelRelease, ChannelSpec, ChannelStatus};
 pub use node_upgrade::{NodeUpgrade, NodeUpgradeSpec, NodeUpgradeStatus};
 pub use pool::{
     Approval, Drain, Kind, LeftBehind, OnDrainTimeout, OnFailure, Policy, Pool, PoolSpec,
-    PoolStatus, Rate, Rollout, Select, Strategy, Wave,
+    PoolStatus, Rate, RemovedPatch, Rollout, Select, Strategy, Wave,
 };
 
 /// The label of a node with the version of its OS; the node sets it itself.
@@ -27,6 +27,8 @@ pub const HOLD: &str = "instar.dev/hold";
 pub const API_ADDRESS: &str = "instar.dev/api-address";
 /// The annotation of a pool with a person's command: `resume`, `retry`, `abort` or `rollback`.
 pub const COMMAND: &str = "instar.dev/command";
+/// The annotation of a pool with the fingerprints of patches that were taken out of it and undone by a person, with commas or spaces between.
+pub const UNDONE_PATCHES: &str = "instar.dev/undone-patches";
 /// The label of a NodeUpgrade with the name of its pool.
 pub const POOL_LABEL: &str = "instar.dev/pool";
 /// The annotation of a pool with the Machine of Cluster API that it updates, as NAMESPACE.NAME.

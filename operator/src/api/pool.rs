@@ -233,7 +233,7 @@ pub struct PoolStatus {
     /// Where it is, in one sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// `Valid`, `Updated` and `Failed`, each with its reason.
+    /// `Valid`, `Updated` and `Failed`, each with its reason, and `PatchesRemoved` if there are such.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
@@ -243,9 +243,25 @@ pub struct PoolStatus {
     /// The newest rollout of the other kind: of configs, where the newest one is of a version. Nothing of it is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_aside: Option<Rollout>,
-    /// Nodes that failed at a release of the channel, and that the others went on without: 256 at most.
+    /// Nodes that failed at a release of the channel, and that the others went on without: as many as a pool may have, 5,000. Reasons are whole for
+    /// the newest 256 alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<LeftBehind>,
+    /// Patches that were taken out of `configPatches`, and that stay in force on nodes: the newest 32.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removed_patches: Vec<RemovedPatch>,
+}
+
+/// A patch that was taken out of `configPatches`, and that stays in force on nodes until a person undoes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RemovedPatch {
+    /// Its fingerprint, which the annotation `instar.dev/undone-patches` names once it is undone.
+    pub fingerprint: String,
+    /// Its begin.
+    pub begins: String,
+    /// The number of nodes that had it when it was taken out.
+    pub nodes: u32,
 }
 
 /// A node that failed at a release of the channel, and that the others went on without. It does not get that release again before a person says

@@ -58,10 +58,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetSign) -> Result<(), Fa
     for (name, node) in nodes {
         let signed = match node {
             Ok(node) => signer.sign(&node).await,
-            Err(why) => {
-                let why = format!("{name}: {why}");
-                Err(Failure::new(FailureKind::Unreachable, why))
-            }
+            Err(failure) => Err(failure),
         };
         match signed {
             Ok(()) => {}
@@ -135,21 +132,20 @@ impl Signer<'_> {
     }
 }
 
-/// The nodes to sign for by their names; one of a fleet that does not answer has the reason instead.
+/// The nodes to sign for by their names; one that does not answer has the reason instead.
 async fn nodes(
     global: &Global,
     fleet: Option<BTreeMap<MachineName, Way>>,
-) -> Result<Vec<(String, Result<Node, String>)>, Failure> {
+) -> Result<Vec<(String, Result<Node, Failure>)>, Failure> {
     let Some(ways) = fleet else {
-        let nodes = target::all(global).await?.into_iter();
-        return Ok(nodes
-            .map(|node| (node.name().to_owned(), Ok(node)))
-            .collect());
+        return target::each(global).await;
     };
     let connecting = look::connect_all(global, ways);
     let nodes = LocalSet::new().run_until(connecting).await.into_iter();
     let called = nodes.map(|(name, node)| {
         let node = node.map(|node| node.called(name.as_str()));
+        let node =
+            node.map_err(|why| Failure::new(FailureKind::Unreachable, format!("{name}: {why}")));
         (name.to_string(), node)
     });
     Ok(called.collect())

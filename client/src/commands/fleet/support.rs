@@ -1,6 +1,6 @@
 //! `fleet support`: the diagnostics of all nodes, or of those of a pool, in one file. Nodes that are away are named in it.
 
-use instar_client::Failure;
+use instar_client::{Failure, FailureKind};
 use tokio::task::LocalSet;
 
 use super::{look, members};
@@ -14,10 +14,13 @@ pub(super) async fn run(global: &Global, arguments: &FleetSupport) -> Result<(),
     };
     let connecting = look::connect_all(global, ways);
     let nodes = LocalSet::new().run_until(connecting).await.into_iter();
-    let sources = nodes.map(|(name, node)| Source {
-        name: name.to_string(),
-        node,
-    });
-    let sources = sources.collect();
-    support::collect(global, sources, &arguments.file, arguments.force).await
+    let mut sources = Vec::new();
+    for (name, node) in nodes {
+        let node = node.map_err(|why| Failure::new(FailureKind::Unreachable, why));
+        sources.push(Source::reach(name.to_string(), node).await);
+    }
+    // Of a fleet some are always away: that is no failure of the command.
+    support::collect(global, sources, &arguments.file, arguments.force)
+        .await
+        .map(drop)
 }
