@@ -31,7 +31,7 @@ pub enum ControlMessage {
     ForgetStart,
     /// Take this answer to a question.
     TakeAddresses(Answer),
-    /// Serve pods on a listening unix socket, which follows by itself ([`send_socket`]); no longer on the one of before.
+    /// Serve pods on a listening unix socket, which follows by itself ([`send_socket`]); no longer on the previous one.
     ServePods,
     /// Sign certificates for workers on a listening TCP socket, which follows by itself ([`send_socket`]).
     ServeWorkers,

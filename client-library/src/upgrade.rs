@@ -132,7 +132,7 @@ pub fn is_busy(failure: &Failure) -> bool {
     failure.kind() == FailureKind::Refused && failure.chain().contains(BUSY)
 }
 
-/// Checks the running version: if it is the one of before, the upgrade was rolled back, unless the image holds that very version.
+/// Checks the running version: if it is the previous one, the upgrade was rolled back, unless the image holds that very version.
 async fn check_version(
     node: &Node,
     image: &str,

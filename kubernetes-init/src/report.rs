@@ -157,7 +157,7 @@ impl Report {
         };
         self.write_over(&text).with_context(|| {
             let file = self.file.display();
-            format!("cannot replace {file} ({error}) nor write over it; machined knows the status of before until the disk has room")
+            format!("cannot replace {file} ({error}) nor write over it; machined knows the previous status until the disk has room")
         })
     }
 
@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(read(&report), status(errors, asked));
             assert_eq!(fs::metadata(&report.file).unwrap().len(), length);
         }
-        // One that has no room leaves the status of before whole.
+        // One that has no room leaves the previous status whole.
         fill().unwrap();
         let error = format!("{:#}", report.put(&status(1000, true)).unwrap_err());
         assert!(error.contains("No space left"), "{error}");

@@ -174,7 +174,7 @@ pub struct Machine {
 /// The first plan that a generation gives its node of Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FirstPlan {
-    /// It is the one of before: no service starts again for it.
+    /// It is the previous one: no service starts again for it.
     AsBefore,
     /// It is another one: services may start again.
     New,

@@ -565,7 +565,7 @@ fn a_file_that_somebody_has_open_keeps_no_place_occupied() {
         drop(mount);
         assert!(!is_mounted(&target), "it is in the way of the next");
         let again = TransientMount::new(in_memory(), &target).unwrap();
-        assert!(!target.join("file").exists(), "it is the one of before");
+        assert!(!target.join("file").exists(), "it is the previous one");
         drop((open, again));
     });
 }

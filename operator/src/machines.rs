@@ -65,7 +65,7 @@ pub(crate) struct PoolNodes {
     pub(crate) drain: Drain,
     /// The fate of their data.
     pub(crate) strategy: Strategy,
-    /// Where their configs of before are.
+    /// Where their previous configs are.
     pub(crate) configs: ConfigSecrets,
     brings: Brings,
     answers: BTreeMap<MachineName, Answer>,
@@ -198,7 +198,7 @@ impl PoolNodes {
         self.questions.drop_that_to(name);
     }
 
-    /// `is_open`: whether the node has not answered yet, and its answer of before is old.
+    /// `is_open`: whether the node has not answered yet, and its previous answer is old.
     fn fact_of(&self, name: &MachineName, view: Option<&NodeView>, is_open: bool) -> Fact {
         let Some(view) = view else {
             return Fact::gone("it is not in the cluster any more");

@@ -357,7 +357,7 @@ async fn it_is_gone_when_it_is_stopped(story: &Story) -> Outcome {
     Ok(())
 }
 
-/// The machine restarts with the config of before: the window is closed, and the greeter is the first edition again.
+/// The machine restarts with the previous config: the window is closed, and the greeter is the first edition again.
 async fn the_pins_are_as_they_were(story: &Story) -> Outcome {
     for name in ["greeter:v2".to_owned(), format!("{INSTALLER}:v0.2.0")] {
         story.becomes(&story.image(&name), "pinned", "").await?;

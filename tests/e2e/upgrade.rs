@@ -119,7 +119,7 @@ async fn the_certificate_changes_for_a_reason_only(
     .await
 }
 
-/// The API shows the certificate of before, which its next generation got with the hand-over.
+/// The API shows the previous certificate, which its next generation got with the hand-over.
 async fn the_certificate_stays_as_instarctl_goes_back(
     node: &Node,
     registry: &Registry,

@@ -177,7 +177,7 @@ async fn kured_uncordons_and_unlocks(seen: &mut Seen) -> Outcome {
 async fn pods_are_back_and_no_reboot_is_required(node: &Node, before: &Before) -> Outcome {
     node.wait_until("the pod answers again", PATIENCE, async || {
         let answerer = Greeter::of(node)?.get("/since")?;
-        ensure!(answerer != before.answerer, "it is the one of before");
+        ensure!(answerer != before.answerer, "it is the previous one");
         Ok(())
     })
     .await?;

@@ -98,7 +98,7 @@ async fn after_a_reboot_the_node_is_back(
     let said = operator.run(&["reboot", "--no-wait"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     before.is_followed_by_another(node, cluster).await?;
-    // kubelet ended the pods of before for good, as nothing brings them back but their user.
+    // kubelet ended the previous pods for good, as nothing brings them back but their user.
     for name in PODS {
         let pod = cluster.pod(name)?;
         ensure!(is_ended_by_kubelet(&pod), "{}", pod["status"]);
@@ -147,7 +147,7 @@ impl Start {
     async fn pods_run_again(self, node: &Node, cluster: &Cluster) -> Outcome {
         node.wait_until("the pod answers again", PATIENCE, async || {
             let server = Greeter::of(node)?.get("/since")?;
-            ensure!(server != self.server, "it is the one of before");
+            ensure!(server != self.server, "it is the previous one");
             Ok(())
         })
         .await?;

@@ -9,7 +9,7 @@
 //!      │  └──────────────── up for long enough: it is kept ─────────────────────────┘     │
 //!      │ another image is found, or                                                       │ not up in time
 //!      └ an operator looks the name up ───────────────── Returned ◄───────────────────────┘
-//!                                                 the image of before runs again
+//!                                                 the previous image runs again
 //! ```
 //!
 //! - An image whose label contradicts its tag, and another image behind a tag that names one build, is held: it waits, and nothing but
@@ -121,7 +121,7 @@ pub enum Event {
 pub enum Act {
     /// Put this image in force and restart the container.
     Switch(ImageDigests),
-    /// Put the image of before in force again and restart the container.
+    /// Put the previous image in force again and restart the container.
     Return(ImageDigests),
 }
 

@@ -61,7 +61,7 @@ pub(super) enum Failed {
 /// else.
 ///
 /// # Errors
-/// The first failure; the directory has the entries of before.
+/// The first failure; the directory has the previous entries.
 pub(super) fn exchange(
     root: &Path,
     there: &Entries,

@@ -102,7 +102,7 @@ impl Tree {
         let image = image.map_err(failed("read the image's /etc", &self.image))?;
         let wanted = entries::with(&image, files)?;
         let there = entries::read(&self.merged);
-        let there = there.map_err(failed("read the files of before", &self.merged))?;
+        let there = there.map_err(failed("read the previous files", &self.merged))?;
         let exchanged = exchange(&self.merged, &there, &wanted, &self.beside);
         exchanged.map_err(|why| match why {
             Failed::Beside(error) => failed("make a directory", &self.beside)(error),

@@ -44,7 +44,7 @@ fn joined<'a>(
 /// The files that an extension may have: those of the image that was in force last, and those of another image, if there is one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Its files of before.
+    /// Its previous files.
     pub before: Option<Vec<EtcFile>>,
     /// The files that are to take their place.
     pub next: Option<Vec<EtcFile>>,
@@ -53,7 +53,7 @@ pub struct Offer {
 /// The files of an offer that are taken; the later case is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Taken {
-    /// The files of before.
+    /// The previous files.
     Before,
     /// The next ones.
     Next,
@@ -64,7 +64,7 @@ pub enum Taken {
 pub struct Choice {
     /// The files that have a place.
     pub taken: BTreeMap<String, Taken>,
-    /// Why the best offer of an extension has no place. Its files of before may have one all the same.
+    /// Why the best offer of an extension has no place. Its previous files may have one all the same.
     pub refused: BTreeMap<String, String>,
 }
 
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(all, BTreeSet::from(["a/b", "c", "e/f"]));
     }
 
-    /// An extension: its files of before, and the next ones; and which are taken, and whether one is refused.
+    /// An extension: its previous files, and the next ones; and which are taken, and whether one is refused.
     type Row = (
         &'static str,
         Option<&'static [&'static str]>,
@@ -201,7 +201,7 @@ mod tests {
         &[("a", Some(&["x"]), None, BEFORE, false), ("b", None, Some(&["x", "issue"]), NEXT, false)],
         // One without a place keeps no others out.
         &[("a", None, Some(&["g", "ssl"]), None, true), ("b", None, Some(&["h"]), NEXT, false)],
-        // The image of before stays in force where the next one has no place beside the system's files.
+        // The previous image stays in force where the next one has no place beside the system's files.
         &[("a", Some(&["x"]), Some(&["x", "issue/y"]), BEFORE, true)],
         // Nor beside those of another extension, whatever their names.
         &[("a", Some(&["x"]), Some(&["e"]), BEFORE, true), ("b", Some(&["e/f"]), None, BEFORE, false)],

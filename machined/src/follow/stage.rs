@@ -146,7 +146,7 @@ impl Record {
         }
     }
 
-    /// Follows another channel, or this one by another key. The position is one in the lists of before, and so is a target, which nothing was begun
+    /// Follows another channel, or this one by another key. The position is one in the previous lists, and so is a target, which nothing was begun
     /// for. All that is known of releases, which are named by their digests, stays: what has failed here, and a switch that is under way.
     pub fn turn_to(&mut self, source: String) {
         self.source = source;

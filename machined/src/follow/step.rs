@@ -27,7 +27,7 @@ use super::stage::{Attempt, Record, Stage, Target};
 use super::standing::{Act, Standing, Wait};
 use crate::values::{Digest, Openness, Version};
 
-/// How often a release is begun, if the machine comes up with the version of before and nobody knows why.
+/// How often a release is begun, if the machine comes up with the previous version and nobody knows why.
 const MOST_TRIES: u32 = 3;
 /// How often a release that proves itself may restart the machine, or machined, when nobody has asked for that.
 const MOST_RESTARTS: u32 = 2;

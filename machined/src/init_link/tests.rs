@@ -101,7 +101,7 @@ async fn who_has_not_asked_takes_nobodys_answer() {
     answered.expect("another took the answer").unwrap();
 }
 
-/// A container that was left running has ended before the swap, when init told the machined of before.
+/// A container that was left running has ended before the swap, when init told the previous machined.
 #[tokio::test]
 async fn an_exit_that_an_earlier_machined_was_told_of_is_not_lost() {
     let (link, init) = Init::greeted().await;

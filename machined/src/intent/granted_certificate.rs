@@ -8,7 +8,7 @@ use crate::base::blocking_io;
 use crate::machine::Machine;
 use crate::trust::Granted;
 
-/// Reads the certificate of before once the disk is there, and writes every new one, for as long as the machine runs.
+/// Reads the previous certificate once the disk is there, and writes every new one, for as long as the machine runs.
 pub(super) async fn keep_granted(machine: Arc<Machine>) {
     let (mut granted, mut disk) = (
         machine.granted_certificate.subscribe(),

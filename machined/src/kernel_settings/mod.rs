@@ -85,7 +85,7 @@ pub enum KernelSettingError {
         source: io::Error,
     },
     /// A parameter cannot be restored: it keeps a value that the spec no longer contains.
-    #[error("cannot give {parameter} its value of before back, {value:?}; a reboot does")]
+    #[error("cannot give {parameter} its previous value back, {value:?}; a reboot does")]
     Restore {
         /// The parameter.
         parameter: KernelParameter,

@@ -124,7 +124,7 @@ pub fn files(
 pub type Environment = std::collections::BTreeMap<String, Variables>;
 
 /// Writes the files that differ. `leave` has the node leave its cluster, if the files name another one, or the same one by another address. It
-/// goes first: only the files of before tell of the cluster before, and a later file may fail, or the power.
+/// goes first: only the previous files tell of the cluster before, and a later file may fail, or the power.
 ///
 /// # Errors
 /// The node cannot leave, and nothing is written; or a file cannot be written, and those before it are.

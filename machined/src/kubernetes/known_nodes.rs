@@ -13,7 +13,7 @@ use crate::base::lock::Lock as _;
 const FRESH: Duration = Duration::from_secs(15);
 /// Limit on one look, so that a reader does not wait long for a cluster that does not answer.
 const LOOK: Duration = Duration::from_secs(3);
-/// The time for which the nodes of before count while the cluster does not answer.
+/// The time for which the previous nodes count while the cluster does not answer.
 const OLD: Duration = Duration::from_secs(600);
 
 /// The nodes, and when they were read.

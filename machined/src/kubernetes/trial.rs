@@ -562,7 +562,7 @@ mod tests {
             assert_eq!(choice.images == wanted, is_tried, "{wanted:?} {limit:?}");
             assert_eq!(record.failed.is_empty(), is_tried);
         }
-        // With the extensions of before in the config it is forgotten, and may be named again.
+        // With the previous extensions in the config it is forgotten, and may be named again.
         let (mut record, mut trial) = (failed(), None);
         for (c, k) in [("c1", "k1"), ("c2", "k2")] {
             let choice = pass(&mut record, &mut trial, &of(c, k), &Readiness::Ready, 1);

@@ -86,7 +86,7 @@ impl Layers {
     /// Lays the `usr` of these trees over the machine's own, the last one highest, in place of those that are there. Blocks.
     ///
     /// # Errors
-    /// The disk is not there; the kernel refuses it, and the layers of before stay.
+    /// The disk is not there; the kernel refuses it, and the previous layers stay.
     pub fn put(&self, trees: &[Tree]) -> anyhow::Result<()> {
         let mut state = self.state.locked();
         ensure!(

@@ -380,7 +380,7 @@ async fn take_over(
     machine.set_config(configured.clone());
     machine.store.remove::<StaleConfig>(StaleConfig::ID);
     if change.changes_image_rules() {
-        // Judged again: from here on nothing starts by the rules of before.
+        // Judged again: from here on nothing starts by the previous rules.
         let refused = image_rules::not_allowed(machine, &configured).await;
         image_rules::end(machine, &refused).await;
     }

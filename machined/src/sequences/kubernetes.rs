@@ -145,7 +145,7 @@ struct Done {
     plane: Option<control_plane::Facts>,
     /// The registries that the machine serves images of to containerd.
     images_of: BTreeSet<String>,
-    /// Whether the programs of before run on, as others wait for a snapshot of etcd.
+    /// Whether the previous programs run on, as others wait for a snapshot of etcd.
     is_held: bool,
 }
 
@@ -337,7 +337,7 @@ impl Keeper {
         self.plane.before(kubernetes, &change, situation).await
     }
 
-    /// Has the programs of before run on, with all else that is new, while others wait for a snapshot of etcd.
+    /// Has the previous programs run on, with all else that is new, while others wait for a snapshot of etcd.
     async fn run_on(&mut self, kubernetes: &Kubernetes, next: Done) -> anyhow::Result<()> {
         // Without them what runs goes on as it is.
         let Some(extensions) = self.extensions_of_before(&next).await else {

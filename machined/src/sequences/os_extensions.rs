@@ -218,7 +218,7 @@ async fn of_before(
 ) -> Option<Usable> {
     let found = usable(machine, configured, name, before).await;
     found.unwrap_or_else(|error| {
-        tracing::warn!("extension {name}: the image of before may not be used: {error:#}");
+        tracing::warn!("extension {name}: the previous image may not be used: {error:#}");
         None
     })
 }

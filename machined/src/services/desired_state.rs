@@ -15,7 +15,7 @@
 pub(super) struct DesiredState {
     wanted: Wanted,
     held: bool,
-    /// The machine restarts it: it is down until its process of before has ended.
+    /// The machine restarts it: it is down until its previous process has ended.
     restarts: bool,
     /// The machine goes down at once: the service is killed instead of told to end.
     hurried: bool,

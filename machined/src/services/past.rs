@@ -80,7 +80,7 @@ pub(super) fn recall_log(service: &Service) {
         Ok(None) => {}
         Err(error) => {
             let id = &service.definition.id;
-            tracing::warn!("service {id}: the end of its log of before is lost: {error:#}");
+            tracing::warn!("service {id}: the end of its previous log is lost: {error:#}");
         }
     }
 }

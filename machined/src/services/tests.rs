@@ -952,7 +952,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     );
 }
 
-/// As with each change of a container's config: the one of before is removed, and another one of the same name is added.
+/// As with each change of a container's config: the previous one is removed, and another one of the same name is added.
 #[tokio::test]
 async fn nothing_is_left_of_a_service_that_was_removed() {
     let directory = tempfile::tempdir().unwrap();

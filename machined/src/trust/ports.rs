@@ -80,7 +80,7 @@ pub fn follow_metrics(
     if port.borrow().as_ref().map(|port| port.spec) == wanted {
         return true;
     }
-    // The socket of before is closed first: it may be the same address.
+    // The previous socket is closed first: it may be the same address.
     port.send_replace(None);
     let Some(spec) = wanted else {
         return true;

@@ -170,7 +170,7 @@ struct Held {
     granted: Option<Granted>,
 }
 
-/// Returns the identity for this trust: with the certificates of before if they fit, else with new ones.
+/// Returns the identity for this trust: with the previous certificates if they fit, else with new ones.
 fn issue(
     trust: &Trust,
     names: &Names,

@@ -157,7 +157,7 @@ impl Handover {
     /// left the hand-over.
     pub fn origin_of(&self, start: StartReason, running: &str) -> Option<ReleaseOrigin> {
         let tried = self.upgrade.as_ref().filter(|upgrade| {
-            // After a rollback the version of before runs, even if the other one had the same name.
+            // After a rollback the previous version runs, even if the other one had the same name.
             start != StartReason::Rollback && upgrade.to == running
         });
         match tried {

@@ -24,7 +24,7 @@ pub(super) async fn check(
     let mut specs = listed.items.iter().map(|config| &config.data["spec"]);
     match specs.any(|spec| has(spec, settings)) {
         true => Ok(()),
-        // A manager may have the settings of before for a moment.
+        // A manager may have the previous settings for a moment.
         false => Err(Trouble::Passing(
             "no ExtensionConfig has the settings of the call: a manager that has those of before asks again with the new ones".to_owned(),
         )),

@@ -169,6 +169,6 @@ async fn a_renewed_certificate_counts_at_once(lab: &Lab) -> Outcome {
     let before = shown().await?;
     ensure!(shown().await? == before, "another one each time");
     lab.extension.renew(&lab.plane)?;
-    ensure!(shown().await? != before, "the one of before");
+    ensure!(shown().await? != before, "the previous one");
     Ok(())
 }

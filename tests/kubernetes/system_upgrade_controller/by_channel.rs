@@ -59,11 +59,11 @@ fn taint(cluster: &Cluster, taint: &str) -> Outcome {
     kubectl.run(&["taint", "node", NAME, taint]).map(drop)
 }
 
-/// The one of before had to go.
+/// The previous one had to go.
 async fn another_pod_answers(node: &Node, before: &str) -> Outcome {
     node.wait_until("the pod that had to go is back", PATIENCE, async || {
         let now = Greeter::of(node)?.get("/since")?;
-        ensure!(now != before, "it is the one of before");
+        ensure!(now != before, "it is the previous one");
         Ok(())
     })
     .await

@@ -104,7 +104,7 @@ impl Upload {
                 Err(status) if failures < MOST_FAILURES && may_go_on(&status) => {
                     failures += 1;
                     tokio::time::sleep(PAUSE).await;
-                    // While the node is away, the failure of before counts on.
+                    // While the node is away, the previous failure counts on.
                     offset = self.begin(node, &mut client).await.unwrap_or(offset);
                 }
                 Err(status) => return Err(node.explain(&self.doing, status)),

@@ -151,7 +151,7 @@ pub(super) async fn etcd_defragment(
     }))
 }
 
-/// Takes a snapshot for `Bootstrap`. One that does not come whole leaves the one of before.
+/// Takes a snapshot for `Bootstrap`. One that does not come whole leaves the previous one.
 pub(super) async fn etcd_recover(
     api: &MachineApi,
     request: Request<Streaming<Data>>,

@@ -80,7 +80,7 @@ pub struct Change {
 pub type Programs<Text> = (Text, Text);
 
 impl Change {
-    /// Returns the change from the programs of before, as far as they are known; `None` if they stay the same.
+    /// Returns the change from the previous programs, as far as they are known; `None` if they stay the same.
     pub fn between(before: Programs<Option<&str>>, after: Programs<&str>) -> Option<Self> {
         let other = |before: Option<&'_ str>, after: &str| {
             let before = before.filter(|before| *before != after);

@@ -305,7 +305,7 @@ mod tests {
                 .values()
                 .all(|it| is_pair(&it.certificate, it.key.expose()))
         );
-        // Another certificate of the same name and authority is there, beside the key of before.
+        // Another certificate of the same name and authority is there, beside the previous key.
         let key = fs::read(directory.path().join("etcd.key")).unwrap();
         fs::remove_file(directory.path().join("etcd.crt")).unwrap();
         all();

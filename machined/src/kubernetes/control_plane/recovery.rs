@@ -194,7 +194,7 @@ pub fn demand_room(directory: &Path, here: u64) -> Result<(), UploadError> {
 
 /// Returns the arguments with which etcdutl restores the snapshot; it sees the directory of all of it at this path.
 ///
-/// The members of before are forgotten: this node alone makes the new cluster. Revisions go on far ahead, and those of before count as
+/// The previous members are forgotten: this node alone makes the new cluster. Revisions go on far ahead, and those of before count as
 /// compacted. So nobody who has seen what the cluster wrote after the snapshot takes a new object for an old one: watches end, and begin anew with
 /// all objects.
 pub fn restore_arguments(seen: &str, node: &str, with_digest: bool) -> Vec<String> {

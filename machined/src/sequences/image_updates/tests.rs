@@ -405,7 +405,7 @@ async fn a_container_that_its_operator_stopped_stays_down_and_its_trial_waits() 
     assert!(matches!(following.standing(), Standing::Returned { .. }));
 }
 
-/// The process of before takes its time to end.
+/// The previous process takes its time to end.
 #[tokio::test]
 async fn a_container_that_is_stopped_while_its_new_image_starts_stays_down() {
     let directory = tempfile::tempdir().unwrap();
@@ -424,7 +424,7 @@ async fn a_container_that_is_stopped_while_its_new_image_starts_stays_down() {
     service.up().await;
 }
 
-/// Records are written and the process of before ends while the image is on trial already.
+/// Records are written and the previous process ends while the image is on trial already.
 #[tokio::test]
 async fn a_trial_counts_from_the_start_of_its_image() {
     let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
@@ -489,7 +489,7 @@ async fn a_restart_without_a_registry_starts_the_image_that_has_proved_itself() 
     assert_eq!(in_force, Some(new.manifest));
 }
 
-/// As earlier versions left the store: the image of before has the name.
+/// As earlier versions left the store: the previous image has the name.
 #[tokio::test]
 async fn an_image_that_its_registry_confirms_gets_the_name_in_the_store() {
     let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());

@@ -46,7 +46,7 @@ pub(super) struct Backup {
 pub(super) struct Situation {
     /// Whether the extensions to come are those that were proven last.
     pub(super) is_return: bool,
-    /// Whether the version of before is here, so that it can run on.
+    /// Whether the previous version is here, so that it can run on.
     pub(super) runs_on: bool,
     /// For how long kubelet, which starts etcd, has been running; none if it does not run.
     pub(super) kubelet_has_run: Option<Duration>,
@@ -190,7 +190,7 @@ impl Held {
                 let is_young = situation.kubelet_has_run.is_none_or(|it| it < STARTED);
                 let may_answer = self.for_room || (self.change.of_version && is_young);
                 let silent_since = self.silent_since.unwrap_or(self.at);
-                // Without the version of before nothing starts etcd, and it stays silent.
+                // Without the previous version nothing starts etcd, and it stays silent.
                 let is_over = self.at.saturating_duration_since(silent_since) >= SILENCE;
                 !is_decided && situation.runs_on && may_answer && !is_over
             }

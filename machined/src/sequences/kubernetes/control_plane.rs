@@ -141,7 +141,7 @@ impl Tried {
 }
 
 impl Plane {
-    /// Whether another version waits for its snapshot, so that the one of before runs on.
+    /// Whether another version waits for its snapshot, so that the previous one runs on.
     pub(super) fn holds(&self) -> bool {
         self.backup.holds()
     }

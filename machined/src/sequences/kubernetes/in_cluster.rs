@@ -114,7 +114,7 @@ impl InCluster {
     }
 }
 
-/// Shows the node's object. One that cannot be read leaves the object of before.
+/// Shows the node's object. One that cannot be read leaves the previous object.
 fn show(machine: &Machine, node: &str, object: &anyhow::Result<Option<Value>>) {
     match object {
         Ok(Some(object)) => machine.store.put(node, NodeStatus::of(object)),

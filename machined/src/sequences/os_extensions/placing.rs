@@ -53,7 +53,7 @@ impl Candidates {
         }
     }
 
-    /// Whether the next image has files for another place than the one of before.
+    /// Whether the next image has files for another place than the previous one.
     fn changes_place(&self) -> bool {
         let (before, next) = (self.before.as_ref(), self.next.as_ref());
         matches!((before.map(is_usr), next.map(is_usr)), (Some(before), Some(next)) if before != next)
@@ -190,7 +190,7 @@ async fn put(machine: &Machine, all: &All, mut chosen: Chosen) -> anyhow::Result
     }
 }
 
-/// Goes back to the image of before for the extensions that would change from /usr to /etc or back; returns whether there are any.
+/// Goes back to the previous image for the extensions that would change from /usr to /etc or back; returns whether there are any.
 fn keep_places(all: &All, chosen: &mut Chosen) -> bool {
     let mut has_changed = false;
     for (name, which) in chosen {
