@@ -185,9 +185,11 @@ fn others(registry: &Registry, image: &ResolvedImage) -> impl Iterator<Item = Va
     std::iter::repeat_n(other, 100)
 }
 
-/// Serves these documents, by their paths with the queries, each with further headers. The name of the registry that is mirrored is left out of a
-/// query.
-pub(super) fn serve(documents: BTreeMap<String, (String, Vec<u8>)>) -> String {
+/// Documents by their paths with the queries, each behind further headers.
+pub(super) type Documents = BTreeMap<String, (String, Vec<u8>)>;
+
+/// Serves these documents. The name of the registry that is mirrored is left out of a query.
+pub(super) fn serve(documents: Documents) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -217,7 +219,7 @@ pub(super) fn lists_of_referrers(
     registry: &Registry,
     image: &ResolvedImage,
     signer: &Signer,
-) -> (Digest, Vec<BTreeMap<String, (String, Vec<u8>)>>) {
+) -> (Digest, Vec<Documents>) {
     let bundle = bundle_of(&signer.statement(statement(image.digest())));
     let config = b"{}";
     let manifest = json!({

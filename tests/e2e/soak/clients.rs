@@ -76,9 +76,9 @@ impl Clients {
     }
 }
 
-/// The most changes of the version for which there may be one call that the client had not sent: a busy host stops the client in that moment
-/// now and then. `no_call_fails` allows none.
-const CHANGES_FOR_AN_UNSENT_CALL: usize = 20;
+/// The changes of the version for which there may be one call that the client had not sent: a busy host stops the client in that moment now and
+/// then, in 2 of 33 changes beside another machine and compilers. A node that picks bad moments comes to more. `no_call_fails` allows none.
+const CHANGES_FOR_AN_UNSENT_CALL: usize = 5;
 
 /// Nobody is attached during a reboot, so no failure of a call that was sent has an excuse.
 fn judge(calling: &Calling) -> Outcome {
