@@ -10,8 +10,9 @@
 //!                                                     tries again
 //! ```
 //!
-//! A failure may be forgotten while the node remembers it: its object was deleted for a moment, or the pool has more nodes than it may have. Such a node refuses the image
-//! when it is asked for its plan, and is left behind again, once another node runs that version or a newer one: then the image itself is good.
+//! A failure may be forgotten while the node remembers it: its object was deleted for a moment, or the pool has more nodes than it may have. Such a
+//! node refuses the image when it is asked for its plan, and is left behind again, once another node runs that version or a newer one: then the
+//! image itself is good.
 
 use std::collections::BTreeMap;
 

@@ -30,8 +30,8 @@
 //! - `way`: the ways to clusters
 //! - `cluster_api`: another program of this package, which makes pools for Cluster API
 //! - pure parts: `turns` (whether a rollout begins, of a version or of configs), `rollouts` (how), `step` (which release of a channel comes next),
-//!   `left_behind` (which nodes failed at one, and are not waited for), `removed_patches` (which stay in force on nodes), `shown` (record → status, conditions, NodeUpgrades), `policy` (Pool → the
-//!   engine's policy), `node` (Node → what a rollout needs of it), `replacement` (which nodes may be replaced), `eviction` (which pods have to go)
+//!   `left_behind` (which nodes failed at one, and are not waited for), `removed_patches` (which stay in force on nodes), `shown` (record → status,
+//!   conditions, NodeUpgrades), `policy` (Pool → the engine's policy), `node` (Node → what a rollout needs of it), `replacement` (which nodes may be replaced), `eviction` (which pods have to go)
 //! - `manifest`: definitions, rights and the deployment as YAML
 //! - `api`: the custom resources
 //!

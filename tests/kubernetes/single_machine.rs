@@ -163,7 +163,12 @@ async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Hos
     let held = held.close()?;
     println!("{held:?}");
     ensure!(held.lost == 0 && held.answers > 0, "{held:?}");
-    asked.was_ready_all_the_time()?;
+    asked.has_answered_all_the_time()?;
+    node.wait_until("the API server is ready", START, async || {
+        own.kubectl()?.run(&["get", "--raw", "/readyz"])?;
+        Ok(())
+    })
+    .await?;
     let states = states.end()?;
     let was_ready = states.iter().all(|state| state.starts_with("True "));
     ensure!(was_ready, "{states:#?}");
