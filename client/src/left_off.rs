@@ -8,19 +8,31 @@ const KEPT: usize = 1024;
 /// Number of them that a log has to begin with if it has dropped those before: this many in a row hardly occur twice in a log.
 pub(crate) const LEAST: u32 = 32;
 
+/// The part of a line by which it is known again.
+pub(crate) type Identity = fn(&str) -> &str;
+
 /// The newest lines that were shown, or that are older than the part of the log to show.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LeftOff {
     newest: VecDeque<String>,
+    identity: Identity,
 }
 
 impl LeftOff {
+    /// No line was shown yet.
+    pub(crate) fn new(identity: Identity) -> Self {
+        LeftOff {
+            newest: VecDeque::new(),
+            identity,
+        }
+    }
+
     /// Notes a line that was shown, or that is not to be shown.
     pub(crate) fn note(&mut self, line: &str) {
         if self.newest.len() == KEPT {
             self.newest.pop_front();
         }
-        self.newest.push_back(line.to_owned());
+        self.newest.push_back((self.identity)(line).to_owned());
     }
 
     /// The lines of a log after the last shown ones; all lines if those are not in it, as in a log that began anew.
@@ -31,7 +43,7 @@ impl LeftOff {
         }
         let ends_with_them = |shown: &[String]| {
             let mut pairs = shown.iter().rev().zip(self.newest.iter().rev());
-            pairs.all(|(one, other)| one == other)
+            pairs.all(|(one, other)| (self.identity)(one) == other)
         };
         let mut ends = (least..=log.len()).rev();
         let end = ends.find(|end| log.get(..*end).is_some_and(ends_with_them));
@@ -49,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_written_again_and_again_is_followed() {
-        let mut left_off = LeftOff::default();
+        let mut left_off = LeftOff::new(|line| line);
         let mut log = lines(0..5);
         log.resize(105, "tick".to_owned());
         for line in &log {
@@ -63,7 +75,7 @@ mod tests {
 
     #[test]
     fn what_was_shown_is_not_new() {
-        let mut left_off = LeftOff::default();
+        let mut left_off = LeftOff::new(|line| line);
         assert_eq!(left_off.new_in(&lines(0..3)), lines(0..3));
         for line in lines(0..100) {
             left_off.note(&line);

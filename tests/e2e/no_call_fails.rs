@@ -142,21 +142,28 @@ async fn streams_of_instarctl_go_on(scratch: Scratch) -> Outcome {
     for (command, before, after) in STREAMS {
         let mut told = instarctl.follow(command)?;
         told.wait_for(before, PATIENCE, |line| line.contains(before))?;
-        followed.push((command, after, told));
+        followed.push((command, before, after, told));
     }
     upgrade(&node, &registry, "v0.2.0", &Ending::Done).await?;
-    for (command, after, told) in followed {
-        went_on(told, after).with_context(|| format!("instarctl {command:?}"))?;
+    for (command, before, after, told) in followed {
+        went_on(told, before, after).with_context(|| format!("instarctl {command:?}"))?;
     }
     Ok(())
 }
 
-fn went_on(mut told: FollowedProgram, after: &str) -> Outcome {
+fn went_on(mut told: FollowedProgram, before: &str, after: &str) -> Outcome {
     told.wait_for(after, PATIENCE, |line| line.contains(after))?;
     let heard = told.heard();
     let distinct: BTreeSet<_> = heard.iter().collect();
     let (lines, distinct) = (heard.len(), distinct.len());
     println!("{lines} lines, {distinct} of them distinct");
     ensure!(distinct == lines, "it repeats itself: {heard:#?}");
+    // A repeated record of the kernel's log has another time.
+    let times_told = heard.iter().filter(|line| line.contains(before)).count();
+    let is_told_of_each_generation = before == after;
+    ensure!(
+        times_told == 1 || is_told_of_each_generation,
+        "it tells of {before:?} {times_told} times: {heard:#?}"
+    );
     Ok(())
 }

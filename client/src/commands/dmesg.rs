@@ -23,5 +23,10 @@ pub(super) async fn run(global: &Global, follow: bool, tail: bool) -> Result<(),
         let reply = node.machine().dmesg(node.request(request)).await?;
         Ok(reply.into_inner())
     };
-    lines::print(global.output, &node, doing, requested, ask).await
+    lines::print(global.output, &node, doing, requested, message, ask).await
+}
+
+/// A record without its time, by which it is known again: a node computes the times anew for each reader, and they differ by some microseconds.
+fn message(line: &str) -> &str {
+    line.split_once("Z]: ").map_or(line, |(_, message)| message)
 }

@@ -35,7 +35,7 @@ pub(super) async fn run(
         Ok(reply.into_inner())
     };
     let doing = format!("cannot read the log of {id:?}");
-    lines::print(global.output, &node, &doing, requested, ask).await
+    lines::print(global.output, &node, &doing, requested, |line| line, ask).await
 }
 
 /// Lists the names of logs.
