@@ -164,16 +164,20 @@ async fn the_os_is_upgraded_under_the_cluster(own: &Own, node: &Node, host: &Hos
     println!("{held:?}");
     ensure!(held.lost == 0 && held.answers > 0, "{held:?}");
     asked.has_answered_all_the_time()?;
-    node.wait_until("the API server is ready", START, async || {
-        own.kubectl()?.run(&["get", "--raw", "/readyz"])?;
-        Ok(())
-    })
-    .await?;
+    its_api_server_is_ready(own, node).await?;
     let states = states.end()?;
     let was_ready = states.iter().all(|state| state.starts_with("True "));
     ensure!(was_ready, "{states:#?}");
     ensure!(before == own.containers()?, "it was {before:#?}");
     Ok(())
+}
+
+async fn its_api_server_is_ready(own: &Own, node: &Node) -> Outcome {
+    node.wait_until("the API server is ready", START, async || {
+        own.kubectl()?.run(&["get", "--raw", "/readyz"])?;
+        Ok(())
+    })
+    .await
 }
 
 async fn upgrade_the_os(own: &Own, node: &Node, host: &Host) -> Outcome {
