@@ -35,6 +35,12 @@ impl LeftOff {
         self.newest.push_back((self.identity)(line).to_owned());
     }
 
+    /// Whether a log has this line.
+    pub(crate) fn log_has(&self, log: &[String], line: &str) -> bool {
+        let identity = self.identity;
+        log.iter().any(|other| identity(other) == identity(line))
+    }
+
     /// The lines of a log after the last shown ones; all lines if those are not in it, as in a log that began anew.
     pub(crate) fn new_in<'a>(&self, log: &'a [String]) -> &'a [String] {
         let least = (LEAST as usize).min(self.newest.len());
@@ -71,6 +77,16 @@ mod tests {
         log.push("tock".to_owned());
         assert_eq!(left_off.new_in(&log), &log[105..]);
         assert!(left_off.new_in(&log[..105]).is_empty());
+    }
+
+    #[test]
+    fn a_line_is_known_again_by_its_identity() {
+        let mut left_off = LeftOff::new(|line| line.split_once(' ').map_or("", |(_, rest)| rest));
+        left_off.note("1.000 one");
+        left_off.note("2.000 two");
+        let log = ["1.001 one", "2.001 two", "3.001 three"].map(str::to_owned);
+        assert_eq!(left_off.new_in(&log), &log[2..]);
+        assert!(left_off.log_has(&log, "1.002 one") && !left_off.log_has(&log, "4.000 four"));
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) async fn print(
     };
     let explain = |status| node.explain(doing, status);
     let mut left_off = LeftOff::new(identity);
-    let opened = open_requested(requested, identity, &ask, &mut left_off).await;
+    let opened = open_requested(requested, &ask, &mut left_off).await;
     let Opened {
         mut stream,
         mut lines,
@@ -71,7 +71,8 @@ pub(crate) async fn print(
             Ok(None) => return lines.finish().map_or(Ok(()), |line| show(&line)),
             Err(ended) if !requested.follow => return Err(explain(ended)),
             Err(ended) => {
-                let again = ask_again(node, ended, async || open(&ask, identity, None).await).await;
+                let again =
+                    ask_again(node, ended, async || open(&ask, &left_off, None).await).await;
                 let opened = again.map_err(explain)?;
                 news = left_off.new_in(&opened.log).to_owned();
                 (stream, lines) = (opened.stream, opened.lines);
@@ -84,7 +85,6 @@ pub(crate) async fn print(
 /// they mark its place in the log, for a stream that breaks before enough new lines have come.
 async fn open_requested(
     requested: Part,
-    identity: Identity,
     ask: impl AsyncFn(Part) -> Result<Streaming<Data>, Status>,
     left_off: &mut LeftOff,
 ) -> Result<Opened, Status> {
@@ -96,7 +96,7 @@ async fn open_requested(
             old: 0,
         });
     };
-    let mut opened = open(ask, identity, Some(tail.saturating_add(LEAST))).await?;
+    let mut opened = open(ask, left_off, Some(tail.saturating_add(LEAST))).await?;
     let before = opened.old.saturating_sub(tail as usize);
     for line in opened.log.drain(..before.min(opened.log.len())) {
         left_off.note(&line);
@@ -108,7 +108,7 @@ async fn open_requested(
 /// not mark their end, so their number is taken from a reading that ends.
 async fn open(
     ask: impl AsyncFn(Part) -> Result<Streaming<Data>, Status>,
-    identity: Identity,
+    left_off: &LeftOff,
     tail: Option<u32>,
 ) -> Result<Opened, Status> {
     let up_to_now = ask(Part {
@@ -121,8 +121,9 @@ async fn open(
     let mut lines = Lines::default();
     let log = read(&mut stream, &mut lines, old.len()).await?;
     // Then the older lines were not there yet at the first reading, and these may not be all.
-    let is_old = |line: &String| old.iter().any(|it| identity(it) == identity(line));
-    let begins_before = log.first().is_some_and(|first| !is_old(first));
+    let begins_before = log
+        .first()
+        .is_some_and(|first| !left_off.log_has(&old, first));
     if tail.is_none() && begins_before {
         return Err(Status::unavailable("the log's older lines have just come"));
     }

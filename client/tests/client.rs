@@ -1,11 +1,11 @@
 //! The program itself against a node in this process: its output and its exit code.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::Read as _;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -568,35 +568,6 @@ fn sign_asks_each_node_without_a_config() {
         .tells("not signed: cannot connect to 127.0.0.9:1")
         .tells("refused the client's certificate")
         .tells("not signed for 127.0.0.9, 127.0.0.1");
-}
-
-/// The messages of a log that goes on after so many milliseconds without a connection.
-fn told_over_a_pause(milliseconds: u64) -> String {
-    let setup = Setup::new(nothing);
-    let mut command = command(setup.directory.path(), &["logs", "torn", "-f"]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    for _ in 0..3 {
-        out.read_line(&mut String::new()).unwrap();
-    }
-    setup.node.break_connections();
-    pause(milliseconds);
-    setup.node.begin_generation();
-    let mut rest = String::new();
-    out.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest, "four\n");
-    let run = Run(child.wait_with_output().unwrap());
-    run.exits(0);
-    run.err()
-}
-
-#[test]
-fn a_broken_connection_is_told_of_once_if_it_lasts() {
-    let told = told_over_a_pause(4_000);
-    let text = "127.0.0.1: the connection is broken; the node is asked again for up to 60 s\n";
-    assert_eq!(told, text);
-    assert_eq!(told_over_a_pause(200), "");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::fake_node::FakeNode;
-use super::{Duration, Setup, command, nothing, pause};
+use super::{Duration, Run, Setup, command, nothing, pause};
 
 /// Starts the program; its standard output is a pipe.
 fn start(setup: &Setup, arguments: &[&str]) -> Child {
@@ -59,21 +59,38 @@ fn a_tail_that_goes_on_shows_no_line_from_before_it() {
     }
 }
 
-#[test]
-fn a_log_goes_on_over_a_broken_connection() {
+/// Follows a log that goes on after so many milliseconds without a connection. Returns its lines, and the messages.
+fn follow_over_a_pause(milliseconds: u64) -> (String, String) {
     let setup = Setup::new(nothing);
-    let mut child = start(&setup, &["logs", "torn", "-f"]);
+    let mut command = command(setup.directory.path(), &["logs", "torn", "-f"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut shown = String::new();
     for _ in 0..3 {
         out.read_line(&mut shown).unwrap();
     }
     setup.node.break_connections();
-    pause(300);
+    pause(milliseconds);
     setup.node.begin_generation();
     out.read_to_string(&mut shown).unwrap();
-    assert!(child.wait().unwrap().success());
-    assert_eq!(shown, "one\ntwo\nthree\nfour\n");
+    let run = Run(child.wait_with_output().unwrap());
+    run.exits(0);
+    (shown, run.err())
+}
+
+#[test]
+fn a_log_goes_on_over_a_broken_connection_which_is_told_of_once_if_it_lasts() {
+    let told = "127.0.0.1: the connection is broken; the node is asked again for up to 60 s\n";
+    for (milliseconds, told) in [(200, ""), (300, ""), (4_000, told)] {
+        let run = follow_over_a_pause(milliseconds);
+        let lines = "one\ntwo\nthree\nfour\n";
+        assert_eq!(
+            run,
+            (lines.to_owned(), told.to_owned()),
+            "{milliseconds} ms"
+        );
+    }
 }
 
 #[test]

@@ -239,6 +239,19 @@ impl Blobs {
         self.remove(digest)
     }
 
+    /// Reads a blob, and removes it if the disk has damaged it; returns whether it is gone. Blocks for as long as the disk takes.
+    pub(crate) fn remove_if_damaged(&self, digest: Digest) -> Result<bool, StoreError> {
+        let is_whole = match self.open(digest)? {
+            Some(blob) => io::copy(&mut blob.checked(), &mut io::sink()).is_ok(),
+            None => false,
+        };
+        if !is_whole {
+            // The reader has removed it, unless that failed: it would be taken for a whole one.
+            self.remove(digest)?;
+        }
+        Ok(!is_whole)
+    }
+
     /// Removes a blob that is damaged, unless another file has taken its place. Its reader fails anyway, so a removal that fails is only logged.
     fn remove_damaged(&self, digest: Digest, file: &File, how: &io::Error) {
         let _names = self.shared.names.locked();

@@ -140,13 +140,13 @@ async fn keep_blob(
     size: u64,
 ) -> Result<(), KeepFileError> {
     let mut receiving = blobs.receive(digest, size).await?;
-    if let Receiving::Stored(stored) = receiving {
-        let read = move || io::copy(&mut stored.checked(), &mut io::sink());
-        if blocking_io::to_its_end(read).await?.is_ok() {
+    if let Receiving::Stored(_) = receiving {
+        let stored = blobs.clone();
+        let is_gone = move || stored.remove_if_damaged(digest);
+        if !blocking_io::to_its_end(is_gone).await?? {
             return Ok(());
         }
-        // The bundle has it whole. A damaged one that could not be removed would be taken for it.
-        blobs.remove(digest)?;
+        // The bundle has it whole.
         receiving = blobs.receive(digest, size).await?;
     }
     if let Receiving::Missing(incoming) = receiving {

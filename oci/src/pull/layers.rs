@@ -83,22 +83,9 @@ impl LayerBlob {
                 blobs.discard_partial(&blob.into_partial())?;
                 Ok(origin == Origin::PartialBlob)
             }
-            LayerBlob::Stored(_) => remove_if_damaged(blobs, digest),
+            LayerBlob::Stored(_) => blobs.remove_if_damaged(digest),
         }
     }
-}
-
-/// Removes a blob that the disk has damaged; returns whether it has.
-fn remove_if_damaged(blobs: &Blobs, digest: Digest) -> Result<bool, StoreError> {
-    let is_whole = match blobs.open(digest)? {
-        Some(blob) => io::copy(&mut blob.checked(), &mut io::sink()).is_ok(),
-        None => false,
-    };
-    if !is_whole {
-        // The reader has removed it, unless that failed.
-        blobs.remove(digest)?;
-    }
-    Ok(!is_whole)
 }
 
 impl Read for LayerBlob {

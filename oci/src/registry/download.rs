@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use instar_http_client::SLOWEST;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -13,7 +14,6 @@ use super::pace::Waiting;
 use super::{RegistryClient, RegistryError, RequestError};
 use crate::manifest::Layer;
 use crate::registries::Endpoint;
-use instar_http_client::SLOWEST;
 use instar_values::ImageReference;
 
 /// Number of pieces between network and unpacking. With hyper's buffer, some 256 KiB.

@@ -104,15 +104,20 @@ pub(super) fn refused<T>(answer: Option<&Result<T, Failure>>) -> bool {
     matches!(answer, Some(Err(failure)) if failure.kind() != FailureKind::TimedOut)
 }
 
-/// Connects to all nodes side by side. A node that does not answer has the reason instead.
+/// Connects to all nodes side by side. A node that does not answer has the failure instead.
 pub(super) async fn connect_all(
     global: &Global,
     ways: BTreeMap<MachineName, Way>,
-) -> BTreeMap<MachineName, Result<Node, String>> {
-    ask_all(global, &ways, LOOK, |_, target, way| async move {
+) -> BTreeMap<MachineName, Result<Node, Failure>> {
+    let connected = ask_all(global, &ways, LOOK, |_, target, way| async move {
         connect(&target, &way).await
-    })
-    .await
+    });
+    let connected = connected.await.into_iter().map(|(name, node)| {
+        let node =
+            node.map_err(|why| Failure::new(FailureKind::Unreachable, format!("{name}: {why}")));
+        (name, node)
+    });
+    connected.collect()
 }
 
 /// The change that a rollout brings, as far as a look at a node depends on it.

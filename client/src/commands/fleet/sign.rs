@@ -144,8 +144,6 @@ async fn nodes(
     let nodes = LocalSet::new().run_until(connecting).await.into_iter();
     let called = nodes.map(|(name, node)| {
         let node = node.map(|node| node.called(name.as_str()));
-        let node =
-            node.map_err(|why| Failure::new(FailureKind::Unreachable, format!("{name}: {why}")));
         (name.to_string(), node)
     });
     Ok(called.collect())

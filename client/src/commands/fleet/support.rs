@@ -1,6 +1,6 @@
 //! `fleet support`: the diagnostics of all nodes, or of those of a pool, in one file. Nodes that are away are named in it.
 
-use instar_client::{Failure, FailureKind};
+use instar_client::Failure;
 use tokio::task::LocalSet;
 
 use super::{look, members};
@@ -16,7 +16,6 @@ pub(super) async fn run(global: &Global, arguments: &FleetSupport) -> Result<(),
     let nodes = LocalSet::new().run_until(connecting).await.into_iter();
     let mut sources = Vec::new();
     for (name, node) in nodes {
-        let node = node.map_err(|why| Failure::new(FailureKind::Unreachable, why));
         sources.push(Source::reach(name.to_string(), node).await);
     }
     // Of a fleet some are always away: that is no failure of the command.
