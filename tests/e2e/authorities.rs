@@ -534,7 +534,7 @@ async fn the_machine_has_the_config_that_it_took(node: &Node) -> Outcome {
 }
 
 async fn who_followed_the_log_does_not_stay(stays: FollowedProgram) -> Outcome {
-    stays.wait_for_end(STAY)
+    stays.wait_for_end(STAY).map(drop)
 }
 
 /// The node lets nobody in without a certificate from here on.

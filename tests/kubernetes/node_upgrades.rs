@@ -1,6 +1,7 @@
 //! The operator of a fleet: what it says of its pools, and how it upgrades nodes one by one, killed and started again meanwhile.
 
 mod configs;
+mod five_nodes;
 mod fleet;
 mod replacement;
 mod told;
@@ -14,6 +15,7 @@ use instar_tests::{
 };
 
 use self::configs::a_pool_configures_its_nodes_one_by_one;
+use self::five_nodes::five_nodes_are_upgraded_while_machines_come_and_go;
 pub(crate) use self::fleet::{BROKEN, NAMES, REASON, boot, join, push_versions};
 use self::fleet::{Fleet, the_engine_comes_to_the_same_actions};
 use self::replacement::a_pool_replaces_its_node;
@@ -29,6 +31,7 @@ pub(crate) fn tests() -> Vec<Test> {
         a_pool_upgrades_its_nodes_one_by_one,
         a_pool_configures_its_nodes_one_by_one,
         a_pool_replaces_its_node,
+        five_nodes_are_upgraded_while_machines_come_and_go,
     ]
 }
 
@@ -337,7 +340,7 @@ async fn one_node_after_the_other_is_upgraded_under_its_pods(
     fleet.restart_operator(scratch, "second")?;
     fleet.told("Done", "2 of 2 nodes run v0.2.0").await?;
     they_are_in_service(fleet, "v0.2.0").await?;
-    fleet.never_two_at_once()
+    fleet.never_two_at_once(&NAMES)
 }
 
 async fn kubectl_tells_the_story(fleet: &Fleet) -> Outcome {

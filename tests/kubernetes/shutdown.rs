@@ -138,6 +138,7 @@ impl Away<'_> {
     /// How long the cluster does not call the node ready over one command of its operator.
     async fn over(&self, command: &[&str]) -> anyhow::Result<Duration> {
         let Self(node, cluster, scratch) = *self;
+        end_back_off_of_network(cluster)?;
         let before = cluster.node()?;
         let times = TimesOfReady::start(cluster)?;
         let said = Instarctl::of(node, scratch)?.run(command).await?;
@@ -146,6 +147,20 @@ impl Away<'_> {
         wait_for_database(node, cluster).await?;
         times.away()
     }
+}
+
+/// The DaemonSet's controller waits twice as long for each pod of a node that failed, and each shutdown fails two: the one that ends, and the one that comes
+/// in its place too early. Without this each absence would be longer than the one before. A new generation of the DaemonSet begins with one second.
+fn end_back_off_of_network(cluster: &Cluster) -> Outcome {
+    for rollout in [&["restart"][..], &["status", "--timeout=120s"]] {
+        let command = [
+            &["rollout"],
+            rollout,
+            &["daemonset/network", "-n", "kube-system"],
+        ];
+        cluster.plane.kubectl().run(&command.concat())?;
+    }
+    Ok(())
 }
 
 async fn wait_for_database(node: &Node, cluster: &Cluster) -> Outcome {

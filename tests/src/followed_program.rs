@@ -76,14 +76,14 @@ impl FollowedProgram {
         &self.heard
     }
 
-    /// Waits for the end of the program's output; passes over its lines.
-    pub fn wait_for_end(mut self, within: Duration) -> Result<()> {
+    /// Waits for the end of the program's output; returns all its lines.
+    pub fn wait_for_end(mut self, within: Duration) -> Result<Vec<String>> {
         let until = Instant::now() + within;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => self.heard.push(line),
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return Ok(std::mem::take(&mut self.heard)),
                 Err(RecvTimeoutError::Timeout) => {
                     bail!("it goes on after {within:?}; told was {:#?}", self.heard)
                 }

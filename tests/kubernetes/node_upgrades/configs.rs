@@ -82,7 +82,7 @@ async fn a_patch_goes_from_node_to_node(fleet: &Fleet) -> Outcome {
     fleet.give_it_all_rights()?;
     fleet.told("Done", "2 of 2 nodes have config").await?;
     nodes_are_labelled(fleet, "1").await?;
-    fleet.never_two_at_once()?;
+    fleet.never_two_at_once(&NAMES)?;
     fleet.print(&["get", "pools"])?;
     fleet.print(&["get", "nodeupgrades"])?;
     let first = ("Node", NAMES[0]);

@@ -1,4 +1,4 @@
-//! Two machines as nodes of a cluster, and the operator beside its control plane.
+//! Machines as nodes of a cluster, and the operator beside its control plane.
 
 use std::cell::RefCell;
 
@@ -40,12 +40,17 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Boots the machines, has them join, and starts the operator.
+    /// Boots both machines, has them join, and starts the operator.
     pub(super) async fn start(scratch: &Scratch) -> anyhow::Result<Self> {
+        Self::start_with(scratch, &NAMES).await
+    }
+
+    /// The same with machines of these names.
+    pub(super) async fn start_with(scratch: &Scratch, names: &[&str]) -> anyhow::Result<Self> {
         let cluster = Cluster::start(scratch)?;
         push_versions(&cluster, scratch)?;
         let identity = Identity::administrator()?;
-        let nodes = boot(&cluster, &identity, &NAMES, scratch).await?;
+        let nodes = boot(&cluster, &identity, names, scratch).await?;
         Self::of(cluster, &identity, nodes, scratch)
     }
 
@@ -206,6 +211,11 @@ impl Fleet {
         Ok(shown["spec"]["unschedulable"] == true)
     }
 
+    pub(super) fn is_ready(&self, name: &str) -> anyhow::Result<bool> {
+        let shown = self.cluster.plane.kubectl().get(&["node", name])?;
+        Ok(is_ready(&shown))
+    }
+
     pub(super) async fn wait_until_uncordoned(&self, name: &str) -> Outcome {
         eventually(&format!("{name} is uncordoned"), || {
             ensure!(!self.is_cordoned(name)?, "it is cordoned");
@@ -254,9 +264,23 @@ impl Fleet {
         .await
     }
 
-    /// Each node was cordoned, and never both.
-    pub(super) fn never_two_at_once(&self) -> Outcome {
-        self.cordons.borrow_mut().were_one_at_a_time(&NAMES)
+    /// Each of these nodes was cordoned, and never two at once.
+    pub(super) fn never_two_at_once(&self, names: &[&str]) -> Outcome {
+        self.cordons.borrow_mut().were_one_at_a_time(names)
+    }
+
+    /// Kills the API server; another one takes its place.
+    pub(super) fn restart_api_server(&mut self) -> Outcome {
+        self.cluster.plane.restart_api_server()?;
+        let kubectl = self.cluster.plane.kubectl();
+        self.cordons.borrow_mut().watch_again(kubectl)
+    }
+
+    /// Cuts the power of the last machine, and turns it on again.
+    pub(super) fn turn_the_last_off_and_on(&mut self) -> Outcome {
+        let last = self.nodes.pop().context("no machine")?;
+        self.nodes.push(last.turn_off_and_on()?);
+        Ok(())
     }
 }
 

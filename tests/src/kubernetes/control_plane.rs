@@ -1,6 +1,7 @@
 //! A control plane on this host: etcd, API server, controller manager and scheduler, which end with the test.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,6 +72,10 @@ impl Nodes {
 #[derive(Debug)]
 struct Apiserver {
     process: OwnedProcess,
+    /// All words of its command.
+    arguments: Vec<OsString>,
+    starts: u32,
+    folder: Scratch,
     port: PortLease,
     etcd: Etcd,
 }
@@ -110,6 +115,12 @@ impl ControlPlane {
         plane.let_nodes_join()?;
         plane.wait_for_controllers()?;
         Ok(plane)
+    }
+
+    /// Kills the API server, starts it again on the same etcd, and waits until it is ready. Watches of its clients break.
+    pub fn restart_api_server(&mut self) -> Result<()> {
+        self.apiserver.restart()?;
+        self.apiserver.wait_until_ready(&self.kubectl)
     }
 
     /// The administrator's kubectl.
@@ -280,10 +291,10 @@ impl Apiserver {
     ) -> Result<Self> {
         let etcd = Etcd::start(folder)?;
         let port = lease_port()?;
-        let mut command = Command::new(program("kube-apiserver")?);
+        let mut command = Command::new(program(APISERVER)?);
         command.arg(format!("--etcd-servers={}", etcd.url()));
         command.arg(format!("--secure-port={}", port.port()));
-        command.args(APISERVER);
+        command.args(OPTIONS);
         option(
             &mut command,
             "audit-policy-file",
@@ -307,11 +318,25 @@ impl Apiserver {
             "service-account-signing-key-file",
             &tokens.private,
         );
+        let arguments = command.get_args().map(OsStr::to_owned).collect();
         Ok(Self {
-            process: spawn(folder, "kube-apiserver", command)?,
+            process: spawn(folder, APISERVER, command)?,
+            arguments,
+            starts: 1,
+            folder: folder.clone(),
             port,
             etcd,
         })
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.process.kill();
+        self.starts += 1;
+        let mut command = Command::new(program(APISERVER)?);
+        command.args(&self.arguments);
+        let log = format!("{APISERVER}-{}", self.starts);
+        self.process = spawn(&self.folder, &log, command)?;
+        Ok(())
     }
 
     fn address(&self) -> String {
@@ -323,7 +348,7 @@ impl Apiserver {
         while let Err(error) = kubectl.run(&["get", "--raw", "/readyz"]) {
             let processes = [
                 ("etcd", self.etcd.ended()),
-                ("kube-apiserver", self.process.ended()),
+                (APISERVER, self.process.ended()),
             ];
             for (name, ended) in processes {
                 if let Some(ended) = ended {
@@ -342,8 +367,9 @@ impl Apiserver {
 /// The log of requests, in the folder of the control plane.
 const AUDIT_LOG: &str = "audit.log";
 
+const APISERVER: &str = "kube-apiserver";
 /// Guests reach the host's loopback, and nobody else does.
-const APISERVER: [&str; 11] = [
+const OPTIONS: [&str; 11] = [
     "--bind-address=127.0.0.1",
     // No pod reaches 10.96.0.1 here: there is no kube-proxy, and the server is on loopback.
     "--advertise-address=127.0.0.1",
