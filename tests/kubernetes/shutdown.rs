@@ -115,7 +115,10 @@ async fn a_database_is_deployed(Away(node, cluster, _): &Away<'_>) -> Outcome {
     give_it_a_network(node, cluster).await?;
     let manifest = manifests::database(&cluster.greeter());
     cluster.plane.kubectl().apply("database", &manifest)?;
-    wait_for_database(node, cluster).await
+    wait_for_database(node, cluster).await?;
+    // Before that an upgrade does not wait for kubelet, and the node begins only once the version is committed.
+    let kept = "the node is ready with its extensions, which are kept";
+    node.wait_for_line(kept, PATIENCE).map(drop)
 }
 
 /// The shorter of two absences of each kind, as a host that others share adds to each.

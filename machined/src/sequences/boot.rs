@@ -6,12 +6,13 @@
 //! `upgrade::trial` decides what a version on trial has to prove and how the machine goes on after its success or failure; the boot gathers
 //! the facts, runs the steps, and carries out the decisions.
 
+mod last_upgrade;
 mod reachable;
 mod useful;
 mod verdict;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -21,8 +22,9 @@ use super::install::install_without_config;
 use super::settings::{self, When};
 use super::steps::{find_config, release_memory};
 use super::system_services::{self, Moment, SystemService};
+use super::upgrade::current_handover::CurrentHandover;
 use super::upgrade::trial_record;
-use super::{Sequence, emit_failure, network, run};
+use super::{Sequence, network, run};
 use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::operation_lock::{Interrupted, Operation, OperationLock};
@@ -65,8 +67,7 @@ struct Boot {
     /// The hand-over of the previous generation; empty without one.
     handover: Handover,
     early: EarlyStanding,
-    /// Starts the task that keeps the hand-over to a restarted machined up to date.
-    handover_kept: Once,
+    current_handover: CurrentHandover,
 }
 
 /// Boots the generation and reports its health to init.
@@ -80,9 +81,7 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
         handover,
         mut system_services,
     } = arguments;
-    let mut boot = Boot::gather(&machine, start, deadline, handover).await;
-    // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
-    boot.tell_last_upgrade(rollback.as_ref());
+    let mut boot = Boot::gather(&machine, (start, deadline), handover, rollback.as_ref()).await;
     machine.enter(MachineStage::Booting);
     crate::base::task::spawn(network::follow(machine.clone()));
     if start == StartReason::Restart {
@@ -130,25 +129,28 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
 }
 
 impl Boot {
-    /// Gathers the facts that are known without a disk, which may be slow or not answer.
+    /// Gathers the facts that are known without a disk, which may be slow or not answer. First in the history is how the last upgrade failed, so
+    /// that a client that waits for the upgrade sees this before anything else.
     async fn gather(
         machine: &Arc<Machine>,
-        start: StartReason,
-        deadline: Instant,
+        (start, deadline): (StartReason, Instant),
         handover: Option<Handover>,
+        rollback: Option<&Rollback>,
     ) -> Self {
         let handed_over = HandedOver::of(handover.as_ref(), &machine.running.version);
         let counter = match depends_on_loader(start, handed_over) {
             true => trial_record::loaders_word(machine).await.0,
             false => Counter::NotCounted,
         };
+        let early = EarlyStanding::of(start, handed_over, counter);
+        let handover = last_upgrade::tell(machine, early, handover, rollback);
         Self {
             machine: machine.clone(),
             start,
             deadline,
+            early,
+            current_handover: CurrentHandover::start(machine, handover.clone()),
             handover: handover.unwrap_or_default(),
-            early: EarlyStanding::of(start, handed_over, counter),
-            handover_kept: Once::new(),
         }
     }
 
@@ -208,52 +210,6 @@ impl Boot {
             outcome = verdict::wait_at_gate(&self.machine, services, self.deadline).await;
         }
         standing.next(outcome)
-    }
-
-    /// Tells the caller of the previous upgrade why it failed.
-    fn tell_last_upgrade(&self, rollback: Option<&Rollback>) {
-        if let Some(rollback) = rollback {
-            self.tell_rollback(rollback);
-        }
-        if self.early == EarlyStanding::Interrupted {
-            self.tell_interruption();
-        }
-    }
-
-    /// Reports an upgrade that machined crashed in. The image may be sound, so it is not remembered.
-    fn tell_interruption(&self) {
-        let Some(upgrade) = &self.handover.upgrade else {
-            return;
-        };
-        let reason = format!(
-            "the upgrade to {} was given up: machined died, and {} runs",
-            upgrade.to, self.machine.running.version
-        );
-        tracing::error!("{reason}");
-        emit_failure(&self.machine.events, &upgrade.actor, "upgrade", reason);
-    }
-
-    /// Reports an upgrade that init rolled back, and remembers its image.
-    fn tell_rollback(&self, rollback: &Rollback) {
-        let Rollback {
-            cause,
-            failed_version,
-        } = rollback;
-        let machine = &self.machine;
-        tracing::error!(
-            "version {failed_version} was given up, {} runs again: {cause}",
-            machine.running.version
-        );
-        machine.upgrades.note_rollback();
-        let Some(upgrade) = &self.handover.upgrade else {
-            return;
-        };
-        machine
-            .upgrades
-            .failed_images()
-            .remember(upgrade.digest.clone(), cause.clone());
-        let reason = format!("version {failed_version} was rolled back: {cause}");
-        emit_failure(&machine.events, &upgrade.actor, "upgrade", reason);
     }
 }
 

@@ -90,6 +90,9 @@ pub struct Handover {
     pub network: Option<Ours>,
     /// The upgrade under way.
     pub upgrade: Option<PendingUpgrade>,
+    /// The upgrade before was rolled back, and its caller was told: what is left of it has still to be taken back.
+    #[serde(deserialize_with = "if_readable")]
+    pub rolled_back: bool,
     /// Images that failed on this machine.
     #[serde(deserialize_with = "if_readable")]
     pub failed: FailedImages,
@@ -126,6 +129,9 @@ pub struct Handover {
     /// The certificate that a control plane has signed, with its key.
     #[serde(deserialize_with = "if_readable")]
     pub granted_certificate: Option<Granted>,
+    /// Fields of another version: one on trial leaves them to the version before as it received them.
+    #[serde(flatten)]
+    pub of_another_version: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Reads a field whose loss does no harm. If another version has given it another form it is empty: the rest of the hand-over must not be lost
@@ -297,6 +303,7 @@ mod tests {
             ("leases", true),
             ("network", false),
             ("upgrade", false),
+            ("rolled_back", true),
             ("failed", true),
             ("floor", false),
             ("origin", true),
@@ -327,6 +334,17 @@ mod tests {
             assert_eq!(config.is_ok(), is_lost_alone, "{field}: {config:?}");
             assert!(!is_lost_alone || config.unwrap() == Some("x"), "{field}");
         }
+    }
+
+    /// A version on trial writes it anew for the version before, which may be newer or older.
+    #[test]
+    fn fields_of_another_version_are_written_as_they_were_read() {
+        let left = r#"{"services_up":["web"],"moons":{"io":[1]}}"#;
+        let mut read: Handover = serde_json::from_str(left).unwrap();
+        read.network = Some(Ours::default());
+        let written = serde_json::to_value(read).unwrap();
+        assert_eq!(written["moons"]["io"][0], 1);
+        assert_eq!(written["services_up"][0], "web");
     }
 
     #[test]

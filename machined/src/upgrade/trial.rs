@@ -50,11 +50,16 @@ pub enum HandedOver {
     ThisVersion,
     /// An upgrade to another version.
     OtherVersion,
+    /// The upgrade was rolled back, and its caller was told.
+    RolledBack,
 }
 
 impl HandedOver {
     /// Derives it from the hand-over and the running version.
     pub fn of(handover: Option<&Handover>, running: &str) -> Self {
+        if handover.is_some_and(|handover| handover.rolled_back) {
+            return Self::RolledBack;
+        }
         match handover.map(|handover| &handover.upgrade) {
             None => Self::Nothing,
             Some(None) => Self::NoUpgrade,
@@ -120,7 +125,7 @@ impl EarlyStanding {
         use StartReason::{Boot, Fresh, Next, Restart, Rollback};
         match (start, handed_over, counter) {
             (Next, _, _) | (Restart | Fresh, HandedOver::ThisVersion, _) => Self::SoftTrial,
-            (Rollback, _, _) => Self::RolledBack,
+            (Rollback, _, _) | (Restart | Fresh, HandedOver::RolledBack, _) => Self::RolledBack,
             (Restart | Fresh, HandedOver::OtherVersion, _) => Self::Interrupted,
             // Cautious: a version on trial that nothing would take back could lock every caller out.
             (Boot | Restart | Fresh, HandedOver::Nothing, Counter::Counted | Counter::Unknown) => {

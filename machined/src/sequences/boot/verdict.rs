@@ -16,7 +16,7 @@ use crate::sequences::steps::attend::attend;
 use crate::sequences::steps::leave::leave;
 use crate::sequences::steps::{boot_assets, disk, up};
 use crate::sequences::system_services;
-use crate::sequences::upgrade::{bless_retry, committed, current_handover, trial_record};
+use crate::sequences::upgrade::{bless_retry, committed, trial_record};
 use crate::services::{KeptByConfig, Services};
 use crate::status;
 use crate::store::{MachineStage, Problem};
@@ -151,10 +151,7 @@ async fn keep(boot: &Boot, commit: Commit) {
     {
         tracing::error!("a new boot loader is not put in place: {error:#}");
     }
-    // A boot that has waited for its config has started this task already.
-    boot.handover_kept.call_once(|| {
-        crate::base::task::spawn(current_handover::keep(machine.clone()));
-    });
+    boot.current_handover.prove();
     let finished = trial_record::finish(machine, commit.bless, commit.upgrade.as_ref()).await;
     if let Err(error) = finished {
         bless_retry::start(machine, commit.bless, &error);
@@ -181,6 +178,7 @@ async fn give_up(boot: &Boot, reason: &str) {
     machine.log_disk.close().await;
     // As before an upgrade: callers of the API notice nothing of a rollback either.
     system_services::drain(&machine.services).await;
+    boot.current_handover.give_up(machine, &boot.handover).await;
     if let Err(error) = machine.init.give_up(reason).await {
         tracing::error!("init did not take it back, its deadline will: {error:#}");
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::init_link::Scope;
@@ -19,10 +20,81 @@ use crate::upgrade::{Handover, ReleaseOrigin, handover};
 /// Least time between two hand-overs that are left because the network has changed. A DHCP server may give leases of a few seconds.
 const NETWORK_PAUSE: Duration = Duration::from_secs(10);
 
-/// Leaves the hand-over with init after every sequence and every change of the config, from the moment at which the generation has proved
-/// itself: all of these hold the lock of operations. Also after every change of the images in force, of their updates, of pins, and of the
-/// network's leases and of what it has set.
-pub(in crate::sequences) async fn keep(machine: Arc<Machine>) {
+/// The task that keeps the hand-over up to date. It ends with this value if the generation does not prove itself.
+pub(in crate::sequences) struct CurrentHandover {
+    has_proved_itself: watch::Sender<bool>,
+    task: AbortHandle,
+}
+
+impl CurrentHandover {
+    /// Starts the task. `received`: the hand-over of the generation before. Until this generation has proved itself the task leaves that one
+    /// again after each change of the network alone: whichever version comes next has to know what this one has set, to take it back. One that
+    /// says that the upgrade was rolled back is left at once.
+    pub(in crate::sequences) fn start(machine: &Arc<Machine>, received: Option<Handover>) -> Self {
+        let (has_proved_itself, mut proof) = watch::channel(false);
+        let machine = machine.clone();
+        let task = crate::base::task::spawn(async move {
+            if let Some(received) = received {
+                keep_received(&machine, &received, &mut proof).await;
+            }
+            // Without its sender the generation is given up.
+            if proof.wait_for(|proved| *proved).await.is_ok() {
+                keep(machine).await;
+            }
+        });
+        Self {
+            has_proved_itself,
+            task: task.abort_handle(),
+        }
+    }
+
+    /// From now on the hand-over is that of this generation.
+    pub(in crate::sequences) fn prove(&self) {
+        self.has_proved_itself.send_replace(true);
+    }
+
+    /// Leaves what the network has set up to now to the version before, which takes it back.
+    pub(in crate::sequences) async fn give_up(&self, machine: &Machine, received: &Handover) {
+        // What it is about to leave is older.
+        self.task.abort();
+        leave_received(machine, received).await;
+    }
+}
+
+/// Leaves the hand-over that was received after each change of the network, until the generation has proved itself.
+async fn keep_received(
+    machine: &Machine,
+    received: &Handover,
+    proof: &mut watch::Receiver<bool>,
+) {
+    let mut network =
+        NetworkChanges::new(machine.network.watch_leases(), machine.network.watch_ours());
+    if received.rolled_back {
+        leave_received(machine, received).await;
+    }
+    loop {
+        tokio::select! {
+            // Proved, or given up.
+            _ = proof.wait_for(|proved| *proved) => return,
+            () = network.next() => leave_received(machine, received).await,
+        }
+    }
+}
+
+async fn leave_received(machine: &Machine, received: &Handover) {
+    let left = Handover {
+        leases: machine.network.leases(),
+        network: Some(machine.network.ours()),
+        ..received.clone()
+    };
+    if let Err(error) = leave(machine, &left).await {
+        tracing::warn!("the next version may leave parts of this one's network: {error:#}");
+    }
+}
+
+/// Leaves the hand-over with init after every sequence and every change of the config: all of these hold the lock of operations. Also after every
+/// change of the images in force, of their updates, of pins, and of the network's leases and of what it has set.
+async fn keep(machine: Arc<Machine>) {
     let mut holder = machine.operations.watch();
     let mut in_force = machine.images_in_force.watch();
     let (mut updates, mut pins) = (machine.image_updates.watch(), machine.pins.watch());
@@ -32,7 +104,7 @@ pub(in crate::sequences) async fn keep(machine: Arc<Machine>) {
         if holder.wait_for(Option::is_none).await.is_err() {
             return;
         }
-        if let Err(error) = leave(&machine).await {
+        if let Err(error) = leave_own(&machine).await {
             tracing::warn!("a machined that is started again finds an older config: {error:#}");
         }
         tokio::select! {
@@ -86,13 +158,17 @@ impl NetworkChanges {
     }
 }
 
-async fn leave(machine: &Machine) -> anyhow::Result<()> {
+async fn leave_own(machine: &Machine) -> anyhow::Result<()> {
     // A config on trial is left out. What it has set in the network is in the list: the settled config undoes it.
     let configured = machine.settled_config();
     let left = of(
         machine,
         configured.map(|configured| configured.text.clone()),
     );
+    leave(machine, &left).await
+}
+
+async fn leave(machine: &Machine, left: &Handover) -> anyhow::Result<()> {
     let memfd = left.to_memfd()?;
     let kept = machine
         .init

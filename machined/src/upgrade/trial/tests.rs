@@ -5,11 +5,11 @@
 use super::*;
 use crate::values::Digest;
 use Counter::{Counted, NotCounted, Unknown};
-use HandedOver::{NoUpgrade, Nothing, OtherVersion, ThisVersion};
+use HandedOver::{NoUpgrade, Nothing, OtherVersion, RolledBack, ThisVersion};
 use StartReason::{Boot, Fresh, Next as ByNext, Restart, Rollback};
 
 const STARTS: [StartReason; 5] = [Boot, ByNext, Rollback, Restart, Fresh];
-const HANDED_OVER: [HandedOver; 4] = [Nothing, NoUpgrade, ThisVersion, OtherVersion];
+const HANDED_OVER: [HandedOver; 5] = [Nothing, NoUpgrade, ThisVersion, OtherVersion, RolledBack];
 const COUNTERS: [Counter; 3] = [NotCounted, Counted, Unknown];
 
 const RUNNING: &str = "v0.2.0";
@@ -52,12 +52,17 @@ fn the_hand_over_is_read() {
     let to = |version: &str| of(Some(&handover(Some(upgrade(version, None)))));
     assert_eq!(to(RUNNING), ThisVersion);
     assert_eq!(to("v0.3.0"), OtherVersion);
+    let rolled_back = Handover {
+        rolled_back: true,
+        ..handover(Some(upgrade(RUNNING, None)))
+    };
+    assert_eq!(of(Some(&rolled_back)), RolledBack);
 }
 
 /// (start, hand-over) → the standing by the loader's report (not counted, counted, unknown), and the action on the record.
 #[test]
 fn every_start_before_there_is_a_disk() {
-    use EarlyStanding::{CountedTrial, Interrupted, NotOnTrial, RolledBack, SoftTrial};
+    use EarlyStanding::{CountedTrial, Interrupted, NotOnTrial, RolledBack as IsBack, SoftTrial};
     use RecordStep::{GiveUp, Leave, Load};
     #[rustfmt::skip]
     let table = [
@@ -66,26 +71,31 @@ fn every_start_before_there_is_a_disk() {
         (Boot,     NoUpgrade,    [NotOnTrial; 3],                          Load),
         (Boot,     ThisVersion,  [NotOnTrial; 3],                          Load),
         (Boot,     OtherVersion, [NotOnTrial; 3],                          Load),
+        (Boot,     RolledBack,   [NotOnTrial; 3],                          Load),
         // An upgrade without a reboot, whatever the hand-over says.
         (ByNext,   Nothing,      [SoftTrial; 3],                           Leave),
         (ByNext,   NoUpgrade,    [SoftTrial; 3],                           Leave),
         (ByNext,   ThisVersion,  [SoftTrial; 3],                           Leave),
         (ByNext,   OtherVersion, [SoftTrial; 3],                           Leave),
+        (ByNext,   RolledBack,   [SoftTrial; 3],                           Leave),
         // The version before is back; the generation behind it is gone.
-        (Rollback, Nothing,      [RolledBack; 3],                          GiveUp),
-        (Rollback, NoUpgrade,    [RolledBack; 3],                          GiveUp),
-        (Rollback, ThisVersion,  [RolledBack; 3],                          GiveUp),
-        (Rollback, OtherVersion, [RolledBack; 3],                          GiveUp),
-        // machined died before its generation was healthy, after it was, during a trial, and over an upgrade.
+        (Rollback, Nothing,      [IsBack; 3],                              GiveUp),
+        (Rollback, NoUpgrade,    [IsBack; 3],                              GiveUp),
+        (Rollback, ThisVersion,  [IsBack; 3],                              GiveUp),
+        (Rollback, OtherVersion, [IsBack; 3],                              GiveUp),
+        (Rollback, RolledBack,   [IsBack; 3],                              GiveUp),
+        // machined died before its generation was healthy, after it was, during a trial, over an upgrade, and after a rollback.
         (Restart,  Nothing,      [NotOnTrial, CountedTrial, CountedTrial], Leave),
         (Restart,  NoUpgrade,    [NotOnTrial; 3],                          Leave),
         (Restart,  ThisVersion,  [SoftTrial; 3],                           Leave),
         (Restart,  OtherVersion, [Interrupted; 3],                         GiveUp),
+        (Restart,  RolledBack,   [IsBack; 3],                              GiveUp),
         // The same image in a generation of its own changes nothing about that.
         (Fresh,    Nothing,      [NotOnTrial, CountedTrial, CountedTrial], Leave),
         (Fresh,    NoUpgrade,    [NotOnTrial; 3],                          Leave),
         (Fresh,    ThisVersion,  [SoftTrial; 3],                           Leave),
         (Fresh,    OtherVersion, [Interrupted; 3],                         GiveUp),
+        (Fresh,    RolledBack,   [IsBack; 3],                              GiveUp),
     ];
 
     let mut seen = Vec::new();
