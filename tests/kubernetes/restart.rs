@@ -16,7 +16,10 @@ use crate::shown::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![starts_again_from_what_it_has]
+    tests![
+        starts_again_from_what_it_has,
+        joins_after_a_power_cut_while_it_joins
+    ]
 }
 
 /// The pods of the node.
@@ -38,6 +41,16 @@ async fn starts_again_from_what_it_has(scratch: Scratch) -> Outcome {
         after_a_power_cut_the_node_is_back(node, &cluster),
     ]
     .await
+}
+
+/// kubelet has written its certificate and key, and flushed neither: they are empty after the cut.
+async fn joins_after_a_power_cut_while_it_joins(scratch: Scratch) -> Outcome {
+    let cluster = Cluster::start(&scratch)?;
+    let node = cluster.plan_node(&scratch)?.boot().await?;
+    node.wait_until("the node appears", PATIENCE, async || cluster.node())
+        .await?;
+    let node = node.power_cycle().await?;
+    it_joins_and_runs_pods(&node, &cluster).await
 }
 
 async fn extensions_come_as_files(node: &Node, cluster: &Cluster) -> Outcome {

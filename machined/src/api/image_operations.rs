@@ -115,6 +115,9 @@ pub(super) async fn pull(
 /// Removes an image, by name or digest.
 pub(super) async fn remove(machine: &Machine, name: &str) -> Result<(), ImageError> {
     let reference = parse(name)?;
+    if !machine.disk.status().borrow().var_mounted {
+        return Err(ImageError::NoPlace);
+    }
     // An upgrade holds the lock while it needs its image.
     let _lock = machine.lock_operation(Operation::ImageRemove)?;
     let image = machine

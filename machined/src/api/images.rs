@@ -12,6 +12,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::image_operations::{self, ImageError};
+use super::image_pins::has_place;
 use super::image_verification;
 use super::{caller, changing, streamed};
 use crate::base::error_chain::chain;
@@ -52,6 +53,7 @@ pub(super) fn status(error: ImageError) -> Status {
 
 /// Builds one line of a listing for each name of each image.
 fn lines(machine: &Machine) -> Result<Vec<wire::ImageServiceListResponse>, Status> {
+    has_place(machine)?;
     let images = image_operations::list(machine).map_err(|error| status(error.into()))?;
     Ok(images
         .iter()

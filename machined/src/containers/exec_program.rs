@@ -11,10 +11,10 @@ pub(super) struct ExecProgram {
 }
 
 impl ExecProgram {
-    /// Returns the program of the container with this bundle.
-    pub(super) fn in_bundle(bundle: &Path) -> Self {
+    /// Returns the program of the container that has this directory.
+    pub(super) fn in_directory(directory: &Path) -> Self {
         ExecProgram {
-            pid_file: bundle.join("exec.pid"),
+            pid_file: directory.join("exec.pid"),
         }
     }
 
@@ -57,13 +57,13 @@ mod tests {
     /// A machined that was killed leaves the program, and another process may have its number when the next one looks.
     #[test]
     fn what_is_left_of_a_check_is_ended_only_in_its_container() {
-        let bundle = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for is_of_container in [false, true] {
             let mut child = std::process::Command::new("/bin/sleep")
                 .arg("1000")
                 .spawn()
                 .unwrap();
-            let program = ExecProgram::in_bundle(bundle.path());
+            let program = ExecProgram::in_directory(directory.path());
             let pid_file = program.pid_file().to_owned();
             fs::write(&pid_file, child.id().to_string()).unwrap();
             program.end_if(|pid| pid == child.id() && is_of_container);

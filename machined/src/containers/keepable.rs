@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::host_files::{DOMAIN, has_domain};
 use super::spec::ContainerSpec;
 use crate::mounts::mount_table::mounts;
+use crate::mounts::special_mounts;
 use crate::values::MountOption;
 
 /// Why a container ends with its generation.
@@ -156,7 +157,9 @@ pub fn mounts_are_keepable(pid: u32) -> Result<(), NotKeepable> {
     let table = table.map_err(|error| NotKeepable::NotReadable(error.to_string()))?;
     let device = |path: &str| std::fs::metadata(path).map(|it| it.dev()).ok();
     let lasting = ["/var", DOMAIN, "/dev", "/proc", "/sys"].map(device);
-    let ending = ["/", "/etc", "/usr", "/run"].map(device).into_iter();
+    // With /dev its memory for programs that share it, and its terminals.
+    let ending = ["/", "/etc", "/usr", "/run"].into_iter();
+    let ending = ending.chain(special_mounts::targets()).map(device);
     let ending = ending.filter(|it| !lasting.contains(it)).flatten();
     let ending: Vec<String> = ending
         .map(|it| format!("{}:{}", rustix::fs::major(it), rustix::fs::minor(it)))

@@ -65,7 +65,12 @@ pub struct Runtime {
     state: PathBuf,
     /// Directory of the bundles and mounts.
     run: PathBuf,
+    /// Directory of the programs of health checks, by container.
+    checks: PathBuf,
 }
+
+/// Memory of the generation: where workloads have filled theirs, crun could not write a program's PID, and the check of each container would fail.
+const CHECKS: &str = "/run/machined/checks";
 
 /// A file that machined leaves beside a container that goes on running without machined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,7 +244,11 @@ impl Default for Runtime {
             return Self::of_the_generation();
         }
         let domain = Path::new(DOMAIN);
-        Runtime::new(CRUN.into(), domain.join("crun"), domain.join("containers"))
+        let runtime = Runtime::new(CRUN.into(), domain.join("crun"), domain.join("containers"));
+        Runtime {
+            checks: CHECKS.into(),
+            ..runtime
+        }
     }
 }
 
@@ -256,7 +265,12 @@ impl Runtime {
 
     /// Creates a runtime from crun's path, the directory of crun's state, and the directory of the bundles.
     pub fn new(crun: PathBuf, state: PathBuf, run: PathBuf) -> Self {
-        Runtime { crun, state, run }
+        Runtime {
+            crun,
+            state,
+            checks: run.clone(),
+            run,
+        }
     }
 
     /// Starts a container from an image, and removes the remains of an older container of that name first. The preserved
@@ -333,7 +347,9 @@ impl Runtime {
     /// Runs a program in a running container, as the container's user and within its limits. An exit status other than 0 is an
     /// error that quotes the program's standard error. Dropping the future ends the program.
     pub async fn exec(&self, name: &ContainerName, command: &[String]) -> Result<(), RuntimeError> {
-        let program = ExecProgram::in_bundle(&self.bundle(name));
+        let directory = self.checks.join(name.as_str());
+        fs::create_dir_all(&directory).map_err(failed("creating", &directory))?;
+        let program = ExecProgram::in_directory(&directory);
         let pid_file = program.pid_file().as_os_str();
         let mut arguments = vec!["--pid-file".as_ref(), pid_file, name.as_str().as_ref()];
         arguments.extend(command.iter().map(OsStr::new));
@@ -384,7 +400,7 @@ impl Runtime {
     /// Ends the program of a health check that an earlier machined has left in a container: nobody waits for it any more. `is_of_container`
     /// says whether a process belongs to the container; another one may have got the number since.
     pub fn end_left_check(&self, name: &ContainerName, is_of_container: impl Fn(u32) -> bool) {
-        ExecProgram::in_bundle(&self.bundle(name)).end_if(is_of_container);
+        ExecProgram::in_directory(&self.checks.join(name.as_str())).end_if(is_of_container);
     }
 
     /// Lists the containers that have a bundle, running or not.

@@ -15,7 +15,8 @@ pub(super) const HOSTS_FOLDER: &str = "hosts";
 /// The address at which the machine serves its own images to containerd.
 pub const PODS_REGISTRY: &str = "127.0.0.1:50005";
 
-/// Returns containerd's configuration, version 3.
+/// Returns containerd's configuration, version 3. Without `image_pull_with_sync_fs`, which containerd's transfer service does not know, an image may be
+/// complete for containerd after a power cut while its files are empty.
 pub(super) fn configuration(registries: &Registries) -> String {
     let mut text = format!(
         "version = 3
@@ -23,6 +24,9 @@ root = \"/var/lib/containerd\"
 state = \"/run/containerd\"
 [grpc]
 address = \"/run/containerd/containerd.sock\"
+[plugins.'io.containerd.cri.v1.images']
+image_pull_with_sync_fs = true
+use_local_image_pull = true
 [plugins.'io.containerd.cri.v1.images'.registry]
 config_path = \"{HOSTS}\"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]

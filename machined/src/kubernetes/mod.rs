@@ -24,6 +24,7 @@ mod container_root;
 mod containerd;
 pub mod control_plane;
 mod daemon_sets;
+mod emptied;
 mod extensions;
 mod files;
 mod followed;
@@ -113,7 +114,7 @@ pub fn logs() -> PathBuf {
 }
 
 /// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release. The plan of a container
-/// that does not run is removed: its extensions are checked again before they run again.
+/// that does not run is removed: its extensions are checked again before they run again. So are files that a power cut has left empty.
 ///
 /// # Errors
 /// A directory cannot be made, or a file cannot be written.
@@ -130,6 +131,7 @@ pub fn prepare(is_running: bool) -> io::Result<()> {
         for left in [PLAN, STATUS] {
             removal::file(&control().join(left))?;
         }
+        emptied::remove(&var())?;
     }
     // Pods see /run of the container by this path.
     match std::os::unix::fs::symlink("/run", var().join("run")) {

@@ -29,6 +29,11 @@ const MOUNTS: [(&str, &str, MountFlags, &str); 3] = [
     ),
 ];
 
+/// Where they are mounted: each generation has its own.
+pub fn targets() -> impl Iterator<Item = &'static str> {
+    MOUNTS.iter().map(|(target, ..)| *target)
+}
+
 /// Mounts them. A filesystem that is mounted already is left: machined was restarted.
 pub fn mount() -> anyhow::Result<()> {
     for (target, kind, flags, options) in MOUNTS {

@@ -70,7 +70,7 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
         ),
         Phase::of(
             "startServices",
-            start_services(machine.clone(), ended.to_vec()),
+            start_services(machine.clone(), boot.start, ended.to_vec()),
         ),
     ];
     Sequence {
@@ -189,7 +189,11 @@ fn ended_by_init(start: StartReason, keeps_workloads: bool, left: &[String]) -> 
     }
 }
 
-async fn start_services(machine: Arc<Machine>, ended_by_init: Vec<String>) -> anyhow::Result<()> {
+async fn start_services(
+    machine: Arc<Machine>,
+    start: StartReason,
+    ended_by_init: Vec<String>,
+) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
     };
@@ -202,7 +206,8 @@ async fn start_services(machine: Arc<Machine>, ended_by_init: Vec<String>) -> an
         // The gate of an upgrade may wait for such a container, whose extension is not here yet.
         machine.os_extensions.begin();
     }
-    if machine.generation.keeps_workloads {
+    // Those of a config on trial are left when machined dies: the trial has ended with it.
+    if machine.generation.keeps_workloads || start == StartReason::Restart {
         intent::end_unnamed_containers(&machine, &configured).await;
     }
     machine.services.attend();

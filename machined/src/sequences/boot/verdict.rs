@@ -81,10 +81,7 @@ fn gate(machine: &Machine, services: &[String], until: Instant) -> Gate {
         Some(configured) => intent::gate_probes(&configured.config, services, left),
         None => Vec::new(),
     };
-    Gate {
-        services: services.to_vec(),
-        probes,
-    }
+    Gate::new(services.to_vec(), probes)
 }
 
 /// Waits until the gate is passed.

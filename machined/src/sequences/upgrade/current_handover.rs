@@ -37,8 +37,7 @@ impl CurrentHandover {
             if let Some(received) = received {
                 keep_received(&machine, &received, &mut proof).await;
             }
-            // Without its sender the generation is given up.
-            if proof.wait_for(|proved| *proved).await.is_ok() {
+            if is_proved(&mut proof).await {
                 keep(machine).await;
             }
         });
@@ -62,11 +61,7 @@ impl CurrentHandover {
 }
 
 /// Leaves the hand-over that was received after each change of the network, until the generation has proved itself.
-async fn keep_received(
-    machine: &Machine,
-    received: &Handover,
-    proof: &mut watch::Receiver<bool>,
-) {
+async fn keep_received(machine: &Machine, received: &Handover, proof: &mut watch::Receiver<bool>) {
     let mut network =
         NetworkChanges::new(machine.network.watch_leases(), machine.network.watch_ours());
     if received.rolled_back {
@@ -74,11 +69,15 @@ async fn keep_received(
     }
     loop {
         tokio::select! {
-            // Proved, or given up.
-            _ = proof.wait_for(|proved| *proved) => return,
+            _ = is_proved(proof) => return,
             () = network.next() => leave_received(machine, received).await,
         }
     }
+}
+
+/// Waits until the generation has proved itself; false once it is given up.
+async fn is_proved(proof: &mut watch::Receiver<bool>) -> bool {
+    proof.wait_for(|proved| *proved).await.is_ok()
 }
 
 async fn leave_received(machine: &Machine, received: &Handover) {
