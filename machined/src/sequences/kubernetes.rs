@@ -25,6 +25,7 @@ mod node_name;
 mod pods_registry;
 mod pods_socket;
 mod published;
+mod reboot_for_pod;
 mod reboot_required;
 mod static_pods;
 
@@ -49,6 +50,7 @@ use self::control_plane::Plane;
 use self::in_cluster::{InCluster, Seen};
 use self::node_name::{host_name, node_name};
 use self::pods_registry::PodsRegistry;
+use self::reboot_for_pod::reboot_for_pod;
 use self::reboot_required::reboot_required;
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
@@ -62,8 +64,6 @@ use crate::kubernetes::{
     node_addresses,
 };
 use crate::machine::{Configured, FirstPlan, Machine};
-use crate::operation_lock::Operation;
-use crate::sequences::reboot_holding;
 use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget, Store};
 use crate::values::{ContainerName, Digest};
 
@@ -147,6 +147,8 @@ struct Done {
     images_of: BTreeSet<String>,
     /// Whether the previous programs run on, as others wait for a snapshot of etcd.
     is_held: bool,
+    /// How often the plan had been removed by then: it goes with a container that has ended, also under a machined that goes on.
+    times_forgotten: u64,
 }
 
 impl Done {
@@ -159,6 +161,7 @@ impl Done {
             && self.plane == other.plane
             && self.images_of == other.images_of
             && self.is_held == other.is_held
+            && self.times_forgotten == other.times_forgotten
     }
 }
 
@@ -235,6 +238,7 @@ impl Keeper {
                         extensions,
                         images_of,
                         is_held: false,
+                        times_forgotten: self.machine.node_plan.times_forgotten(),
                         reboot_required: reboot_required.unwrap_or_else(|error| {
                             problems.push(format!("whether a reboot waits: {error:#}"));
                             None
@@ -579,8 +583,9 @@ impl Keeper {
         let is_new = is_new.context("write the node's plan")?;
         if is_new {
             tracing::info!("Kubernetes: the node {} has a new plan", next.node);
-            have_it_read().await?;
         }
+        // Of one that is there already as well: nobody may have told the container of it, and one that knows it changes nothing.
+        self.machine.node_plan.tell(have_it_read()).await?;
         self.machine.note_plan(match is_new {
             true => FirstPlan::New,
             false => FirstPlan::AsBefore,
@@ -604,34 +609,6 @@ impl Keeper {
         }
         Ok(true)
     }
-}
-
-/// Reboots the machine for a pod. Its agent waits for its own end, with a lock of the cluster in its hands: so the container ends even if
-/// the kernel goes on. Returns why the reboot waits, if it does: it is tried again in the next turn.
-async fn reboot_for_pod(machine: &Arc<Machine>) -> Option<String> {
-    let lock = match machine.lock_operation(Operation::Reboot) {
-        Ok(lock) => lock,
-        // Without the time that it has been running: a text that stays the same is logged once.
-        Err(busy) => {
-            let operation = busy.operation;
-            return Some(format!(
-                "the reboot that a pod asks for waits for the end of another operation: {operation}"
-            ));
-        }
-    };
-    tracing::info!("Kubernetes: a pod asks for a reboot of the machine");
-    if let Err(error) = machine.services.stop(Kubernetes::CONTAINER).await {
-        tracing::warn!(
-            "Kubernetes: its container ends with the machine: {}",
-            chain(&error)
-        );
-    }
-    // The question is answered; the next container begins without it.
-    if let Err(error) = std::fs::remove_file(kubernetes::control().join(STATUS)) {
-        tracing::warn!("Kubernetes: its status stays: {error}");
-    }
-    reboot_holding(machine, lock);
-    None
 }
 
 /// Writes the node's files. A node of another cluster, or with another name, joins anew.
@@ -677,7 +654,7 @@ fn show_extension(
 pub async fn restart_service(machine: &Machine, name: &str) -> anyhow::Result<()> {
     let written = machine.node_plan.restart(name).await;
     written.context("write the node's plan")?;
-    have_it_read().await
+    machine.node_plan.tell(have_it_read()).await
 }
 
 /// Has the container read its plan again. One that has not started yet reads it then.
@@ -733,4 +710,32 @@ async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
         last: service.error.or(service.last_exit),
     });
     (services.collect(), status.reboot_asked, status.errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequences::image_pins::machine_for_tests::configured;
+
+    /// An upgrade by a reboot that failed, or a reset, has ended the container under a machined that goes on.
+    #[test]
+    fn a_plan_that_was_removed_since_is_given_again() {
+        let done = Done {
+            configured: configured(&[]),
+            node: "worker-1".to_owned(),
+            addresses: Vec::new(),
+            extensions: Vec::new(),
+            reboot_required: None,
+            plane: None,
+            images_of: BTreeSet::new(),
+            is_held: false,
+            times_forgotten: 0,
+        };
+        assert!(done.is(&done.clone()));
+        let next = Done {
+            times_forgotten: 1,
+            ..done.clone()
+        };
+        assert!(!done.is(&next));
+    }
 }
