@@ -22,6 +22,7 @@ mod meeting;
 mod members;
 mod node_modules;
 mod node_name;
+mod plan_again;
 mod pods_registry;
 mod pods_socket;
 mod published;
@@ -49,6 +50,7 @@ use self::chosen::Choices;
 use self::control_plane::Plane;
 use self::in_cluster::{InCluster, Seen};
 use self::node_name::{host_name, node_name};
+use self::plan_again::PlanAgain;
 use self::pods_registry::PodsRegistry;
 use self::reboot_for_pod::reboot_for_pod;
 use self::reboot_required::reboot_required;
@@ -125,6 +127,7 @@ struct Keeper {
     pods_registry: PodsRegistry,
     trial: Option<Trial>,
     in_cluster: InCluster,
+    plan_again: PlanAgain,
     /// The work that was carried out last, without a problem.
     done: Option<Done>,
     /// When that was.
@@ -176,6 +179,7 @@ impl Keeper {
             pods_registry: PodsRegistry::default(),
             trial: None,
             in_cluster: InCluster::new(),
+            plan_again: PlanAgain::default(),
             done: None,
             done_at: Instant::now(),
             problems: Vec::new(),
@@ -187,11 +191,8 @@ impl Keeper {
         let Some(kubernetes) = &configured.config.kubernetes else {
             return;
         };
-        let (services, asked, errors) = read_status().await;
-        let mut problems = errors.clone();
-        if asked {
-            problems.extend(reboot_for_pod(&self.machine).await);
-        }
+        let mut problems = Vec::new();
+        let (services, errors) = self.hear(&mut problems).await;
         if let Err(error) = pods_socket::keep(&self.machine).await {
             problems.push(format!("{error:#}"));
         }
@@ -255,6 +256,21 @@ impl Keeper {
             }
         }
         self.show(kubernetes, &node, services, problems).await;
+    }
+
+    /// Hears from the container, and does what it asks for. Returns its services, and what is wrong with the plan.
+    async fn hear(&mut self, problems: &mut Vec<String>) -> (Vec<NodeService>, Vec<String>) {
+        let told = read_status().await;
+        problems.extend(told.errors.iter().cloned().chain(told.warnings));
+        if told.reboot_asked {
+            problems.extend(reboot_for_pod(&self.machine).await);
+        }
+        if self.plan_again.is_due(&told.errors, Instant::now())
+            && let Err(error) = have_it_read().await
+        {
+            problems.push(format!("{error:#}"));
+        }
+        (told.services, told.errors)
     }
 
     /// Without EPHEMERAL, as before its mount and in a reset, nobody knows whether the cluster has begun: then nobody is told to begin one.
@@ -685,8 +701,20 @@ fn retain_extensions(store: &Store, stays: impl Fn(&str) -> bool) {
     store.retain_by_content::<ExtensionFact>(|id, fact| is_of_others(fact) || stays(id));
 }
 
-/// Reads how the services go, whether a pod asks for a reboot, and what is wrong with the plan.
-async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
+/// What kubernetes-init says.
+#[derive(Default)]
+struct Told {
+    services: Vec<NodeService>,
+    /// Whether a pod asks for a reboot.
+    reboot_asked: bool,
+    /// What is wrong with the plan.
+    errors: Vec<String>,
+    /// What is wrong beside it.
+    warnings: Vec<String>,
+}
+
+/// Reads the status of the container.
+async fn read_status() -> Told {
     let file = kubernetes::control().join(STATUS);
     let read = move || kubernetes::read_status(&file);
     let read = blocking_io::within(blocking_io::ANSWER, read).await;
@@ -694,7 +722,10 @@ async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
         Ok(status) => status.unwrap_or_default(),
         Err(error) => {
             let error = format!("its status cannot be read: {error:#}");
-            return (Vec::new(), false, vec![error]);
+            return Told {
+                errors: vec![error],
+                ..Told::default()
+            };
         }
     };
     let services = status.services.into_iter();
@@ -709,7 +740,12 @@ async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
             && service.last_success == Some(true),
         last: service.error.or(service.last_exit),
     });
-    (services.collect(), status.reboot_asked, status.errors)
+    Told {
+        services: services.collect(),
+        reboot_asked: status.reboot_asked,
+        errors: status.errors,
+        warnings: status.warnings,
+    }
 }
 
 #[cfg(test)]
