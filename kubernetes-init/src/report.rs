@@ -39,6 +39,8 @@ pub(crate) struct Report {
     known: BTreeMap<String, Known>,
     /// Errors from the start, and those of the plan.
     errors: [Vec<String>; 2],
+    /// Why it cannot be shown whether a reboot waits. No service depends on that.
+    unshown: Option<String>,
     reboot_asked: bool,
     written: Option<Status>,
     /// Why the last try to write failed: told once.
@@ -51,6 +53,7 @@ impl Report {
             file,
             known: BTreeMap::new(),
             errors: [const { Vec::new() }; 2],
+            unshown: None,
             reboot_asked: false,
             written: None,
             trouble: None,
@@ -65,10 +68,24 @@ impl Report {
 
     /// These are the errors of the plan from now on.
     pub(crate) fn plan_has(&mut self, errors: Vec<String>) {
-        for error in &errors {
+        // machined has a plan that cannot be carried out read again and again.
+        for error in errors.iter().filter(|it| !self.errors[1].contains(it)) {
             say(error);
         }
         self.errors[1] = errors;
+    }
+
+    /// The file that says whether a reboot waits is right, or it cannot be written.
+    pub(crate) fn required_is_shown(&mut self, shown: io::Result<()>) {
+        let unshown = shown.err();
+        let unshown =
+            unshown.map(|error| format!("it cannot be shown whether a reboot waits: {error}"));
+        if let Some(why) = &unshown
+            && self.unshown != unshown
+        {
+            say(why);
+        }
+        self.unshown = unshown;
     }
 
     /// A pod asks for a reboot of the machine. It ends this container.
@@ -100,12 +117,7 @@ impl Report {
         services: impl Iterator<Item = &'a Life>,
         processes: &Processes,
     ) {
-        let services = services.map(|life| self.of_service(life, processes));
-        let status = Status {
-            services: services.collect(),
-            errors: self.errors.concat(),
-            reboot_asked: self.reboot_asked,
-        };
+        let status = self.status(services, processes);
         if self.written.as_ref() == Some(&status) {
             return;
         }
@@ -122,6 +134,20 @@ impl Report {
             say(trouble);
         }
         self.trouble = trouble;
+    }
+
+    fn status<'a>(
+        &mut self,
+        services: impl Iterator<Item = &'a Life>,
+        processes: &Processes,
+    ) -> Status {
+        let services = services.map(|life| self.of_service(life, processes));
+        Status {
+            services: services.collect(),
+            errors: self.errors.concat(),
+            warnings: self.unshown.iter().cloned().collect(),
+            reboot_asked: self.reboot_asked,
+        }
     }
 
     fn of_service(&mut self, life: &Life, processes: &Processes) -> (String, ServiceStatus) {
@@ -214,6 +240,21 @@ mod tests {
             errors: vec!["an error of an extension".to_owned(); errors],
             reboot_asked,
             ..Status::default()
+        }
+    }
+
+    /// By the errors machined goes back from extensions on trial.
+    #[test]
+    fn a_file_for_agents_that_cannot_be_written_is_no_error_of_the_plan() {
+        let mut report = Report::new("status.json".into());
+        let processes = Processes::new(None, "logs".into());
+        report.plan_has(vec!["an error".to_owned()]);
+        let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
+        for (shown, warnings) in [(full(), 1), (full(), 1), (Ok(()), 0)] {
+            report.required_is_shown(shown);
+            let status = report.status([].iter(), &processes);
+            assert_eq!(status.errors, ["an error"]);
+            assert_eq!(status.warnings.len(), warnings, "{status:?}");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::extensions::{Outcome, System, Used, read_plan};
 use crate::layers::Layers;
 use crate::output::say;
 use crate::processes::Processes;
-use crate::reboot;
+use crate::reboot::Required;
 use crate::report::Report;
 use crate::service::Action;
 use crate::shutdown;
@@ -38,6 +38,7 @@ pub(crate) struct Container {
     supervisor: Supervisor,
     processes: Processes,
     report: Report,
+    required: Required,
     /// For how long kubelet may end pods before everything ends.
     shutdown: Duration,
     /// The time at which the ends of services are not waited for any more.
@@ -59,6 +60,7 @@ impl Container {
             supervisor: Supervisor::default(),
             processes: Processes::new(cgroups, directory.join(LOGS)),
             report: Report::new(directory.join(STATUS)),
+            required: Required::new(),
             shutdown: Duration::ZERO,
             stop_by: None,
         }
@@ -74,6 +76,7 @@ impl Container {
         let mut events = VecDeque::from_iter(self.read_plan());
         loop {
             let is_over = self.carry_out(&mut events);
+            self.report.required_is_shown(self.required.show());
             self.report
                 .write(self.supervisor.services(), &self.processes);
             if is_over
@@ -208,11 +211,7 @@ impl Container {
         };
         // Another version of the OS may run since the last plan: its machined has rewritten the file.
         let mut outcome = Outcome::of(&plan, &self.used, &System::read());
-        if let Err(error) = reboot::show_required(plan.reboot_required.as_deref()) {
-            outcome.errors.push(format!(
-                "it cannot be shown whether a reboot waits: {error}"
-            ));
-        }
+        self.required.is(plan.reboot_required);
         let put = self.layers.put(&outcome.trees());
         if let Err(error) = &put {
             outcome.errors.push(format!("{error:#}"));

@@ -80,6 +80,9 @@ pub struct Status {
     /// Why the plan, or parts of it, are not carried out. Such a part stays as it was before.
     #[serde(default)]
     pub errors: Vec<String>,
+    /// What is wrong beside the plan, all of which is carried out; an older kubernetes-init has it among the errors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Whether a pod asks for a reboot of the machine.
     #[serde(default)]
     pub reboot_asked: bool,
@@ -174,6 +177,7 @@ mod tests {
         let status = Status {
             services: [("kubelet".to_owned(), kubelet)].into(),
             errors: vec!["an error".to_owned()],
+            warnings: vec!["a warning".to_owned()],
             reboot_asked: true,
         };
         let text = serde_json::to_string(&status).unwrap();

@@ -80,7 +80,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 pub use instar_kubernetes_plan::State as ServiceState;
-use instar_kubernetes_plan::{MACHINE_ID, OS_RELEASE, PLAN, STATUS};
+use instar_kubernetes_plan::{MACHINE_ID, OS_RELEASE, STATUS};
 use serde::Serialize;
 
 use crate::base::{removal, whole_file};
@@ -113,8 +113,8 @@ pub fn logs() -> PathBuf {
     control().join(instar_kubernetes_plan::LOGS)
 }
 
-/// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release. The plan of a container
-/// that does not run is removed: its extensions are checked again before they run again. So are files that a power cut has left empty.
+/// Makes what the container needs before it starts: the directories that it mounts, and this version's os-release. The status of a container
+/// that does not run is removed, as its plan is ([`PlanFile::forget`]), and so are files that a power cut has left empty.
 ///
 /// # Errors
 /// A directory cannot be made, or a file cannot be written.
@@ -128,9 +128,7 @@ pub fn prepare(is_running: bool) -> io::Result<()> {
         fs::create_dir_all(directory)?;
     }
     if !is_running {
-        for left in [PLAN, STATUS] {
-            removal::file(&control().join(left))?;
-        }
+        removal::file(&control().join(STATUS))?;
         emptied::remove(&var())?;
     }
     // Pods see /run of the container by this path.

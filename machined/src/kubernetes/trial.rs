@@ -6,7 +6,8 @@
 //!   │ proven  ├───────►│ on trial │
 //!   └─────────┘        └────┬─────┘
 //!        ▲                  │ not ready within the limit
-//!        └──────────────────┘ the digests that are new are noted: they failed together, and are not tried together again
+//!        └──────────────────┘ the digests that are new are noted: they failed together, and are not tried together again;
+//!                             without a new one, as an extension was taken out, the set is
 //! ```
 //!
 //! - A node that has proven nothing yet has nothing to go back to: its first extensions are tried without a limit.
@@ -54,6 +55,9 @@ pub struct Record {
     /// The images that failed together, and why: those that were new then. In a record of an older version it is all images that ever failed.
     #[serde(default)]
     pub failed: Vec<(Digest, String)>,
+    /// The set of images that failed without a new one in it, and why: it lacks one that was proven, and no image is to blame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_set: Option<(Images, String)>,
     /// The limit within which they failed, in seconds; none in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_within: Option<u64>,
@@ -215,6 +219,9 @@ impl Record {
     /// Returns the proven images, if the wanted ones have failed within this limit.
     fn back_from(&self, wanted: &Images, limit: Duration) -> Option<Choice> {
         let proven = self.proven.clone()?;
+        if let Some(back) = self.back_from_fewer(&proven, wanted, limit) {
+            return Some(back);
+        }
         let failed: BTreeSet<Digest> = self.failed.iter().map(|(digest, _)| *digest).collect();
         let blamed = |chosen: &Chosen| failed.contains(&chosen.digest);
         let named: Vec<&str> = wanted
@@ -246,24 +253,46 @@ impl Record {
         })
     }
 
+    /// The same for a set that failed without a new image in it.
+    fn back_from_fewer(&self, proven: &Images, wanted: &Images, limit: Duration) -> Option<Choice> {
+        let (failed, why) = self.failed_set.as_ref()?;
+        if failed != wanted || self.failed_within != Some(limit.as_secs()) {
+            return None;
+        }
+        let lacking = proven.keys().filter(|name| !wanted.contains_key(*name));
+        let lacking: Vec<&str> = lacking.map(String::as_str).collect();
+        let without = match lacking.is_empty() {
+            true => String::new(),
+            false => format!(", without {}", lacking.join(", ")),
+        };
+        Some(Choice {
+            images: proven.clone(),
+            instead: Some(format!(
+                "the node was not ready with the extensions that the config names{without}, and is back with those before: {why}; to try \
+                 again, set another readyWithin in KubernetesConfig, or name other extensions",
+            )),
+        })
+    }
+
     /// Returns the images that are not proven among these.
     fn new_among(&self, wanted: &Images) -> BTreeSet<Digest> {
         let proven: BTreeSet<Digest> = digests(self.proven.iter().flatten()).collect();
         digests(wanted).filter(|it| !proven.contains(it)).collect()
     }
 
-    /// Notes the images that are new among these: they have failed together.
+    /// Notes the images that are new among these: they have failed together. Without a new one it is the set that has failed.
     fn fail(&mut self, wanted: &Images, why: &str, limit: Duration) {
         let new = self.new_among(wanted);
-        // A set with nothing new in it is one of fewer extensions: no image is to blame.
-        if !new.is_empty() {
-            self.failed = new.into_iter().map(|it| (it, why.to_owned())).collect();
-            self.failed_within = Some(limit.as_secs());
+        if new.is_empty() {
+            self.failed_set = Some((wanted.clone(), why.to_owned()));
         }
+        self.failed = new.into_iter().map(|it| (it, why.to_owned())).collect();
+        self.failed_within = Some(limit.as_secs());
     }
 
     fn forget_failed(&mut self) {
         self.failed.clear();
+        self.failed_set = None;
         self.failed_within = None;
     }
 }
@@ -567,6 +596,47 @@ mod tests {
         for (c, k) in [("c1", "k1"), ("c2", "k2")] {
             let choice = pass(&mut record, &mut trial, &of(c, k), &Readiness::Ready, 1);
             assert_eq!(choice, Choice::of(&of(c, k)));
+        }
+    }
+
+    /// Nothing in it is new, and nothing in it is blamed: the extension that was proven with it comes back, and so may each of the others.
+    #[test]
+    fn an_extension_that_is_taken_out_is_gone_back_from() {
+        let both = images(&[("c", "c1"), ("k", "k1")]);
+        let alone = images(&[("k", "k1")]);
+        let failed = || {
+            let (mut trial, mut record) = (None, Record::default());
+            record.proven = Some(both.clone());
+            let choice = pass(&mut record, &mut trial, &alone, &not_ready(), 13);
+            assert_eq!((&choice.images, &trial), (&both, &None));
+            let why = choice.instead.unwrap();
+            assert!(
+                why.contains("the config names, without c, and is back"),
+                "{why}"
+            );
+            // As it is kept over a reboot.
+            let text = serde_json::to_string(&record).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+            record
+        };
+        // wanted after that, its limit, whether it is tried
+        let table = [
+            (alone.clone(), LIMIT, false),
+            (alone.clone(), LIMIT + TEN, true),
+            (images(&[("k", "k2")]), LIMIT, true),
+            (images(&[("c", "c1"), ("k", "k2")]), LIMIT, true),
+            (both.clone(), LIMIT, true),
+        ];
+        for (wanted, limit, is_tried) in table {
+            let (mut record, mut trial) = (failed(), None);
+            let seen = Look {
+                readiness: &not_ready(),
+                services: &[],
+                elapsed: TEN,
+            };
+            let choice = look(&mut record, &mut trial, &wanted, seen, limit);
+            assert_eq!(choice.images == wanted, is_tried, "{wanted:?} {limit:?}");
+            assert_eq!(record.failed_set.is_none(), is_tried);
         }
     }
 

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -13,10 +13,12 @@ use anyhow::{Context as _, ensure};
 use instar_bundle::BundledFile;
 use instar_http_client::Client;
 use loopdev::LoopControl;
+use tokio::io::{AsyncWriteExt as _, BufWriter};
 use tokio::task::JoinHandle;
 
-use crate::base::blocking_io;
+use crate::base::blocking_io::{self, ANSWER};
 use crate::base::lock::Lock as _;
+use crate::base::removal;
 use crate::config::{ExtensionFile, MachineConfig};
 
 use crate::mounts::filesystem::{Filesystem, MountFlags};
@@ -34,12 +36,19 @@ const LARGEST: u64 = 2 << 30;
 const FETCH: Duration = Duration::from_secs(3600);
 /// Time limit for unpacking.
 const UNPACK: Duration = Duration::from_secs(1800);
+/// Bytes of a download that are written at once.
+const WRITE: usize = 1 << 20;
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(60);
 /// The mount point of a file, used for nothing else.
 const TARGET: &str = "/run/instar/extension";
 /// Held by the one file that is unpacked: another one's mount would take the mount point from it in the middle of its copy.
 static MOUNT_POINT: Mutex<()> = Mutex::new(());
+/// The endings of files that are fetched, and of those that bundles bring.
+const FETCHED: &str = "raw";
+const BROUGHT: &str = "brought";
+/// Whether the files were removed that a generation before has left, which a power cut or its end has cut off.
+static TIDIED: Once = Once::new();
 /// A file unpacks to at most this many times its size, for the room that is demanded.
 const GROWTH: u64 = 4;
 
@@ -136,7 +145,7 @@ async fn fetch(
     name: ImageReference,
     file: ExtensionFile,
 ) -> anyhow::Result<()> {
-    let path = Path::new(HOME).join(format!("{}.raw", file.sha256.hex()));
+    let path = Path::new(HOME).join(format!("{}.{FETCHED}", file.sha256.hex()));
     let temporary = Temporary(path.clone());
     let (from, digest, to) = (store.clone(), file.sha256, path.clone());
     let copying = blocking_io::within(UNPACK, move || copy(&from, digest, &to));
@@ -168,7 +177,7 @@ pub(super) fn take(
     content: &mut dyn io::Read,
 ) -> anyhow::Result<()> {
     // Not the path of a fetch: the same file may be fetched at the same time.
-    let path = Path::new(HOME).join(format!("{}.brought", file.digest().hex()));
+    let path = Path::new(HOME).join(format!("{}.{BROUGHT}", file.digest().hex()));
     let temporary = Temporary(path.clone());
     make_room(&path, file.size())?;
     let mut copy = File::create(&path).with_context(|| format!("create {}", path.display()))?;
@@ -189,11 +198,32 @@ fn make_image(
     })?)
 }
 
-/// Makes the directory of a file, and checks that it has room for a file of this size and for its unpacked files.
+/// Makes the directory of a file, and checks that it has room for a file of this size and for its unpacked files. Nobody makes a file there
+/// before this, so that the first one finds nothing but what was left.
 fn make_room(path: &Path, bytes: u64) -> anyhow::Result<()> {
     let directory = path.parent().unwrap_or(path);
     fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+    TIDIED.call_once(|| {
+        if let Err(error) = remove_left(directory) {
+            tracing::warn!("files of extensions that did not come whole stay: {error}");
+        }
+    });
     demand_room(directory, bytes.saturating_mul(GROWTH))
+}
+
+/// Removes the files of extensions that are in this directory, each a fetch that was cut off.
+fn remove_left(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if [FETCHED, BROUGHT]
+            .map(Some)
+            .contains(&path.extension().and_then(|it| it.to_str()))
+        {
+            tracing::info!("{} did not come whole, and is removed", path.display());
+            removal::file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Downloads a file; returns its size.
@@ -202,8 +232,15 @@ async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow:
     let mut answer = get(client, &url).await?;
     let length = answer.headers.get(http::header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    make_room(path, length.unwrap_or_default())?;
-    let mut out = File::create(path).with_context(|| format!("create {}", path.display()))?;
+    let place = path.to_owned();
+    let create = move || {
+        make_room(&place, length.unwrap_or_default())?;
+        File::create(&place).with_context(|| format!("create {}", place.display()))
+    };
+    let out = blocking_io::within(ANSWER, create).await??;
+    // A server sends pieces of any size, and each write is work of a thread.
+    let mut out = BufWriter::with_capacity(WRITE, tokio::fs::File::from_std(out));
+    let failed = || format!("write {}", path.display());
     let (mut hasher, mut bytes) = (Hasher::default(), 0);
     while let Some(piece) = answer
         .piece()
@@ -213,9 +250,9 @@ async fn download(client: &Client, file: &ExtensionFile, path: &Path) -> anyhow:
         bytes += piece.len() as u64;
         ensure!(bytes <= LARGEST, "{url} has more than {LARGEST} bytes");
         hasher.update(&piece);
-        out.write_all(&piece)
-            .with_context(|| format!("write {}", path.display()))?;
+        out.write_all(&piece).await.with_context(failed)?;
     }
+    out.flush().await.with_context(failed)?;
     let found = hasher.finish();
     ensure!(
         found == file.sha256,
@@ -305,6 +342,18 @@ mod tests {
             assert_eq!(young.holds(is_brought), expected);
             assert!(!failure(was_brought, PAUSE).holds(is_brought));
         }
+    }
+
+    #[test]
+    fn what_a_generation_before_has_left_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = ["12ab.raw", "34cd.brought", "in-force.json", "raw"];
+        for name in names {
+            fs::write(directory.path().join(name), name).unwrap();
+        }
+        remove_left(directory.path()).unwrap();
+        let stay = names.map(|name| directory.path().join(name).exists());
+        assert_eq!(stay, [false, false, true, true]);
     }
 
     #[test]

@@ -22,9 +22,11 @@ mod meeting;
 mod members;
 mod node_modules;
 mod node_name;
+mod plan_again;
 mod pods_registry;
 mod pods_socket;
 mod published;
+mod reboot_for_pod;
 mod reboot_required;
 mod static_pods;
 
@@ -48,7 +50,9 @@ use self::chosen::Choices;
 use self::control_plane::Plane;
 use self::in_cluster::{InCluster, Seen};
 use self::node_name::{host_name, node_name};
+use self::plan_again::PlanAgain;
 use self::pods_registry::PodsRegistry;
+use self::reboot_for_pod::reboot_for_pod;
 use self::reboot_required::reboot_required;
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
@@ -62,8 +66,6 @@ use crate::kubernetes::{
     node_addresses,
 };
 use crate::machine::{Configured, FirstPlan, Machine};
-use crate::operation_lock::Operation;
-use crate::sequences::reboot_holding;
 use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget, Store};
 use crate::values::{ContainerName, Digest};
 
@@ -125,6 +127,7 @@ struct Keeper {
     pods_registry: PodsRegistry,
     trial: Option<Trial>,
     in_cluster: InCluster,
+    plan_again: PlanAgain,
     /// The work that was carried out last, without a problem.
     done: Option<Done>,
     /// When that was.
@@ -147,6 +150,8 @@ struct Done {
     images_of: BTreeSet<String>,
     /// Whether the previous programs run on, as others wait for a snapshot of etcd.
     is_held: bool,
+    /// How often the plan had been removed by then: it goes with a container that has ended, also under a machined that goes on.
+    times_forgotten: u64,
 }
 
 impl Done {
@@ -159,6 +164,7 @@ impl Done {
             && self.plane == other.plane
             && self.images_of == other.images_of
             && self.is_held == other.is_held
+            && self.times_forgotten == other.times_forgotten
     }
 }
 
@@ -173,6 +179,7 @@ impl Keeper {
             pods_registry: PodsRegistry::default(),
             trial: None,
             in_cluster: InCluster::new(),
+            plan_again: PlanAgain::default(),
             done: None,
             done_at: Instant::now(),
             problems: Vec::new(),
@@ -184,11 +191,8 @@ impl Keeper {
         let Some(kubernetes) = &configured.config.kubernetes else {
             return;
         };
-        let (services, asked, errors) = read_status().await;
-        let mut problems = errors.clone();
-        if asked {
-            problems.extend(reboot_for_pod(&self.machine).await);
-        }
+        let mut problems = Vec::new();
+        let (services, errors) = self.hear(&mut problems).await;
         if let Err(error) = pods_socket::keep(&self.machine).await {
             problems.push(format!("{error:#}"));
         }
@@ -235,6 +239,7 @@ impl Keeper {
                         extensions,
                         images_of,
                         is_held: false,
+                        times_forgotten: self.machine.node_plan.times_forgotten(),
                         reboot_required: reboot_required.unwrap_or_else(|error| {
                             problems.push(format!("whether a reboot waits: {error:#}"));
                             None
@@ -251,6 +256,21 @@ impl Keeper {
             }
         }
         self.show(kubernetes, &node, services, problems).await;
+    }
+
+    /// Hears from the container, and does what it asks for. Returns its services, and what is wrong with the plan.
+    async fn hear(&mut self, problems: &mut Vec<String>) -> (Vec<NodeService>, Vec<String>) {
+        let told = read_status().await;
+        problems.extend(told.errors.iter().cloned().chain(told.warnings));
+        if told.reboot_asked {
+            problems.extend(reboot_for_pod(&self.machine).await);
+        }
+        if self.plan_again.is_due(&told.errors, Instant::now())
+            && let Err(error) = have_it_read().await
+        {
+            problems.push(format!("{error:#}"));
+        }
+        (told.services, told.errors)
     }
 
     /// Without EPHEMERAL, as before its mount and in a reset, nobody knows whether the cluster has begun: then nobody is told to begin one.
@@ -579,8 +599,9 @@ impl Keeper {
         let is_new = is_new.context("write the node's plan")?;
         if is_new {
             tracing::info!("Kubernetes: the node {} has a new plan", next.node);
-            have_it_read().await?;
         }
+        // Of one that is there already as well: nobody may have told the container of it, and one that knows it changes nothing.
+        self.machine.node_plan.tell(have_it_read()).await?;
         self.machine.note_plan(match is_new {
             true => FirstPlan::New,
             false => FirstPlan::AsBefore,
@@ -604,34 +625,6 @@ impl Keeper {
         }
         Ok(true)
     }
-}
-
-/// Reboots the machine for a pod. Its agent waits for its own end, with a lock of the cluster in its hands: so the container ends even if
-/// the kernel goes on. Returns why the reboot waits, if it does: it is tried again in the next turn.
-async fn reboot_for_pod(machine: &Arc<Machine>) -> Option<String> {
-    let lock = match machine.lock_operation(Operation::Reboot) {
-        Ok(lock) => lock,
-        // Without the time that it has been running: a text that stays the same is logged once.
-        Err(busy) => {
-            let operation = busy.operation;
-            return Some(format!(
-                "the reboot that a pod asks for waits for the end of another operation: {operation}"
-            ));
-        }
-    };
-    tracing::info!("Kubernetes: a pod asks for a reboot of the machine");
-    if let Err(error) = machine.services.stop(Kubernetes::CONTAINER).await {
-        tracing::warn!(
-            "Kubernetes: its container ends with the machine: {}",
-            chain(&error)
-        );
-    }
-    // The question is answered; the next container begins without it.
-    if let Err(error) = std::fs::remove_file(kubernetes::control().join(STATUS)) {
-        tracing::warn!("Kubernetes: its status stays: {error}");
-    }
-    reboot_holding(machine, lock);
-    None
 }
 
 /// Writes the node's files. A node of another cluster, or with another name, joins anew.
@@ -677,7 +670,7 @@ fn show_extension(
 pub async fn restart_service(machine: &Machine, name: &str) -> anyhow::Result<()> {
     let written = machine.node_plan.restart(name).await;
     written.context("write the node's plan")?;
-    have_it_read().await
+    machine.node_plan.tell(have_it_read()).await
 }
 
 /// Has the container read its plan again. One that has not started yet reads it then.
@@ -708,8 +701,20 @@ fn retain_extensions(store: &Store, stays: impl Fn(&str) -> bool) {
     store.retain_by_content::<ExtensionFact>(|id, fact| is_of_others(fact) || stays(id));
 }
 
-/// Reads how the services go, whether a pod asks for a reboot, and what is wrong with the plan.
-async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
+/// What kubernetes-init says.
+#[derive(Default)]
+struct Told {
+    services: Vec<NodeService>,
+    /// Whether a pod asks for a reboot.
+    reboot_asked: bool,
+    /// What is wrong with the plan.
+    errors: Vec<String>,
+    /// What is wrong beside it.
+    warnings: Vec<String>,
+}
+
+/// Reads the status of the container.
+async fn read_status() -> Told {
     let file = kubernetes::control().join(STATUS);
     let read = move || kubernetes::read_status(&file);
     let read = blocking_io::within(blocking_io::ANSWER, read).await;
@@ -717,7 +722,10 @@ async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
         Ok(status) => status.unwrap_or_default(),
         Err(error) => {
             let error = format!("its status cannot be read: {error:#}");
-            return (Vec::new(), false, vec![error]);
+            return Told {
+                errors: vec![error],
+                ..Told::default()
+            };
         }
     };
     let services = status.services.into_iter();
@@ -732,5 +740,38 @@ async fn read_status() -> (Vec<NodeService>, bool, Vec<String>) {
             && service.last_success == Some(true),
         last: service.error.or(service.last_exit),
     });
-    (services.collect(), status.reboot_asked, status.errors)
+    Told {
+        services: services.collect(),
+        reboot_asked: status.reboot_asked,
+        errors: status.errors,
+        warnings: status.warnings,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequences::image_pins::machine_for_tests::configured;
+
+    /// An upgrade by a reboot that failed, or a reset, has ended the container under a machined that goes on.
+    #[test]
+    fn a_plan_that_was_removed_since_is_given_again() {
+        let done = Done {
+            configured: configured(&[]),
+            node: "worker-1".to_owned(),
+            addresses: Vec::new(),
+            extensions: Vec::new(),
+            reboot_required: None,
+            plane: None,
+            images_of: BTreeSet::new(),
+            is_held: false,
+            times_forgotten: 0,
+        };
+        assert!(done.is(&done.clone()));
+        let next = Done {
+            times_forgotten: 1,
+            ..done.clone()
+        };
+        assert!(!done.is(&next));
+    }
 }

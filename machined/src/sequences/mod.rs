@@ -51,6 +51,7 @@ pub use reset::{ResetError, ResetRequest, reset};
 pub use rollback::{RollbackError, rollback};
 pub use serve_images::{ServeError, serve_images};
 pub use shutdown::{Urgency, reboot, shutdown};
+use soft_reboot::reboot_after;
 pub use soft_reboot::{reboot_holding, reboot_quickest};
 pub use stage::{Staged, prepare_upgrade, stage};
 pub use steps::boot_assets::is_installed;

@@ -43,7 +43,18 @@ pub fn reboot(machine: &Arc<Machine>, urgency: Urgency) -> Result<ActorId, Busy>
 
 /// Reboots the machine as the last step of the operation that holds the lock: no other operation comes in between.
 pub(super) fn reboot_next(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
-    reboot_with(machine, lock.hand_over(Operation::Reboot), Urgency::Waits)
+    reboot_after(machine, lock, None)
+}
+
+/// The same for a caller that has stopped services already, with those that were up before that.
+pub(super) fn reboot_after(
+    machine: &Arc<Machine>,
+    lock: OperationLock,
+    up_before: Option<Vec<String>>,
+) -> ActorId {
+    let lock = lock.hand_over(Operation::Reboot);
+    let (urgency, stage) = (Urgency::Waits, MachineStage::Rebooting);
+    start_judged_by(machine, lock, urgency, stage, End::Reboot, up_before)
 }
 
 fn reboot_with(machine: &Arc<Machine>, lock: OperationLock, urgency: Urgency) -> ActorId {
@@ -69,6 +80,17 @@ pub(super) fn start(
     stage: MachineStage,
     end: End,
 ) -> ActorId {
+    start_judged_by(machine, lock, urgency, stage, end, None)
+}
+
+fn start_judged_by(
+    machine: &Arc<Machine>,
+    lock: OperationLock,
+    urgency: Urgency,
+    stage: MachineStage,
+    end: End,
+    up_before: Option<Vec<String>>,
+) -> ActorId {
     let actor = ActorId::new();
     let name = match end {
         End::PowerOff | End::Halt => "shutdown",
@@ -79,7 +101,10 @@ pub(super) fn start(
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
         expect_start(&machine).await;
-        let up = up(&machine).await;
+        let up = match up_before {
+            Some(up_before) => up_before,
+            None => up(&machine).await,
+        };
         match trial_record::mark_started(&machine, up, &as_actor).await {
             Ok(true) if end != End::Kexec => offer_staged_loader(&machine).await,
             Ok(_) => {}

@@ -27,18 +27,38 @@ pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
 
 /// The same for a caller that holds the lock already, because it has prepared a version.
 pub fn reboot_holding(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
+    begin(machine, lock, None)
+}
+
+/// The same for a caller that has stopped services already: the next version is judged by those that were up before that.
+pub(super) fn reboot_after(
+    machine: &Arc<Machine>,
+    lock: OperationLock,
+    up_before: Vec<String>,
+) -> ActorId {
+    begin(machine, lock, Some(up_before))
+}
+
+fn begin(machine: &Arc<Machine>, lock: OperationLock, up_before: Option<Vec<String>>) -> ActorId {
     let Some(prepared) = machine.upgrades.take_prepared() else {
-        return shutdown::reboot_next(machine, lock);
+        return shutdown::reboot_after(machine, lock, up_before);
     };
     let actor = ActorId::new();
     let lock = lock.hand_over(Operation::Reboot);
-    crate::base::task::spawn(switch(machine.clone(), lock, prepared, actor.clone()));
+    let as_actor = actor.clone();
+    crate::base::task::spawn(switch(machine.clone(), lock, prepared, up_before, as_actor));
     actor
 }
 
 /// Runs the second half of an upgrade. Emits an upgrade's events as well: clients leave the stream at those of a reboot, and would miss the
 /// outcome of a start that takes less than a second.
-async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, actor: ActorId) {
+async fn switch(
+    machine: Arc<Machine>,
+    lock: OperationLock,
+    prepared: Prepared,
+    up_before: Option<Vec<String>>,
+    actor: ActorId,
+) {
     tokio::time::sleep(ANSWER_FIRST).await;
     let Prepared {
         delivery,
@@ -46,7 +66,10 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     } = prepared;
     tracing::info!("{} starts, without a reboot of the kernel", upgrade.to);
     machine.enter(MachineStage::Upgrading);
-    let services_up = up(&machine).await;
+    let services_up = match up_before {
+        Some(up_before) => up_before,
+        None => up(&machine).await,
+    };
     // If the power fails, a boot finds the record on the disk.
     if let Err(error) = trial_record::mark_started(&machine, services_up.clone(), &actor).await {
         tracing::warn!("a staged version is measured by what was up earlier: {error:#}");

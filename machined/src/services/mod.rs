@@ -337,6 +337,13 @@ impl Services {
         late.into_iter().flatten().collect()
     }
 
+    /// Stops one service before the machine goes down, and keeps it down. Its operator's wish stays: `start_workloads` releases it.
+    pub async fn hold_one(&self, id: &str) -> Result<(), ControlError> {
+        let service = self.controllable(id, "stop")?;
+        service.hold();
+        service.rest().await.map_err(not_stopped(id))
+    }
+
     /// Stops all services for a change of generations, except for those that can live through it: these run on unattended. They are left
     /// last, as nobody reads their output or restarts them from then on. Services that have not ended at `until` are left to the teardown.
     pub async fn leave_workloads(&self, until: Option<Instant>, kept: &KeptByConfig<'_>) {

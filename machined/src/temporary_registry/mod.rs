@@ -145,15 +145,9 @@ impl TemporaryRegistry {
 }
 
 /// Serves images without TLS for as long as it is polled.
-///
-/// # Errors
-/// The address cannot be listened on.
-pub async fn serve_on(address: SocketAddr, offer: Offer) -> Result<(), CannotServe> {
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|source| CannotServe::Listen { address, source })?;
+pub async fn serve_on(listener: TcpListener, offer: Offer) {
     let end = Instant::now() + FOR_EVER;
     server::serve(listener, None, Arc::new(offer), Arc::default(), end).await;
-    Ok(())
 }
 
 async fn run(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use instar_kubernetes_plan::PlannedExtension;
 
+use crate::base::blocking_io::{self, ANSWER};
 use crate::kubernetes;
 use crate::kubernetes::trial::Chosen;
 use crate::machine::{Configured, Machine};
@@ -46,7 +47,14 @@ impl Admitted {
         let Some(image) = admitted(machine, configured, chosen).await? else {
             return Ok(None);
         };
-        let planned = kubernetes::checked(name, &image, &machine.running.version, node)?;
+        let (of, version, node) = (name.to_owned(), &machine.running.version, node.to_owned());
+        let version = version.clone();
+        let check = move || {
+            let planned = kubernetes::checked(&of, &image, &version, &node);
+            (image, planned)
+        };
+        let (image, planned) = blocking_io::within(ANSWER, check).await?;
+        let planned = planned?;
         self.extensions.insert(key, (image, planned.clone()));
         Ok(Some(planned))
     }

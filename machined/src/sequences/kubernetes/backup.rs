@@ -10,7 +10,8 @@
 //!
 //! etcd may be about to answer where kubelet has not been running for long, as after a boot, and where it has answered to this change before.
 //!
-//! The way back to proven extensions never waits: it leaves a version that is not well, and the data of before that one are kept already.
+//! The way back to proven extensions takes no snapshot, and waits for nothing: it leaves a version that is not well, and the data of before that
+//! one are kept already.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -94,12 +95,24 @@ impl Backup {
         change: &Change,
         situation: Situation,
     ) -> anyhow::Result<()> {
-        if !situation.is_way_back(change)
-            && let Some(why) = self.waits(change, Instant::now())
-        {
+        let keep = keep_snapshot(plane, &change.snapshot);
+        self.before_by(keep, change, situation).await
+    }
+
+    async fn before_by(
+        &mut self,
+        keep: impl Future<Output = Result<PathBuf, BackupError>>,
+        change: &Change,
+        situation: Situation,
+    ) -> anyhow::Result<()> {
+        if situation.is_way_back(change) {
+            self.let_go();
+            return Ok(());
+        }
+        if let Some(why) = self.waits(change, Instant::now()) {
             bail!(why.to_owned());
         }
-        let kept = keep_snapshot(plane, &change.snapshot).await;
+        let kept = keep.await;
         self.judge(change, kept, situation, Instant::now())
     }
 
@@ -132,7 +145,7 @@ impl Backup {
         };
         let held = Held::after(before, change, &error, now);
         let is_decided = self.decided.as_ref() == Some(change);
-        if !situation.is_way_back(change) && held.goes_on_waiting(&error, situation, is_decided) {
+        if held.goes_on_waiting(&error, situation, is_decided) {
             let why = held.why.clone();
             self.held = Some(held);
             bail!(why);
@@ -201,6 +214,8 @@ impl Held {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+
     use anyhow::anyhow;
 
     use super::*;
@@ -274,9 +289,6 @@ mod tests {
             // What was waited for in vain is not waited for again.
             (&v2, BOOTED, "ssss", false, true),
             (&v2, FORWARD, "ffff", false, true),
-            (&v2, BACK, "n", false, true),
-            (&v2, BACK, "f", false, true),
-            (&v2, BACK, "s", false, true),
             (&etcd, FORWARD, "n", true, false),
             (&etcd, FORWARD, "s", false, false),
             (&etcd, BOOTED, "s", false, false),
@@ -306,6 +318,26 @@ mod tests {
                 .judge(change, Ok(PathBuf::new()), situation, now)
                 .unwrap();
             assert!(!backup.holds() && backup.problem().is_none(), "{case}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_way_back_takes_no_snapshot() {
+        let (v2, etcd) = (change("v2", "etcd:1"), change("v1", "etcd:2"));
+        for (change, situation, takes) in [
+            (&v2, BACK, false),
+            (&v2, FORWARD, true),
+            // Proven extensions with another etcd.
+            (&etcd, BACK, true),
+        ] {
+            let has_taken = Cell::new(false);
+            let keep = async {
+                has_taken.set(true);
+                Ok(PathBuf::new())
+            };
+            let mut backup = Backup::default();
+            backup.before_by(keep, change, situation).await.unwrap();
+            assert_eq!(has_taken.get(), takes, "{change:?} {situation:?}");
         }
     }
 

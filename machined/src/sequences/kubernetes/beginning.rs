@@ -1,7 +1,7 @@
 //! The beginning of the cluster whose control plane is on this machine: a new one, or that of a snapshot.
 //!
 //! ```text
-//! judged ──► the snapshot is checked ──► etcd's image is pulled ──► [ lock: judged again ──► etcdutl ──► put in place ]
+//! judged ──► the snapshot is checked ──► etcd's image is pulled ──► [ lock: judged again ──► etcdutl ──► judged again ──► put in place ]
 //! ```
 //!
 //! Nothing is changed before the lock is held, so that a reboot or an upgrade need not wait for a registry.
@@ -18,6 +18,7 @@ use tonic::Code;
 use super::etcdutl;
 use super::node_name::name_now;
 use crate::base::blocking_io;
+use crate::base::error_chain::chain;
 use crate::config::{ControlPlane, Kubernetes};
 use crate::containers::Runtime;
 use crate::intent;
@@ -146,18 +147,46 @@ pub async fn begin_cluster(
     let Some(image) = &prepared.image else {
         return begin_empty().await;
     };
-    let now = way(&machine.store, plane, Wanted::FromSnapshot).await?;
-    if now != prepared.way {
-        return Err(Refused::Begun.into());
+    let restore = async {
+        on_disk(recovery::clear).await?;
+        let node = name_now(machine).await?;
+        let restored = etcdutl::restore(machine, image, &node, prepared.with_digest).await;
+        Ok(restored.context("restore the snapshot")?)
+    };
+    let ask = || way(&machine.store, plane, Wanted::FromSnapshot);
+    let restored = restore_if_still(prepared.way, ask, restore).await;
+    if matches!(restored, Err(BeginError::Refused(_)))
+        && let Err(error) = on_disk(recovery::clear).await
+    {
+        tracing::warn!(
+            "restored data of etcd that are of no use stay: {}",
+            chain(&error)
+        );
     }
-    on_disk(recovery::clear).await?;
-    let node = name_now(machine).await?;
-    let restored = etcdutl::restore(machine, image, &node, prepared.with_digest).await;
-    restored.context("restore the snapshot")?;
+    restored?;
     let replace = prepared.way == BootstrapMode::Replaced;
     on_disk(move || recovery::put_in_place(replace)).await?;
     tracing::info!("Kubernetes: the cluster begins from a snapshot");
     Ok(())
+}
+
+/// Restores data, if they may take their place in the way that was prepared. That is asked again after etcdutl, which may work for minutes: an
+/// etcd that has come up meanwhile has taken writes.
+async fn restore_if_still<F>(
+    prepared: BootstrapMode,
+    way: impl Fn() -> F,
+    restore: impl Future<Output = Result<(), BeginError>>,
+) -> Result<(), BeginError>
+where
+    F: Future<Output = Result<BootstrapMode, BeginError>>,
+{
+    let is_still = |way| match way == prepared {
+        true => Ok(()),
+        false => Err(BeginError::from(Refused::Begun)),
+    };
+    is_still(way().await?)?;
+    restore.await?;
+    is_still(way().await?)
 }
 
 async fn begin_empty() -> Result<(), BeginError> {
@@ -301,4 +330,38 @@ async fn fetch(machine: &Machine, reference: &ImageReference) -> anyhow::Result<
     }
     let resolved = puller.look_up(reference).await?;
     Ok(puller.pull(&resolved, store, &Limits::default()).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_etcd_that_comes_up_while_its_data_are_restored_keeps_them() {
+        let silent = || Ok(BootstrapMode::Replaced);
+        let runs = || Err(Refused::Running);
+        // The answers before and after etcdutl → whether it runs, whether its data are put in place.
+        for (answers, restores, is_put) in [
+            ([silent(), silent()], true, true),
+            ([silent(), runs()], true, false),
+            ([silent(), Ok(BootstrapMode::Restored)], true, false),
+            ([runs(), silent()], false, false),
+            ([Ok(BootstrapMode::Restored), silent()], false, false),
+        ] {
+            let case = format!("{answers:?}");
+            let left = RefCell::new(answers.into_iter());
+            let way = async || Ok(left.borrow_mut().next().unwrap()?);
+            let has_restored = Cell::new(false);
+            let restore = async {
+                has_restored.set(true);
+                Ok(())
+            };
+            let restored = restore_if_still(BootstrapMode::Replaced, way, restore).await;
+            assert_eq!(has_restored.get(), restores, "{case}");
+            assert_eq!(restored.is_ok(), is_put, "{case}");
+        }
+    }
 }

@@ -8,10 +8,12 @@
 //! bundled: it is asked of its registry again only when nothing here has that name.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tokio::task::JoinHandle;
 
 use crate::base::blocking_io::{self, ANSWER};
@@ -19,8 +21,11 @@ use crate::kubernetes::PODS_REGISTRY;
 use crate::machine::Machine;
 use crate::oci::PulledImage;
 use crate::sequences::serve_images::usual;
-use crate::temporary_registry::{CannotServe, Offer, serve_on};
+use crate::temporary_registry::{Offer, serve_on};
 use crate::values::{Digest, ImageReference};
+
+/// The pause after the address could not be listened on.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// A name by which an image is served. A tag may move from one of the images to another.
 type Served = (ImageReference, Digest);
@@ -30,7 +35,55 @@ type Served = (ImageReference, Digest);
 pub(super) struct PodsRegistry {
     served: BTreeSet<Served>,
     registries: BTreeSet<String>,
-    server: Option<JoinHandle<Result<(), CannotServe>>>,
+    place: Place,
+    server: Option<JoinHandle<()>>,
+}
+
+/// The address. It is kept over changes of the images: a pod with the node's network could take it in between, and containerd would ask that pod.
+#[derive(Default)]
+struct Place {
+    listener: Option<TcpListener>,
+    /// The last failure, and when it was.
+    failed: Option<(Instant, String)>,
+}
+
+impl Place {
+    /// Listens at this address, if it does not yet.
+    ///
+    /// # Errors
+    /// The address cannot be listened on, or it could not a moment ago.
+    fn listen(&mut self, address: SocketAddr, now: Instant) -> anyhow::Result<TcpListener> {
+        if let Some((at, why)) = &self.failed
+            && now.saturating_duration_since(*at) < PAUSE
+        {
+            bail!(why.clone());
+        }
+        match self.try_listen(address) {
+            Ok(listener) => {
+                self.failed = None;
+                Ok(listener)
+            }
+            Err(error) => {
+                let why = format!(
+                    "images of this machine for pods: cannot listen at {address}, so containerd asks registries alone; a pod with the node's \
+                     network may have the port: {error}"
+                );
+                self.failed = Some((now, why.clone()));
+                bail!(why)
+            }
+        }
+    }
+
+    fn try_listen(&mut self, address: SocketAddr) -> io::Result<TcpListener> {
+        if let Some(listener) = &self.listener {
+            return listener.try_clone();
+        }
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let for_server = listener.try_clone()?;
+        self.listener = Some(listener);
+        Ok(for_server)
+    }
 }
 
 impl PodsRegistry {
@@ -48,37 +101,41 @@ impl PodsRegistry {
         if wanted == self.served && !has_ended {
             return Ok(self.registries.clone());
         }
-        self.end().await?;
+        let address: SocketAddr = PODS_REGISTRY.parse().context("the address for pods")?;
+        let listener = match wanted.is_empty() {
+            true => None,
+            false => Some(self.place.listen(address, Instant::now())?),
+        };
         let offering = {
             let machine = machine.clone();
             move || offer(&machine, images)
         };
-        let Some((offer, registries)) = blocking_io::within(ANSWER, offering).await? else {
-            self.served = wanted;
+        let offered = blocking_io::within(ANSWER, offering).await?;
+        self.end().await;
+        self.served = wanted;
+        let Some((listener, (offer, registries))) = listener.zip(offered) else {
+            self.place = Place::default();
             return Ok(BTreeSet::new());
         };
         tracing::info!(
             "Kubernetes: pods have {} images of this machine",
             offer.len()
         );
-        let address: SocketAddr = PODS_REGISTRY.parse().context("the address for pods")?;
-        self.server = Some(crate::base::task::spawn(serve_on(address, offer)));
-        self.served = wanted;
+        let listener = tokio::net::TcpListener::from_std(listener);
+        let listener = listener.context("serve images of this machine for pods")?;
+        self.server = Some(crate::base::task::spawn(serve_on(listener, offer)));
         self.registries = registries;
         Ok(self.registries.clone())
     }
 
-    /// Ends the server. Returns why it has ended by itself.
-    async fn end(&mut self) -> anyhow::Result<()> {
+    /// Ends the server. Callers wait at the address for the next one.
+    async fn end(&mut self) {
         self.served.clear();
         self.registries.clear();
-        let Some(server) = self.server.take() else {
-            return Ok(());
-        };
-        server.abort();
-        match server.await {
-            Ok(ended) => ended.context("images of this machine for pods"),
-            Err(_) => Ok(()),
+        if let Some(server) = self.server.take() {
+            server.abort();
+            // It has ended, by this or before.
+            let _ = server.await;
         }
     }
 }
@@ -125,6 +182,32 @@ mod tests {
     use super::*;
     use crate::containers::registry_for_tests::SignedRegistry;
     use crate::oci::{ImageStore, Keeps, Limits};
+
+    // No other test takes ports of this address in between.
+    #[test]
+    fn the_address_is_kept_from_one_server_to_the_next() {
+        let mut place = Place::default();
+        let any: SocketAddr = "127.0.0.77:0".parse().unwrap();
+        let first = place.listen(any, Instant::now()).unwrap();
+        let address = first.local_addr().unwrap();
+        drop(first);
+        TcpListener::bind(address).unwrap_err();
+        let second = place.listen(any, Instant::now()).unwrap();
+        assert_eq!(second.local_addr().unwrap(), address);
+    }
+
+    #[test]
+    fn an_address_that_another_has_is_tried_again_after_a_pause() {
+        let other = TcpListener::bind("127.0.0.77:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let (mut place, begin) = (Place::default(), Instant::now());
+        let why = place.listen(address, begin).unwrap_err().to_string();
+        assert!(why.contains("cannot listen at 127.0.0.77:"), "{why}");
+        drop(other);
+        let early = place.listen(address, begin + PAUSE / 2).unwrap_err();
+        assert_eq!(early.to_string(), why);
+        place.listen(address, begin + PAUSE).unwrap();
+    }
 
     /// Both images stay, as two bundles have brought them.
     #[tokio::test]

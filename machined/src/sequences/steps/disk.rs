@@ -147,7 +147,7 @@ pub(in crate::sequences) async fn unmount(
 pub(in crate::sequences) async fn prepare_volumes(machine: &Machine) {
     keep_logs(machine).await;
     make_user_volumes(machine);
-    prepare_kubernetes(machine);
+    prepare_kubernetes(machine).await;
 }
 
 /// Starts keeping logs on the disk, if there is one; they are in memory already.
@@ -167,15 +167,22 @@ async fn keep_logs(machine: &Machine) {
     machine.log_disk.settle();
 }
 
-/// Makes the directories and files that the container of Kubernetes starts with, if the machine runs it.
-fn prepare_kubernetes(machine: &Machine) {
+/// Makes the directories and files that the container of Kubernetes starts with, if the machine runs it. The plan of a container that does not
+/// run is removed: machined gives it again once its extensions are checked.
+async fn prepare_kubernetes(machine: &Machine) {
     let runs_it = |configured: Arc<Configured>| configured.config.kubernetes.is_some();
     if !machine.config().is_some_and(runs_it) {
         return;
     }
-    let prepared = Cgroup::where_it_runs(Kubernetes::CONTAINER)
-        .and_then(|cgroup| Ok(kubernetes::prepare(cgroup.is_some())?));
-    if let Err(error) = prepared {
+    let prepare = async {
+        let is_running = Cgroup::where_it_runs(Kubernetes::CONTAINER)?.is_some();
+        if !is_running {
+            let forgotten = machine.node_plan.forget().await;
+            forgotten.context("remove the plan of before")?;
+        }
+        anyhow::Ok(kubernetes::prepare(is_running)?)
+    };
+    if let Err(error) = prepare.await {
         let reason = format!("its directories and files cannot be made: {error:#}");
         tracing::warn!("Kubernetes: {reason}");
         status::note_problem(machine, "Kubernetes", &reason);
