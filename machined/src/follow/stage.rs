@@ -127,7 +127,7 @@ pub struct Hold {
     pub why: String,
     /// Until when, in seconds since 1970; `None`: for good.
     pub until: Option<u64>,
-    /// Whether it has failed here; otherwise a person holds it.
+    /// Whether it has failed here; otherwise a person alone holds it.
     pub has_failed: bool,
 }
 
@@ -273,7 +273,12 @@ impl Record {
 
     /// Holds a release, in place of an older hold of it.
     pub fn hold_release(&mut self, hold: Hold) {
-        self.holds.retain(|old| old.digest != hold.digest);
+        let is_same = |old: &Hold| old.digest == hold.digest;
+        let old = self.holds.iter().position(is_same);
+        let hold = match old.map(|at| self.holds.remove(at)) {
+            Some(old) => hold.after(old),
+            None => hold,
+        };
         self.holds.push(hold);
         let surplus = self.holds.len().saturating_sub(MOST_HOLDS);
         self.holds.drain(..surplus);
@@ -323,6 +328,25 @@ impl Record {
         let forgiven = over.map(|hold| hold.digest).collect();
         self.holds.retain(|hold| !is_over(hold));
         forgiven
+    }
+}
+
+impl Hold {
+    /// Keeps what the older hold of the same release says: what has failed here has failed also when a person holds it besides, and a person's
+    /// hold has no end.
+    fn after(mut self, old: Hold) -> Self {
+        match (old.has_failed, self.has_failed) {
+            (true, false) => {
+                self.has_failed = true;
+                self.why = match old.why.ends_with(&self.why) {
+                    true => old.why,
+                    false => format!("{}; {}", old.why, self.why),
+                };
+            }
+            (false, true) if old.until.is_none() => self.until = None,
+            _ => {}
+        }
+        self
     }
 }
 

@@ -459,13 +459,7 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     let switching = with_lock(Stage::Switching(attempt("v0.2.0", 1)));
     assert_eq!(waits(&switching, &hangs, &policy), ("locked", Act::None));
     let mut failed = with_lock(Stage::Idle);
-    failed.hold_release(Hold {
-        digest: Digest::of(b"bad"),
-        version: "v0.2.0".parse().unwrap(),
-        why: "hangs".into(),
-        until: None,
-        has_failed: true,
-    });
+    failed.hold_release(hold_of("v0.2.0", true));
     let offers_failed = Chosen::None {
         offers_failed: true,
     };
@@ -476,6 +470,23 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     ] {
         assert_eq!(waits(&failed, &facts("v0.1.0", chosen), &policy), expected);
     }
+    // A person who holds it besides says nothing that lets the other machines go to it.
+    for _ in 0..2 {
+        failed.hold_release(Hold {
+            why: "a person holds it".into(),
+            ..hold_of("v0.2.0", false)
+        });
+        let hold = failed.hold(release("v0.2.0").digest).unwrap();
+        assert!(hold.has_failed);
+        assert_eq!(hold.why, "hangs; a person holds it");
+    }
+    let bad = release("v0.2.0");
+    assert!(failed.offers_failed(&Choice {
+        release: None,
+        reasons: vec![(&bad, Why::Held("hangs".into()))],
+    }));
+    let no_list = facts("v0.1.0", Chosen::Unknown);
+    assert_eq!(waits(&failed, &no_list, &policy), ("locked", Act::None));
     // The next good release is taken with the lock that is kept.
     let next = release("v0.3.0");
     let granted = Facts {
@@ -819,6 +830,7 @@ fn a_hold_ends_with_its_time_and_a_person_s_hold_does_not() {
     held.hold_release(hold(b"a", Some(NOW), true));
     held.hold_release(hold(b"b", Some(NOW + 1), true));
     held.hold_release(hold(b"c", None, false));
+    held.hold_release(hold(b"c", Some(NOW), true));
     let forgiven = step(held.clone(), &facts("v0.1.0", NOTHING), &POLICY);
     assert_eq!(forgiven.forgiven, [Digest::of(b"a")]);
     assert_eq!(forgiven.record.holds.len(), 2);
