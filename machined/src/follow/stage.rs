@@ -129,6 +129,9 @@ pub struct Hold {
     pub until: Option<u64>,
     /// Whether it has failed here; otherwise a person alone holds it.
     pub has_failed: bool,
+    /// Whether its time is over: the release may be tried once more here. Until that has an end, what has failed is nothing for other machines.
+    #[serde(default)]
+    pub is_over: bool,
 }
 
 impl Record {
@@ -232,27 +235,55 @@ impl Record {
         }
     }
 
-    /// Why a release is held, if it is.
+    /// Why a release is not tried, if it is held.
     pub fn hold(&self, digest: Digest) -> Option<&Hold> {
-        self.holds.iter().find(|hold| hold.digest == digest)
-    }
-
-    /// Whether a release that is newer than this version has failed here.
-    pub(super) fn has_failed_above(&self, version: &Version) -> bool {
         let mut holds = self.holds.iter();
-        holds.any(|hold| hold.has_failed && hold.version > *version)
+        holds.find(|hold| hold.digest == digest && !hold.is_over)
     }
 
-    /// Whether the channel offers a release that failed here and is newer than the one that it has for this machine: the other machines would
-    /// go to it.
+    /// Whether this release, or one that is newer, has failed here.
+    pub(super) fn has_failed_from(&self, release: &Release) -> bool {
+        let is_from = |hold: &Hold| hold.version > release.version || hold.digest == release.digest;
+        let mut holds = self.holds.iter();
+        holds.any(|hold| hold.has_failed && is_from(hold))
+    }
+
+    /// Whether the channel offers a release that failed here and is not older than the one that it has for this machine: the other machines
+    /// would go to it.
     pub fn offers_failed(&self, choice: &Choice<'_>) -> bool {
+        let has_failed = |digest| {
+            let mut holds = self.holds.iter();
+            holds.any(|hold| hold.has_failed && hold.digest == digest)
+        };
         let goes_to = choice.release.map(|release| &release.version);
         let mut reasons = choice.reasons.iter();
         reasons.any(|(release, why)| {
-            matches!(why, Why::Held(_))
-                && self.hold(release.digest).is_some_and(|it| it.has_failed)
-                && goes_to.is_none_or(|version| release.version > *version)
+            // It is chosen, too, if the time of its hold is over.
+            matches!(why, Why::Held(_) | Why::Chosen)
+                && has_failed(release.digest)
+                && goes_to.is_none_or(|version| release.version >= *version)
         })
+    }
+
+    /// Forgets failures whose holds are over, of releases that the list offers no more.
+    pub fn forget_withdrawn(&mut self, choice: &Choice<'_>) {
+        let is_offered = |digest| {
+            let mut reasons = choice.reasons.iter();
+            reasons.any(|(release, why)| {
+                let is_on_offer = matches!(why, Why::Held(_) | Why::Chosen | Why::Passed(_));
+                is_on_offer && release.digest == digest
+            })
+        };
+        self.holds
+            .retain(|hold| !hold.is_over || is_offered(hold.digest));
+    }
+
+    /// Notes that a release has proved itself: what it did before is history.
+    pub(super) fn proven(&mut self, target: &Target) {
+        let digest = target.release.digest;
+        self.holds
+            .retain(|hold| !hold.is_over || hold.digest != digest);
+        self.stage = Stage::Idle;
     }
 
     /// Holds the running release, from which a person goes back: the machine would go to it again at once. If it is still to prove itself,
@@ -268,6 +299,7 @@ impl Record {
             why: format!("a person went back from it to {to}"),
             until: None,
             has_failed: false,
+            is_over: false,
         });
     }
 
@@ -310,23 +342,28 @@ impl Record {
             why,
             until: policy.hold_for.map(|time| now.saturating_add(time)),
             has_failed: true,
+            is_over: false,
         });
         self.stage = Stage::Idle;
         self
     }
 
-    /// Drops holds whose time is over; returns the digests of those that had failed.
+    /// Ends holds whose time is over; returns the digests of those that had failed. That they have failed stays in the record: the fleet's lock
+    /// is kept until the next try has an end, or all machines would try the release one after the other.
     pub(super) fn forgive(&mut self, facts: &Facts<'_>) -> Vec<Digest> {
         if !facts.knows_time {
             return Vec::new();
         }
-        let is_over = |hold: &Hold| hold.until.is_some_and(|until| until <= facts.now);
-        let over = self
-            .holds
-            .iter()
-            .filter(|hold| is_over(hold) && hold.has_failed);
-        let forgiven = over.map(|hold| hold.digest).collect();
-        self.holds.retain(|hold| !is_over(hold));
+        let ends = |hold: &Hold| {
+            let is_past = hold.until.is_some_and(|until| until <= facts.now);
+            is_past && !hold.is_over
+        };
+        self.holds.retain(|hold| hold.has_failed || !ends(hold));
+        let mut forgiven = Vec::new();
+        for hold in self.holds.iter_mut().filter(|hold| ends(hold)) {
+            hold.is_over = true;
+            forgiven.push(hold.digest);
+        }
         forgiven
     }
 }

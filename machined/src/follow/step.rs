@@ -18,7 +18,8 @@
 //! - A release that failed is held: it is not chosen again, for good or for a while.
 //! - The fleet's lock is given back when a release has proved itself. **After a failure the machine keeps it**, for as long as the channel
 //!   offers the release that failed: so a bad release stops at the first machine, and a withdrawal or a newer release lets the fleet go on.
-//!   So it does while an older release waits here: the other machines would go to the failed one.
+//!   So it does while an older release waits here: the other machines would go to the failed one. When the hold is over, the same machine
+//!   tries that once more, with the lock that it has.
 //! - A lock at a server or in a group that the config names no more is owed there ([`Record::owed`]): it is given back beside all of this.
 //! - A record alone starts nothing: a list that was read a short time ago has to offer the release.
 
@@ -206,12 +207,12 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     done(record, Act::Switch, Standing::Switches, VIEW)
 }
 
-/// Whether the channel still offers a release that failed here and is newer than the target. Without a list nobody says whether it was
+/// Whether the channel still offers a release that failed here and is newer than the target, or is the target itself, whose hold is over. Without a list nobody says whether it was
 /// withdrawn, and a lock that is kept for too long costs less than a bad release on the next machine.
 fn offers_failed(record: &Record, target: &Target, facts: &Facts<'_>) -> bool {
     match facts.chosen {
         Chosen::None { offers_failed } | Chosen::Release { offers_failed, .. } => offers_failed,
-        Chosen::Unknown => record.has_failed_above(&target.release.version),
+        Chosen::Unknown => record.has_failed_from(&target.release),
     }
 }
 
@@ -313,7 +314,7 @@ fn proving(
     }
     let ready_for = facts.ready_for.unwrap_or(0);
     if facts.ready_for.is_some() && ready_for >= policy.healthy_for {
-        record.stage = Stage::Idle;
+        record.proven(&attempt.target);
         return idle(record, facts, policy);
     }
     if facts.watched_for > policy.healthy_for.saturating_add(GRACE) {

@@ -194,6 +194,9 @@ impl<'a> Following<'a> {
         let policy = self.policy(&record, release);
         let from_image = self.running_image();
         let decide = |record: &mut Record| {
+            if let Some(choice) = &choice {
+                record.forget_withdrawn(choice);
+            }
             let mut step = step(record.clone(), &facts, &policy);
             if let (Act::Switch, Stage::Switching(attempt)) = (step.act, &mut step.record.stage) {
                 attempt.from_image = from_image;
