@@ -113,6 +113,9 @@ pub struct Attempt {
     /// How often the machine or machined has started again without being asked to, while the release had to prove itself.
     #[serde(default)]
     pub restarts: u32,
+    /// Whether a person goes back from the release.
+    #[serde(default)]
+    pub left_by_a_person: bool,
 }
 
 /// A release that is not tried.
@@ -286,12 +289,17 @@ impl Record {
         self.stage = Stage::Idle;
     }
 
-    /// Holds the running release, from which a person goes back: the machine would go to it again at once. If it is still to prove itself,
-    /// what happens is noted when the machine is back.
+    /// Holds the running release, from which a person goes back: the machine would go to it again at once. If it is still to prove itself, it is
+    /// held when the machine is back. Does nothing if the machine goes back by itself.
     pub fn leave(&mut self, digest: Digest, version: Version, to: &str) {
-        let goes_there = |target: &Target| target.release.digest == digest;
-        if self.target().is_some_and(goes_there) {
-            return;
+        let is_it = |attempt: &Attempt| attempt.target.release.digest == digest;
+        match &mut self.stage {
+            Stage::Switching(attempt) | Stage::Proving(attempt) if is_it(attempt) => {
+                attempt.left_by_a_person = true;
+                return;
+            }
+            Stage::Returning(attempt, _) if is_it(attempt) => return,
+            _ => {}
         }
         self.hold_release(Hold {
             digest,
@@ -327,6 +335,22 @@ impl Record {
             });
         }
         self
+    }
+
+    /// Notes that a switch has ended with another version, for a reason. A release that a person left is held without an end.
+    pub(super) fn lost(
+        self,
+        attempt: &Attempt,
+        why: String,
+        policy: &Policy<'_>,
+        now: u64,
+    ) -> Self {
+        let hold_for = policy.hold_for.filter(|_| !attempt.left_by_a_person);
+        let policy = Policy {
+            hold_for,
+            ..policy.clone()
+        };
+        self.failed(&attempt.target, why, &policy, now)
     }
 
     pub(super) fn failed(
@@ -401,12 +425,22 @@ impl Target {
 }
 
 impl Attempt {
+    /// Why the release does not run any more, if that is known.
+    pub(super) fn why_it_ended(&self, facts: &Facts<'_>) -> Option<String> {
+        match self.left_by_a_person {
+            true => Some(format!("a person went back from it to {}", facts.running)),
+            false => facts.failure.clone(),
+        }
+    }
+
     /// Counts a start of machined after the first one, unless it was asked for.
     pub(super) fn note_start(&mut self, start: &str) {
         if self.start.as_deref() == Some(start) {
             return;
         }
         let is_unasked = self.start.is_some() && !self.expects_start;
+        // The release runs again, so the person's way back has led nowhere.
+        self.left_by_a_person &= self.start.is_none();
         self.restarts += u32::from(is_unasked);
         self.start = Some(start.to_owned());
         self.expects_start = false;

@@ -203,6 +203,7 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
         start: None,
         expects_start: false,
         restarts: 0,
+        left_by_a_person: false,
     });
     done(record, Act::Switch, Standing::Switches, VIEW)
 }
@@ -269,8 +270,8 @@ fn switching(mut record: Record, attempt: Attempt, facts: &Facts<'_>, policy: &P
         record.stage = Stage::Proving(attempt.clone());
         return proving(record, attempt, facts, policy);
     }
-    if let Some(why) = &facts.failure {
-        let record = record.failed(&attempt.target, why.clone(), policy, facts.now);
+    if let Some(why) = attempt.why_it_ended(facts) {
+        let record = record.lost(&attempt, why, policy, facts.now);
         return held(record, policy);
     }
     if facts.is_busy {
@@ -296,13 +297,18 @@ fn proving(
     policy: &Policy<'_>,
 ) -> Step {
     if !runs(&attempt.target, facts) {
-        let why = facts.failure.clone();
+        let why = attempt.why_it_ended(facts);
         let why = why.unwrap_or_else(|| format!("the machine went to {} after it", facts.running));
-        let record = record.failed(&attempt.target, why, policy, facts.now);
+        let record = record.lost(&attempt, why, policy, facts.now);
         return held(record, policy);
     }
     attempt.note_start(&facts.start);
     record.stage = Stage::Proving(attempt.clone());
+    if attempt.left_by_a_person {
+        // Proof or failure within the seconds before the machine starts again would lose that a person has decided.
+        let standing = Standing::Returns("a person goes back from it".to_owned());
+        return done(record, Act::None, standing, VIEW);
+    }
     // Both times begin anew with each start: without this count a release that restarts the machine now and then would prove itself for ever.
     if attempt.restarts > MOST_RESTARTS {
         let why = format!(

@@ -42,6 +42,7 @@ fn attempt(version: &str, tries: u32) -> Attempt {
         start: None,
         expects_start: false,
         restarts: 0,
+        left_by_a_person: false,
     }
 }
 
@@ -665,7 +666,7 @@ fn a_record_without_the_newer_fields_is_read() {
         json.as_object_mut().unwrap().remove(field).unwrap();
     }
     let proving = json["stage"]["proving"].as_object_mut().unwrap();
-    for field in ["start", "expectsStart", "restarts"] {
+    for field in ["start", "expectsStart", "restarts", "leftByAPerson"] {
         proving.remove(field).unwrap();
     }
     let read: Record = serde_json::from_value(json).unwrap();
@@ -784,12 +785,67 @@ fn a_release_that_a_person_went_back_from_is_held() {
     let hold = left.hold(new.digest).unwrap();
     assert_eq!(hold.why, "a person went back from it to v0.1.0");
     assert!(!hold.has_failed && hold.until.is_none());
-    // One that was to prove itself has failed here.
-    let mut proving = record(Stage::Proving(attempt("v0.2.0", 1)));
-    proving.leave(new.digest, version, "v0.1.0");
-    assert!(proving.holds.is_empty());
-    let back = step(proving, &facts("v0.1.0", NOTHING), &POLICY);
-    assert!(back.record.hold(new.digest).unwrap().has_failed);
+    // Nothing was begun for a target, which somebody has upgraded to by hand.
+    let mut by_hand = known();
+    by_hand.leave(new.digest, version.clone(), "v0.1.0");
+    assert!(by_hand.hold(new.digest).is_some());
+    // One that was to prove itself has failed here, without an end either.
+    let for_a_while = Policy {
+        hold_for: Some(10),
+        ..POLICY
+    };
+    for stage in [Stage::Switching, Stage::Proving] {
+        let mut proving = record(stage(attempt("v0.2.0", 1)));
+        proving.leave(new.digest, version.clone(), "v0.1.0");
+        assert!(proving.holds.is_empty());
+        // The last seconds before it starts again prove nothing.
+        let ready = Facts {
+            ready_for: Some(60),
+            ..facts("v0.2.0", NOTHING)
+        };
+        let leaving = step(proving, &ready, &for_a_while);
+        let told = (leaving.standing.word(), leaving.act);
+        assert_eq!(told, ("returning", Act::None));
+        let back = step(leaving.record, &facts("v0.1.0", NOTHING), &for_a_while);
+        let hold = back.record.hold(new.digest).unwrap();
+        assert!(hold.has_failed && hold.until.is_none());
+        assert_eq!(hold.why, "a person went back from it to v0.1.0");
+    }
+    // The machine was back before the step that would have seen the release run.
+    let mut switching = record(Stage::Switching(attempt("v0.2.0", 1)));
+    switching.leave(new.digest, version.clone(), "v0.1.0");
+    let back = step(switching, &facts("v0.1.0", offered(&new)), &for_a_while);
+    assert!(back.record.hold(new.digest).unwrap().until.is_none());
+}
+
+#[test]
+fn a_way_back_that_is_the_machines_own_or_leads_nowhere_is_no_person_s_word() {
+    let (new, version) = (release("v0.2.0"), "v0.2.0".parse::<Version>().unwrap());
+    let for_a_while = Policy {
+        hold_for: Some(10),
+        ..POLICY
+    };
+    let stage = Stage::Returning(attempt("v0.2.0", 1), "it was not ready".into());
+    let mut returning = record(stage);
+    returning.leave(new.digest, version.clone(), "v0.1.0");
+    let back = step(returning, &facts("v0.1.0", NOTHING), &for_a_while);
+    let hold = back.record.hold(new.digest).unwrap();
+    assert_eq!(
+        (hold.why.as_str(), hold.until),
+        ("it was not ready", Some(NOW + 10))
+    );
+    // The machine comes up with the release after all.
+    let proving = record(Stage::Proving(attempt("v0.2.0", 1)));
+    let here = facts("v0.2.0", NOTHING);
+    let mut seen = step(proving, &here, &for_a_while).record;
+    seen.leave(new.digest, version, "v0.1.0");
+    let again = Facts {
+        start: "second".into(),
+        ready_for: Some(60),
+        ..here
+    };
+    let proven = step(seen, &again, &for_a_while).record;
+    assert_eq!((proven.stage, proven.holds.len()), (Stage::Idle, 0));
 }
 
 #[test]
@@ -1047,9 +1103,9 @@ impl History {
         }
     }
 
-    /// The machine starts again, its config changes, a person holds a release, or a lock is given back where it is owed.
+    /// The machine starts again, its config changes, a person holds a release or goes back from it, or a lock is given back where it is owed.
     fn happen(&mut self, random: &mut fastrand::Rng) {
-        match random.u8(0..25) {
+        match random.u8(0..26) {
             0..4 => {
                 let is_asked = random.bool();
                 if is_asked {
@@ -1074,6 +1130,15 @@ impl History {
             8 => {
                 let version = ["v0.2.0", "v0.3.0"][random.usize(0..2)];
                 self.record.hold_release(hold_of(version, false));
+            }
+            9 => {
+                if let Stage::Proving(attempt) = self.record.stage.clone() {
+                    let Release {
+                        digest, version, ..
+                    } = attempt.target.release;
+                    self.record.leave(digest, version, &attempt.from);
+                    self.running = attempt.from;
+                }
             }
             _ => {}
         }
