@@ -77,7 +77,7 @@ impl SecurityApi {
         );
         if !signed.left_out.is_empty() {
             tracing::warn!(
-                "the worker {from} asked for names of this machine, which its certificate has not got: {:?}",
+                "the worker {from} asked for names of the control plane, which its certificate has not got: {:?}",
                 signed.left_out
             );
         }
@@ -109,6 +109,7 @@ impl SecurityService for SecurityApi {
         let csr = String::from_utf8(request.into_inner().csr)
             .map_err(|_| Status::invalid_argument("the request is no PEM"))?;
         let ours = intent::for_workers(&self.machine)
+            .await
             .map_err(|error| Status::internal(format!("{error:#}")))?
             .ok_or_else(|| {
                 Status::failed_precondition("this machine signs no certificates for others")

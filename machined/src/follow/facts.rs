@@ -29,7 +29,7 @@ pub enum Chosen<'a> {
     Release {
         /// The release.
         release: &'a Release,
-        /// Whether the channel still offers a newer one that failed here.
+        /// Whether the channel still offers a newer one that failed here, or this one has failed and its hold is over.
         offers_failed: bool,
     },
 }

@@ -213,6 +213,7 @@ impl Follow {
             why: "a person holds it".to_owned(),
             until: None,
             has_failed: false,
+            is_over: false,
         };
         let held = self.change(init, |record| record.hold_release(hold)).await;
         held.context("this machine follows no channel")?;
@@ -316,6 +317,7 @@ mod tests {
             why: "hangs".to_owned(),
             until: None,
             has_failed: true,
+            is_over: false,
         };
         change(&follow, |record| record.hold_release(hold));
         for source in ["stable by b", "beta by b"] {

@@ -113,6 +113,9 @@ pub struct Attempt {
     /// How often the machine or machined has started again without being asked to, while the release had to prove itself.
     #[serde(default)]
     pub restarts: u32,
+    /// Whether a person goes back from the release.
+    #[serde(default)]
+    pub left_by_a_person: bool,
 }
 
 /// A release that is not tried.
@@ -127,8 +130,11 @@ pub struct Hold {
     pub why: String,
     /// Until when, in seconds since 1970; `None`: for good.
     pub until: Option<u64>,
-    /// Whether it has failed here; otherwise a person holds it.
+    /// Whether it has failed here; otherwise a person alone holds it.
     pub has_failed: bool,
+    /// Whether its time is over: the release may be tried once more here. Until that has an end, what has failed is nothing for other machines.
+    #[serde(default)]
+    pub is_over: bool,
 }
 
 impl Record {
@@ -232,35 +238,68 @@ impl Record {
         }
     }
 
-    /// Why a release is held, if it is.
+    /// Why a release is not tried, if it is held.
     pub fn hold(&self, digest: Digest) -> Option<&Hold> {
-        self.holds.iter().find(|hold| hold.digest == digest)
-    }
-
-    /// Whether a release that is newer than this version has failed here.
-    pub(super) fn has_failed_above(&self, version: &Version) -> bool {
         let mut holds = self.holds.iter();
-        holds.any(|hold| hold.has_failed && hold.version > *version)
+        holds.find(|hold| hold.digest == digest && !hold.is_over)
     }
 
-    /// Whether the channel offers a release that failed here and is newer than the one that it has for this machine: the other machines would
-    /// go to it.
+    /// Whether this release, or one that is newer, has failed here.
+    pub(super) fn has_failed_from(&self, release: &Release) -> bool {
+        let is_from = |hold: &Hold| hold.version > release.version || hold.digest == release.digest;
+        let mut holds = self.holds.iter();
+        holds.any(|hold| hold.has_failed && is_from(hold))
+    }
+
+    /// Whether the channel offers a release that failed here and is not older than the one that it has for this machine: the other machines
+    /// would go to it.
     pub fn offers_failed(&self, choice: &Choice<'_>) -> bool {
+        let has_failed = |digest| {
+            let mut holds = self.holds.iter();
+            holds.any(|hold| hold.has_failed && hold.digest == digest)
+        };
         let goes_to = choice.release.map(|release| &release.version);
         let mut reasons = choice.reasons.iter();
         reasons.any(|(release, why)| {
-            matches!(why, Why::Held(_))
-                && self.hold(release.digest).is_some_and(|it| it.has_failed)
-                && goes_to.is_none_or(|version| release.version > *version)
+            // It is chosen, too, if the time of its hold is over.
+            matches!(why, Why::Held(_) | Why::Chosen)
+                && has_failed(release.digest)
+                && goes_to.is_none_or(|version| release.version >= *version)
         })
     }
 
-    /// Holds the running release, from which a person goes back: the machine would go to it again at once. If it is still to prove itself,
-    /// what happens is noted when the machine is back.
+    /// Forgets failures whose holds are over, of releases that the list offers no more.
+    pub fn forget_withdrawn(&mut self, choice: &Choice<'_>) {
+        let is_offered = |digest| {
+            let mut reasons = choice.reasons.iter();
+            reasons.any(|(release, why)| {
+                let is_on_offer = matches!(why, Why::Held(_) | Why::Chosen | Why::Passed(_));
+                is_on_offer && release.digest == digest
+            })
+        };
+        self.holds
+            .retain(|hold| !hold.is_over || is_offered(hold.digest));
+    }
+
+    /// Notes that a release has proved itself: what it did before is history.
+    pub(super) fn proven(&mut self, target: &Target) {
+        let digest = target.release.digest;
+        self.holds
+            .retain(|hold| !hold.is_over || hold.digest != digest);
+        self.stage = Stage::Idle;
+    }
+
+    /// Holds the running release, from which a person goes back: the machine would go to it again at once. If it is still to prove itself, it is
+    /// held when the machine is back. Does nothing if the machine goes back by itself.
     pub fn leave(&mut self, digest: Digest, version: Version, to: &str) {
-        let goes_there = |target: &Target| target.release.digest == digest;
-        if self.target().is_some_and(goes_there) {
-            return;
+        let is_it = |attempt: &Attempt| attempt.target.release.digest == digest;
+        match &mut self.stage {
+            Stage::Switching(attempt) | Stage::Proving(attempt) if is_it(attempt) => {
+                attempt.left_by_a_person = true;
+                return;
+            }
+            Stage::Returning(attempt, _) if is_it(attempt) => return,
+            _ => {}
         }
         self.hold_release(Hold {
             digest,
@@ -268,12 +307,18 @@ impl Record {
             why: format!("a person went back from it to {to}"),
             until: None,
             has_failed: false,
+            is_over: false,
         });
     }
 
     /// Holds a release, in place of an older hold of it.
     pub fn hold_release(&mut self, hold: Hold) {
-        self.holds.retain(|old| old.digest != hold.digest);
+        let is_same = |old: &Hold| old.digest == hold.digest;
+        let old = self.holds.iter().position(is_same);
+        let hold = match old.map(|at| self.holds.remove(at)) {
+            Some(old) => hold.after(old),
+            None => hold,
+        };
         self.holds.push(hold);
         let surplus = self.holds.len().saturating_sub(MOST_HOLDS);
         self.holds.drain(..surplus);
@@ -292,6 +337,22 @@ impl Record {
         self
     }
 
+    /// Notes that a switch has ended with another version, for a reason. A release that a person left is held without an end.
+    pub(super) fn lost(
+        self,
+        attempt: &Attempt,
+        why: String,
+        policy: &Policy<'_>,
+        now: u64,
+    ) -> Self {
+        let hold_for = policy.hold_for.filter(|_| !attempt.left_by_a_person);
+        let policy = Policy {
+            hold_for,
+            ..policy.clone()
+        };
+        self.failed(&attempt.target, why, &policy, now)
+    }
+
     pub(super) fn failed(
         mut self,
         target: &Target,
@@ -305,24 +366,48 @@ impl Record {
             why,
             until: policy.hold_for.map(|time| now.saturating_add(time)),
             has_failed: true,
+            is_over: false,
         });
         self.stage = Stage::Idle;
         self
     }
 
-    /// Drops holds whose time is over; returns the digests of those that had failed.
+    /// Ends holds whose time is over; returns the digests of those that had failed. That they have failed stays in the record: the fleet's lock
+    /// is kept until the next try has an end, or all machines would try the release one after the other.
     pub(super) fn forgive(&mut self, facts: &Facts<'_>) -> Vec<Digest> {
         if !facts.knows_time {
             return Vec::new();
         }
-        let is_over = |hold: &Hold| hold.until.is_some_and(|until| until <= facts.now);
-        let over = self
-            .holds
-            .iter()
-            .filter(|hold| is_over(hold) && hold.has_failed);
-        let forgiven = over.map(|hold| hold.digest).collect();
-        self.holds.retain(|hold| !is_over(hold));
+        let ends = |hold: &Hold| {
+            let is_past = hold.until.is_some_and(|until| until <= facts.now);
+            is_past && !hold.is_over
+        };
+        self.holds.retain(|hold| hold.has_failed || !ends(hold));
+        let mut forgiven = Vec::new();
+        for hold in self.holds.iter_mut().filter(|hold| ends(hold)) {
+            hold.is_over = true;
+            forgiven.push(hold.digest);
+        }
         forgiven
+    }
+}
+
+impl Hold {
+    /// Keeps what the older hold of the same release says: what has failed here has failed also when a person holds it besides, and a person's
+    /// hold has no end.
+    fn after(mut self, old: Hold) -> Self {
+        match (old.has_failed, self.has_failed) {
+            (true, false) => {
+                self.has_failed = true;
+                self.why = match old.why.ends_with(&self.why) {
+                    true => old.why,
+                    false => format!("{}; {}", old.why, self.why),
+                };
+            }
+            (false, true) if old.until.is_none() => self.until = None,
+            _ => {}
+        }
+        self
     }
 }
 
@@ -340,12 +425,22 @@ impl Target {
 }
 
 impl Attempt {
+    /// Why the release does not run any more, if that is known.
+    pub(super) fn why_it_ended(&self, facts: &Facts<'_>) -> Option<String> {
+        match self.left_by_a_person {
+            true => Some(format!("a person went back from it to {}", facts.running)),
+            false => facts.failure.clone(),
+        }
+    }
+
     /// Counts a start of machined after the first one, unless it was asked for.
     pub(super) fn note_start(&mut self, start: &str) {
         if self.start.as_deref() == Some(start) {
             return;
         }
         let is_unasked = self.start.is_some() && !self.expects_start;
+        // The release runs again, so the person's way back has led nowhere.
+        self.left_by_a_person &= self.start.is_none();
         self.restarts += u32::from(is_unasked);
         self.start = Some(start.to_owned());
         self.expects_start = false;

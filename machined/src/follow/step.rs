@@ -18,7 +18,8 @@
 //! - A release that failed is held: it is not chosen again, for good or for a while.
 //! - The fleet's lock is given back when a release has proved itself. **After a failure the machine keeps it**, for as long as the channel
 //!   offers the release that failed: so a bad release stops at the first machine, and a withdrawal or a newer release lets the fleet go on.
-//!   So it does while an older release waits here: the other machines would go to the failed one.
+//!   So it does while an older release waits here: the other machines would go to the failed one. When the hold is over, the same machine
+//!   tries that once more, with the lock that it has.
 //! - A lock at a server or in a group that the config names no more is owed there ([`Record::owed`]): it is given back beside all of this.
 //! - A record alone starts nothing: a list that was read a short time ago has to offer the release.
 
@@ -202,16 +203,17 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
         start: None,
         expects_start: false,
         restarts: 0,
+        left_by_a_person: false,
     });
     done(record, Act::Switch, Standing::Switches, VIEW)
 }
 
-/// Whether the channel still offers a release that failed here and is newer than the target. Without a list nobody says whether it was
+/// Whether the channel still offers a release that failed here and is newer than the target, or is the target itself, whose hold is over. Without a list nobody says whether it was
 /// withdrawn, and a lock that is kept for too long costs less than a bad release on the next machine.
 fn offers_failed(record: &Record, target: &Target, facts: &Facts<'_>) -> bool {
     match facts.chosen {
         Chosen::None { offers_failed } | Chosen::Release { offers_failed, .. } => offers_failed,
-        Chosen::Unknown => record.has_failed_above(&target.release.version),
+        Chosen::Unknown => record.has_failed_from(&target.release),
     }
 }
 
@@ -268,8 +270,8 @@ fn switching(mut record: Record, attempt: Attempt, facts: &Facts<'_>, policy: &P
         record.stage = Stage::Proving(attempt.clone());
         return proving(record, attempt, facts, policy);
     }
-    if let Some(why) = &facts.failure {
-        let record = record.failed(&attempt.target, why.clone(), policy, facts.now);
+    if let Some(why) = attempt.why_it_ended(facts) {
+        let record = record.lost(&attempt, why, policy, facts.now);
         return held(record, policy);
     }
     if facts.is_busy {
@@ -295,13 +297,18 @@ fn proving(
     policy: &Policy<'_>,
 ) -> Step {
     if !runs(&attempt.target, facts) {
-        let why = facts.failure.clone();
+        let why = attempt.why_it_ended(facts);
         let why = why.unwrap_or_else(|| format!("the machine went to {} after it", facts.running));
-        let record = record.failed(&attempt.target, why, policy, facts.now);
+        let record = record.lost(&attempt, why, policy, facts.now);
         return held(record, policy);
     }
     attempt.note_start(&facts.start);
     record.stage = Stage::Proving(attempt.clone());
+    if attempt.left_by_a_person {
+        // Proof or failure within the seconds before the machine starts again would lose that a person has decided.
+        let standing = Standing::Returns("a person goes back from it".to_owned());
+        return done(record, Act::None, standing, VIEW);
+    }
     // Both times begin anew with each start: without this count a release that restarts the machine now and then would prove itself for ever.
     if attempt.restarts > MOST_RESTARTS {
         let why = format!(
@@ -313,7 +320,7 @@ fn proving(
     }
     let ready_for = facts.ready_for.unwrap_or(0);
     if facts.ready_for.is_some() && ready_for >= policy.healthy_for {
-        record.stage = Stage::Idle;
+        record.proven(&attempt.target);
         return idle(record, facts, policy);
     }
     if facts.watched_for > policy.healthy_for.saturating_add(GRACE) {

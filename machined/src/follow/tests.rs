@@ -42,6 +42,7 @@ fn attempt(version: &str, tries: u32) -> Attempt {
         start: None,
         expects_start: false,
         restarts: 0,
+        left_by_a_person: false,
     }
 }
 
@@ -136,6 +137,7 @@ fn hold_of(version: &str, has_failed: bool) -> Hold {
         why: "hangs".into(),
         until: None,
         has_failed,
+        is_over: false,
     }
 }
 
@@ -459,13 +461,7 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     let switching = with_lock(Stage::Switching(attempt("v0.2.0", 1)));
     assert_eq!(waits(&switching, &hangs, &policy), ("locked", Act::None));
     let mut failed = with_lock(Stage::Idle);
-    failed.hold_release(Hold {
-        digest: Digest::of(b"bad"),
-        version: "v0.2.0".parse().unwrap(),
-        why: "hangs".into(),
-        until: None,
-        has_failed: true,
-    });
+    failed.hold_release(hold_of("v0.2.0", true));
     let offers_failed = Chosen::None {
         offers_failed: true,
     };
@@ -476,6 +472,23 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     ] {
         assert_eq!(waits(&failed, &facts("v0.1.0", chosen), &policy), expected);
     }
+    // A person who holds it besides says nothing that lets the other machines go to it.
+    for _ in 0..2 {
+        failed.hold_release(Hold {
+            why: "a person holds it".into(),
+            ..hold_of("v0.2.0", false)
+        });
+        let hold = failed.hold(release("v0.2.0").digest).unwrap();
+        assert!(hold.has_failed);
+        assert_eq!(hold.why, "hangs; a person holds it");
+    }
+    let bad = release("v0.2.0");
+    assert!(failed.offers_failed(&Choice {
+        release: None,
+        reasons: vec![(&bad, Why::Held("hangs".into()))],
+    }));
+    let no_list = facts("v0.1.0", Chosen::Unknown);
+    assert_eq!(waits(&failed, &no_list, &policy), ("locked", Act::None));
     // The next good release is taken with the lock that is kept.
     let next = release("v0.3.0");
     let granted = Facts {
@@ -653,7 +666,7 @@ fn a_record_without_the_newer_fields_is_read() {
         json.as_object_mut().unwrap().remove(field).unwrap();
     }
     let proving = json["stage"]["proving"].as_object_mut().unwrap();
-    for field in ["start", "expectsStart", "restarts"] {
+    for field in ["start", "expectsStart", "restarts", "leftByAPerson"] {
         proving.remove(field).unwrap();
     }
     let read: Record = serde_json::from_value(json).unwrap();
@@ -772,12 +785,67 @@ fn a_release_that_a_person_went_back_from_is_held() {
     let hold = left.hold(new.digest).unwrap();
     assert_eq!(hold.why, "a person went back from it to v0.1.0");
     assert!(!hold.has_failed && hold.until.is_none());
-    // One that was to prove itself has failed here.
-    let mut proving = record(Stage::Proving(attempt("v0.2.0", 1)));
-    proving.leave(new.digest, version, "v0.1.0");
-    assert!(proving.holds.is_empty());
-    let back = step(proving, &facts("v0.1.0", NOTHING), &POLICY);
-    assert!(back.record.hold(new.digest).unwrap().has_failed);
+    // Nothing was begun for a target, which somebody has upgraded to by hand.
+    let mut by_hand = known();
+    by_hand.leave(new.digest, version.clone(), "v0.1.0");
+    assert!(by_hand.hold(new.digest).is_some());
+    // One that was to prove itself has failed here, without an end either.
+    let for_a_while = Policy {
+        hold_for: Some(10),
+        ..POLICY
+    };
+    for stage in [Stage::Switching, Stage::Proving] {
+        let mut proving = record(stage(attempt("v0.2.0", 1)));
+        proving.leave(new.digest, version.clone(), "v0.1.0");
+        assert!(proving.holds.is_empty());
+        // The last seconds before it starts again prove nothing.
+        let ready = Facts {
+            ready_for: Some(60),
+            ..facts("v0.2.0", NOTHING)
+        };
+        let leaving = step(proving, &ready, &for_a_while);
+        let told = (leaving.standing.word(), leaving.act);
+        assert_eq!(told, ("returning", Act::None));
+        let back = step(leaving.record, &facts("v0.1.0", NOTHING), &for_a_while);
+        let hold = back.record.hold(new.digest).unwrap();
+        assert!(hold.has_failed && hold.until.is_none());
+        assert_eq!(hold.why, "a person went back from it to v0.1.0");
+    }
+    // The machine was back before the step that would have seen the release run.
+    let mut switching = record(Stage::Switching(attempt("v0.2.0", 1)));
+    switching.leave(new.digest, version.clone(), "v0.1.0");
+    let back = step(switching, &facts("v0.1.0", offered(&new)), &for_a_while);
+    assert!(back.record.hold(new.digest).unwrap().until.is_none());
+}
+
+#[test]
+fn a_way_back_that_is_the_machines_own_or_leads_nowhere_is_no_person_s_word() {
+    let (new, version) = (release("v0.2.0"), "v0.2.0".parse::<Version>().unwrap());
+    let for_a_while = Policy {
+        hold_for: Some(10),
+        ..POLICY
+    };
+    let stage = Stage::Returning(attempt("v0.2.0", 1), "it was not ready".into());
+    let mut returning = record(stage);
+    returning.leave(new.digest, version.clone(), "v0.1.0");
+    let back = step(returning, &facts("v0.1.0", NOTHING), &for_a_while);
+    let hold = back.record.hold(new.digest).unwrap();
+    assert_eq!(
+        (hold.why.as_str(), hold.until),
+        ("it was not ready", Some(NOW + 10))
+    );
+    // The machine comes up with the release after all.
+    let proving = record(Stage::Proving(attempt("v0.2.0", 1)));
+    let here = facts("v0.2.0", NOTHING);
+    let mut seen = step(proving, &here, &for_a_while).record;
+    seen.leave(new.digest, version, "v0.1.0");
+    let again = Facts {
+        start: "second".into(),
+        ready_for: Some(60),
+        ..here
+    };
+    let proven = step(seen, &again, &for_a_while).record;
+    assert_eq!((proven.stage, proven.holds.len()), (Stage::Idle, 0));
 }
 
 #[test]
@@ -815,18 +883,125 @@ fn a_hold_ends_with_its_time_and_a_person_s_hold_does_not() {
         why: String::new(),
         until,
         has_failed,
+        is_over: false,
     };
     held.hold_release(hold(b"a", Some(NOW), true));
     held.hold_release(hold(b"b", Some(NOW + 1), true));
     held.hold_release(hold(b"c", None, false));
+    held.hold_release(hold(b"c", Some(NOW), true));
     let forgiven = step(held.clone(), &facts("v0.1.0", NOTHING), &POLICY);
     assert_eq!(forgiven.forgiven, [Digest::of(b"a")]);
-    assert_eq!(forgiven.record.holds.len(), 2);
+    let is_held = |name: &[u8]| forgiven.record.hold(Digest::of(name)).is_some();
+    assert_eq!(
+        [b"a", b"b", b"c"].map(|it| is_held(it)),
+        [false, true, true]
+    );
+    let again = step(forgiven.record.clone(), &facts("v0.1.0", NOTHING), &POLICY);
+    assert!(again.forgiven.is_empty());
     let no_time = Facts {
         knows_time: false,
         ..facts("v0.1.0", NOTHING)
     };
-    assert_eq!(step(held, &no_time, &POLICY).record.holds.len(), 3);
+    let early = step(held, &no_time, &POLICY).record;
+    assert!(early.hold(Digest::of(b"a")).is_some());
+}
+
+/// The only release of the channel fails, and is held for a while.
+fn failed_for_a_while() -> Record {
+    let mut failed = record(Stage::Idle);
+    failed.has_lock = true;
+    failed.hold_release(Hold {
+        until: Some(NOW),
+        ..hold_of("v0.2.0", true)
+    });
+    failed
+}
+
+/// The choice of a list with one release.
+fn alone(release: &Release, why: Why) -> Choice<'_> {
+    Choice {
+        release: (why == Why::Chosen).then_some(release),
+        reasons: vec![(release, why)],
+    }
+}
+
+#[test]
+fn the_lock_is_kept_when_the_hold_of_what_failed_is_over() {
+    let (shut, bad) = (closed(), release("v0.2.0"));
+    let locking = Policy {
+        lock: Some(&HERE),
+        ..POLICY
+    };
+    let in_window = Policy {
+        window: Some(&shut),
+        ..locking.clone()
+    };
+    let ended = step(failed_for_a_while(), &facts("v0.1.0", NOTHING), &POLICY);
+    let mut over = ended.record;
+    over.has_lock = true;
+    assert!(over.hold(bad.digest).is_none());
+    let offers_failed = over.offers_failed(&alone(&bad, Why::Chosen));
+    let chosen = Chosen::Release {
+        release: &bad,
+        offers_failed,
+    };
+    let at = |chosen| facts("v0.1.0", chosen);
+    let fetching = Facts {
+        fetched: Fetched::No("5 of 10 bytes".into()),
+        ..at(chosen)
+    };
+    let old_list = Facts {
+        list_is_fresh: false,
+        ..at(chosen)
+    };
+    for (facts, policy, expected) in [
+        (&fetching, &locking, ("fetching", Act::None)),
+        (&at(chosen), &in_window, ("window", Act::None)),
+        (&old_list, &locking, ("list", Act::Look)),
+        (&at(Chosen::Unknown), &locking, ("locked", Act::None)),
+        // The list has expired.
+        (
+            &at(Chosen::None { offers_failed }),
+            &locking,
+            ("locked", Act::None),
+        ),
+        (&at(chosen), &locking, ("lock", Act::Lock)),
+    ] {
+        assert_eq!(waits(&over, facts, policy), expected);
+    }
+    // Nothing of the list is known after a restart.
+    over.stage = Stage::Target(target("v0.2.0"));
+    let no_list = at(Chosen::Unknown);
+    assert_eq!(waits(&over, &no_list, &locking), ("list", Act::Look));
+}
+
+#[test]
+fn what_failed_is_forgotten_when_it_has_proved_itself_or_is_offered_no_more() {
+    let bad = release("v0.2.0");
+    let over = step(failed_for_a_while(), &facts("v0.1.0", NOTHING), &POLICY).record;
+    let mut proving = over.clone();
+    proving.stage = Stage::Proving(attempt("v0.2.0", 1));
+    let proven = Facts {
+        ready_for: Some(60),
+        ..facts("v0.2.0", NOTHING)
+    };
+    assert!(step(proving, &proven, &POLICY).record.holds.is_empty());
+    let newer: Version = "v0.3.0".parse().unwrap();
+    for (why, stays) in [
+        (Why::Chosen, true),
+        (Why::Held("its image has failed".into()), true),
+        (Why::Passed(newer), true),
+        (Why::Withdrawn("hangs".into()), false),
+        (Why::Runs, false),
+    ] {
+        let mut known = over.clone();
+        known.forget_withdrawn(&alone(&bad, why.clone()));
+        assert_eq!(known.holds.len(), usize::from(stays), "{why}");
+    }
+    // A hold that is not over stays, whatever the list says.
+    let mut held = failed_for_a_while();
+    held.forget_withdrawn(&alone(&bad, Why::Withdrawn("hangs".into())));
+    assert_eq!(held.holds.len(), 1);
 }
 
 #[test]
@@ -861,8 +1036,8 @@ fn words_and_reasons_are_for_people() {
 }
 
 /// Random facts against a random history: a release that failed is never begun again while it is held, nothing is switched to twice at
-/// once, and the lock is given back neither between the request and the proof nor while the machine goes to an older one than has failed. A
-/// release that restarts the machine comes to an end, and a lock that was taken is known until it is given back.
+/// once, and the lock is given back neither between the request and the proof nor while the list offers what has failed, also after the time of
+/// its hold. A release that restarts the machine comes to an end, and a lock that was taken is known until it is given back.
 #[test]
 fn random_histories_keep_the_promises() {
     let mut random = fastrand::Rng::with_seed(7);
@@ -879,6 +1054,8 @@ struct History {
     policy: Policy<'static>,
     /// The groups at whose locks this machine has a slot.
     slots: BTreeSet<String>,
+    /// Releases that have failed here, have not proved themselves since, and were not withdrawn.
+    failed: BTreeSet<Digest>,
     start: u32,
     /// Restarts that nobody has asked for, since the release began to prove itself.
     restarts: u32,
@@ -886,23 +1063,25 @@ struct History {
 
 static ELSEWHERE: LazyLock<LockPlace> = LazyLock::new(|| place("kitchen"));
 
-/// The bad release and the good one, which is newer.
-fn both() -> [Release; 2] {
-    [release("v0.2.0"), release("v0.3.0")]
-}
+/// The good release, and the bad one, which is older.
+static BOTH: LazyLock<[Release; 2]> = LazyLock::new(|| [release("v0.3.0"), release("v0.2.0")]);
 
 impl History {
     fn begin(random: &mut fastrand::Rng) -> Self {
         let policy = Policy {
             lock: random.bool().then_some(&*HERE),
             healthy_for: 2,
+            hold_for: random.bool().then(|| random.u64(1..20)),
             ..POLICY
         };
         let mut record = record(Stage::Idle);
         if random.u8(0..4) == 0 {
             // The newest one has failed before, and the machine has kept the lock.
             record.has_lock = policy.lock.is_some();
-            record.hold_release(hold_of("v0.3.0", true));
+            record.hold_release(Hold {
+                until: policy.hold_for.map(|time| NOW + time),
+                ..hold_of("v0.3.0", true)
+            });
         }
         History {
             record,
@@ -910,6 +1089,7 @@ impl History {
             lock: LockAnswer::Unasked,
             policy,
             slots: BTreeSet::new(),
+            failed: BTreeSet::new(),
             start: 0,
             restarts: 0,
         }
@@ -923,9 +1103,9 @@ impl History {
         }
     }
 
-    /// The machine starts again, its config changes, or a lock is given back where it is owed.
+    /// The machine starts again, its config changes, a person holds a release or goes back from it, or a lock is given back where it is owed.
     fn happen(&mut self, random: &mut fastrand::Rng) {
-        match random.u8(0..24) {
+        match random.u8(0..26) {
             0..4 => {
                 let is_asked = random.bool();
                 if is_asked {
@@ -947,25 +1127,60 @@ impl History {
                     self.slots.remove(&owed.at.group);
                 }
             }
+            8 => {
+                let version = ["v0.2.0", "v0.3.0"][random.usize(0..2)];
+                self.record.hold_release(hold_of(version, false));
+            }
+            9 => {
+                if let Stage::Proving(attempt) = self.record.stage.clone() {
+                    let Release {
+                        digest, version, ..
+                    } = attempt.target.release;
+                    self.record.leave(digest, version, &attempt.from);
+                    self.running = attempt.from;
+                }
+            }
             _ => {}
         }
     }
 
-    fn go_on(&mut self, tick: u64, random: &mut fastrand::Rng) {
-        let [bad, good] = both();
-        let held = |it: &Release| self.record.hold(it.digest).is_some();
-        let chosen = match random.u8(0..4) {
-            0 => Chosen::Unknown,
-            1 => Chosen::None {
-                offers_failed: held(&bad),
-            },
-            2 if !held(&bad) && self.running == "v0.1.0" => Chosen::Release {
-                release: &bad,
-                offers_failed: held(&good),
-            },
-            3 if !held(&good) && self.running != "v0.3.0" => offered(&good),
-            _ => NOTHING,
+    /// What a list says to the machine, in which releases are withdrawn and come back at random. `None`: there is no list.
+    fn choice(&self, random: &mut fastrand::Rng) -> Option<Choice<'static>> {
+        let mut choice = Choice {
+            release: None,
+            reasons: Vec::new(),
         };
+        let running: Version = self.running.parse().unwrap();
+        for release in BOTH.iter() {
+            let why = match choice.release {
+                _ if release.version == running => Why::Runs,
+                _ if random.u8(0..3) == 0 => Why::Withdrawn("hangs".into()),
+                _ if release.version < running => Why::NotNewer,
+                _ if self.record.hold(release.digest).is_some() => Why::Held("hangs".into()),
+                Some(newer) => Why::Passed(Version::clone(&newer.version)),
+                None => {
+                    choice.release = Some(release);
+                    Why::Chosen
+                }
+            };
+            choice.reasons.push((release, why));
+        }
+        (random.u8(0..4) > 0).then_some(choice)
+    }
+
+    fn go_on(&mut self, tick: u64, random: &mut fastrand::Rng) {
+        let choice = self.choice(random);
+        let has_expired = random.u8(0..8) == 0;
+        let chosen = choice.as_ref().map_or(Chosen::Unknown, |choice| {
+            let offers_failed = self.record.offers_failed(choice);
+            match choice.release.filter(|_| !has_expired) {
+                Some(release) => Chosen::Release {
+                    release,
+                    offers_failed,
+                },
+                None => Chosen::None { offers_failed },
+            }
+        });
         let running = self.running.clone();
         let facts = Facts {
             now: NOW + tick,
@@ -980,8 +1195,12 @@ impl History {
             start: self.start.to_string(),
             ..facts(&running, chosen)
         };
+        if let Some(choice) = &choice {
+            self.record.forget_withdrawn(choice);
+        }
         let had_lock = self.record.has_lock;
         let next = step(self.record.clone(), &facts, &self.policy);
+        self.note_failures(&next.record, choice.as_ref());
         self.record = next.record;
         match next.act {
             Act::Switch => self.switch(random),
@@ -996,14 +1215,7 @@ impl History {
             }
             Act::Unlock => {
                 assert!(had_lock || self.record.has_lock);
-                let is_under_way = !matches!(self.record.stage, Stage::Idle | Stage::Target(_));
-                assert!(!is_under_way, "given back before the proof");
-                let is_older = matches!(chosen, Chosen::Release { release, .. } if *release == bad);
-                let keeps = is_older && self.record.hold(good.digest).is_some();
-                assert!(!keeps, "given back after a failure");
-                (self.record.has_lock, self.record.lock_at) = (false, None);
-                self.slots.remove(&self.policy.lock.unwrap().group);
-                self.lock = LockAnswer::Unasked;
+                self.unlock(choice.as_ref());
             }
             Act::GoBack => {
                 if let (Stage::Returning(attempt, _), true) = (&self.record.stage, random.bool()) {
@@ -1012,6 +1224,47 @@ impl History {
             }
             Act::Look | Act::None => {}
         }
+    }
+
+    /// Keeps beside the record which releases have failed.
+    fn note_failures(&mut self, next: &Record, choice: Option<&Choice<'_>>) {
+        let (before, after) = (&self.record.stage, &next.stage);
+        // If it has failed, its hold says so below.
+        if let (Stage::Switching(attempt) | Stage::Proving(attempt), Stage::Idle) = (before, after)
+        {
+            self.failed.remove(&attempt.target.release.digest);
+        }
+        let reasons = choice.iter().flat_map(|choice| &choice.reasons);
+        for (release, why) in reasons {
+            if !matches!(why, Why::Held(_) | Why::Chosen | Why::Passed(_)) {
+                self.failed.remove(&release.digest);
+            }
+        }
+        let holds = next.holds.iter();
+        let failed = holds.filter(|hold| hold.has_failed && !hold.is_over);
+        self.failed.extend(failed.map(|hold| hold.digest));
+    }
+
+    fn unlock(&mut self, choice: Option<&Choice<'_>>) {
+        let is_under_way = !matches!(self.record.stage, Stage::Idle | Stage::Target(_));
+        assert!(!is_under_way, "given back before the proof");
+        let goes_to = match choice {
+            Some(choice) => choice.release,
+            None => self.record.target().map(|target| &target.release),
+        };
+        for release in BOTH.iter().filter(|it| self.failed.contains(&it.digest)) {
+            let is_offered = choice.is_none_or(|choice| {
+                let mut reasons = choice.reasons.iter();
+                reasons.any(|(it, why)| {
+                    *it == release && matches!(why, Why::Held(_) | Why::Chosen | Why::Passed(_))
+                })
+            });
+            let is_replaced = goes_to.is_some_and(|it| it.version > release.version);
+            assert!(!is_offered || is_replaced, "given back after a failure");
+        }
+        (self.record.has_lock, self.record.lock_at) = (false, None);
+        self.slots.remove(&self.policy.lock.unwrap().group);
+        self.lock = LockAnswer::Unasked;
     }
 
     fn switch(&mut self, random: &mut fastrand::Rng) {

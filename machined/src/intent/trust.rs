@@ -1,5 +1,6 @@
 //! The authorities that the API trusts, and the key with which the node signs its own certificate.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +14,8 @@ use super::known_identity::{accepted, control_plane, names};
 use super::node_certificate::warn_of_the_end;
 use super::remember_trust::authorities;
 use crate::config::{MachineConfig, MachineType, MetricsReaders};
+use crate::kubernetes::trial::Readiness;
+use crate::kubernetes::{ClusterNode, KubernetesFact, cluster_nodes};
 use crate::machine::{Configured, Machine};
 use crate::network::NetworkStatus;
 use crate::trust::{
@@ -173,11 +176,11 @@ fn metrics(config: &MachineConfig) -> Option<MetricsSpec> {
     })
 }
 
-/// Returns what the machine signs for workers with; None if it signs nothing.
+/// Returns what the machine signs for workers with; None if it signs nothing. Waits a few seconds at most, for the cluster's members.
 ///
 /// # Errors
 /// The config's authority is unusable.
-pub fn for_workers(machine: &Machine) -> anyhow::Result<Option<ForWorkers>> {
+pub async fn for_workers(machine: &Machine) -> anyhow::Result<Option<ForWorkers>> {
     let configured = machine.config();
     let config = configured.as_ref().map(|configured| &configured.config);
     let Some(config) = config.filter(|config| signs_for_workers(config)) else {
@@ -186,6 +189,7 @@ pub fn for_workers(machine: &Machine) -> anyhow::Result<Option<ForWorkers>> {
     let (Some(token), Some(key)) = (&config.token, &config.trust.ca_key) else {
         return Ok(None);
     };
+    let members = members(machine, config).await;
     let authority = CertificateAuthority::from_pem(&config.trust.ca, key.expose());
     let names = names(&machine.network.status().borrow());
     let mut extra = config.trust.cert_sans.clone();
@@ -197,7 +201,37 @@ pub fn for_workers(machine: &Machine) -> anyhow::Result<Option<ForWorkers>> {
         accepted: accepted.join("\n"),
         token: token.clone(),
         own: own_names(&names, &extra),
+        members,
     }))
+}
+
+/// Returns the names and addresses of each member of the control plane that the cluster knows. It is asked while this machine is ready in it: no worker
+/// waits for a cluster that does not run yet.
+async fn members(machine: &Machine, config: &MachineConfig) -> Vec<BTreeSet<String>> {
+    let kubernetes = config.kubernetes.as_ref();
+    let Some(kubernetes) = kubernetes.filter(|it| it.control_plane.is_some()) else {
+        return Vec::new();
+    };
+    let facts = machine.store.list::<KubernetesFact>();
+    let mut facts = facts.iter();
+    if facts.any(|(_, fact)| fact.readiness == Readiness::Ready) {
+        let cluster = kubernetes.cluster.endpoint.to_string();
+        let asking = cluster_nodes(kubernetes);
+        if let Err(error) = machine.known_nodes.refresh(&cluster, asking).await {
+            tracing::debug!("certificates of workers: {error:#}");
+        }
+    }
+    of_control_plane(machine.known_nodes.get())
+}
+
+fn of_control_plane(nodes: Vec<ClusterNode>) -> Vec<BTreeSet<String>> {
+    let nodes = nodes.into_iter().filter(|node| node.is_control_plane);
+    let names_of = |node: ClusterNode| {
+        let addresses = node.addresses.iter();
+        let addresses = addresses.map(|it| it.to_canonical().to_string());
+        addresses.chain([node.name]).collect()
+    };
+    nodes.map(names_of).collect()
 }
 
 fn trust_in(
@@ -250,6 +284,23 @@ fn known_names(status: &NetworkStatus) -> Option<Names> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_of_the_control_plane_are_known_by_name_and_address() {
+        let node = |name: &str, address: [u8; 4], is_control_plane| ClusterNode {
+            name: name.to_owned(),
+            firmware_id: String::new(),
+            addresses: vec![address.into()],
+            is_control_plane,
+            version: "v0.1.0".to_owned(),
+        };
+        let nodes = vec![
+            node("plane-2", [10, 0, 0, 2], true),
+            node("worker", [10, 0, 0, 7], false),
+        ];
+        let expected = ["10.0.0.2", "plane-2"].map(str::to_owned).into();
+        assert_eq!(of_control_plane(nodes), [expected]);
+    }
 
     #[test]
     fn nobody_gets_a_certificate_before_the_machine_knows_its_own_addresses() {

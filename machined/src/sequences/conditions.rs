@@ -83,7 +83,8 @@ fn held(machine: &Machine) -> Vec<HeldRelease> {
     let holds = record.map(|record| record.holds).unwrap_or_default();
     let failed = holds
         .into_iter()
-        .filter(|hold| hold.has_failed && running.as_ref().is_none_or(|it| hold.version > *it));
+        .filter(|hold| hold.has_failed && !hold.is_over)
+        .filter(|hold| running.as_ref().is_none_or(|it| hold.version > *it));
     let failed = failed.map(|hold| HeldRelease {
         version: hold.version.to_string(),
         why: hold.why,

@@ -3,12 +3,15 @@
 //! `follow/step.rs` decides; this file gathers facts and carries the decisions out. Without a channel in the config it waits for one.
 
 mod bring;
+mod identity;
 mod list;
 mod lock;
+mod readiness;
 mod report;
 
 pub use bring::{NotTaken, bring};
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +19,8 @@ use instar_channel::{Choice, Date, Follower, List, Release, choose};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::identity::identity;
+use self::readiness::Readiness;
 use self::report::Reporter;
 use super::RollbackError;
 use super::boot::records;
@@ -30,7 +35,6 @@ use crate::follow::{
 };
 use crate::machine::{Configured, Machine};
 use crate::pins::{PinFact, State, Wait};
-use crate::statistics::firmware;
 use crate::store::{ClockFact, MachineStage, MachineStatus};
 use crate::upgrade::{Candidate, ReleaseOrigin, UpgradeError, UpgradeMode, UpgradeRequest};
 use crate::values::{Digest, Version};
@@ -86,11 +90,24 @@ async fn run(
     config: &mut watch::Receiver<Option<Arc<Configured>>>,
 ) {
     let source = format!("{} by {}", follow.channel, follow.key.fingerprint());
-    machine.follow.begin(&source, || identity(machine));
+    let make = || identity(Path::new("/sys"), &machine.hostname());
+    machine.follow.begin(&source, make);
     machine
         .store
         .retain::<FollowFact>(|id| id == follow.channel.as_str());
-    let mut following = Following::new(machine, follow);
+    let readiness = Readiness::of(machine.store.clone());
+    let following = Following::new(machine, follow, &readiness);
+    tokio::select! {
+        () = go_on(following, config) => {}
+        never = readiness.watch() => match never {},
+    }
+}
+
+async fn go_on(
+    mut following: Following<'_>,
+    config: &mut watch::Receiver<Option<Arc<Configured>>>,
+) {
+    let machine = following.machine;
     let mut wishes = machine.follow.watch();
     let mut pins = machine.pins.watch();
     loop {
@@ -108,13 +125,6 @@ async fn run(
             }
         }
     }
-}
-
-/// Makes the machine's identity for delays and the fleet's lock. It says nothing about the machine.
-fn identity(machine: &Machine) -> String {
-    let uuid = firmware::said(std::path::Path::new("/sys"), "product_uuid");
-    let named = format!("instar.dev/follow {uuid} {}", machine.hostname());
-    Digest::of(named.as_bytes()).hex()[..32].to_owned()
 }
 
 /// A machine that follows a channel.
@@ -136,12 +146,12 @@ struct Following<'a> {
     /// This start of machined, by a name of its own.
     start: String,
     begun: Instant,
-    ready_since: Option<Instant>,
+    readiness: &'a Readiness,
     reporter: Reporter,
 }
 
 impl<'a> Following<'a> {
-    fn new(machine: &'a Arc<Machine>, follow: UpgradeFollow) -> Self {
+    fn new(machine: &'a Arc<Machine>, follow: UpgradeFollow, readiness: &'a Readiness) -> Self {
         let now = Instant::now();
         Following {
             machine,
@@ -157,7 +167,7 @@ impl<'a> Following<'a> {
             lock_asked: None,
             start: format!("{} {}", machine.generation.boot_id, std::process::id()),
             begun: now,
-            ready_since: None,
+            readiness,
         }
     }
 
@@ -177,12 +187,8 @@ impl<'a> Following<'a> {
     }
 
     /// Decides the next step, and keeps the record of it.
-    async fn decide(&mut self) -> Option<Step> {
+    async fn decide(&self) -> Option<Step> {
         let machine = self.machine;
-        let status = machine.store.get::<MachineStatus>(MachineStatus::ID);
-        let is_ready = status.is_some_and(|it| it.is_ready_by_itself());
-        let now = Instant::now();
-        self.ready_since = is_ready.then(|| self.ready_since.unwrap_or(now));
         let record = machine.follow.record()?;
         let list = self.list.clone();
         let choice = list.as_ref().map(|list| self.choose(list, &record));
@@ -194,6 +200,9 @@ impl<'a> Following<'a> {
         let policy = self.policy(&record, release);
         let from_image = self.running_image();
         let decide = |record: &mut Record| {
+            if let Some(choice) = &choice {
+                record.forget_withdrawn(choice);
+            }
             let mut step = step(record.clone(), &facts, &policy);
             if let (Act::Switch, Stage::Switching(attempt)) = (step.act, &mut step.record.stage) {
                 attempt.from_image = from_image;
@@ -276,7 +285,10 @@ impl<'a> Following<'a> {
             is_signed: subject.is_some_and(|it| self.signed == Some(it.digest)),
             is_busy: !runs || machine.operations.check_free().is_err(),
             lock: self.lock.clone(),
-            ready_for: self.ready_since.map(|since| (now - since).as_secs()),
+            ready_for: self
+                .readiness
+                .since()
+                .map(|since| since.elapsed().as_secs()),
             watched_for: (now - self.begun).as_secs(),
             start: self.start.clone(),
         }

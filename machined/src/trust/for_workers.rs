@@ -1,7 +1,8 @@
 //! Certificates for machines without the authority's key: the rules by which a machine that has it signs.
 //!
-//! The decision: whoever has the token gets a server's certificate for the address that it calls from, and for no name or address of this
-//! machine. Talos signs any name for the token's holder, so that one stolen worker could pose as the control plane.
+//! The decision: whoever has the token gets a server's certificate with the address that it calls from. It may have other names and addresses, which
+//! nobody here can verify, but none of the control plane, as far as this machine knows it: itself, its config, and the other members of its cluster.
+//! Talos signs any name for the token's holder, so that one stolen worker could pose as the control plane.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -27,6 +28,8 @@ pub struct ForWorkers {
     pub token: Secret,
     /// The machine's own names and addresses, and the host of the cluster's endpoint. No worker gets a certificate for them.
     pub own: BTreeSet<String>,
+    /// The names and addresses of the control plane's members, a set for each. Nobody but that member gets a certificate for them.
+    pub members: Vec<BTreeSet<String>>,
 }
 
 /// A signed certificate.
@@ -90,7 +93,7 @@ impl ForWorkers {
         let from = from.to_canonical();
         let (left_out, names): (Vec<_>, Vec<_>) = std::mem::take(&mut request.names)
             .into_iter()
-            .partition(|name| self.is_own(name));
+            .partition(|name| self.is_of_control_plane(name, from));
         request.names = names;
         if !request.names.contains(&SubjectName::Ip(from)) {
             return Err(Refusal::Elsewhere(from));
@@ -107,14 +110,24 @@ impl ForWorkers {
         })
     }
 
-    fn is_own(&self, name: &SubjectName) -> bool {
-        match name {
-            // Each machine has these.
-            SubjectName::Ip(address) if address.is_loopback() => false,
-            SubjectName::Ip(address) => self.own.contains(&address.to_canonical().to_string()),
-            SubjectName::Dns(name) if name == "localhost" => false,
-            SubjectName::Dns(name) => self.own.iter().any(|own| own.eq_ignore_ascii_case(name)),
-        }
+    /// Whether a name is the control plane's, and not that of the caller. A member of the control plane that has not got the authority's key asks as
+    /// workers do.
+    fn is_of_control_plane(&self, name: &SubjectName, from: IpAddr) -> bool {
+        let from = from.to_string();
+        let others = self.members.iter().filter(|of| !of.contains(&from));
+        std::iter::once(&self.own)
+            .chain(others)
+            .any(|names| has(names, name))
+    }
+}
+
+fn has(names: &BTreeSet<String>, name: &SubjectName) -> bool {
+    match name {
+        // Each machine has these.
+        SubjectName::Ip(address) if address.is_loopback() => false,
+        SubjectName::Ip(address) => names.contains(&address.to_canonical().to_string()),
+        SubjectName::Dns(name) if name == "localhost" => false,
+        SubjectName::Dns(name) => names.iter().any(|it| it.eq_ignore_ascii_case(name)),
     }
 }
 
@@ -163,7 +176,18 @@ mod tests {
             own: ["10.0.0.1", "127.0.0.1", "localhost", "plane", "api.example"]
                 .map(str::to_owned)
                 .into(),
+            members: [["10.0.0.1", "plane"], ["10.0.0.2", "plane-2"]]
+                .map(|of| of.map(str::to_owned).into())
+                .into(),
         }
+    }
+
+    /// The names of a certificate that is signed, and the number of those that are left out.
+    fn names_of(asked: &[&str], from: &str) -> (BTreeSet<SubjectName>, usize) {
+        let signed = sign(asked, TOKEN, from).unwrap();
+        let certificate = instar_pki::certificate_from_pem(&signed.certificate).unwrap();
+        let names = instar_pki::server_names(&certificate).unwrap();
+        (names, signed.left_out.len())
     }
 
     fn request(names: &[&str]) -> String {
@@ -204,6 +228,18 @@ mod tests {
         assert_eq!(instar_pki::server_names(&certificate).unwrap(), expected);
         assert_eq!(signed.left_out.len(), 3);
         assert!(instar_pki::client_roles(&certificate).is_err());
+    }
+
+    #[test]
+    fn nobody_but_a_member_of_the_control_plane_gets_a_certificate_for_its_names() {
+        let asked = ["10.0.0.7", "10.0.0.2", "Plane-2", "worker", "10.0.0.8"];
+        // Nobody can verify the rest.
+        let expected = ["10.0.0.7", "worker", "10.0.0.8"].map(Into::into).into();
+        assert_eq!(names_of(&asked, FROM), (expected, 2));
+        // One without the authority's key.
+        let asked = ["10.0.0.2", "plane-2", "10.0.0.1", "plane"];
+        let expected = ["10.0.0.2", "plane-2"].map(Into::into).into();
+        assert_eq!(names_of(&asked, "10.0.0.2"), (expected, 2));
     }
 
     #[test]
