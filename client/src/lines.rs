@@ -96,6 +96,7 @@ async fn open_requested(
             old: 0,
         });
     };
+    left_off.begin_in_the_middle();
     let mut opened = open(ask, left_off, Some(tail.saturating_add(LEAST))).await?;
     let before = opened.old.saturating_sub(tail as usize);
     for line in opened.log.drain(..before.min(opened.log.len())) {

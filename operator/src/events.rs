@@ -15,6 +15,10 @@ const CONTROLLER: &str = "instar.dev/operator";
 /// The longest note that the API server takes, in bytes.
 const NOTE: usize = 1024;
 
+/// What a person has to know who cordons a node that is cordoned already: the API server is sent nothing then, and the operator cannot know.
+const CORDON: &str =
+    "its cordon is taken back at the end: to keep it, remove the annotation instar.dev/cordoned-by";
+
 /// An event before it has an object and a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EventText {
@@ -28,13 +32,13 @@ pub(crate) struct EventText {
 pub(crate) fn of_node(kind: Kind, phase: &str, to: &str, why: &str) -> Option<EventText> {
     let is_warning = matches!(phase, "Failed" | "GoingBack" | "Stuck");
     let (reason, note) = match (kind, phase) {
-        (Kind::Version, "Upgrading") => ("UpgradeBegun", format!("upgrades to {to}")),
+        (Kind::Version, "Upgrading") => ("UpgradeBegun", format!("upgrades to {to}; {CORDON}")),
         (Kind::Version, "Updated") => ("Upgraded", format!("runs {to}")),
         (Kind::Version, "Failed") => ("UpgradeFailed", format!("{to}: {why}")),
         (Kind::Version, "GoingBack") => ("UpgradeTakenBack", format!("goes back from {to}")),
         (Kind::Version, "WentBack") => ("WentBack", "runs the previous version".to_owned()),
         (Kind::Version, "Stuck") => ("UpgradeStuck", format!("{to}: {why}")),
-        (Kind::Config, "Upgrading") => ("ConfigBegun", format!("tries {to}")),
+        (Kind::Config, "Upgrading") => ("ConfigBegun", format!("tries {to}; {CORDON}")),
         (Kind::Config, "Updated") => ("Configured", format!("has {to}")),
         (Kind::Config, "Failed") => ("ConfigFailed", format!("{to}: {why}")),
         (Kind::Config, "GoingBack") => ("ConfigTakenBack", format!("goes back from {to}")),
@@ -144,6 +148,8 @@ mod tests {
             assert_eq!(one.is_warning, other.is_warning);
         }
         assert!(!of(Kind::Config, "Upgrading").unwrap().is_warning);
+        let begun = of(Kind::Version, "Upgrading").unwrap().note;
+        assert!(begun.starts_with("upgrades to v2; ") && begun.contains(crate::api::CORDONED_BY));
         assert_eq!(of(Kind::Config, "Waiting"), None);
         assert!(of_pool("Halted", "n1: it burns").unwrap().is_warning);
         assert_eq!(of_pool("Waiting", ""), None);

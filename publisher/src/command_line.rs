@@ -32,6 +32,16 @@ pub(crate) struct Signing {
     pub(crate) expires_in: Option<Lifetime>,
 }
 
+/// Says who has signed the list that a command changes, and signs the next one.
+#[derive(Debug, Args)]
+pub(crate) struct Changing {
+    /// The public key by which the list so far is signed [default: that of --key]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) public_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) signing: Signing,
+}
+
 /// An image, and where it is read.
 #[derive(Debug, Args)]
 pub(crate) struct Source {
@@ -83,7 +93,7 @@ pub(crate) enum Command {
         #[arg(long)]
         unofficial: bool,
         #[command(flatten)]
-        signing: Signing,
+        changing: Changing,
     },
     /// Take a release of another channel over, with the same image, if it is a candidate by its labels
     Promote {
@@ -92,6 +102,9 @@ pub(crate) enum Command {
         /// The channel that has it
         #[arg(long)]
         from: ChannelName,
+        /// The public key by which the list of that channel is signed [default: that by which the list of --to is]
+        #[arg(long, value_name = "FILE")]
+        from_public_key: Option<PathBuf>,
         /// The channel that gets it
         #[arg(long)]
         to: ChannelName,
@@ -104,7 +117,7 @@ pub(crate) enum Command {
         #[arg(long)]
         unofficial: bool,
         #[command(flatten)]
-        signing: Signing,
+        changing: Changing,
     },
     /// Open a release to all machines
     Open {
@@ -113,7 +126,7 @@ pub(crate) enum Command {
         /// The release
         version: Version,
         #[command(flatten)]
-        signing: Signing,
+        changing: Changing,
     },
     /// Withdraw a release: no machine goes to it any more
     Withdraw {
@@ -125,7 +138,7 @@ pub(crate) enum Command {
         #[arg(long)]
         why: String,
         #[command(flatten)]
-        signing: Signing,
+        changing: Changing,
     },
     /// Take old releases out of the list, and print their images
     Prune {
@@ -148,14 +161,17 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        signing: Signing,
+        changing: Changing,
     },
     /// Publish the same releases again, before their list expires
     Renew {
         /// The channel
         channel: ChannelName,
+        /// Take the list as it is, whoever has signed it: after a power cut, or when its key is lost. Compare it with a copy before
+        #[arg(long, conflicts_with = "public_key")]
+        sign_as_it_is: bool,
         #[command(flatten)]
-        signing: Signing,
+        changing: Changing,
     },
     /// Approve a release for machines that want the signature of another key
     Approve {
@@ -166,6 +182,9 @@ pub(crate) enum Command {
         /// The private key of whoever approves
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
+        /// The public key by which the channel's list is signed [default: that of --key]
+        #[arg(long, value_name = "FILE")]
+        public_key: Option<PathBuf>,
     },
     /// Show a channel
     Show {

@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use instar_base::whole_file;
-use instar_channel::{ChannelName, LIST, List, Release, SIGNATURE};
+use instar_channel::{ChannelName, LIST, List, Refused, Release, SIGNATURE};
 use instar_pki::PrivateKey;
+use instar_values::PublicKey;
 
 use crate::lifetime;
 
@@ -42,7 +43,12 @@ impl Folder {
         })
     }
 
-    /// Reads a channel.
+    /// Reads a channel whose list is signed by this key.
+    pub(crate) fn read_signed(&self, channel: &ChannelName, key: &ListKey) -> anyhow::Result<List> {
+        read_signed(&self.path, channel, key)
+    }
+
+    /// Reads a channel, whoever has signed its list.
     pub(crate) fn read(&self, channel: &ChannelName) -> anyhow::Result<List> {
         read(&self.path, channel)
     }
@@ -131,7 +137,41 @@ impl Folder {
     }
 }
 
-/// Reads the list of a channel.
+/// The public key by which a list of the folder is believed.
+pub(crate) struct ListKey {
+    pub(crate) key: PublicKey,
+    /// The option of the command that names another one.
+    pub(crate) option: &'static str,
+}
+
+/// Reads the list of a channel if it is signed by this key. Whoever can write to the folder, without the key, has a say in no list that is signed
+/// anew: only machines would see what was changed, and the next signature would make it good. One that has expired is read: it has to be published again.
+pub(crate) fn read_signed(
+    folder: &Path,
+    channel: &ChannelName,
+    by: &ListKey,
+) -> anyhow::Result<List> {
+    let file = list_file(folder, channel);
+    let bytes = fs::read(&file)
+        .with_context(|| format!("there is no channel {channel}: read {}", file.display()))?;
+    let place = file.with_file_name(SIGNATURE);
+    let signature = match fs::read(&place) {
+        // A list without a signature is signed by nobody.
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        read => read.with_context(|| format!("read {}", place.display()))?,
+    };
+    let opened = instar_channel::open(channel, &by.key, &bytes, &signature);
+    opened.map_err(|refused| match refused {
+        Refused::Signature(key) => anyhow!(
+            "{} is not signed by the key {key}: name the public key that has signed it with {}, or compare the list with a copy, and then `renew {channel} --sign-as-it-is`",
+            file.display(),
+            by.option
+        ),
+        refused => anyhow!(refused).context(format!("read {}", file.display())),
+    })
+}
+
+/// Reads the list of a channel, whoever has signed it.
 pub(crate) fn read(folder: &Path, channel: &ChannelName) -> anyhow::Result<List> {
     let file = list_file(folder, channel);
     let bytes = fs::read(&file)

@@ -42,6 +42,12 @@ pub(crate) fn private(file: &Path) -> anyhow::Result<PrivateKey> {
     PrivateKey::from_pem(&text).with_context(|| format!("read the key {name}"))
 }
 
+/// The public half of a private key.
+pub(crate) fn public_of(key: &PrivateKey) -> anyhow::Result<PublicKey> {
+    let public = key.public_key_pem().parse();
+    public.context("read the public half of the key")
+}
+
 /// Reads a public key.
 pub(crate) fn public(file: &Path) -> anyhow::Result<PublicKey> {
     let name = file.display();

@@ -1,15 +1,14 @@
 //! The commands that change channels, or show them.
 
-use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
-use instar_channel::{ChannelName, Date, List, Offer, Release, SIGNATURE, change};
+use instar_channel::{ChannelName, Date, List, Offer, Release, change};
 use instar_values::{Digest, Version};
 
-use crate::command_line::{Command, Signing, Source};
-use crate::folder::{self, Folder};
+use crate::command_line::{Changing, Command, Signing, Source};
+use crate::folder::{self, Folder, ListKey};
 use crate::lifetime::{self, Lifetime};
 use crate::{keep_file, keys, sources};
 
@@ -20,33 +19,37 @@ pub(crate) fn run(path: &Path, command: &Command) -> anyhow::Result<()> {
         Command::Add {
             channel,
             source,
-            signing,
+            changing,
             ..
         } => {
             let release = release(channel, source, command)?;
-            edit(path, channel, signing, |_, list| {
+            edit(path, channel, changing, |_, list| {
                 Ok(change::add(list, release)?)
             })
         }
-        Command::Promote { to, signing, .. } => edit(path, to, signing, |folder, list| {
+        Command::Promote { to, changing, .. } => edit(path, to, changing, |folder, list| {
             promote(folder, list, command)
         }),
         Command::Open {
             channel,
             version,
-            signing,
-        } => edit(path, channel, signing, |_, list| {
+            changing,
+        } => edit(path, channel, changing, |_, list| {
             Ok(change::open_to_all(list, version)?)
         }),
         Command::Withdraw {
             channel,
             version,
             why,
-            signing,
-        } => edit(path, channel, signing, |_, list| {
+            changing,
+        } => edit(path, channel, changing, |_, list| {
             Ok(change::withdraw(list, version, why)?)
         }),
-        Command::Renew { channel, signing } => edit(path, channel, signing, |_, _| Ok(())),
+        Command::Renew {
+            channel,
+            sign_as_it_is,
+            changing,
+        } => renew(path, channel, *sign_as_it_is, changing),
         Command::Prune {
             channel,
             newest,
@@ -54,13 +57,20 @@ pub(crate) fn run(path: &Path, command: &Command) -> anyhow::Result<()> {
             // Without a file.
             keep_newest_alone: _,
             dry_run,
-            signing,
-        } => prune(path, channel, (*newest, keep.as_deref()), *dry_run, signing),
+            changing,
+        } => prune(
+            path,
+            channel,
+            (*newest, keep.as_deref()),
+            *dry_run,
+            changing,
+        ),
         Command::Approve {
             channel,
             version,
             key,
-        } => approve(path, channel, version, key),
+            public_key,
+        } => approve(path, channel, version, (key, public_key.as_deref())),
         Command::Show {
             channel,
             public_key,
@@ -88,19 +98,63 @@ fn create(path: &Path, channel: &ChannelName, signing: &Signing) -> anyhow::Resu
     folder.write(&list, key.as_ref())
 }
 
-/// Changes a list, and publishes the next one, which has the lifetime of the one before unless the command names another.
+/// The key by which the list so far is believed; none if the command names none.
+fn list_key(changing: &Changing) -> anyhow::Result<Option<ListKey>> {
+    let key = match (&changing.public_key, &changing.signing.key) {
+        (Some(public), _) => keys::public(public)?,
+        (None, Some(private)) => keys::public_of(&keys::private(private)?)?,
+        (None, None) => return Ok(None),
+    };
+    let option = "--public-key";
+    Ok(Some(ListKey { key, option }))
+}
+
+/// The same, which has to be named.
+fn needed_list_key(changing: &Changing) -> anyhow::Result<ListKey> {
+    list_key(changing)?.context(
+        "nothing says who has signed the list so far: without --key, name the public key by --public-key",
+    )
+}
+
+/// Changes a list that is signed by its key, and publishes the next one.
 fn edit(
     path: &Path,
     channel: &ChannelName,
-    signing: &Signing,
+    changing: &Changing,
     change: impl FnOnce(&Folder, &mut List) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let folder = Folder::open(path)?;
     folder.check_no_list_waits(channel)?;
+    let list = folder.read_signed(channel, &needed_list_key(changing)?)?;
+    publish_next(&folder, list, &changing.signing, change)
+}
+
+/// Publishes the same list anew. `as_it_is`: also if it is not signed by its key.
+fn renew(
+    path: &Path,
+    channel: &ChannelName,
+    as_it_is: bool,
+    changing: &Changing,
+) -> anyhow::Result<()> {
+    if !as_it_is {
+        return edit(path, channel, changing, |_, _| Ok(()));
+    }
+    let folder = Folder::open(path)?;
+    folder.check_no_list_waits(channel)?;
+    let list = folder.read(channel)?;
+    publish_next(&folder, list, &changing.signing, |_, _| Ok(()))
+}
+
+/// Changes a list, and publishes the next one, which has the lifetime of the one before unless the command names another.
+fn publish_next(
+    folder: &Folder,
+    mut list: List,
+    signing: &Signing,
+    change: impl FnOnce(&Folder, &mut List) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let key = signing.key.as_deref().map(keys::private).transpose()?;
-    let mut list = folder.read(channel)?;
     let lifetime = signing.expires_in.unwrap_or_else(|| Lifetime::of(&list));
-    change(&folder, &mut list)?;
+    change(folder, &mut list)?;
     // The date of a list does not go back with the publisher's clock, and its lifetime counts from that date.
     let date = list.date.max(now());
     change::published(&mut list, date, lifetime.expiry(date));
@@ -135,15 +189,22 @@ fn promote(folder: &Folder, list: &mut List, command: &Command) -> anyhow::Resul
     let Command::Promote {
         release,
         from,
+        from_public_key,
         place,
         only_for,
         unofficial,
+        changing,
         ..
     } = command
     else {
         anyhow::bail!("only `promote` takes a release over");
     };
-    let from = folder.read(from)?;
+    let option = "--from-public-key";
+    let key = match from_public_key {
+        Some(file) => keys::public(file)?,
+        None => needed_list_key(changing)?.key,
+    };
+    let from = folder.read_signed(from, &ListKey { key, option })?;
     let release = find(&from, release)?;
     let (version, image) = (&release.version, release.pinned_image());
     let found = sources::find(&image, place)
@@ -190,7 +251,7 @@ fn prune(
     channel: &ChannelName,
     (newest, keep): (usize, Option<&Path>),
     dry_run: bool,
-    signing: &Signing,
+    changing: &Changing,
 ) -> anyhow::Result<()> {
     let keep = keep_file::read(keep, newest)?;
     let tell = |gone: &[Release]| {
@@ -199,11 +260,15 @@ fn prune(
         }
     };
     if dry_run {
-        let mut list = folder::read(path, channel)?;
+        // Nothing is signed: a list is shown to whoever names no key, too.
+        let mut list = match list_key(changing)? {
+            Some(key) => folder::read_signed(path, channel, &key)?,
+            None => folder::read(path, channel)?,
+        };
         tell(&change::prune(&mut list, &keep));
         return Ok(());
     }
-    edit(path, channel, signing, |_, list| {
+    edit(path, channel, changing, |_, list| {
         tell(&change::prune(list, &keep));
         Ok(())
     })
@@ -213,10 +278,15 @@ fn approve(
     path: &Path,
     channel: &ChannelName,
     version: &Version,
-    key: &Path,
+    (key, public_key): (&Path, Option<&Path>),
 ) -> anyhow::Result<()> {
     let folder = Folder::open(path)?;
-    let (list, key) = (folder.read(channel)?, keys::private(key)?);
+    let key = keys::private(key)?;
+    let list_key = ListKey {
+        key: public_key.map_or_else(|| keys::public_of(&key), keys::public)?,
+        option: "--public-key",
+    };
+    let list = folder.read_signed(channel, &list_key)?;
     let found: Vec<&Release> = list
         .releases
         .iter()
@@ -233,12 +303,13 @@ fn approve(
 }
 
 fn show(path: &Path, channel: &ChannelName, key: Option<&Path>) -> anyhow::Result<()> {
-    let list = folder::read(path, channel)?;
-    if let Some(key) = key {
-        let (file, key) = (folder::list_file(path, channel), keys::public(key)?);
-        let signature = fs::read(file.with_file_name(SIGNATURE))?;
-        instar_channel::open(channel, &key, &fs::read(&file)?, &signature)?;
-    }
+    let list = match key {
+        None => folder::read(path, channel)?,
+        Some(file) => {
+            let (key, option) = (keys::public(file)?, "--public-key");
+            folder::read_signed(path, channel, &ListKey { key, option })?
+        }
+    };
     let until = lifetime::until(&list);
     println!("{channel}: list {} of {}{until}", list.serial, list.date);
     for release in &list.releases {
@@ -263,9 +334,12 @@ fn show(path: &Path, channel: &ChannelName, key: Option<&Path>) -> anyhow::Resul
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+
     use super::*;
     use crate::command_line::Arguments;
     use clap::Parser as _;
+    use instar_channel::SIGNATURE;
     use serde_json::{Value, json};
 
     /// Writes an OCI layout with one image of these labels.
@@ -291,7 +365,7 @@ mod tests {
 
     fn says_without_key(folder: &Path, words: &str) -> Result<(), String> {
         let line = format!("instar-channel --folder {} {words}", folder.display());
-        let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+        let arguments = Arguments::try_parse_from(line.split_whitespace()).unwrap();
         run(folder, &arguments.command).map_err(|error| format!("{error:#}"))
     }
 
@@ -377,15 +451,18 @@ mod tests {
     fn a_change_that_waits_for_its_signature_is_not_lost() {
         let folder = stable("");
         let folder = folder.path();
-        says_without_key(folder, "renew stable --expires-in 7d").unwrap();
+        let public = format!("--public-key {}/key.pub", folder.display());
+        let by_another_program =
+            |words: &str| says_without_key(folder, &format!("{words} {public}"));
+        by_another_program("renew stable --expires-in 7d").unwrap();
         let file = folder::list_file(folder, &"stable".parse().unwrap());
         let unsigned = file.with_extension("json.unsigned");
         let waits = fs::read(&unsigned).unwrap();
         for refused in [
-            says_without_key(folder, "renew stable"),
+            by_another_program("renew stable"),
             // With a key, two lists would have one serial.
             says(folder, "renew stable"),
-            says_without_key(folder, "prune stable --keep-newest-alone"),
+            by_another_program("prune stable --keep-newest-alone"),
         ] {
             let refused = refused.unwrap_err();
             let names_the_file = refused.contains(&unsigned.display().to_string());
@@ -404,9 +481,9 @@ mod tests {
         fs::write(&unsigned, waits).unwrap();
         says(folder, "renew stable").unwrap();
         assert_eq!(list(folder).serial, 3);
-        says_without_key(folder, "renew stable").unwrap();
+        by_another_program("renew stable").unwrap();
         fs::remove_file(&unsigned).unwrap();
-        says_without_key(folder, "renew stable").unwrap();
+        by_another_program("renew stable").unwrap();
     }
 
     #[test]
@@ -415,5 +492,93 @@ mod tests {
         says_without_key(folder.path(), "create stable").unwrap();
         let refused = says_without_key(folder.path(), "create stable").unwrap_err();
         assert!(refused.contains("is not signed"), "{refused}");
+    }
+
+    /// A release that the list of `stable` has, and another digest for it.
+    const RELEASE: &str = "v0.3.0";
+
+    /// The folder, whose list has a release, and was changed by somebody without the key.
+    fn changed_by_another(folder: &Path) -> Vec<u8> {
+        let labels = json!({"dev.instar.version": RELEASE, "dev.instar.architecture": "amd64", "dev.instar.protocol": "1"});
+        let layout = folder.join("layout");
+        write_layout(&layout, &labels);
+        let add = format!(
+            "add stable r.io/os:{RELEASE} --unofficial --layout {}",
+            layout.display()
+        );
+        says(folder, &add).unwrap();
+        says(folder, "create beta").unwrap();
+        let file = folder::list_file(folder, &"stable".parse().unwrap());
+        let mut changed = list(folder);
+        changed.releases[0].digest = Digest::of(b"another image");
+        let changed = changed.to_bytes().unwrap();
+        fs::write(file, &changed).unwrap();
+        changed
+    }
+
+    #[test]
+    fn a_list_that_its_key_has_not_signed_is_not_signed_anew() {
+        let folder = stable("");
+        let folder = folder.path();
+        let changed = changed_by_another(folder);
+        keys::make(&folder.join("other")).unwrap();
+        let name = folder.display();
+        let (key, public) = (
+            format!("--key {name}/key"),
+            format!("--public-key {name}/key.pub"),
+        );
+        let promote = format!("promote {RELEASE} --from stable --to beta --layout {name}/layout");
+        let approve = format!("approve stable {RELEASE} --key {name}/other");
+        for words in [
+            format!("renew stable {key}"),
+            format!("renew stable {public}"),
+            format!("withdraw stable {RELEASE} --why bad {key}"),
+            format!("open stable {RELEASE} {key}"),
+            format!("prune stable --keep-newest-alone {key}"),
+            format!("prune stable --keep-newest-alone --dry-run {key}"),
+            format!("{promote} {key}"),
+            format!("{approve} {public}"),
+            format!("show stable {public}"),
+        ] {
+            let refused = says_without_key(folder, &words).unwrap_err();
+            assert!(
+                refused.contains("is not signed by the key"),
+                "{words}: {refused}"
+            );
+            assert!(refused.contains("--sign-as-it-is"), "{words}: {refused}");
+        }
+        let file = folder::list_file(folder, &"stable".parse().unwrap());
+        assert_eq!(fs::read(&file).unwrap(), changed);
+        assert!(!file.with_extension("json.unsigned").exists());
+        assert!(!file.with_file_name("approvals").exists());
+        // As after a power cut, once a person has compared it.
+        says(folder, "renew stable --sign-as-it-is").unwrap();
+        says(folder, "renew stable").unwrap();
+    }
+
+    #[test]
+    fn a_list_of_another_key_is_believed_by_that_key() {
+        let folder = stable(" --expires-in 0s");
+        let folder = folder.path();
+        keys::make(&folder.join("other")).unwrap();
+        let name = folder.display();
+        let (other, public) = (
+            format!("--key {name}/other"),
+            format!("--public-key {name}/key.pub"),
+        );
+        let renew = |words: &str| says_without_key(folder, &format!("renew stable {words}"));
+        let refused = renew("").unwrap_err();
+        assert!(refused.contains("nothing says who has signed"), "{refused}");
+        let refused = renew(&other).unwrap_err();
+        assert!(refused.contains("--public-key"), "{refused}");
+        // It has expired, which is no lack of its signature.
+        renew(&format!("{other} {public}")).unwrap();
+        let refused = renew(&format!("{other} {public}")).unwrap_err();
+        assert!(refused.contains("is not signed by the key"), "{refused}");
+        renew(&other).unwrap();
+        let file = folder::list_file(folder, &"stable".parse().unwrap());
+        fs::remove_file(file.with_file_name(SIGNATURE)).unwrap();
+        let refused = renew(&other).unwrap_err();
+        assert!(refused.contains("is not signed by the key"), "{refused}");
     }
 }

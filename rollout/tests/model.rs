@@ -729,7 +729,7 @@ fn a_canary_that_fails_is_no_proof() {
     );
 }
 
-/// All have the image before the first one begins; each wave is approved by a person, who is a part of the budget of commands.
+/// All have the image before the first one begins.
 #[test]
 fn all_are_prepared_first() {
     explore(

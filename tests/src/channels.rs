@@ -71,13 +71,16 @@ impl Channels {
 
     /// Changes a channel, signed with the key.
     pub fn publish(&self, words: &[&str]) -> Result<()> {
-        self.publish_by(&self.key, words)
+        let mut command = self.command()?;
+        command.args(words).arg("--key").arg(&self.key);
+        run(&mut command).map(drop)
     }
 
-    /// The same, signed with another key.
+    /// The same, signed with another key, where the list so far is signed with this one.
     pub fn publish_by(&self, key: &Path, words: &[&str]) -> Result<()> {
         let mut command = self.command()?;
         command.args(words).arg("--key").arg(key);
+        command.arg("--public-key").arg(self.public_key_file());
         run(&mut command).map(drop)
     }
 
@@ -113,9 +116,13 @@ impl Channels {
 
     /// The key that its lists are believed by, PEM.
     pub fn public_key(&self) -> Result<String> {
+        std::fs::read_to_string(self.public_key_file()).context("cannot read the public key")
+    }
+
+    fn public_key_file(&self) -> PathBuf {
         let mut public = self.key.clone().into_os_string();
         public.push(".pub");
-        std::fs::read_to_string(public).context("cannot read the public key")
+        public.into()
     }
 
     /// The document of a machine that follows a channel at its server. `more`: further fields, a line each.

@@ -111,7 +111,10 @@ async fn begin_or_go_on(
     begin: impl AsyncFnOnce() -> Result<Rollout, Failure>,
 ) -> Result<(), Failure> {
     let folder = Folder::of(global, &over.state)?;
-    let lock = folder.lock_driver()?.ok_or_else(|| folder.is_driven())?;
+    let lock = folder
+        .lock_driver()
+        .await?
+        .ok_or_else(|| folder.is_driven())?;
     match folder.read()? {
         Some(rollout) if !rollout.record.has_ended() => {
             if rollout.subject != *subject {
@@ -157,8 +160,11 @@ async fn tell_and_drive(
 ) -> Result<(), Failure> {
     tell(global, state, command)?;
     let folder = Folder::of(global, state)?;
-    match folder.lock_driver()? {
+    match folder.lock_driver().await? {
         Some(lock) => drive::run(global, &folder, lock, None).await,
-        None => Ok(()),
+        None => {
+            note::note("another command drives it");
+            Ok(())
+        }
     }
 }

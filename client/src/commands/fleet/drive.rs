@@ -8,12 +8,15 @@ use std::time::Duration;
 use indicatif::MultiProgress;
 use instar_client::{Failure, FailureKind};
 use instar_rollout::{Action, Facts, MachineName, Phase, Record, Step};
-use instar_rollout_driver::{ConfigOrder, Driver, Machines, Task, TraceFile, now, time_left};
+use instar_rollout_driver::{
+    ConfigOrder, Driver, Machines, Round, Task, TraceFile, now, time_left,
+};
 use instar_rollout_page::Seen;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
 use super::look::{Brings, Nodes};
+use super::note::note;
 use super::show::Changes;
 use super::store::{Folder, Subject};
 use super::{act, configure};
@@ -47,7 +50,7 @@ pub(super) async fn run(
     let driver = Driver::new(folder.clone(), machines);
     let changes = Changes::new(global.output);
     let ended = LocalSet::new()
-        .run_until(drive(driver, folder, changes, trace))
+        .run_until(drive(driver, Beside::new(folder, trace), changes))
         .await;
     drop(lock);
     ended
@@ -55,20 +58,13 @@ pub(super) async fn run(
 
 async fn drive(
     mut driver: Driver<Folder, Asked<'_>>,
-    folder: &Folder,
+    mut beside: Beside<'_>,
     mut changes: Changes,
-    mut trace: Option<TraceFile>,
 ) -> Result<(), Failure> {
-    let mut shown = Seen::default();
     loop {
         let round = driver.round().await?;
-        if let Some(trace) = &mut trace {
-            trace.note(&round)?;
-        }
-        let seen = Seen::of(&round.decision, &round.facts);
-        if seen != shown {
-            folder.keep_seen(&seen)?;
-            shown = seen;
+        if let Some(warning) = beside.keep(&round) {
+            note(&warning);
         }
         changes.show(&round.record, &round.decision)?;
         if round.record.has_ended() && driver.is_idle() {
@@ -79,6 +75,54 @@ async fn drive(
             () = sleep(INTERVAL) => continue,
         };
         driver.note(ended).await?;
+    }
+}
+
+/// What is written beside the record: a trace, and what the page shows. Neither is worth nodes that are left in the middle of their change, as by a
+/// disk that is full.
+struct Beside<'a> {
+    folder: &'a Folder,
+    trace: Option<TraceFile>,
+    shown: Seen,
+    /// Whether it was said that the page shows no news.
+    has_warned: bool,
+}
+
+impl<'a> Beside<'a> {
+    fn new(folder: &'a Folder, trace: Option<TraceFile>) -> Self {
+        Self {
+            folder,
+            trace,
+            shown: Seen::default(),
+            has_warned: false,
+        }
+    }
+
+    /// Keeps a round; returns a warning if something of it is lost for the first time.
+    fn keep(&mut self, round: &Round) -> Option<String> {
+        let traced = self.trace.as_mut().map(|trace| trace.note(round));
+        let untraced = traced.and_then(Result::err).map(|failure| {
+            self.trace = None;
+            let why = failure.chain();
+            format!("{why}: the rollout goes on without a trace")
+        });
+        let seen = Seen::of(&round.decision, &round.facts);
+        if seen == self.shown {
+            return untraced;
+        }
+        let unseen = match self.folder.keep_seen(&seen) {
+            Ok(()) => {
+                self.shown = seen;
+                None
+            }
+            Err(failure) => {
+                let is_new = !std::mem::replace(&mut self.has_warned, true);
+                let why = failure.chain();
+                is_new.then(|| format!("{why}: the rollout goes on, and its page shows no news"))
+            }
+        };
+        let warnings: Vec<String> = untraced.into_iter().chain(unseen).collect();
+        (!warnings.is_empty()).then(|| warnings.join("\n"))
     }
 }
 
@@ -184,4 +228,63 @@ fn without_failures(record: &Record) -> Result<(), Failure> {
         format!("the rollout is done, and {nodes} failed: {named}{more}"),
     )
     .advise("`instarctl fleet retry` has them try again"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_rollout::{Fact, Member, Moment, Policy, Release, TracedRound};
+
+    use super::*;
+
+    /// A round that a node is away in, for this reason.
+    fn round(why: &str) -> Round {
+        let target = Release {
+            version: "v0.2.0".to_owned(),
+            digest: None,
+            image: None,
+        };
+        let name = MachineName::from("lamp-1");
+        let members = [(name.clone(), Member::default())];
+        let before = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
+        let facts = Facts::from([(name, Fact::away(why))]);
+        let mut record = before.clone();
+        let decision = record.go_on(&facts, &BTreeSet::new(), Moment(7));
+        let mut changed = before.clone();
+        changed.phase = Phase::Aborted;
+        let traced = TracedRound {
+            now: Moment(7),
+            // A round in which nothing changes is not traced.
+            before: changed,
+            facts: facts.clone(),
+            asked: BTreeSet::new(),
+            actions: decision.actions.clone(),
+        };
+        Round {
+            decision,
+            record,
+            facts,
+            traced,
+        }
+    }
+
+    #[test]
+    fn a_rollout_goes_on_without_its_trace_and_its_page() {
+        let directory = tempfile::tempdir().unwrap();
+        // No folder: a file has its name.
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let folder = Folder::at(&file);
+        let trace = TraceFile::open(Path::new("/dev/full")).unwrap();
+        let mut beside = Beside::new(&folder, Some(trace));
+        let warning = beside.keep(&round("off")).unwrap();
+        assert!(warning.contains("goes on without a trace"), "{warning}");
+        assert!(warning.contains("page shows no news"), "{warning}");
+        assert_eq!(beside.keep(&round("lost")), None);
+        // There is room again.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert_eq!(beside.keep(&round("off")), None);
+        assert_ne!(folder.seen(), Seen::default());
+    }
 }

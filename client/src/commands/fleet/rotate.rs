@@ -17,11 +17,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use instar_api::instar::ShowCertificateResponse;
 use instar_api::machine::ApplyConfigurationRequest;
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_base::whole_file;
 use instar_client::{Failure, FailureKind, is_busy};
-use instar_pki::CertificateAuthority;
+use instar_pki::{CertificateAuthority, ServerRequest};
 use instar_rollout::MachineName;
 use serde_json::json;
 
@@ -56,7 +57,8 @@ pub(super) async fn run(global: &Global, arguments: &FleetRotate) -> Result<(), 
         let client = client.with_context(&rotation.context);
         return plan(global, &left(rotation, arguments)?, &client).await;
     }
-    let _lock = folder.lock_driver()?.ok_or_else(|| folder.is_driven())?;
+    let lock = folder.lock_driver().await?;
+    let _lock = lock.ok_or_else(|| folder.is_driven())?;
     let rotation = match known {
         Some(rotation) => {
             note("goes on with the rotation that was begun");
@@ -295,7 +297,7 @@ async fn act(
     })?;
     let node = look::node(global, name, way).await?;
     if change == NodeChange::Sign {
-        let request = sign::read(&node, &sign::show(&node).await?)?;
+        let request = to_sign(rotation, node.name(), &sign::show(&node).await?)?;
         let lifetime = Duration::from_secs(rotation.valid_for.0);
         sign::give(&node, &request, &rotation.authority()?, lifetime).await?;
         return Ok(());
@@ -316,6 +318,17 @@ async fn act(
         .await;
     reply.map_err(|status| node.explain("did not take the machine config", status))?;
     Ok(())
+}
+
+/// The request of a node, if it is for no name of another node of the rotation.
+fn to_sign(
+    rotation: &Rotation,
+    node: &str,
+    shown: &ShowCertificateResponse,
+) -> Result<ServerRequest, Failure> {
+    let request = sign::read(node, shown)?;
+    sign::Others::of(&rotation.ways).check(node, &request)?;
+    Ok(request)
 }
 
 /// Shows the steps that are left, and changes nothing.
@@ -378,7 +391,40 @@ fn tell_the_end(global: &Global, folder: &Folder, rotation: &Rotation) -> Result
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_rotation_signs_for_no_name_of_another_node() {
+        let way = |endpoint: &str| Way {
+            endpoints: vec![endpoint.to_owned()],
+            node: None,
+        };
+        let ways = [("lamp-1", way("10.0.0.1")), ("lamp-2", way("10.0.0.2"))];
+        let authority = CertificateAuthority::generate(SystemTime::now()).unwrap();
+        let rotation = Rotation {
+            context: String::new(),
+            ways: ways
+                .map(|(name, way)| (MachineName::from(name), way))
+                .into(),
+            left: Default::default(),
+            old: String::new(),
+            new: Pair::of(&authority),
+            client: Pair::of(&authority),
+            valid_for: instar_rollout::Seconds(60),
+            has_ended: false,
+        };
+        let key = instar_pki::PrivateKey::generate().unwrap();
+        for (asked, is_signed) in [("10.0.0.1", true), ("10.0.0.2", false), ("LAMP-2", false)] {
+            let names = ["lamp-1", asked].map(instar_pki::SubjectName::from);
+            let shown = ShowCertificateResponse {
+                csr: instar_pki::request_for_server(&key, &names).unwrap(),
+                ..ShowCertificateResponse::default()
+            };
+            let request = to_sign(&rotation, "lamp-1", &shown);
+            assert_eq!(request.is_ok(), is_signed, "{asked}");
+        }
+    }
 
     #[test]
     fn the_command_waits_for_nodes_that_are_away_or_busy() {

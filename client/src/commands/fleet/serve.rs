@@ -135,7 +135,7 @@ fn view(folder: &Folder) -> Result<Option<View>, Failure> {
     let Some(rollout) = folder.read()? else {
         return Ok(None);
     };
-    let is_driven = folder.lock_driver()?.is_none();
+    let is_driven = folder.has_driver()?;
     let (subject, record) = (rollout.subject.to_string(), &rollout.record);
     let seen = folder.seen();
     Ok(Some(View::of(NAME, &subject, record, &seen, is_driven)))

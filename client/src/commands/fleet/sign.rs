@@ -1,6 +1,8 @@
 //! `fleet sign`: signs the requests of nodes that have no authority's key, on the computer of a person who has it.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use instar_api::instar::node_certificate_service_client::NodeCertificateServiceClient;
@@ -50,7 +52,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetSign) -> Result<(), Fa
         authority,
         lifetime,
         config,
-        others: Others(fleet.clone().unwrap_or_default()),
+        others: Others::of(&fleet.clone().unwrap_or_default()),
     };
     let nodes = nodes(global, fleet).await?;
     let (count, mut unsigned) = (nodes.len(), Vec::new());
@@ -114,7 +116,7 @@ impl Signer<'_> {
             );
         }
         let mut request = confirmed(global, node, &shown)?;
-        self.others.check(node, &request)?;
+        self.others.check(node.name(), &request)?;
         let names = self.arguments.name.iter();
         let names = names.map(|name| SubjectName::from(name.as_str()));
         request.names.extend(names);
@@ -164,7 +166,7 @@ fn confirmed(
     node: &Node,
     shown: &ShowCertificateResponse,
 ) -> Result<ServerRequest, Failure> {
-    let request = read(node, shown)?;
+    let request = read(node.name(), shown)?;
     let fingerprint = request.fingerprint();
     let refused = |why: String| Err(Failure::new(FailureKind::Refused, why));
     let given = &global.cert_fingerprint;
@@ -187,9 +189,9 @@ fn confirmed(
 }
 
 /// Reads and checks a node's request.
-pub(super) fn read(node: &Node, shown: &ShowCertificateResponse) -> Result<ServerRequest, Failure> {
+pub(super) fn read(node: &str, shown: &ShowCertificateResponse) -> Result<ServerRequest, Failure> {
     ServerRequest::from_pem(&shown.csr).map_err(|error| {
-        let what = format!("{}: cannot sign its request", node.name());
+        let what = format!("{node}: cannot sign its request");
         Failure::new(FailureKind::Refused, what).because(error)
     })
 }
@@ -228,47 +230,68 @@ fn text(name: &SubjectName) -> String {
     }
 }
 
-/// Names and addresses of the other nodes of a fleet: a node that asks for one of them is not signed for.
-struct Others(BTreeMap<MachineName, Way>);
+/// Names and addresses of the nodes of a fleet: a node that asks for one of another node is not signed for.
+pub(super) struct Others(BTreeMap<MachineName, Vec<Host>>);
 
 impl Others {
-    fn check(&self, node: &Node, request: &ServerRequest) -> Result<(), Failure> {
-        let others = self
-            .0
-            .iter()
-            .filter(|(name, _)| name.as_str() != node.name());
-        for (name, way) in others {
-            let mut theirs = vec![name.to_string()];
-            let hosts = way
-                .endpoints
-                .iter()
-                .filter_map(|it| it.parse::<Endpoint>().ok());
-            theirs.extend(
-                hosts
-                    .map(|it| it.host().to_owned())
-                    .filter(|it| !is_loopback(it)),
-            );
-            let asked = request
-                .names
-                .iter()
-                .map(text)
-                .find(|it| theirs.contains(it));
-            if let Some(asked) = asked {
-                let what = format!(
-                    "{} asks for {asked}, which is a name of {name}",
-                    node.name()
-                );
-                return Err(Failure::new(FailureKind::Refused, what)
-                    .advise("nothing was signed for it: find out why the machine has that name"));
-            }
+    /// Those of the nodes that are reached in these ways.
+    pub(super) fn of(ways: &BTreeMap<MachineName, Way>) -> Self {
+        let hosts = |(name, way): (&MachineName, &Way)| {
+            let endpoints = way.endpoints.iter();
+            let endpoints = endpoints.filter_map(|it| it.parse::<Endpoint>().ok());
+            let endpoints = endpoints.filter(|it| !is_loopback(it.host()));
+            let mut hosts = vec![Host::of(name.as_str())];
+            hosts.extend(endpoints.map(|it| Host::of(it.host())));
+            (name.clone(), hosts)
+        };
+        Self(ways.iter().map(hosts).collect())
+    }
+
+    /// Refuses a request of this node for a name of another one. A name that both have, as that of a gateway with a port for each, is its own.
+    pub(super) fn check(&self, node: &str, request: &ServerRequest) -> Result<(), Failure> {
+        let own = self.0.get(&MachineName::from(node));
+        let asked = request.names.iter().map(|name| Host::of(&text(name)));
+        for asked in asked.filter(|it| !own.is_some_and(|own| own.contains(it))) {
+            let mut others = self.0.iter();
+            let Some((name, _)) = others.find(|(_, theirs)| theirs.contains(&asked)) else {
+                continue;
+            };
+            let what = format!("{node} asks for {asked}, which is a name of {name}");
+            return Err(Failure::new(FailureKind::Refused, what)
+                .advise("nothing was signed for it: find out why the machine has that name"));
         }
         Ok(())
     }
 }
 
+/// A name or an address in the one form that clients compare: an address may be written in several ways, and case does not count in a name.
+#[derive(Debug, PartialEq, Eq)]
+enum Host {
+    Ip(IpAddr),
+    Dns(String),
+}
+
+impl Host {
+    fn of(text: &str) -> Self {
+        // A dot at the end names the same host.
+        let name = text.trim_end_matches('.');
+        let address = name.parse().map(Self::Ip);
+        address.unwrap_or_else(|_| Self::Dns(name.to_ascii_lowercase()))
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => address.fmt(f),
+            Self::Dns(name) => f.write_str(name),
+        }
+    }
+}
+
 /// Each machine has these.
 fn is_loopback(host: &str) -> bool {
-    let address = host.parse::<std::net::IpAddr>();
+    let address = host.parse::<IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
@@ -304,5 +327,51 @@ mod tests {
     fn names_that_every_machine_has_are_nobodys() {
         assert!(is_loopback("localhost") && is_loopback("127.0.0.1") && is_loopback("::1"));
         assert!(!is_loopback("10.0.0.7") && !is_loopback("lamp-1"));
+    }
+
+    #[test]
+    fn a_node_is_not_signed_for_a_name_of_another_node() {
+        let way = |endpoint: &str| Way {
+            endpoints: vec![endpoint.to_owned()],
+            node: None,
+        };
+        let ways = [
+            ("lamp-1", "gate.example:50001"),
+            ("lamp-2", "[fd00:0::7]:50000"),
+            ("lamp-3", "gate.example:50003"),
+            ("lamp-4", "127.0.0.1:50004"),
+        ];
+        let ways = ways.map(|(name, endpoint)| (MachineName::from(name), way(endpoint)));
+        let others = Others::of(&ways.into());
+        let key = instar_pki::PrivateKey::generate().unwrap();
+        for (asked, whose) in [
+            ("lamp-1", None),
+            ("LAMP-1", None),
+            ("lamp-22", None),
+            ("fd00::8", None),
+            // Each machine has it.
+            ("127.0.0.1", None),
+            // The gateway is its own name as well.
+            ("gate.example", None),
+            ("lamp-2", Some("lamp-2")),
+            ("LAMP-2", Some("lamp-2")),
+            ("lamp-2.", Some("lamp-2")),
+            ("fd00::7", Some("lamp-2")),
+            ("fd00:0:0::7", Some("lamp-2")),
+            ("Lamp-4", Some("lamp-4")),
+        ] {
+            let names = [SubjectName::from("lamp-1"), SubjectName::from(asked)];
+            let request = instar_pki::request_for_server(&key, &names).unwrap();
+            let request = ServerRequest::from_pem(&request).unwrap();
+            let refused = others.check("lamp-1", &request).err();
+            let is_meant = match (&refused, whose) {
+                (None, None) => true,
+                (Some(failure), Some(whose)) => {
+                    failure.chain().ends_with(&format!("a name of {whose}"))
+                }
+                _ => false,
+            };
+            assert!(is_meant, "{asked}: {refused:?}");
+        }
     }
 }

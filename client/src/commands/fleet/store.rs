@@ -15,12 +15,14 @@ use instar_rollout::{MachineName, Record};
 use instar_rollout_driver::{ConfigChange, Store, Trial};
 use instar_rollout_page::Seen;
 use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 
 use super::members::Way;
 use crate::cli::{FleetState, Global};
 use crate::target;
 
 const RECORD: &str = "rollout.json";
+const DRIVER: &str = "driver.lock";
 /// The file with the driver's last view of the nodes. Its loss is no matter: the next round writes it again.
 const SEEN: &str = "seen.json";
 /// Limit on a change of the record by another process: it takes milliseconds.
@@ -65,6 +67,12 @@ impl fmt::Display for Subject {
     }
 }
 
+/// Time in which the driver's lock may be held by nobody who goes on to drive: a page looks whether somebody does, or a driver that has saved its end
+/// has not freed it yet.
+const DRIVER_ENDS: Duration = Duration::from_secs(2);
+/// The pause between two tries to get that lock.
+const NEXT_TRY: Duration = Duration::from_millis(50);
+
 /// The folder of a rollout.
 #[derive(Clone, Debug)]
 pub(super) struct Folder(PathBuf);
@@ -84,6 +92,12 @@ impl Folder {
             )
             .advise("name one with --state")),
         }
+    }
+
+    /// The folder of this path.
+    #[cfg(test)]
+    pub(super) fn at(path: &Path) -> Self {
+        Self(path.to_owned())
     }
 
     /// The path of a file in it.
@@ -161,13 +175,30 @@ impl Folder {
         })
     }
 
-    /// The lock of the one driver; none if another one runs.
-    pub(super) fn lock_driver(&self) -> Result<Option<File>, Failure> {
-        let file = self.lock_file("driver.lock")?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(Failure::io("cannot lock the rollout", error)),
+    /// The lock of the one driver; none if another one runs, and goes on to run.
+    pub(super) async fn lock_driver(&self) -> Result<Option<File>, Failure> {
+        self.lock_driver_within(DRIVER_ENDS).await
+    }
+
+    async fn lock_driver_within(&self, limit: Duration) -> Result<Option<File>, Failure> {
+        let file = self.lock_file(DRIVER)?;
+        let until = Instant::now() + limit;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(file)),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => sleep(NEXT_TRY).await,
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(no_lock(error)),
+            }
+        }
+    }
+
+    /// Whether a driver runs. Looks share the lock: none takes another one for a driver.
+    pub(super) fn has_driver(&self) -> Result<bool, Failure> {
+        match self.lock_file(DRIVER)?.try_lock_shared() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(no_lock(error)),
         }
     }
 
@@ -211,6 +242,10 @@ impl Folder {
         };
         open(&path).map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))
     }
+}
+
+fn no_lock(error: std::io::Error) -> Failure {
+    Failure::io("cannot lock the rollout", error)
 }
 
 impl Store for Folder {
@@ -275,15 +310,35 @@ mod tests {
         assert_eq!(folder.existing().unwrap(), stored);
     }
 
-    #[test]
-    fn two_drivers_never_run() {
+    #[tokio::test]
+    async fn two_drivers_never_run() {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder(directory.path().to_owned());
-        let first = folder.lock_driver().unwrap();
-        assert!(first.is_some());
-        assert!(folder.lock_driver().unwrap().is_none());
+        let lock = async || folder.lock_driver_within(Duration::ZERO).await.unwrap();
+        assert!(!folder.has_driver().unwrap());
+        let first = lock().await;
+        assert!(first.is_some() && folder.has_driver().unwrap());
+        assert!(lock().await.is_none());
         drop(first);
-        assert!(folder.lock_driver().unwrap().is_some());
+        assert!(lock().await.is_some());
+    }
+
+    /// A command that is to drive would end, and nobody would drive.
+    #[tokio::test]
+    async fn a_driver_that_ends_and_a_page_that_looks_keep_no_other_from_driving() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder(directory.path().to_owned());
+        let ending = folder.lock_driver().await.unwrap();
+        // The first one is polled first, and finds the lock held.
+        let (next, ()) = tokio::join!(folder.lock_driver(), async { drop(ending) });
+        let next = next.unwrap();
+        assert!(next.is_some());
+        drop(next);
+        let look = folder.lock_file(DRIVER).unwrap();
+        look.try_lock_shared().unwrap();
+        assert!(!folder.has_driver().unwrap(), "another page looks");
+        let (next, ()) = tokio::join!(folder.lock_driver(), async { drop(look) });
+        assert!(next.unwrap().is_some());
     }
 
     #[test]
