@@ -14,7 +14,7 @@ use super::pods_effect::{warning_of_joining, why_node_joins_anew, why_pods_end, 
 use super::steps::disk;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
-use super::{ConfigChange, image_rules, settings, shutdown};
+use super::{ConfigChange, image_rules, settings, shutdown, waiting_version};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors};
 use crate::config_source::persisted;
@@ -292,6 +292,18 @@ impl Change {
         self.applied(details)
     }
 
+    /// Judges the version that waits for its start by this config: whatever restarts the machine from here on starts it, also a power cut.
+    async fn judge_waiting_version(&self, machine: &Machine, lock: &OperationLock) {
+        let by = match self.mode {
+            ApplyMode::Auto | ApplyMode::NoReboot => Some(self.configured.clone()),
+            // The machine may take its config from elsewhere.
+            ApplyMode::Staged => next_config::planned(machine).await,
+            // The reboot judges it. A trial may be over in a minute; the version would be gone for good.
+            ApplyMode::Reboot | ApplyMode::Try(_) => return,
+        };
+        waiting_version::still_allowed(machine, lock, by.as_deref()).await;
+    }
+
     async fn carry_out(
         self,
         machine: &Arc<Machine>,
@@ -325,6 +337,7 @@ impl Change {
             ApplyMode::Try(time) => begin_trial(machine, time),
             ApplyMode::Staged | ApplyMode::Reboot => {}
         }
+        self.judge_waiting_version(machine, &lock).await;
         if is_taken_over {
             let taken_over = take_over(machine, change, configured.clone(), definitions).await;
             if let ApplyMode::Try(time) = self.mode {

@@ -296,7 +296,9 @@ async fn write(
     let delivery = installer::run(&machine.init, &image, &candidate, Some(&esp), progress).await?;
     drop(mounted);
     let boot_entry = delivery.boot_entry;
-    if let Err(untrusted) = admit::admit(machine, delivery, &origin.version).await {
+    let in_force = machine.config();
+    let admitted = admit::admit(in_force.as_deref(), delivery, &origin.version).await;
+    if let Err(untrusted) = admitted {
         // The installer has done its work: without a loader the next boot does not start it.
         machine.disk.format_efi().await.with_context(|| {
             format!("the disk may start a version that is refused: {untrusted:#}")

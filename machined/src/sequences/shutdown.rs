@@ -9,8 +9,9 @@ use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::up::up;
 use super::steps::{boot_assets, stop};
 use super::upgrade::trial_record;
-use super::{Sequence, run};
+use super::{Sequence, run, waiting_version};
 use crate::init_link::End;
+use crate::intent::next_config;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::store::MachineStage;
@@ -92,37 +93,64 @@ fn start_judged_by(
     up_before: Option<Vec<String>>,
 ) -> ActorId {
     let actor = ActorId::new();
+    let (machine, as_actor) = (machine.clone(), actor.clone());
+    crate::base::task::spawn(async move {
+        tokio::time::sleep(ANSWER_FIRST).await;
+        // A kernel that is loaded already was judged before.
+        if end != End::Kexec {
+            let next = next_config::planned(&machine).await;
+            waiting_version::still_allowed(&machine, &lock, next.as_deref()).await;
+        }
+        go_down(&machine, urgency, (stage, end), up_before, &as_actor).await;
+        drop(lock);
+    });
+    actor
+}
+
+/// Reboots the machine into what its next boot starts, which was judged already.
+pub(super) async fn end_in_reboot(
+    machine: Arc<Machine>,
+    lock: OperationLock,
+    up_before: Option<Vec<String>>,
+    actor: ActorId,
+) {
+    let way = (MachineStage::Rebooting, End::Reboot);
+    go_down(&machine, Urgency::Waits, way, up_before, &actor).await;
+    drop(lock);
+}
+
+async fn go_down(
+    machine: &Arc<Machine>,
+    urgency: Urgency,
+    (stage, end): (MachineStage, End),
+    up_before: Option<Vec<String>>,
+    actor: &ActorId,
+) {
     let name = match end {
         End::PowerOff | End::Halt => "shutdown",
         End::Reboot | End::Kexec => "reboot",
     };
-    let (machine, as_actor) = (machine.clone(), actor.clone());
-    crate::base::task::spawn(async move {
-        tokio::time::sleep(ANSWER_FIRST).await;
-        machine.enter(stage);
-        expect_start(&machine).await;
-        let up = match up_before {
-            Some(up_before) => up_before,
-            None => up(&machine).await,
-        };
-        match trial_record::mark_started(&machine, up, &as_actor).await {
-            Ok(true) if end != End::Kexec => offer_staged_loader(&machine).await,
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
-            }
+    machine.enter(stage);
+    expect_start(machine).await;
+    let up = match up_before {
+        Some(up_before) => up_before,
+        None => up(machine).await,
+    };
+    match trial_record::mark_started(machine, up, actor).await {
+        Ok(true) if end != End::Kexec => offer_staged_loader(machine).await,
+        Ok(_) => {}
+        Err(error) => {
+            tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
         }
-        let phases = vec![
-            stop::stop_services(&machine, urgency),
-            stop::unmount(&machine),
-            stop::stop_everything(),
-        ];
-        // None of these phases fails: init stops what they could not stop in order.
-        let _ = run(Sequence { name, phases }, &as_actor, &machine.events).await;
-        leave(&machine, end).await;
-        drop(lock);
-    });
-    actor
+    }
+    let phases = vec![
+        stop::stop_services(machine, urgency),
+        stop::unmount(machine),
+        stop::stop_everything(),
+    ];
+    // None of these phases fails: init stops what they could not stop in order.
+    let _ = run(Sequence { name, phases }, actor, &machine.events).await;
+    leave(machine, end).await;
 }
 
 /// Notes that the next start was asked for: it does not count against a release of a channel that has to prove itself.

@@ -11,13 +11,13 @@ use super::steps::up::up;
 use super::steps::{admit, resume, stop};
 use super::upgrade::next_generation;
 use super::upgrade::trial_record;
-use super::{Phase, Sequence, run};
+use super::{Phase, Sequence, run, waiting_version};
 use crate::intent::next_config;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
-use crate::upgrade::Prepared;
+use crate::upgrade::{Prepared, Route};
 
 /// Reboots in the quickest way: into the prepared version without restarting the kernel, or else the whole machine.
 pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
@@ -40,13 +40,22 @@ pub(super) fn reboot_after(
 }
 
 fn begin(machine: &Arc<Machine>, lock: OperationLock, up_before: Option<Vec<String>>) -> ActorId {
-    let Some(prepared) = machine.upgrades.take_prepared() else {
+    if machine.upgrades.prepared_version().is_none() {
         return shutdown::reboot_after(machine, lock, up_before);
-    };
+    }
     let actor = ActorId::new();
     let lock = lock.hand_over(Operation::Reboot);
-    let as_actor = actor.clone();
-    crate::base::task::spawn(switch(machine.clone(), lock, prepared, up_before, as_actor));
+    let (machine, as_actor) = (machine.clone(), actor.clone());
+    crate::base::task::spawn(async move {
+        tokio::time::sleep(ANSWER_FIRST).await;
+        let next = next_config::planned(&machine).await;
+        waiting_version::still_allowed(&machine, &lock, next.as_deref()).await;
+        match machine.upgrades.take_prepared() {
+            Some(prepared) => switch(machine, lock, prepared, up_before, as_actor).await,
+            // It was taken back, or may start only through the firmware.
+            None => shutdown::end_in_reboot(machine, lock, up_before, as_actor).await,
+        }
+    });
     actor
 }
 
@@ -59,7 +68,6 @@ async fn switch(
     up_before: Option<Vec<String>>,
     actor: ActorId,
 ) {
-    tokio::time::sleep(ANSWER_FIRST).await;
     let Prepared {
         delivery,
         mut upgrade,
@@ -79,11 +87,11 @@ async fn switch(
     let stop = stop::stop_for_next_generation(&machine, configured.clone());
     let pending = upgrade.clone();
     let (admitted, rootfs) = tokio::sync::oneshot::channel();
-    // Admitted again: the config may demand another signature by now.
+    // Admitted again: the config may demand another signature by now, or in the next generation.
     let admit = {
-        let (machine, version) = (machine.clone(), upgrade.to.clone());
+        let (configs, upgrade) = ([machine.config(), configured.clone()], upgrade.clone());
         async move {
-            let rootfs = admit::admit(&machine, delivery, &version).await?;
+            let rootfs = admit::admit_as(configs, delivery, &upgrade, Route::Soft).await?;
             // Without a receiver the reboot has been given up.
             let _ = admitted.send(rootfs);
             Ok(())

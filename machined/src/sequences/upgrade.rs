@@ -41,7 +41,8 @@ use crate::sys::rcu;
 use crate::upgrade::{
     Candidate, EspForInstaller, Handover, INSTALLER_FILES, InstallerOutput, PendingUpgrade, Plan,
     ProgressSink, Refusal, Resources, Room, Route, Starts, TrustedRootfs, Unpacked, UpgradeError,
-    UpgradeMode, UpgradeRecord, UpgradeRequest, check, created, handover, installer, is_full,
+    UpgradeMode, UpgradeRecord, UpgradeRequest, WrittenImage, check, created, handover, installer,
+    is_full,
 };
 use crate::values::ImageReference;
 
@@ -127,6 +128,8 @@ pub(super) async fn check_first(
     ));
     let limits = installer_limits(&candidate);
     let created = created(offer.config().created.as_deref());
+    let written = WrittenImage::of(offer.config());
+    let signed_by = offer.signed_by();
     let image = match offer {
         Offer::Here(image) => Unpacked::of_store(image, &machine.images),
         Offer::AtRegistry(resolved) => {
@@ -151,6 +154,8 @@ pub(super) async fn check_first(
         boot_entry: None,
         created,
         floor: candidate.floor.clone(),
+        written,
+        signed_by,
     };
     Ok(Checked {
         image: Arc::new(image),
@@ -321,7 +326,7 @@ fn phases(
     } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
     let install = {
-        let machine = machine.clone();
+        let (machine, next) = (machine.clone(), configured.clone());
         let (image, candidate) = (image.clone(), candidate.clone());
         let mut record = UpgradeRecord {
             upgrade: pending.clone(),
@@ -336,7 +341,9 @@ fn phases(
             let silent = ProgressSink::silent();
             let delivery =
                 run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
-            let rootfs = admit::admit(&machine, delivery, &candidate.version.to_string()).await?;
+            // The next boot judges by the config that it finds.
+            let configs = [machine.config(), next];
+            let rootfs = admit::admit_as(configs, delivery, &record.upgrade, path).await?;
             // A new loader is first used at a reboot.
             if path != Route::Soft {
                 boot_assets::try_next_loader(&machine).await?;

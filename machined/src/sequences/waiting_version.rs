@@ -1,5 +1,17 @@
-//! The version that waits for its start, judged once more when the rules for images change: staged, or prepared ahead. Whatever restarts the
-//! machine starts it, so the rules cannot wait for that.
+//! The version that waits for its start, judged once more when the rules for images or the keys for upgrades change, and before the machine
+//! leaves: staged, or prepared ahead. Whatever restarts the machine starts it, so the rules cannot wait for that.
+//!
+//! ```text
+//! a rule for its image      │ what is known                                        │ the version
+//! ──────────────────────────┼──────────────────────────────────────────────────────┼───────────────────────────────────────────
+//! none, or one that skips   │                                                      │ stays
+//! denies                    │                                                      │ goes
+//! wants a key's signature   │ the record, the store or the registry has it         │ stays
+//!                           │ the registry has none, or says nothing               │ goes: nobody can tell that it is allowed
+//! ──────────────────────────┼──────────────────────────────────────────────────────┼───────────────────────────────────────────
+//! keys for upgrades         │ the record of its image: signed by one of them       │ stays
+//!                           │ signed by none of them, or nothing on record         │ goes
+//! ```
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +19,21 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::emit_failure;
+use super::steps::admit;
 use super::upgrade::trial_record;
 use crate::base::error_chain::chain;
 use crate::base::task;
 use crate::containers::ImageDigests;
 use crate::intent;
-use crate::machine::Machine;
-use crate::oci::verification::VerificationError;
+use crate::machine::{Configured, Machine};
+use crate::oci::verification::Verdict;
 use crate::oci::{PullError, Puller};
-use crate::operation_lock::Operation;
+use crate::operation_lock::{Operation, OperationLock};
 use crate::store::event_log::ActorId;
-use crate::values::{ImageReference, ImageRule};
+use crate::upgrade::{PendingUpgrade, Route, Starts};
+use crate::values::{ImageReference, ImageRule, PublicKey};
 
-/// Time limit for a registry to give a signature that is not kept with the image.
+/// Time limit for a registry to give a signature that is not kept with the image, and for the firmware to name its keys.
 const ASK: Duration = Duration::from_secs(10);
 /// The time until the next call while the machine is busy, or tries a config.
 const SOON: Duration = Duration::from_secs(10);
@@ -28,26 +42,36 @@ const SOON: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Waiting {
     version: String,
-    /// The name of its installer's image.
-    image: ImageReference,
-    digests: ImageDigests,
+    /// Its upgrade; none if it waits neither in memory nor on the disk, or nobody knows.
+    upgrade: Option<PendingUpgrade>,
+    /// The name of its installer's image, and its digests; none if the record does not tell.
+    image: Option<(ImageReference, ImageDigests)>,
+}
+
+/// What a version is judged by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Law {
+    rules: Vec<ImageRule>,
+    keys: Vec<PublicKey>,
 }
 
 /// The judge of the version that waits; it asks only about what it has not judged yet.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    /// The version and the rules of the last judgement.
-    judged: Option<(Waiting, Vec<ImageRule>)>,
-    /// Those of which a registry has said nothing so far.
-    open: Option<(Waiting, Vec<ImageRule>)>,
+    /// The version of the last judgement, and what it was judged by.
+    judged: Option<(Waiting, Law)>,
 }
 
 impl Judge {
-    /// Takes back the version that waits if the rules for images do not allow its installer's image any more. A registry that says nothing, or
-    /// does not have the image any more, changes nothing; it is asked again at the next call. Returns the time until that call if it should come soon.
+    /// Takes back the version that waits if the machine's config does not allow it any more. Returns the time until the next call if it should
+    /// come soon.
     pub(super) async fn judge(&mut self, machine: &Arc<Machine>) -> Option<Duration> {
         let (configured, waiting) = (machine.config()?, find(machine).await?);
-        let case = (waiting, configured.config.image_rules.clone());
+        let law = Law {
+            rules: configured.config.image_rules.clone(),
+            keys: configured.config.upgrade_keys.clone(),
+        };
+        let case = (waiting, law);
         if self.judged.as_ref() == Some(&case) {
             return None;
         }
@@ -57,79 +81,162 @@ impl Judge {
             return Some(SOON);
         }
         let (waiting, _) = &case;
-        let puller = intent::puller(Some(&configured));
-        let is_here = machine.images.get(waiting.digests.digest).is_some();
-        let asked = admit(machine, &puller, waiting);
-        let silent = match timeout(ASK, asked).await {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) if !is_refused(&error, is_here) => Some(chain(&error)),
-            Ok(Err(error)) => {
+        match judgement(machine, waiting, Some(&configured)).await {
+            Ok(Starts::AnyWay) => {
+                self.judged = Some(case);
+                None
+            }
+            judged => {
                 let (machine, waiting) = (machine.clone(), waiting.clone());
+                let is_refused = judged.is_err();
                 // In a task of its own: it comes to its end, whatever changes meanwhile.
-                let ended =
-                    task::spawn(async move { withdraw(&machine, &waiting, &chain(&error)).await });
-                if let Err(error) = ended.await {
-                    tracing::error!("a version is not taken back: {}", chain(&error));
+                let ended = task::spawn(async move { if_free(&machine, &waiting, judged).await });
+                match ended.await {
+                    Ok(true) if !is_refused => {
+                        self.judged = Some(case);
+                        return None;
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::error!("a version is not taken back: {}", chain(&error));
+                    }
                 }
-                return Some(SOON);
+                Some(SOON)
             }
-            Err(_) => Some(format!("no answer within {} s", ASK.as_secs())),
-        };
-        match silent {
-            None => self.judged = Some(case),
-            Some(why) if self.open.as_ref() != Some(&case) => {
-                tracing::warn!(
-                    "nobody knows whether the rules for images still allow {}, which waits for its start: it stays; {} is asked again: {why}",
-                    waiting.version,
-                    waiting.image
-                );
-                self.open = Some(case);
-            }
-            Some(_) => {}
         }
-        None
+    }
+}
+
+/// Takes back the version that waits for its start if this config, with which the next boot begins, does not allow it. To be called before the
+/// machine leaves, by the holder of the lock. It takes no longer than its questions may, and then the machine leaves with the version that runs.
+pub(super) async fn still_allowed(
+    machine: &Machine,
+    _lock: &OperationLock,
+    next: Option<&Configured>,
+) {
+    if let Some(waiting) = find(machine).await {
+        let judged = judgement(machine, &waiting, next).await;
+        carry_out(machine, &waiting, judged).await;
     }
 }
 
 /// Returns the version that waits for its start: one that was prepared ahead, or one that was staged, in memory or on the disk.
 async fn find(machine: &Machine) -> Option<Waiting> {
+    let upgrade = match machine.upgrades.prepared_upgrade() {
+        Some(upgrade) => Some(upgrade),
+        None => match trial_record::staged(machine).await {
+            Ok(record) => record.map(|record| record.upgrade),
+            Err(error) => {
+                tracing::warn!("nobody knows whether a version waits for its start: {error:#}");
+                None
+            }
+        },
+    };
     if let Some(preparation) = machine.pins.preparation().filter(|it| it.is_written) {
         let known = machine.pins.meaning(&preparation.image);
         let digests = ImageDigests {
             digest: preparation.digest,
             index: None,
         };
+        let digests = digests.or_index_of(known.map(|known| known.image()));
         return Some(Waiting {
             version: preparation.version,
-            image: preparation.image,
-            digests: digests.or_index_of(known.map(|known| known.image())),
+            upgrade,
+            image: Some((preparation.image, digests)),
         });
     }
-    let upgrade = match machine.upgrades.prepared_upgrade() {
-        Some(upgrade) => upgrade,
-        None => match trial_record::staged(machine).await {
-            Ok(record) => record?.upgrade,
-            Err(error) => {
-                tracing::warn!("nobody knows whether a version waits for its start: {error:#}");
-                return None;
-            }
-        },
-    };
-    // A record of an older version may lack the digest, and is judged at its start as ever.
-    let (image, digests) = (upgrade.image.parse().ok()?, upgrade.digests()?);
+    let upgrade = upgrade?;
+    let image = upgrade.image.parse().ok().zip(upgrade.digests());
     Some(Waiting {
-        version: upgrade.to,
+        version: upgrade.to.clone(),
+        upgrade: Some(upgrade),
         image,
-        digests,
     })
 }
 
-/// Asks the rules about its image: with what the store keeps, and else by its registry.
-async fn admit(machine: &Machine, puller: &Puller, waiting: &Waiting) -> Result<(), PullError> {
-    let Waiting { image, digests, .. } = waiting;
-    if !puller.needs_signature(image)? {
+/// Judges a version by a config; returns how it may start, or why it may not.
+async fn judgement(
+    machine: &Machine,
+    waiting: &Waiting,
+    by: Option<&Configured>,
+) -> Result<Starts, String> {
+    ask_rules(machine, waiting, by).await?;
+    let Some(upgrade) = &waiting.upgrade else {
+        return Ok(Starts::AnyWay);
+    };
+    let has_keys = by.is_some_and(|by| !by.config.upgrade_keys.is_empty());
+    let why = match timeout(ASK, admit::trust(by)).await {
+        Ok(Ok(trust)) => {
+            let checked = trust.check_written(upgrade);
+            return checked.map_err(|error| chain(&error));
+        }
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(_) => format!("the firmware gave no answer within {} s", ASK.as_secs()),
+    };
+    match has_keys {
+        true => Err(format!(
+            "nobody can tell whether a key of UpgradeTrustConfig has signed it: {why}; stage it again"
+        )),
+        // It judges the version itself if it has to.
+        false => Ok(Starts::ThroughFirmware),
+    }
+}
+
+/// Asks the rules about its image: by its record, with what the store keeps, and else by its registry, which may be anybody's. Its silence
+/// allows nothing.
+async fn ask_rules(
+    machine: &Machine,
+    waiting: &Waiting,
+    by: Option<&Configured>,
+) -> Result<(), String> {
+    let Some(by) = by.filter(|by| !by.config.image_rules.is_empty()) else {
+        return Ok(());
+    };
+    let Some((image, digests)) = &waiting.image else {
+        return Err(
+            "its record does not name its installer's image, which a rule for images may deny; stage it again"
+                .to_owned(),
+        );
+    };
+    let puller = intent::puller(Some(by));
+    let refused = |why: String| {
+        format!("the rules for images do not allow its installer {image} any more: {why}")
+    };
+    if let Err(denied) = puller.needs_signature(image) {
+        return Err(refused(chain(&denied)));
+    }
+    let Verdict::SignedBy(_, key) = puller.policy().verdict(image) else {
+        return Ok(());
+    };
+    let key = key.fingerprint();
+    let recorded = waiting.upgrade.as_ref().filter(|upgrade| {
+        let known = upgrade.digests();
+        known.is_some_and(|known| known.digest == digests.digest)
+    });
+    let is_recorded = recorded.is_some_and(|upgrade| upgrade.signed_by == Some(key));
+    if is_recorded || machine.upgrades.is_signed(digests.digest, key) {
         return Ok(());
     }
+    let why = match timeout(ASK, find_signature(machine, &puller, image, digests)).await {
+        Ok(Ok(())) => {
+            machine.upgrades.note_signed(digests.digest, key);
+            return Ok(());
+        }
+        Ok(Err(error)) => chain(&error),
+        Err(_) => format!("no answer within {} s", ASK.as_secs()),
+    };
+    Err(refused(format!(
+        "no signature by the key {key} was found: {why}; once its registry has one and answers, stage it again"
+    )))
+}
+
+/// Finds a signature that a rule demands: in the store, and else at the registry.
+async fn find_signature(
+    machine: &Machine,
+    puller: &Puller,
+    image: &ImageReference,
+    digests: &ImageDigests,
+) -> Result<(), PullError> {
     match machine.images.get(digests.digest) {
         Some(here) => {
             let known = ImageDigests::of_pulled(&here, Some(*digests));
@@ -143,34 +250,39 @@ async fn admit(machine: &Machine, puller: &Puller, waiting: &Waiting) -> Result<
     Ok(())
 }
 
-/// Whether the rules refuse an image. A registry that has no signature of an image that is here refuses it; one that does not have the image
-/// itself says nothing about it, nor does a disk that cannot be read.
-fn is_refused(error: &PullError, is_here: bool) -> bool {
-    let has_none = is_here && !error.is_unreachable();
-    match error {
-        PullError::Resolve(_) => has_none,
-        PullError::NotVerified(why) => match **why {
-            VerificationError::Refused(_) => true,
-            VerificationError::Registry { .. } => has_none,
-            VerificationError::Bundle { .. } => false,
-        },
-        _ => false,
-    }
-}
-
-async fn withdraw(machine: &Machine, waiting: &Waiting, reason: &str) {
-    // While another operation runs, the next call takes it back.
+/// Does what was judged, unless another operation runs: then the next call does it, or the operation itself if it is a reboot. Returns whether
+/// it was done.
+async fn if_free(machine: &Machine, waiting: &Waiting, judged: Result<Starts, String>) -> bool {
     let Ok(_lock) = machine.lock_operation(Operation::StageUpgrade) else {
-        return;
+        return false;
     };
     // The operation before may have started or replaced it.
     if find(machine).await.as_ref() != Some(waiting) {
-        return;
+        return false;
     }
-    let reason = format!(
-        "{} waited for its start and is taken back, since the rules for images do not allow its installer {} any more: {reason}",
-        waiting.version, waiting.image
-    );
+    carry_out(machine, waiting, judged).await;
+    true
+}
+
+/// Does what was judged. To be called by the holder of the lock.
+async fn carry_out(machine: &Machine, waiting: &Waiting, judged: Result<Starts, String>) {
+    match judged {
+        Ok(starts) => {
+            // The disk has it as well, if the machine boots from it.
+            if let Route::Reboot(why) = starts.route(Route::Soft)
+                && machine.upgrades.prepared_version().is_some()
+            {
+                let version = &waiting.version;
+                tracing::warn!("{version} does not start without a reboot any more: {why}");
+                machine.upgrades.forget_prepared(&machine.init).await;
+            }
+        }
+        Err(reason) => withdraw(machine, &waiting.version, &reason).await,
+    }
+}
+
+async fn withdraw(machine: &Machine, version: &str, reason: &str) {
+    let reason = format!("{version} waited for its start and is taken back: {reason}");
     if let Err(error) = trial_record::unstage(machine).await {
         tracing::error!("the next boot may try it: {error:#}: {reason}");
         return;
@@ -179,3 +291,6 @@ async fn withdraw(machine: &Machine, waiting: &Waiting, reason: &str) {
     emit_failure(&machine.events, &ActorId::new(), "stageUpgrade", reason);
     machine.pins.forget_preparation().await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::failed::FailedImages;
 use super::floor::Floor;
 use super::origin::ReleaseOrigin;
+use super::written::WrittenImage;
 use crate::base::{Exit, sealed_json};
 use crate::containers::{ImageDigests, InForce, Updates};
 use crate::init_link::StartReason;
@@ -53,6 +54,12 @@ pub struct PendingUpgrade {
     /// The floor that the new version sets once it is committed.
     #[serde(default)]
     pub floor: Option<Version>,
+    /// What the image says of itself, for keys that come after it was written. Versions before do not note it.
+    #[serde(default, deserialize_with = "if_readable")]
+    pub written: Option<WrittenImage>,
+    /// The fingerprint of the key by whose signature a rule for images allowed the image; none if no rule asked for a signature.
+    #[serde(default, deserialize_with = "if_readable")]
+    pub signed_by: Option<Digest>,
 }
 
 impl PendingUpgrade {

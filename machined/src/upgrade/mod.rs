@@ -24,6 +24,7 @@ mod state;
 mod steadiness;
 pub mod trial;
 mod unpacked;
+mod written;
 mod wrong_tag;
 
 pub use check::{Candidate, INSTALLER_FILES, Plan, Refusal, Resources, Room, Route, check};
@@ -47,4 +48,5 @@ pub use starts::{Start, StartCounts};
 pub use state::UpgradeState;
 pub use steadiness::Run;
 pub use unpacked::{Unpacked, is_full};
+pub use written::WrittenImage;
 pub use wrong_tag::WrongTag;

@@ -19,8 +19,8 @@ const ROOTFS: &str = "prepared-rootfs";
 const FACTS: &str = "prepared-facts";
 /// The name of the description in errors.
 const WHAT: &str = "the description of the prepared version";
-/// Size limit, in bytes: a name, two versions, a few digests.
-const LARGEST: u64 = 64 << 10;
+/// Size limit, in bytes: a name, two versions, a few digests, and the labels of the image.
+const LARGEST: u64 = 128 << 10;
 
 /// The version that a reboot starts.
 #[derive(Debug)]

@@ -97,6 +97,17 @@ pub enum Untrusted {
         /// The trusted keys.
         keys: String,
     },
+    /// It was written by a version that kept nothing of its image, or the image says too much to be kept.
+    #[error(
+        "nothing was kept of the installer image of {version} by which its signatures can be checked, and {demand}; upgrade to it again, or \
+         stage it again"
+    )]
+    Unrecorded {
+        /// The version.
+        version: String,
+        /// Why a signature is demanded.
+        demand: &'static str,
+    },
     /// The firmware does not start its UKI.
     #[error(
         "this machine's firmware has revoked the UKI of {version} (dbx names its digest {}), so it starts neither with nor without a reboot; \

@@ -1,6 +1,6 @@
 //! machined's state of upgrades while it runs: images that failed here, the floor, and the version that is prepared for a reboot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -11,6 +11,7 @@ use super::handover::PendingUpgrade;
 use super::prepared::Prepared;
 use crate::base::lock::Lock as _;
 use crate::init_link::InitLink;
+use crate::values::Digest;
 
 /// The state of upgrades; all operations share it.
 pub struct UpgradeState {
@@ -19,6 +20,8 @@ pub struct UpgradeState {
     unread_floor: Mutex<Option<UnreadFloor>>,
     prepared: Mutex<Option<Prepared>>,
     is_rollback: AtomicBool,
+    /// Images of versions that wait for their start, each with the fingerprint of a key that has signed it.
+    signed: Mutex<BTreeSet<(Digest, Digest)>>,
 }
 
 impl UpgradeState {
@@ -35,6 +38,7 @@ impl UpgradeState {
             unread_floor: Mutex::default(),
             prepared: Mutex::new(Prepared::adopt(kept)),
             is_rollback: AtomicBool::new(false),
+            signed: Mutex::default(),
         }
     }
 
@@ -86,6 +90,16 @@ impl UpgradeState {
         let rose = higher != *floor;
         floor.clone_from(&higher);
         higher.filter(|_| rose)
+    }
+
+    /// Notes that the key of this fingerprint has signed an image, as its registry shows: a reboot does not ask again.
+    pub fn note_signed(&self, image: Digest, key: Digest) {
+        self.signed.locked().insert((image, key));
+    }
+
+    /// Whether that was noted.
+    pub fn is_signed(&self, image: Digest, key: Digest) -> bool {
+        self.signed.locked().contains(&(image, key))
     }
 
     /// Sets the version that the next reboot starts, in place of another one. init keeps it over a restart of machined.

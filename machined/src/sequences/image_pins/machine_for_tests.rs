@@ -95,6 +95,20 @@ pub(in crate::sequences) fn configured(documents: &[&str]) -> Arc<Configured> {
     Arc::new(Configured::new(text, config))
 }
 
+/// Returns a document that demands versions signed by a key that has signed none.
+pub(in crate::sequences) fn trusting_key() -> String {
+    let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    trusting(&pair)
+}
+
+/// Returns a document that demands versions signed by this key.
+pub(in crate::sequences) fn trusting(pair: &rcgen::KeyPair) -> String {
+    let key = pair.public_key_pem().trim().replace('\n', "\n      ");
+    format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeTrustConfig\nkeys:\n  - |\n      {key}\n"
+    )
+}
+
 /// Plays init: greets as init does, and agrees to all other requests.
 fn be_init(socket: &OwnedFd) {
     while let Ok((packet, _)) = receive(socket, RecvFlags::empty()) {

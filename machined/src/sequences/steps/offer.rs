@@ -50,6 +50,14 @@ impl Offer {
         }
     }
 
+    /// The fingerprint of the key by whose signature a rule allows it.
+    pub fn signed_by(&self) -> Option<Digest> {
+        match self.basis() {
+            Basis::Signed { key, .. } => Some(*key),
+            Basis::NoRule | Basis::Skipped(_) | Basis::OfFile => None,
+        }
+    }
+
     /// Its settings and labels.
     pub fn config(&self) -> &ImageConfig {
         match self {

@@ -1,0 +1,157 @@
+//! What an installer image says of itself, kept with the version that its program has written: the keys of a later config judge the version by
+//! it, when the image itself is gone.
+//!
+//! It is what a signature of the whole image covers, and no more. It does not say what is on the disk by now: whoever can write to the disk
+//! without this machine is stopped by Secure Boot alone.
+
+use serde::{Deserialize, Serialize};
+
+use super::handover::PendingUpgrade;
+use super::image_trust::Starts;
+use super::rootfs_trust::{Demand, RootfsTrust, Untrusted};
+use crate::oci::ImageConfig;
+use instar_pki::rootfs_signature;
+
+/// The labels of Instar begin with this; no signature covers others.
+const OF_INSTAR: &str = "dev.instar.";
+/// The label with the digest of the root filesystem.
+const ROOTFS: &str = "dev.instar.rootfs.blake3";
+/// Size limit, in bytes: the labels of a real image have two KiB. A larger one is not kept, and is no image of Instar's builder.
+const LARGEST: usize = 32 << 10;
+
+/// The part of an installer image's config that signatures cover.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenImage(ImageConfig);
+
+impl WrittenImage {
+    /// Takes it from an image's config; none if that is too large to be kept.
+    pub fn of(config: &ImageConfig) -> Option<Self> {
+        let labels = config.labels.iter();
+        let labels = labels.filter(|(name, _)| name.starts_with(OF_INSTAR));
+        let kept = ImageConfig {
+            entrypoint: config.entrypoint.clone(),
+            environment: config.environment.clone(),
+            user: config.user.clone(),
+            working_dir: config.working_dir.clone(),
+            labels: labels
+                .map(|(name, it)| (name.clone(), it.clone()))
+                .collect(),
+            layers: config.layers.clone(),
+            ..ImageConfig::default()
+        };
+        let size = serde_json::to_vec(&kept).ok()?.len();
+        (size <= LARGEST).then_some(WrittenImage(kept))
+    }
+
+    /// The digest of the root filesystem that it has.
+    fn rootfs(&self) -> Option<blake3::Hash> {
+        blake3::Hash::from_hex(self.0.labels.get(ROOTFS)?).ok()
+    }
+}
+
+impl RootfsTrust {
+    /// Checks a version that is written already, as its image was checked before: its root filesystem, and the whole image. Returns how it may
+    /// start.
+    ///
+    /// # Errors
+    /// A signature is demanded that it does not have, or nothing was kept to check it by.
+    pub fn check_written(&self, upgrade: &PendingUpgrade) -> Result<Starts, Untrusted> {
+        if self.demand == Demand::No {
+            return Ok(Starts::AnyWay);
+        }
+        let version = &upgrade.to;
+        let kept = upgrade.written.as_ref();
+        let Some((image, rootfs)) = kept.and_then(|image| Some((&image.0, image.rootfs()?))) else {
+            return Err(Untrusted::Unrecorded {
+                version: version.clone(),
+                demand: self.demand.words(),
+            });
+        };
+        let signature = image.labels.get(rootfs_signature::LABEL);
+        self.check(version, &rootfs, signature.map(String::as_str))?;
+        self.check_image(version, image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::boot_loader::SecureBoot;
+    use crate::upgrade::rootfs_trust::signer_for_tests::Signer;
+    use crate::values::Digest;
+    use instar_pki::installer_signature::{self, LABEL, PROGRAM};
+
+    /// An image whose root filesystem one key has signed, and whose whole another may have.
+    fn image(of_rootfs: Option<&Signer>, of_all: Option<&Signer>) -> ImageConfig {
+        let rootfs = blake3::hash(b"r");
+        let mut config = ImageConfig {
+            entrypoint: vec![PROGRAM.to_owned()],
+            layers: vec![Digest::of(b"layer")],
+            ..ImageConfig::default()
+        };
+        let labels = &mut config.labels;
+        labels.insert(ROOTFS.to_owned(), rootfs.to_hex().to_string());
+        labels.insert("org.example".to_owned(), "not signed".to_owned());
+        if let Some(signer) = of_rootfs {
+            let signature = signer.sign(&rootfs_signature::statement("v0.2.0", &rootfs));
+            labels.insert(rootfs_signature::LABEL.to_owned(), signature);
+        }
+        if let Some(signer) = of_all {
+            let statement = installer_signature::statement(&config.labels, &config.layers);
+            let signature = signer.sign(&statement.unwrap());
+            config.labels.insert(LABEL.to_owned(), signature);
+        }
+        config
+    }
+
+    /// As the record on STATE has it.
+    fn recorded(config: Option<&ImageConfig>) -> PendingUpgrade {
+        let upgrade = PendingUpgrade {
+            to: "v0.2.0".to_owned(),
+            written: config.and_then(WrittenImage::of),
+            ..PendingUpgrade::default()
+        };
+        let json = serde_json::to_vec(&upgrade).unwrap();
+        let read = serde_json::from_slice(&json).unwrap();
+        assert_eq!(upgrade, read);
+        read
+    }
+
+    #[test]
+    fn keys_of_later_judge_what_was_written() {
+        let (owner, stranger) = (Signer::new(), Signer::new());
+        let by = |rootfs, all| recorded(Some(&image(rootfs, all)));
+        let (signed, unsigned) = (by(Some(&owner), Some(&owner)), by(None, None));
+        let other_uki = by(Some(&owner), Some(&stranger));
+        let half = by(Some(&owner), None);
+        let keys = [owner.key.clone()];
+        for (upgrade, without_keys, with_keys) in [
+            (&signed, true, true),
+            (&unsigned, true, false),
+            (&other_uki, true, false),
+            (&half, true, false),
+            (&recorded(None), true, false),
+        ] {
+            for (keys, is_admitted) in [(&keys[..0], without_keys), (&keys[..], with_keys)] {
+                let judged = RootfsTrust::of(SecureBoot::Off, keys).check_written(upgrade);
+                assert_eq!(judged.is_ok(), is_admitted, "{judged:?} of {upgrade:?}");
+            }
+        }
+        let mut renamed = signed.clone();
+        renamed.to = "v0.3.0".to_owned();
+        let judged = RootfsTrust::of(SecureBoot::Off, &keys).check_written(&renamed);
+        assert!(matches!(judged, Err(Untrusted::Other { .. })), "{judged:?}");
+    }
+
+    #[test]
+    fn an_image_that_is_too_large_to_be_kept_is_not_kept() {
+        let mut config = image(None, None);
+        config
+            .labels
+            .insert("other".to_owned(), "x".repeat(LARGEST));
+        assert!(WrittenImage::of(&config).is_some());
+        config.environment.push("x".repeat(LARGEST));
+        assert!(WrittenImage::of(&config).is_none());
+    }
+}
