@@ -242,10 +242,11 @@ fn upgrade(bundle: &BundleFact) -> Option<Sentence> {
             "No upgrade to {version}: this machine's config does not let a stick upgrade it."
         )),
         Upgrade::TriedBefore { version, reason } => problem(format!(
-            "No upgrade to {version}: it was tried here before{}.",
-            reason
-                .as_ref()
-                .map_or_else(String::new, |reason| format!(", and failed: {reason}"))
+            "No upgrade to {version}: {}. Whoever manages this machine can still upgrade it, by `instarctl upgrade`.",
+            reason.as_ref().map_or_else(
+                || "this bundle has begun it often enough, and it does not run; the machine's log says why".to_owned(),
+                |reason| format!("it was tried here before, and failed: {reason}")
+            )
         )),
         Upgrade::Planned { version } => fact(format!(
             "After that, this machine is upgraded to {version}. It may restart."

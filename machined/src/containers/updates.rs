@@ -332,7 +332,11 @@ mod tests {
         for event in all.iter().flat_map(|image| failed_trial(image)) {
             record.report("web", &name, event).await;
         }
-        let known = |image: &String| record.failure("web", &name, release(image).digest).is_some();
+        let known = |image: &String| {
+            record
+                .failure("web", &name, release(image).digest)
+                .is_some()
+        };
         assert!(!known(&all[0]) && all[1..].iter().all(known));
     }
 }

@@ -253,14 +253,18 @@ fn what_it_does_to_the_version() {
                 version: version(),
                 reason: None,
             },
-            Some("No upgrade to v0.2.0: it was tried here before."),
+            Some(
+                "No upgrade to v0.2.0: this bundle has begun it often enough, and it does not run; the machine's log says why. Whoever manages this machine can still upgrade it, by `instarctl upgrade`.",
+            ),
         ),
         (
             Upgrade::TriedBefore {
                 version: version(),
                 reason: Some(reason()),
             },
-            Some("No upgrade to v0.2.0: it was tried here before, and failed: it hung."),
+            Some(
+                "No upgrade to v0.2.0: it was tried here before, and failed: it hung. Whoever manages this machine can still upgrade it, by `instarctl upgrade`.",
+            ),
         ),
         (
             Upgrade::Planned { version: version() },
