@@ -155,6 +155,9 @@ fn how_far(bundle: &BundleFact) -> Vec<Sentence> {
     match &bundle.phase {
         Phase::Searching if bundle.place == Place::Upload => Vec::new(),
         Phase::Searching => vec![progress("The stick is being looked through.".to_owned())],
+        Phase::Waiting { origin } => vec![fact(format!(
+            "Another bundle is taken first, which came by {origin}. This one is next then."
+        ))],
         Phase::Empty => Vec::new(),
         Phase::Receiving { bytes, total } => {
             let of = of(*bytes, *total);

@@ -77,10 +77,20 @@ fn how_far_a_stick_is() {
         images: vec!["r.io/installer:v2".to_owned()],
     };
     let not_judged = vec![image("installer:v2", None, Approval::NotJudged)];
+    let origin = "sdb1".to_owned();
+    let waiting = Phase::Waiting { origin };
     for (bundle, expected) in [
         (
             stick(Phase::Searching, Vec::new()),
             vec![FOUND, "The stick is being looked through.", LEAVE],
+        ),
+        (
+            stick(waiting, Vec::new()),
+            vec![
+                FOUND,
+                "Another bundle is taken first, which came by sdb1. This one is next then.",
+                LEAVE,
+            ],
         ),
         (
             stick(verifying, not_judged),

@@ -87,6 +87,11 @@ impl Report {
         self.phases.subscribe()
     }
 
+    /// The origin of the bundle.
+    pub fn origin(&self) -> String {
+        self.fact.locked().origin.clone()
+    }
+
     /// The state.
     pub fn phase(&self) -> Phase {
         self.fact.locked().phase.clone()
@@ -182,7 +187,7 @@ fn action(phase: &Phase) -> Action {
     match phase {
         Phase::Taken { .. } | Phase::Empty => Action::Finished,
         Phase::Refused { .. } => Action::Failed,
-        Phase::Asking { .. } => Action::Waiting,
+        Phase::Waiting { .. } | Phase::Asking { .. } => Action::Waiting,
         Phase::Searching
         | Phase::Receiving { .. }
         | Phase::Verifying { .. }
@@ -214,6 +219,7 @@ fn place_of(phase: &Phase) -> (&'static str, usize, u64) {
         } => (phase.word(), *number, quarter(*bytes, *total)),
         Phase::Keeping { images, number, .. } => (phase.word(), images + number, 0),
         Phase::Searching
+        | Phase::Waiting { .. }
         | Phase::Asking { .. }
         | Phase::Taken { .. }
         | Phase::Refused { .. }
