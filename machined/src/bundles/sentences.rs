@@ -245,7 +245,7 @@ fn upgrade(bundle: &BundleFact) -> Option<Sentence> {
             "No upgrade to {version}: this machine's config does not let a stick upgrade it."
         )),
         Upgrade::TriedBefore { version, reason } => problem(format!(
-            "No upgrade to {version}: {}. Whoever manages this machine can still upgrade it, by `instarctl upgrade`.",
+            "No upgrade to {version}: {}. `instarctl upgrade` can still do it.",
             reason.as_ref().map_or_else(
                 || "this bundle has begun it often enough, and it does not run; the machine's log says why".to_owned(),
                 |reason| format!("it was tried here before, and failed: {reason}")

@@ -264,7 +264,7 @@ fn what_it_does_to_the_version() {
                 reason: None,
             },
             Some(
-                "No upgrade to v0.2.0: this bundle has begun it often enough, and it does not run; the machine's log says why. Whoever manages this machine can still upgrade it, by `instarctl upgrade`.",
+                "No upgrade to v0.2.0: this bundle has begun it often enough, and it does not run; the machine's log says why. `instarctl upgrade` can still do it.",
             ),
         ),
         (
@@ -273,7 +273,7 @@ fn what_it_does_to_the_version() {
                 reason: Some(reason()),
             },
             Some(
-                "No upgrade to v0.2.0: it was tried here before, and failed: it hung. Whoever manages this machine can still upgrade it, by `instarctl upgrade`.",
+                "No upgrade to v0.2.0: it was tried here before, and failed: it hung. `instarctl upgrade` can still do it.",
             ),
         ),
         (

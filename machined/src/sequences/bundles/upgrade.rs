@@ -96,6 +96,7 @@ async fn tell(version: String, failure: WhyFailed, report: &Report) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use tokio::sync::oneshot;
 
     use super::*;
@@ -122,7 +123,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_upgrade_that_fails_does_not_go_on_for_the_person_who_waits() {
-        let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let directory = tempfile::tempdir().unwrap();
         let (machine, report) = stick(directory.path()).await;
         // It never ends, or ends with the generation.
         let (running, failure) = oneshot::channel();
@@ -131,8 +132,7 @@ mod tests {
         assert_eq!(upgrade_of(&machine), Some(begun()));
         let (failed, failure) = oneshot::channel();
         let reason = "the ESP has no slot".to_owned();
-        let sent = failed.send(reason.clone());
-        assert_eq!(sent, Ok(()));
+        failed.send(reason.clone()).unwrap();
         tell(VERSION.to_owned(), failure, &report).await;
         let version = VERSION.to_owned();
         let refused = Upgrade::Refused { version, reason };
@@ -142,7 +142,7 @@ mod tests {
     /// Its device's name may be another stick's by then.
     #[tokio::test]
     async fn a_stick_that_was_pulled_out_is_not_shown_again_when_its_upgrade_ends() {
-        let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let directory = tempfile::tempdir().unwrap();
         let (machine, report) = stick(directory.path()).await;
         report.tell(Event::PulledOut);
         report.upgrade(begun());

@@ -292,7 +292,6 @@ async fn a_trial_is_watched_during_a_pull_and_after_it_the_config_of_then_counts
     machine.enter(MachineStage::Running);
     has_waiting(&machine, "db", &old_db, &new_db).await;
     has_waiting(&machine, "web", &old, &new).await;
-    let updates = &machine.image_updates;
     begin_trial(&machine, &old, &new, "one").await;
     let service = machine.services.add(steady("web", Duration::ZERO));
     service.unwrap().start();
