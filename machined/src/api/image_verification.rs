@@ -3,6 +3,7 @@
 //!
 //! A reader has only images judged that the machine knows by name: any other name would make the machine connect to a host of the reader's choice.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use instar_api::machine as wire;
@@ -18,7 +19,7 @@ use crate::oci::verification::{Basis, Refusal, VerificationError};
 use crate::oci::{PullError, Puller};
 use crate::pins::PinFact;
 use crate::sequences::{Offer, offer};
-use crate::values::{ImageReference, RegistryAuth, Secret};
+use crate::values::{Digest, ImageReference, RegistryAuth, Secret};
 
 /// Limit on the verifications at a time: each asks a registry several times.
 const MOST: usize = 4;
@@ -95,7 +96,19 @@ fn is_known(machine: &Machine, name: &ImageReference) -> bool {
     let is_pinned = || machine.store.get::<PinFact>(&name.to_string()).is_some();
     let configured = machine.config();
     let in_config = configured.is_some_and(|it| names(&it.config).any(|known| known == name));
-    in_config || is_pinned() || machine.images.find(name).is_some()
+    let in_store = || {
+        let mut images = machine.images.list().unwrap_or_default().into_iter();
+        images.any(|it| has_name(it.names(), [it.digest(), it.named_digest()], name))
+    };
+    in_config || is_pinned() || in_store()
+}
+
+/// Whether an image of the store has this name, or this is one of its digests in the place that it came from: in another place it would name
+/// another host.
+fn has_name(names: &BTreeSet<ImageReference>, digests: [Digest; 2], name: &ImageReference) -> bool {
+    let place = |it: &ImageReference| (it.registry().to_owned(), it.repository().to_owned());
+    let has_digest = name.digest().is_some_and(|it| digests.contains(&it));
+    names.contains(name) || has_digest && names.iter().any(|known| place(known) == place(name))
 }
 
 /// The images that a config names, but for those that it pins.
@@ -180,6 +193,25 @@ mod tests {
             let code = answer.err().map(|refused| refused.code());
             let expected = (!may).then_some(tonic::Code::PermissionDenied);
             assert_eq!(code, expected);
+        }
+    }
+
+    #[test]
+    fn an_image_of_the_store_is_known_by_its_digest_only_where_it_came_from() {
+        let (manifest, index) = (Digest::of(b"manifest"), Digest::of(b"index"));
+        let parsed = |text: String| text.parse::<ImageReference>().unwrap();
+        let names = BTreeSet::from([parsed("r.io/web:v1".to_owned())]);
+        for (name, expected) in [
+            ("r.io/web:v1".to_owned(), true),
+            (format!("r.io/web@{manifest}"), true),
+            (format!("r.io/web:v2@{index}"), true),
+            ("r.io/web:v2".to_owned(), false),
+            (format!("r.io/web@{}", Digest::of(b"other")), false),
+            (format!("r.io/db@{manifest}"), false),
+            (format!("10.0.0.1:53/web@{manifest}"), false),
+        ] {
+            let known = has_name(&names, [manifest, index], &parsed(name.clone()));
+            assert_eq!(known, expected, "{name}");
         }
     }
 
