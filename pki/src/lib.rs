@@ -22,6 +22,7 @@ mod role;
 pub mod rootfs_signature;
 mod sec1;
 mod signature;
+mod signed_part;
 
 pub use authority::{AuthorityError, CertificateAuthority, IssuedCertificate};
 pub use certificate::{SubjectName, ValidityError};
@@ -35,3 +36,4 @@ pub use pem::{
 pub use request::{RequestError, ServerRequest, request_for_server};
 pub use role::{Role, roles_from_list, roles_to_list};
 pub use signature::is_signature;
+pub use signed_part::{Sha, SignedPart};

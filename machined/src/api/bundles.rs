@@ -78,7 +78,7 @@ fn bundle_status(error: &BundleError) -> Status {
     let text = chain(error);
     match error {
         BundleError::Altered(_) => Status::data_loss(text),
-        BundleError::Busy => Status::resource_exhausted(text),
+        BundleError::Busy { .. } => Status::resource_exhausted(text),
         BundleError::Interrupted(_) | BundleError::NoAnswer(_) => Status::aborted(text),
         BundleError::Machine(_) => Status::internal(text),
         BundleError::OtherArchitecture { .. }
@@ -143,7 +143,7 @@ enum After {
 
 fn file_after(error: &BundleError) -> After {
     match error {
-        BundleError::Busy
+        BundleError::Busy { .. }
         | BundleError::NoPlace
         | BundleError::Interrupted(_)
         | BundleError::NoAnswer(_) => After::Waits,
@@ -268,8 +268,9 @@ mod tests {
             bundle: Digest::of(b"bundle"),
         };
         let found = "linux/arm64".to_owned();
+        let holder = "sda1".to_owned();
         for (error, expected) in [
-            (BundleError::Busy, After::Waits),
+            (BundleError::Busy { holder }, After::Waits),
             (BundleError::NotAllowed(Box::new(unreadable)), After::Stays),
             (BundleError::NotApproved(not_approved), After::Stays),
             (BundleError::OtherArchitecture { found }, After::Goes),

@@ -177,7 +177,9 @@ impl ImageService for ImageApi {
         &self,
         request: Request<wire::ImageServiceVerifyRequest>,
     ) -> Result<Response<wire::ImageServiceVerifyResponse>, Status> {
-        let answer = image_verification::verify(&self.machine, request.into_inner());
+        let roles = caller::roles(request.metadata());
+        let request = request.into_inner();
+        let answer = image_verification::verify(&self.machine, request, &roles);
         answer.await.map(Response::new)
     }
 

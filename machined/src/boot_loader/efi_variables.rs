@@ -98,10 +98,16 @@ fn entry_at(path: &str) -> Option<EntryName> {
     path.rsplit(['\\', '/']).next()?.parse().ok()
 }
 
-/// Reads a variable's content; none if the variable does not exist.
+/// Reads a variable's content; none if the variable does not exist, or cannot be read.
 pub(super) fn read(name: &str, vendor: &str) -> Option<Vec<u8>> {
-    let bytes = fs::read(path(name, vendor)).ok()?;
-    bytes.get(4..).map(<[u8]>::to_vec)
+    try_read(name, vendor).ok()
+}
+
+/// Reads a variable's content, for callers to whom one that cannot be read is not one that does not exist.
+pub(super) fn try_read(name: &str, vendor: &str) -> io::Result<Vec<u8>> {
+    let bytes = fs::read(path(name, vendor))?;
+    let content = bytes.get(4..).map(<[u8]>::to_vec);
+    content.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Contents of variables, by name.

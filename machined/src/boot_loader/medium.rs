@@ -1,7 +1,8 @@
 //! The medium with the running version, a CD or a USB stick with the ISO: the source of an installation without a registry.
 //!
-//! It is recognized by its contents: a GPT, and in that an EFI system partition with this version. The kernel looks for no partitions on a
-//! CD, so the partition of any medium is mounted through a loop device, read-only.
+//! It is recognized by its contents: a GPT, and in that an EFI system partition with this version. If the firmware says which partition the
+//! running UKI came from, only that one counts: another disk may claim the version. The firmware knows no partitions of a CD, and the kernel
+//! looks for none there, so the partition of any medium is mounted through a loop device, read-only.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -15,7 +16,9 @@ use instar_esp::{
     enrols_everywhere, install, paths,
 };
 use loopdev::{LoopControl, LoopDevice};
+use uuid::Uuid;
 
+use super::efi_variables::{self as variables, EfiError};
 use super::partition::{EspError, MountedEsp};
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
@@ -39,6 +42,8 @@ pub enum MediumError {
     Read { device: PathBuf, source: io::Error },
     #[error(transparent)]
     Esp(#[from] EspError),
+    #[error("it is unknown which partition this machine was started from")]
+    Efi(#[from] EfiError),
     #[error(transparent)]
     Refused(#[from] instar_esp::Refused),
 }
@@ -56,7 +61,7 @@ pub struct Medium {
 }
 
 impl Medium {
-    /// Searches the block devices in sysfs for the medium. The modules loop, vfat and nls_* must be loaded.
+    /// Searches the block devices in sysfs for the medium. The modules loop, vfat and nls_* must be loaded, and with UEFI efivarfs.
     ///
     /// # Errors
     /// The devices cannot be listed, or a fitting one cannot be read.
@@ -66,6 +71,10 @@ impl Medium {
             path: path.clone(),
             source,
         };
+        let started_from = match variables::is_uefi() {
+            true => variables::uki_partition()?,
+            false => None,
+        };
         for entry in fs::read_dir(&path).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let name = name.to_string_lossy().into_owned();
@@ -74,7 +83,7 @@ impl Medium {
             }
             let device = Path::new("/dev").join(name);
             // A drive without a medium, or with a foreign one.
-            let Some((start, length)) = partition(&device) else {
+            let Some((start, length)) = partition(&device, started_from) else {
                 continue;
             };
             if let Some(medium) = Self::with(&device, start, length, version)? {
@@ -190,21 +199,84 @@ impl Medium {
     }
 }
 
-/// Returns the EFI system partition of a device: start and length in bytes; none without a table or such a partition.
-fn partition(device: &Path) -> Option<(u64, u64)> {
+/// Returns the EFI system partition of a device, the one with this GUID if one is wanted: start and length in bytes; none without a table or such
+/// a partition.
+fn partition(device: &Path, wanted: Option<Uuid>) -> Option<(u64, u64)> {
     let file = File::open(device).ok()?;
     let table = GptConfig::new()
         .writable(false)
         .logical_block_size(LogicalBlockSize::Lb512)
         .open_from_device(file)
         .ok()?;
-    let esp = table
-        .partitions()
-        .values()
-        .find(|partition| partition.part_type_guid == partition_types::EFI)?;
+    let mut all = table.partitions().values();
+    let esp = all.find(|partition| {
+        partition.part_type_guid == partition_types::EFI
+            && wanted.is_none_or(|wanted| partition.part_guid == wanted)
+    })?;
     let sectors = esp.last_lba.checked_sub(esp.first_lba)?.checked_add(1)?;
     Some((
         esp.first_lba.checked_mul(SECTOR)?,
         sectors.checked_mul(SECTOR)?,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
+    use gpt::mbr::ProtectiveMBR;
+    use gpt::partition::Partition;
+
+    use super::*;
+
+    /// A medium with two EFI system partitions, of 64 sectors from these on.
+    fn medium(path: &Path, partitions: &[(Uuid, u64)]) {
+        let mut file = File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap();
+        file.set_len(2048 * SECTOR).unwrap();
+        let whole = ProtectiveMBR::with_lb_size(2047);
+        whole.overwrite_lba0(&mut file).unwrap();
+        let config = GptConfig::new().writable(true);
+        let config = config.logical_block_size(LogicalBlockSize::Lb512);
+        let mut table = config.create_from_device(file, None).unwrap();
+        let partitions: BTreeMap<u32, Partition> = (1..)
+            .zip(partitions)
+            .map(|(number, (guid, first))| {
+                let partition = Partition {
+                    part_type_guid: partition_types::EFI,
+                    part_guid: *guid,
+                    first_lba: *first,
+                    last_lba: first + 63,
+                    flags: 0,
+                    name: String::new(),
+                };
+                (number, partition)
+            })
+            .collect();
+        table.update_partitions(partitions).unwrap();
+        table.write().unwrap();
+    }
+
+    /// A disk that was not started from may hold an entry of the same name.
+    #[test]
+    fn only_the_partition_that_this_machine_was_started_from_is_a_medium() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("medium");
+        let [one, two, other] = [1, 2, 3].map(Uuid::from_u128);
+        medium(&path, &[(one, 64), (two, 128)]);
+        let at = |first: u64| Some((first * SECTOR, 64 * SECTOR));
+        assert_eq!(partition(&path, Some(one)), at(64));
+        assert_eq!(partition(&path, Some(two)), at(128));
+        assert_eq!(partition(&path, Some(other)), None);
+        // A CD, or firmware that does not say it.
+        assert_eq!(partition(&path, None), at(64));
+        fs::write(&path, "no table").unwrap();
+        assert_eq!(partition(&path, None), None);
+    }
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use instar_pki::{Sha, SignedPart};
+
 use super::efi_variables::{self as variables, EfiError};
 use crate::values::{Digest, PublicKey};
 
@@ -24,9 +26,18 @@ const X509: [u8; 16] = [
 const SHA256: [u8; 16] = [
     0x26, 0x16, 0xC4, 0xC1, 0x4C, 0x50, 0x92, 0x40, 0xAC, 0xA9, 0x41, 0xF9, 0x36, 0x93, 0x43, 0x28,
 ];
-/// EFI_CERT_X509_SHA256_GUID as it is stored: a list of digests of the signed part of certificates, each with a time.
+/// EFI_CERT_X509_SHA256_GUID as it is stored: a list of digests of the signed part of certificates, each with a time. The other two are as it,
+/// with longer digests.
 const X509_SHA256: [u8; 16] = [
     0x92, 0xA4, 0xD2, 0x3B, 0xC0, 0x96, 0x79, 0x40, 0xB4, 0x20, 0xFC, 0xF9, 0x8E, 0xF1, 0x03, 0xED,
+];
+/// EFI_CERT_X509_SHA384_GUID.
+const X509_SHA384: [u8; 16] = [
+    0x6E, 0x87, 0x76, 0x70, 0xC2, 0x80, 0xE6, 0x4E, 0xAA, 0xD2, 0x28, 0xB3, 0x49, 0xA6, 0x86, 0x5B,
+];
+/// EFI_CERT_X509_SHA512_GUID.
+const X509_SHA512: [u8; 16] = [
+    0x63, 0xBF, 0x6D, 0x44, 0x02, 0x25, 0xDA, 0x4C, 0xBC, 0xFA, 0x24, 0x65, 0xD2, 0xB0, 0xFE, 0x9D,
 ];
 /// Size of a list's head, and of the owner's GUID before each entry.
 const HEAD: usize = 28;
@@ -59,6 +70,17 @@ pub enum SecureBootError {
     /// The variable db cannot be read.
     #[error("the firmware checks signatures, but its list of keys, db, is missing or damaged")]
     Database,
+    /// The variable dbx cannot be read. Without it, a key that was revoked would count.
+    #[error(
+        "the firmware checks signatures, but its list of revocations, dbx, cannot be read; reboot, and if that does not help, write dbx anew in \
+         the firmware's setup"
+    )]
+    Revocations(#[source] io::Error),
+    /// The variable dbx is damaged.
+    #[error(
+        "the firmware checks signatures, but its list of revocations, dbx, is damaged; write it anew in the firmware's setup"
+    )]
+    DamagedRevocations,
 }
 
 /// Reads the state of this boot.
@@ -70,24 +92,35 @@ pub fn secure_boot() -> Result<SecureBoot, SecureBootError> {
     }
     variables::mount()?;
     let allowed = variables::read("db", DATABASE).ok_or(SecureBootError::Database)?;
-    // Firmware without revocations has no dbx.
-    let dbx = variables::read("dbx", DATABASE).unwrap_or_default();
+    let dbx = revocations(variables::try_read("dbx", DATABASE))?;
+    let revoked = revoked_programs(&dbx).ok_or(SecureBootError::DamagedRevocations)?;
     let keys = trusted(&allowed, &dbx).ok_or(SecureBootError::Database)?;
-    let revoked = revoked_programs(&dbx).ok_or(SecureBootError::Database)?;
     Ok(SecureBoot::On { keys, revoked })
+}
+
+/// Returns the content of dbx. Firmware without revocations has none.
+fn revocations(read: io::Result<Vec<u8>>) -> Result<Vec<u8>, SecureBootError> {
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read.map_err(SecureBootError::Revocations),
+    }
 }
 
 /// Returns the keys of the certificates in db that dbx does not name; none if either is damaged.
 fn trusted(allowed: &[u8], revoked: &[u8]) -> Option<Vec<PublicKey>> {
     let revoked = entries(revoked)?;
     let is_revoked = |certificate: &[u8]| {
-        let signed_part = signed_part(certificate);
+        let signed_part = SignedPart::of(certificate);
+        // The digest is followed by the time of the revocation, which does not matter here: signatures have no time.
+        let begins_with = |entry: &[u8], sha| {
+            let part = signed_part.as_ref();
+            part.is_some_and(|part| part.begins(entry, sha))
+        };
         revoked.iter().any(|(kind, entry)| match *kind {
             X509 => *entry == certificate,
-            // The digest is followed by the time of the revocation, which does not matter here: signatures have no time.
-            X509_SHA256 => {
-                signed_part.is_some_and(|digest| entry.get(..32) == Some(digest.bytes().as_slice()))
-            }
+            X509_SHA256 => begins_with(entry, Sha::Sha256),
+            X509_SHA384 => begins_with(entry, Sha::Sha384),
+            X509_SHA512 => begins_with(entry, Sha::Sha512),
             _ => false,
         })
     };
@@ -103,12 +136,6 @@ fn revoked_programs(dbx: &[u8]) -> Option<Vec<Digest>> {
     let digests = digests.filter(|(kind, _)| *kind == SHA256);
     let digests = digests.map(|(_, entry)| Some(Digest::from_bytes(entry.try_into().ok()?)));
     digests.collect()
-}
-
-/// Returns the digest of the part of a certificate that its issuer signed.
-fn signed_part(certificate: &[u8]) -> Option<Digest> {
-    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    Some(Digest::of(certificate.tbs_certificate.as_ref()))
 }
 
 /// Returns the kind and content of all entries of a row of `EFI_SIGNATURE_LIST`s; none if the row is damaged.
@@ -175,11 +202,33 @@ mod tests {
             trusted(&db, &list(X509, &[&two])),
             Some(vec![first.clone()])
         );
-        let digest = signed_part(&one).unwrap();
-        let revoked = [digest.bytes().as_slice(), &[0; 16]].concat();
-        let dbx = list(X509_SHA256, &[&revoked]);
-        assert_eq!(trusted(&db, &dbx), Some(vec![second]));
+        let part = SignedPart::of(&one).unwrap();
+        for (kind, sha, length) in [
+            (X509_SHA256, Sha::Sha256, 32),
+            (X509_SHA384, Sha::Sha384, 48),
+            (X509_SHA512, Sha::Sha512, 64),
+        ] {
+            let digest = part.digest(sha);
+            assert_eq!(digest.as_ref().len(), length);
+            let revoked = [digest.as_ref(), &[0; 16]].concat();
+            let dbx = list(kind, &[&revoked]);
+            assert_eq!(trusted(&db, &dbx), Some(vec![second.clone()]), "{sha:?}");
+            let mut another = revoked.clone();
+            another[length - 1] ^= 1;
+            let dbx = list(kind, &[&another]);
+            assert_eq!(trusted(&db, &dbx), both, "{sha:?}");
+        }
         assert_eq!(trusted(&[], &[]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn only_firmware_without_a_dbx_has_no_revocations() {
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        assert_eq!(revocations(Err(missing)).unwrap(), Vec::<u8>::new());
+        assert_eq!(revocations(Ok(vec![7])).unwrap(), [7]);
+        let broken = io::Error::from_raw_os_error(libc::EIO);
+        let refused = revocations(Err(broken)).unwrap_err();
+        assert!(matches!(refused, SecureBootError::Revocations(_)));
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::values::Digest;
 
 /// Number of bundles whose images stay, and of those whose files do: the one for the next upgrade, and the one before.
 const MOST: usize = 2;
+/// Number of upgrades that a bundle begins at most. One may be cut off by a power cut, or fail for a reason that a person then mends.
+pub(super) const MOST_UPGRADES: u8 = 3;
 /// Only root reads it.
 const MODE: u32 = 0o600;
 
@@ -44,15 +46,35 @@ pub struct Taken {
     /// A person at the machine has approved it.
     #[serde(default)]
     pub by_person: bool,
-    /// An upgrade to its installer has begun.
+    /// An upgrade to its installer has begun: for versions before this one, which count none.
     #[serde(default)]
-    pub upgrade_begun: bool,
+    upgrade_begun: bool,
+    /// How many upgrades to its installer have begun.
+    #[serde(default)]
+    upgrades_begun: u8,
 }
 
 impl Taken {
     /// Notes an image that is in the store. Those of an earlier time at which the bundle was brought stay too: this time may be cut off.
     pub fn brought(&mut self, image: Digest) {
         self.images.insert(image);
+    }
+
+    /// Returns how many upgrades to its installer have begun.
+    pub fn upgrades(&self) -> u8 {
+        self.upgrades_begun.max(u8::from(self.upgrade_begun))
+    }
+
+    /// Notes that an upgrade to its installer has begun.
+    pub fn upgrade_begins(&mut self) {
+        self.upgrades_begun = self.upgrades().saturating_add(1);
+        self.upgrade_begun = true;
+    }
+
+    /// Notes that its version has come to run. Whoever goes back from it then does not want it again from a stick that is still there.
+    pub fn upgrade_done(&mut self) {
+        self.upgrades_begun = MOST_UPGRADES;
+        self.upgrade_begun = true;
     }
 }
 
@@ -135,6 +157,7 @@ impl Kept {
                 approved: false,
                 by_person: false,
                 upgrade_begun: false,
+                upgrades_begun: 0,
             },
         };
         change(&mut taken);
@@ -187,16 +210,33 @@ mod tests {
         add("one", &["a", "b"]);
         add("three", &["d"]);
         assert_eq!(kept.images().unwrap(), set(&["a", "b", "d"]));
-        let begun = |name| {
-            kept.find(digest(name))
-                .unwrap()
-                .map(|taken| taken.upgrade_begun)
-        };
-        kept.change(digest("one"), |taken| taken.upgrade_begun = true)
-            .unwrap();
+        let begun = |name| Some(kept.find(digest(name)).unwrap()?.upgrades());
+        kept.change(digest("one"), Taken::upgrade_begins).unwrap();
         assert_eq!(kept.images().unwrap(), set(&["a", "b", "d"]));
-        assert_eq!(begun("one"), Some(true));
-        assert_eq!((begun("three"), begun("two")), (Some(false), None));
+        assert_eq!(begun("one"), Some(1));
+        assert_eq!((begun("three"), begun("two")), (Some(0), None));
+    }
+
+    /// Versions before this one wrote only that an upgrade has begun, and read that.
+    #[test]
+    fn upgrades_by_a_bundle_are_counted_from_an_old_record_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept.json");
+        let (bundle, image) = (Digest::of(b"one"), Digest::of(b"a"));
+        let old = format!(r#"[{{"bundle":"{bundle}","images":["{image}"],"upgradeBegun":true}}]"#);
+        std::fs::write(&path, old).unwrap();
+        let kept = Kept::new(path.clone());
+        let upgrades = || kept.find(bundle).unwrap().unwrap().upgrades();
+        assert_eq!(upgrades(), 1);
+        kept.change(bundle, Taken::upgrade_begins).unwrap();
+        assert_eq!(upgrades(), 2);
+        kept.change(bundle, Taken::upgrade_done).unwrap();
+        assert_eq!(upgrades(), MOST_UPGRADES);
+        let written = std::fs::read_to_string(path).unwrap();
+        assert!(
+            written.replace(' ', "").contains(r#""upgradeBegun":true"#),
+            "{written}"
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod phase;
 mod question;
 mod sentences;
 mod stick;
+mod turn;
 pub mod upgrade;
 mod upload;
 
@@ -23,6 +24,7 @@ pub use phase::{Event, Phase, next};
 pub use question::{Answer, Question};
 pub use sentences::{Kind, Sentence, news, sentences};
 pub use stick::{FileSystem, LABELS, Stick, Uevents, Word, plugged_in};
+pub use turn::Turn;
 pub use upgrade::Upgrade;
 pub use upload::{FORGOTTEN, SILENCE, TakenUpload, UploadError, Uploads};
 
@@ -114,7 +116,7 @@ pub struct Bundles {
     /// The images that stay because a bundle brought them.
     pub kept: Kept,
     /// Held while a bundle is verified and imported: one at a time.
-    pub turn: Semaphore,
+    pub turn: Turn,
     /// Held while a bundle of images of the store is sent to a caller: one at a time.
     pub sending: Arc<Semaphore>,
 }
@@ -125,7 +127,7 @@ impl Bundles {
         Bundles {
             uploads: Uploads::new(images.join("bundle-upload")),
             kept: Kept::new(images.join("bundles.json")),
-            turn: Semaphore::new(1),
+            turn: Turn::new(),
             sending: Arc::new(Semaphore::new(1)),
         }
     }

@@ -10,7 +10,9 @@
 //!            │ └─ Failed ───┴─ Failed ┴─── Failed ─┴──────► Refused(reason)
 //!            └─ NoBundle ─────────────────────────────────► Empty
 //!
-//!  a stick that is pulled out is forgotten while it is searched and when it is over; else it is refused, because it is gone too early
+//!  Searching ── Waits (another bundle is taken) ──► Waiting ── Found ──► Verifying
+//!
+//!  a stick that is pulled out is forgotten while it is searched or waits and when it is over; else it is refused, because it is gone too early
 //! ```
 
 use serde::Serialize;
@@ -21,6 +23,11 @@ use serde::Serialize;
 pub enum Phase {
     /// A stick is looked through.
     Searching,
+    /// Another bundle is taken first.
+    Waiting {
+        /// The origin of that one.
+        origin: String,
+    },
     /// The file is being uploaded.
     Receiving {
         /// Bytes that are here.
@@ -85,6 +92,8 @@ pub enum Phase {
 /// A change in the course of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
+    /// Another bundle is taken first; its origin.
+    Waits(String),
     /// More bytes of the file have come.
     Received(u64),
     /// The file is whole, or was found; its blobs have this many bytes.
@@ -119,7 +128,7 @@ pub enum Event {
 /// The state after an event. `None`: the bundle is forgotten. An event that does not fit changes nothing.
 pub fn next(phase: Phase, event: Event) -> Option<Phase> {
     use Phase::{
-        Asking, Empty, Importing, Keeping, Receiving, Refused, Searching, Taken, Verifying,
+        Asking, Empty, Importing, Keeping, Receiving, Refused, Searching, Taken, Verifying, Waiting,
     };
     let imported = match &phase {
         Importing { number, .. } => number.saturating_sub(1),
@@ -127,7 +136,9 @@ pub fn next(phase: Phase, event: Event) -> Option<Phase> {
         _ => 0,
     };
     Some(match (phase, event) {
-        (Searching | Taken { .. } | Refused { .. } | Empty, Event::PulledOut) => return None,
+        (Searching | Waiting { .. } | Taken { .. } | Refused { .. } | Empty, Event::PulledOut) => {
+            return None;
+        }
         (
             Verifying { .. } | Asking { .. } | Importing { .. } | Keeping { .. },
             Event::PulledOut,
@@ -137,7 +148,10 @@ pub fn next(phase: Phase, event: Event) -> Option<Phase> {
             advice: "Plug it in again, and leave it in until it can be pulled out.".to_owned(),
         },
         (Receiving { total, .. }, Event::Received(bytes)) => Receiving { bytes, total },
-        (Searching | Receiving { .. }, Event::Found(total)) => Verifying { bytes: 0, total },
+        (Searching, Event::Waits(origin)) => Waiting { origin },
+        (Searching | Waiting { .. } | Receiving { .. }, Event::Found(total)) => {
+            Verifying { bytes: 0, total }
+        }
         (Searching, Event::NoBundle) => Empty,
         (Verifying { total, .. }, Event::Read(bytes)) => Verifying { bytes, total },
         (Verifying { .. }, Event::Open(seconds)) => Asking { seconds },
@@ -164,6 +178,7 @@ pub fn next(phase: Phase, event: Event) -> Option<Phase> {
         (Importing { .. } | Keeping { .. }, Event::Imported(images)) => Taken { images },
         (
             Searching
+            | Waiting { .. }
             | Receiving { .. }
             | Verifying { .. }
             | Asking { .. }
@@ -218,6 +233,7 @@ impl Phase {
     pub fn word(&self) -> &'static str {
         match self {
             Phase::Searching => "searching",
+            Phase::Waiting { .. } => "waiting",
             Phase::Receiving { .. } => "receiving",
             Phase::Verifying { .. } => "verifying",
             Phase::Asking { .. } => "asking",
@@ -232,6 +248,7 @@ impl Phase {
     pub fn detail(&self) -> String {
         match self {
             Phase::Searching | Phase::Empty => String::new(),
+            Phase::Waiting { origin } => format!("for the bundle of {origin}"),
             Phase::Receiving { bytes, total } | Phase::Verifying { bytes, total } => {
                 let percent = bytes.saturating_mul(100).checked_div(*total).unwrap_or(100);
                 format!("{percent} %")
@@ -261,6 +278,11 @@ impl Phase {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    fn waiting() -> Phase {
+        let origin = "sdb1".to_owned();
+        Phase::Waiting { origin }
+    }
 
     fn verifying(bytes: u64) -> Phase {
         Phase::Verifying { bytes, total: 9 }
@@ -313,8 +335,9 @@ mod tests {
     }
 
     /// One event of each kind, by its name in the table.
-    fn events() -> [(&'static str, Event); 12] {
+    fn events() -> [(&'static str, Event); 13] {
         [
+            ("waits", Event::Waits("sdb1".to_owned())),
             ("received", Event::Received(3)),
             ("found", Event::Found(9)),
             ("read", Event::Read(4)),
@@ -343,15 +366,17 @@ mod tests {
     #[test]
     fn every_event_in_every_state() {
         let failed = ("failed", refused());
-        let rows: [(Phase, Vec<(&str, Phase)>); 9] = [
+        let rows: [(Phase, Vec<(&str, Phase)>); 10] = [
             (
                 Phase::Searching,
                 vec![
+                    ("waits", waiting()),
                     ("found", verifying(0)),
                     ("no bundle", Phase::Empty),
                     failed.clone(),
                 ],
             ),
+            (waiting(), vec![("found", verifying(0)), failed.clone()]),
             (
                 receiving(0),
                 vec![
@@ -414,7 +439,13 @@ mod tests {
 
     #[test]
     fn a_stick_that_is_pulled_out_is_forgotten_or_was_pulled_out_too_early() {
-        for before in [Phase::Searching, taken(), refused(), Phase::Empty] {
+        for before in [
+            Phase::Searching,
+            waiting(),
+            taken(),
+            refused(),
+            Phase::Empty,
+        ] {
             assert_eq!(next(before.clone(), Event::PulledOut), None, "{before:?}");
         }
         for before in [verifying(1), asking(), unpacked(1), keeping(2)] {

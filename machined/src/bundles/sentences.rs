@@ -155,6 +155,9 @@ fn how_far(bundle: &BundleFact) -> Vec<Sentence> {
     match &bundle.phase {
         Phase::Searching if bundle.place == Place::Upload => Vec::new(),
         Phase::Searching => vec![progress("The stick is being looked through.".to_owned())],
+        Phase::Waiting { origin } => vec![fact(format!(
+            "Another bundle is taken first, which came by {origin}. This one is next then."
+        ))],
         Phase::Empty => Vec::new(),
         Phase::Receiving { bytes, total } => {
             let of = of(*bytes, *total);
@@ -242,10 +245,11 @@ fn upgrade(bundle: &BundleFact) -> Option<Sentence> {
             "No upgrade to {version}: this machine's config does not let a stick upgrade it."
         )),
         Upgrade::TriedBefore { version, reason } => problem(format!(
-            "No upgrade to {version}: it was tried here before{}.",
-            reason
-                .as_ref()
-                .map_or_else(String::new, |reason| format!(", and failed: {reason}"))
+            "No upgrade to {version}: {}. `instarctl upgrade` can still do it.",
+            reason.as_ref().map_or_else(
+                || "this bundle has begun it often enough, and it does not run; the machine's log says why".to_owned(),
+                |reason| format!("it was tried here before, and failed: {reason}")
+            )
         )),
         Upgrade::Planned { version } => fact(format!(
             "After that, this machine is upgraded to {version}. It may restart."

@@ -4,12 +4,13 @@
 //!  no installer ─────────────────────────────────► NoInstaller
 //!  the newest is not newer than what runs ───────► NotNewer
 //!  `upgrade: true` is not in BundleConfig ───────► NotAllowed
-//!  it failed here, or this bundle began it ──────► TriedBefore
+//!  it failed here, or this bundle began it often ► TriedBefore
 //!  else ─────────────────────────────────────────► Planned ─ after the import ─► Begun, or Refused by the checks of every upgrade
 //! ```
 
 use serde::Serialize;
 
+use super::kept::MOST_UPGRADES;
 use crate::values::{Digest, ImageReference, Version};
 
 /// An installer in a bundle.
@@ -84,8 +85,8 @@ pub struct Standing<'a> {
     pub allowed: bool,
     /// The running version.
     pub running: &'a str,
-    /// Whether an upgrade from this bundle has begun before.
-    pub begun_before: bool,
+    /// How many upgrades from this bundle have begun before.
+    pub begun_before: u8,
 }
 
 /// Decides about the newest of the installers. `failure` tells why an installer failed on this machine. Returns the installer if the
@@ -112,7 +113,7 @@ pub fn plan<'i>(
         return (Upgrade::NotAllowed { version }, None);
     }
     let reason = failure(installer.digest);
-    if standing.begun_before || reason.is_some() {
+    if standing.begun_before >= MOST_UPGRADES || reason.is_some() {
         return (Upgrade::TriedBefore { version, reason }, None);
     }
     (Upgrade::Planned { version }, Some(installer))
@@ -152,22 +153,24 @@ mod tests {
             version: version(),
             reason: reason.map(str::to_owned),
         };
-        let planned = Upgrade::Planned { version: version() };
+        let planned = || Upgrade::Planned { version: version() };
         let not_allowed = Upgrade::NotAllowed { version: version() };
         let two: &[&str] = &["v0.1.5", "v0.2.0"];
         for (versions, allowed, running, begun_before, failed, expected) in [
-            (&[][..], true, "v0.1.0", false, None, Upgrade::NoInstaller),
-            (two, true, "v0.1.0", false, None, planned.clone()),
-            (two, true, "nightly", false, None, planned),
-            (two, false, "v0.1.0", false, None, not_allowed),
-            (two, true, "v0.2.0", false, None, not_newer("v0.2.0")),
-            (two, false, "v0.10.0", true, None, not_newer("v0.10.0")),
-            (two, true, "v0.1.0", true, None, tried(None)),
+            (&[][..], true, "v0.1.0", 0, None, Upgrade::NoInstaller),
+            (two, true, "v0.1.0", 0, None, planned()),
+            (two, true, "nightly", 0, None, planned()),
+            (two, false, "v0.1.0", 0, None, not_allowed),
+            (two, true, "v0.2.0", 0, None, not_newer("v0.2.0")),
+            (two, false, "v0.10.0", 3, None, not_newer("v0.10.0")),
+            // The power failed meanwhile, or there was no room: it is tried again, and not for ever.
+            (two, true, "v0.1.0", 2, None, planned()),
+            (two, true, "v0.1.0", 3, None, tried(None)),
             (
                 two,
                 true,
                 "v0.1.0",
-                false,
+                0,
                 Some("it hung"),
                 tried(Some("it hung")),
             ),

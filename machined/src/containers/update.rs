@@ -14,7 +14,8 @@
 //!
 //! - An image whose label contradicts its tag, and another image behind a tag that names one build, is held: it waits, and nothing but
 //!   another image behind the name ends that.
-//! - An image that failed is not tried again, unless it is approved by its digest.
+//! - An image that failed is not tried again, unless it is approved by its digest: not even if other images were behind the name meanwhile, as
+//!   where mirrors of a registry disagree. An image that fails may take the machine down, so each further boot of its trial is counted.
 //! - An operator's own look-up (a restart, another name in the config) counts as his decision: what he put in force is current.
 
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,12 @@ pub enum Standing {
         /// The digest of its index, if it is known and there was one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         before_index: Option<Digest>,
+        /// The kernel's boot in which the trial was seen last. A version before this one has noted none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        boot: Option<String>,
+        /// How often the machine has restarted during the trial.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        restarts: u8,
     },
     /// The other image was not up in time; the one before is in force again.
     Returned {
@@ -90,6 +97,10 @@ pub enum Standing {
         /// Why, in words.
         why: String,
     },
+}
+
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 /// An observation, or a decision of an operator.
@@ -106,8 +117,15 @@ pub enum Event {
     Confirmed,
     /// An operator approved this digest.
     Approved(Digest),
-    /// The window is open and nothing else is under way; this image is in force.
-    MaySwitch(ImageDigests),
+    /// The window is open and nothing else is under way.
+    MaySwitch {
+        /// The image in force.
+        in_force: ImageDigests,
+        /// The kernel's boot.
+        boot: String,
+    },
+    /// The machine has come up in this boot of the kernel.
+    Booted(String),
     /// The container was up for long enough.
     Proved,
     /// The container was not up in time.
@@ -137,12 +155,13 @@ pub enum Verdict {
 }
 
 /// Judges an image that was found, by its label, its tag, and the label of the image in force. With `is_asked_always`, rebuilds need an
-/// approval too.
+/// approval too, and so does an image with a `failure`: it has failed here before.
 pub fn judge(
     reference: &ImageReference,
     in_force: &Release,
     found: &Release,
     is_asked_always: bool,
+    failure: Option<&str>,
 ) -> Verdict {
     let tag: Option<ReleaseTag> = reference.tag().and_then(|tag| tag.parse().ok());
     if let Some(contradiction) = wrong_tag::contradiction(reference, found.version.as_deref()) {
@@ -152,6 +171,9 @@ pub fn judge(
         return Verdict::Held(format!(
             "the tag {tag} names one build, and the image behind it is another one now"
         ));
+    }
+    if let Some(why) = failure {
+        return Verdict::Approval(format!("it failed here: {why}"));
     }
     if is_asked_always {
         return Verdict::Approval("every image of this container needs an approval".to_owned());
@@ -210,15 +232,20 @@ impl Standing {
                     found,
                     reason: Reason::Window,
                 },
-                Event::MaySwitch(before),
+                Event::MaySwitch { in_force, boot },
             ) => {
                 let act = Act::Switch(found.digests());
                 let trial = Standing::OnTrial {
                     found,
-                    before: before.digest,
-                    before_index: before.index,
+                    before: in_force.digest,
+                    before_index: in_force.index,
+                    boot: Some(boot),
+                    restarts: 0,
                 };
                 (trial, Some(act))
+            }
+            (on_trial @ Standing::OnTrial { .. }, Event::Booted(now)) => {
+                (on_trial.booted(now), None)
             }
             (Standing::OnTrial { .. }, Event::Proved) => (Standing::Current, None),
             (
@@ -226,6 +253,7 @@ impl Standing {
                     found,
                     before,
                     before_index,
+                    ..
                 },
                 Event::Failed(why),
             ) => {
@@ -277,6 +305,17 @@ impl Standing {
             }
             _ => Standing::Waiting { found, reason },
         }
+    }
+
+    /// Returns the standing in this boot of the kernel. A boot that was not known before is the first one.
+    fn booted(mut self, now: String) -> Standing {
+        if let Standing::OnTrial { boot, restarts, .. } = &mut self
+            && boot.as_ref() != Some(&now)
+        {
+            *restarts = restarts.saturating_add(u8::from(boot.is_some()));
+            *boot = Some(now);
+        }
+        self
     }
 
     /// Returns the digests that must not be collected.
@@ -387,8 +426,15 @@ mod tests {
             ("stable", Some("2.6.2"), None, false, approval(unknown)),
         ] {
             let reference = format!("r.io/app:{tag}").parse().unwrap();
-            let verdict = judge(&reference, &release("a", before), &release("b", now), asked);
+            let (old, new) = (release("a", before), release("b", now));
+            let verdict = judge(&reference, &old, &new, asked, None);
             assert_eq!(verdict, expected, "{tag} {before:?} {now:?}");
+            let failed_before = judge(&reference, &old, &new, asked, Some("it died"));
+            let expected = match expected {
+                Verdict::Held(_) => expected,
+                _ => approval("it failed here: it died"),
+            };
+            assert_eq!(failed_before, expected, "{tag} {before:?} {now:?}");
         }
     }
 
@@ -410,7 +456,7 @@ mod tests {
                 true => Verdict::Rebuild,
                 false => Verdict::Approval(format!("{now} is another version than {before}")),
             };
-            assert_eq!(judge(&reference, &old, &new, false), expected);
+            assert_eq!(judge(&reference, &old, &new, false, None), expected);
         }
     }
 
@@ -431,6 +477,8 @@ mod tests {
             found: image(),
             before: old,
             before_index: Some(index("old")),
+            boot: Some("one".into()),
+            restarts: 0,
         };
         let returned = Standing::Returned {
             failed: image(),
@@ -446,7 +494,10 @@ mod tests {
             found(Verdict::Approval("a".into())),
             found(Verdict::Held("h".into())),
             Event::Approved(new),
-            Event::MaySwitch(digests("old")),
+            Event::MaySwitch {
+                in_force: digests("old"),
+                boot: "one".into(),
+            },
             Event::Proved,
             Event::Failed("w".into()),
             Event::LookedUp(new),
@@ -475,6 +526,30 @@ mod tests {
                 assert_eq!(act, expected, "{before:?} {event:?}");
             }
         }
+    }
+
+    /// As an image that makes the kernel panic: nobody is there to see its trial end.
+    #[test]
+    fn each_further_boot_of_a_trial_is_counted() {
+        let trial = |boot: Option<&str>, restarts| Standing::OnTrial {
+            found: release("new", None),
+            before: Digest::of(b"old"),
+            before_index: None,
+            boot: boot.map(str::to_owned),
+            restarts,
+        };
+        for (boot, now, restarts) in [
+            (Some("one"), "one", 1),
+            (Some("one"), "two", 2),
+            // A record of an older version.
+            (None, "two", 1),
+        ] {
+            let booted = Event::Booted(now.to_owned());
+            let expected = (trial(Some(now), restarts), None);
+            assert_eq!(trial(boot, 1).after(booted), expected, "{boot:?} {now}");
+        }
+        let current = Standing::Current.after(Event::Booted("two".to_owned()));
+        assert_eq!(current, (Standing::Current, None));
     }
 
     #[test]
@@ -518,6 +593,8 @@ mod tests {
             found: release("new", None),
             before: old,
             before_index: Some(index("old")),
+            boot: Some("one".into()),
+            restarts: 2,
         };
         let written = serde_json::to_string(&trial).unwrap();
         let Older::OnTrial { found, before } = serde_json::from_str(&written).unwrap();

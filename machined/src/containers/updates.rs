@@ -18,6 +18,9 @@ use crate::record_file::RecordFile;
 use crate::state_partition::IMAGE_UPDATES;
 use crate::values::{Digest, ImageReference};
 
+/// Limit on images that failed and are remembered, for each container; the oldest are forgotten.
+const MOST_FAILED: usize = 8;
+
 /// The updates, by container.
 pub type Updates = BTreeMap<String, ImageUpdate>;
 
@@ -28,6 +31,48 @@ pub struct ImageUpdate {
     pub reference: ImageReference,
     /// The standing.
     pub standing: Standing,
+    /// The images that failed on trial, oldest first. They stay known when another image is behind the name, as at a mirror that is late.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedOnTrial>,
+}
+
+/// An image that failed on trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedOnTrial {
+    /// Its digest.
+    pub digest: Digest,
+    /// Why, in words.
+    pub why: String,
+}
+
+impl ImageUpdate {
+    /// An image of this name of which nothing is known.
+    fn new(reference: ImageReference) -> Self {
+        ImageUpdate {
+            reference,
+            standing: Standing::Current,
+            failed: Vec::new(),
+        }
+    }
+
+    /// Returns the update after an event, and the act that follows from it. An image that fails is noted, until it is approved or put in force
+    /// by an operator.
+    fn after(mut self, event: Event) -> (Self, Option<Act>) {
+        if let Event::Approved(digest) | Event::LookedUp(digest) = &event {
+            self.failed.retain(|failed| failed.digest != *digest);
+        }
+        let (standing, act) = self.standing.after(event);
+        if let (Standing::Returned { failed, why }, Some(Act::Return(_))) = (&standing, &act) {
+            self.failed.retain(|known| known.digest != failed.digest);
+            self.failed.push(FailedOnTrial {
+                digest: failed.digest,
+                why: why.clone(),
+            });
+            let surplus = self.failed.len().saturating_sub(MOST_FAILED);
+            self.failed.drain(..surplus);
+        }
+        (ImageUpdate { standing, ..self }, act)
+    }
 }
 
 /// The last look at a registry. It is not kept.
@@ -86,12 +131,25 @@ impl ImageUpdates {
 
     /// Returns the standing of a container's image of this name.
     pub fn standing(&self, container: &str, reference: &ImageReference) -> Standing {
+        self.update(container, reference).standing
+    }
+
+    /// Returns why an image failed on trial for a container of this name, if it did.
+    pub fn failure(
+        &self,
+        container: &str,
+        reference: &ImageReference,
+        digest: Digest,
+    ) -> Option<String> {
+        let mut failed = self.update(container, reference).failed.into_iter();
+        Some(failed.find(|failed| failed.digest == digest)?.why)
+    }
+
+    fn update(&self, container: &str, reference: &ImageReference) -> ImageUpdate {
         let state = self.lock();
         let known = state.updates.get(container);
-        known
-            .filter(|known| known.reference == *reference)
-            .map(|known| known.standing.clone())
-            .unwrap_or_default()
+        let known = known.filter(|known| known.reference == *reference);
+        known.map_or_else(|| ImageUpdate::new(reference.clone()), Clone::clone)
     }
 
     /// Reports an event, and returns the act that follows from it.
@@ -101,13 +159,9 @@ impl ImageUpdates {
         reference: &ImageReference,
         event: Event,
     ) -> Option<Act> {
-        let before = self.standing(container, reference);
-        let (standing, act) = before.clone().after(event);
-        if standing != before {
-            let update = ImageUpdate {
-                reference: reference.clone(),
-                standing,
-            };
+        let before = self.update(container, reference);
+        let (update, act) = before.clone().after(event);
+        if update != before {
             self.lock().updates.insert(container.to_owned(), update);
             self.changed().await;
         }
@@ -200,7 +254,11 @@ mod tests {
         let record = ImageUpdates::default();
         record.open(directory.path()).unwrap();
         assert_eq!(record.report("web", &name, found).await, None);
-        let act = record.report("web", &name, Event::MaySwitch(old)).await;
+        let switch = Event::MaySwitch {
+            in_force: old,
+            boot: "one".to_owned(),
+        };
+        let act = record.report("web", &name, switch).await;
         assert_eq!(act, Some(Act::Switch(new)));
 
         // Another machined goes on with the trial.
@@ -212,5 +270,73 @@ mod tests {
         assert_eq!(act.await, Some(Act::Return(old)));
         again.retain(&BTreeSet::new()).await;
         assert!(again.all().is_empty());
+    }
+
+    fn release(name: &str) -> Release {
+        Release {
+            digest: Digest::of(name.as_bytes()),
+            index: None,
+            version: None,
+            created: None,
+        }
+    }
+
+    /// The image is found, tried, and fails.
+    fn failed_trial(name: &str) -> [Event; 3] {
+        let in_force = ImageDigests {
+            digest: Digest::of(b"old"),
+            index: None,
+        };
+        let found = Event::Found {
+            found: release(name),
+            verdict: Verdict::Rebuild,
+        };
+        let boot = "one".to_owned();
+        let switch = Event::MaySwitch { in_force, boot };
+        [found, switch, Event::Failed(format!("{name} died"))]
+    }
+
+    #[tokio::test]
+    async fn an_image_that_failed_stays_known_until_it_is_approved_or_in_force() {
+        let directory = tempfile::tempdir().unwrap();
+        let name: ImageReference = "r.io/web:v1".parse().unwrap();
+        let record = ImageUpdates::default();
+        record.open(directory.path()).unwrap();
+        let bad = release("bad").digest;
+        let failure = |of: &ImageUpdates| of.failure("web", &name, bad);
+        // A mirror that is late has the image in force.
+        let confirmed = [Event::Confirmed];
+        for event in failed_trial("bad").into_iter().chain(confirmed) {
+            record.report("web", &name, event).await;
+        }
+        assert_eq!(record.standing("web", &name), Standing::Current);
+        let again = ImageUpdates::default();
+        again.open(directory.path()).unwrap();
+        assert_eq!(failure(&again).as_deref(), Some("bad died"));
+        assert_eq!(again.failure("web", &name, release("good").digest), None);
+        for known_no_more in [Event::Approved(bad), Event::LookedUp(bad)] {
+            for event in failed_trial("bad") {
+                again.report("web", &name, event).await;
+            }
+            assert!(failure(&again).is_some());
+            again.report("web", &name, known_no_more).await;
+            assert_eq!(failure(&again), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_images_that_failed_are_known() {
+        let name: ImageReference = "r.io/web:v1".parse().unwrap();
+        let record = ImageUpdates::default();
+        let all: Vec<String> = (0..=MOST_FAILED).map(|it| format!("bad {it}")).collect();
+        for event in all.iter().flat_map(|image| failed_trial(image)) {
+            record.report("web", &name, event).await;
+        }
+        let known = |image: &String| {
+            record
+                .failure("web", &name, release(image).digest)
+                .is_some()
+        };
+        assert!(!known(&all[0]) && all[1..].iter().all(known));
     }
 }

@@ -108,8 +108,11 @@ pub enum BundleError {
         source: anyhow::Error,
     },
     /// Another bundle is being taken.
-    #[error("another bundle is being imported; try again when it is done")]
-    Busy,
+    #[error("another bundle is being taken, which came by {holder}; try again when it is done")]
+    Busy {
+        /// The origin of that one.
+        holder: String,
+    },
     /// The machine shuts down or reboots.
     #[error("the bundle was not taken")]
     Interrupted(#[from] Interrupted),
@@ -141,7 +144,9 @@ impl BundleError {
             BundleError::NotAnswered(_)
             | BundleError::Interrupted(_)
             | BundleError::NoPlace
-            | BundleError::Busy => "Try again: plug the stick in once more, or upload it again.",
+            | BundleError::Busy { .. } => {
+                "Try again: plug the stick in once more, or upload it again."
+            }
             BundleError::NoFile { .. } => {
                 "Name the files by their digests in this machine's config, in ExtensionConfig, or add the bundle's digest to BundleConfig."
             }
@@ -208,12 +213,17 @@ async fn take(
     if !machine.disk.status().borrow().var_mounted {
         return Err(BundleError::NoPlace);
     }
-    let turn = match origin {
-        Origin::Caller => machine.bundles.turn.try_acquire().ok(),
+    let turn = &machine.bundles.turn;
+    let _turn = match (turn.try_take(&report.origin()), origin) {
+        (Ok(taking), _) => taking,
+        (Err(holder), Origin::Caller) => return Err(BundleError::Busy { holder }),
         // Nobody would plug it in again.
-        Origin::Stick => machine.bundles.turn.acquire().await.ok(),
+        (Err(holder), Origin::Stick) => {
+            report.tell(Event::Waits(holder.clone()));
+            let taking = turn.take(&report.origin()).await;
+            taking.ok_or(BundleError::Busy { holder })?
+        }
     };
-    let _turn = turn.ok_or(BundleError::Busy)?;
     let bundle = verified(files, report).await?;
     let judged = judge(machine, &bundle, origin).await?;
     report.judged(judged.found.clone());

@@ -43,6 +43,8 @@ const PULL: Duration = Duration::from_secs(6 * 3600);
 const START: Duration = Duration::from_secs(120);
 /// A new image whose process ended this often in its trial is not waited for.
 const MOST_ENDS: usize = 3;
+/// A new image in whose trial the machine restarted this often is not started again: it may be what takes the machine down.
+const MOST_RESTARTS: u8 = 3;
 /// Interval between two views of a trial.
 const TRIAL_VIEW: Duration = Duration::from_secs(1);
 /// Interval between two tries to begin a switch while something else is under way.
@@ -50,7 +52,7 @@ const SWITCH_AGAIN: Duration = Duration::from_secs(10);
 /// The longest sleep: windows are asked again, as the clock may have been set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(300);
 
-/// A trial that is being watched. After a restart of machined it begins anew.
+/// A trial that is being watched. After a restart of machined it begins anew; restarts of the machine are counted ([`count_boot`]).
 #[derive(Debug)]
 struct Trial {
     digest: Digest,
@@ -114,6 +116,46 @@ pub async fn keep(machine: Arc<Machine>) {
         }
     };
     tokio::join!(names, trials);
+}
+
+/// Counts this boot of the kernel for each trial, and goes back from an image in whose trial the machine restarted too often. To be called before
+/// containers start: such an image may take the machine down as soon as it runs.
+pub(super) async fn count_boot(machine: &Machine) {
+    let (updates, images) = (&machine.image_updates, &machine.images_in_force);
+    let boot = machine.generation.kernel_boot_id.to_string();
+    for (container, update) in updates.all() {
+        let name = &update.reference;
+        updates
+            .report(&container, name, Event::Booted(boot.clone()))
+            .await;
+        let Standing::OnTrial {
+            found,
+            before,
+            before_index,
+            restarts,
+            ..
+        } = updates.standing(&container, name)
+        else {
+            continue;
+        };
+        // By the config another image may be in force: then this trial is over.
+        let is_in_force = images.get(&container, name) == Some(found.digest);
+        if restarts < MOST_RESTARTS || !is_in_force {
+            continue;
+        }
+        let why = format!("the machine restarted {restarts} times during its trial");
+        tracing::error!(
+            "{container}: its new image {} is not started again, and the one before is: {why}",
+            found.digest
+        );
+        // The digest first, as after every trial that failed.
+        let before = ImageDigests {
+            digest: before,
+            index: before_index,
+        };
+        images.set(&container, name, before).await;
+        updates.report(&container, name, Event::Failed(why)).await;
+    }
 }
 
 /// Returns the containers of a config that follow their images' names.
@@ -313,7 +355,10 @@ impl Following<'_> {
         let config = before.as_ref().map_or(&unknown, |image| image.config());
         let before = release(in_force, config);
         let is_asked_always = self.updates.apply == ApplyUpdates::Approved;
-        let verdict = judge(self.reference(), &before, &found, is_asked_always);
+        let updates = &self.machine.image_updates;
+        let failure = updates.failure(self.name(), self.reference(), found.digest);
+        let failure = failure.as_deref();
+        let verdict = judge(self.reference(), &before, &found, is_asked_always, failure);
         let known = self.standing();
         self.report(Event::Found { found, verdict }).await;
         let now = self.standing();
@@ -364,7 +409,9 @@ impl Following<'_> {
         // It is held until it runs.
         let _image = image;
         switching.set(Some(self.name()));
-        if let Some(Act::Switch(image)) = self.report(Event::MaySwitch(in_force)).await {
+        let boot = self.machine.generation.kernel_boot_id.to_string();
+        let may_switch = Event::MaySwitch { in_force, boot };
+        if let Some(Act::Switch(image)) = self.report(may_switch).await {
             self.start(image).await;
         }
         switching.set(None);

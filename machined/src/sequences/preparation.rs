@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::stage::stage_prepared;
+use super::stage::{Staged, stage_prepared};
 use super::upgrade::trial_record;
 use crate::base::error_chain::chain;
 use crate::base::task;
 use crate::machine::Machine;
 use crate::pins::{Preparation, PreparationFact, Progress};
+use crate::upgrade::UpgradeError;
 
 /// Shows the preparation as a resource, or that there is none; returns the time until its version may be written.
 pub(super) fn show(machine: &Machine) -> Option<Duration> {
@@ -72,20 +73,11 @@ pub(super) async fn write(machine: &Arc<Machine>, preparation: Preparation) -> O
             progress: Progress::Writing,
         },
     );
-    // In a task of its own: it comes to its end, whatever changes meanwhile.
     let staging = {
         let (machine, preparation) = (machine.clone(), preparation.clone());
-        task::spawn(async move { stage_prepared(&machine, &preparation).await })
+        async move { stage_prepared(&machine, &preparation).await }
     };
-    let failure = match staging.await {
-        Ok(Ok(staged)) => {
-            tracing::info!("{} is prepared: {}", staged.version, staged.start());
-            machine.pins.note_written(&preparation).await;
-            None
-        }
-        Ok(Err(error)) => Some(chain(&error)),
-        Err(error) => Some(chain(&error)),
-    };
+    let failure = stage_and_note(machine, &preparation, staging).await;
     if let Some(why) = &failure {
         tracing::warn!(
             "{} from {image} is not prepared: {why}",
@@ -106,4 +98,86 @@ pub(super) async fn write(machine: &Arc<Machine>, preparation: Preparation) -> O
         },
     );
     pause
+}
+
+/// Stages the version and notes that it is written; returns why not. Both are done in a task of their own, which comes to its end, whatever
+/// changes meanwhile: a version that is on the disk and not noted would be written again, and shown as one that is not there.
+async fn stage_and_note(
+    machine: &Arc<Machine>,
+    preparation: &Preparation,
+    staging: impl Future<Output = Result<Staged, UpgradeError>> + Send + 'static,
+) -> Option<String> {
+    let (machine, preparation) = (machine.clone(), preparation.clone());
+    let staging = task::spawn(async move {
+        let staged = staging.await?;
+        tracing::info!("{} is prepared: {}", staged.version, staged.start());
+        machine.pins.note_written(&preparation).await;
+        Ok::<(), UpgradeError>(())
+    });
+    match staging.await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(chain(&error)),
+        Err(error) => Some(chain(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::pins::Terms;
+    use crate::sequences::image_pins::machine_for_tests::unbooted;
+    use crate::store::event_log::ActorId;
+    use crate::upgrade::Route;
+    use crate::values::Digest;
+
+    /// The limit on the end of a task.
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn preparation() -> Preparation {
+        Preparation {
+            image: "r.io/os:v2".parse().unwrap(),
+            digest: Digest::of(b"os"),
+            version: "v0.2.0".to_owned(),
+            images: Vec::new(),
+            terms: Terms::default(),
+            force: false,
+            during: "v0.1.0".to_owned(),
+            is_written: false,
+        }
+    }
+
+    /// The config changes, so nobody waits for the end of the writing any more.
+    #[tokio::test]
+    async fn a_version_that_is_written_is_noted_also_when_nobody_waits_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = unbooted(directory.path()).await;
+        let preparation = preparation();
+        let prepared = machine.pins.prepare(preparation.clone(), Vec::new()).await;
+        prepared.unwrap();
+        let (written, writing) = oneshot::channel();
+        let staging = async move {
+            writing.await.unwrap();
+            Ok(Staged {
+                version: "v0.2.0".to_owned(),
+                actor: ActorId::new(),
+                path: Route::Soft,
+            })
+        };
+        let waits = stage_and_note(&machine, &preparation, staging);
+        tokio::select! {
+            biased;
+            _ = waits => panic!("nothing is written yet"),
+            () = tokio::task::yield_now() => {}
+        }
+        written.send(()).unwrap();
+        let noted = async {
+            while !machine.pins.preparation().unwrap().is_written {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, noted).await.unwrap();
+    }
 }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::sync::oneshot;
 
 use super::hang_up::{Caller, HungUp};
 use super::steps::leave::{ANSWER_FIRST, leave};
@@ -62,6 +63,17 @@ pub(super) struct Checked {
     pub(super) pending: PendingUpgrade,
 }
 
+/// An upgrade that has begun.
+pub(super) struct Begun {
+    /// The call that asked for it.
+    pub(super) actor: ActorId,
+    /// Why it failed, if it does.
+    pub(super) failure: WhyFailed,
+}
+
+/// Tells why an upgrade failed, once the running version goes on. One that does not fail ends the generation, and tells nothing.
+pub(super) type WhyFailed = oneshot::Receiver<String>;
+
 /// Checks an upgrade and starts it. After an error nothing has changed. To be run in a task of its own: once it has begun, it goes on to its end
 /// without its caller.
 pub async fn upgrade(
@@ -69,14 +81,29 @@ pub async fn upgrade(
     request: UpgradeRequest,
     caller: Caller,
 ) -> Result<ActorId, UpgradeError> {
+    Ok(begin(machine, request, caller).await?.actor)
+}
+
+/// The same for a caller who wants to know whether it fails.
+pub(super) async fn begin(
+    machine: Arc<Machine>,
+    request: UpgradeRequest,
+    caller: Caller,
+) -> Result<Begun, UpgradeError> {
     let lock = machine.lock_operation(Operation::Upgrade)?;
     let actor = ActorId::new();
     let silent = ProgressSink::silent();
     let checking = check_first(&machine, &request, &actor, &silent);
     let checked = before_any_change(&lock, caller, checking).await?;
     machine.pins.forget_preparation().await;
-    crate::base::task::spawn(go_on(machine, lock, checked, actor.clone()));
-    Ok(actor)
+    let (failed, failure) = oneshot::channel();
+    let of_call = actor.clone();
+    crate::base::task::spawn(async move {
+        let why = go_on(machine, lock, checked, of_call).await;
+        // Most callers do not wait for it.
+        let _ = failed.send(why);
+    });
+    Ok(Begun { actor, failure })
 }
 
 /// Runs the checks and the pull, which change nothing. They end when the caller hangs up, who would take the upgrade for one that was given up,
@@ -266,7 +293,13 @@ pub(super) async fn remove_unless_needed(
     image.remove(is_needed).await
 }
 
-async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, actor: ActorId) {
+/// Carries an upgrade out; returns why it failed, if it does.
+async fn go_on(
+    machine: Arc<Machine>,
+    lock: OperationLock,
+    checked: Checked,
+    actor: ActorId,
+) -> String {
     tokio::time::sleep(ANSWER_FIRST).await;
     // Read once: no other config can be staged while an upgrade goes on.
     let next = next_config::of(&machine);
@@ -296,6 +329,10 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
         leave(&machine, end).await;
     }
     // The upgrade failed before the point of no return: the running version goes on.
+    let why = match outcome {
+        Err(error) => format!("{error:#}"),
+        Ok(()) => "init did not end this generation; try again, or reboot the machine".to_owned(),
+    };
     machine.services.tell_run_on();
     // The disk comes first, because it holds the changes that have to be taken back.
     resume::go_on(&machine).await;
@@ -309,6 +346,7 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
         tracing::warn!("the installer's image stays: {error:#}");
     }
     drop(lock);
+    why
 }
 
 fn phases(
@@ -324,7 +362,7 @@ fn phases(
         mode,
         pending,
     } = checked;
-    let (delivered, delivery) = tokio::sync::oneshot::channel();
+    let (delivered, delivery) = oneshot::channel();
     let install = {
         let (machine, next) = (machine.clone(), configured.clone());
         let (image, candidate) = (image.clone(), candidate.clone());

@@ -77,10 +77,20 @@ fn how_far_a_stick_is() {
         images: vec!["r.io/installer:v2".to_owned()],
     };
     let not_judged = vec![image("installer:v2", None, Approval::NotJudged)];
+    let origin = "sdb1".to_owned();
+    let waiting = Phase::Waiting { origin };
     for (bundle, expected) in [
         (
             stick(Phase::Searching, Vec::new()),
             vec![FOUND, "The stick is being looked through.", LEAVE],
+        ),
+        (
+            stick(waiting, Vec::new()),
+            vec![
+                FOUND,
+                "Another bundle is taken first, which came by sdb1. This one is next then.",
+                LEAVE,
+            ],
         ),
         (
             stick(verifying, not_judged),
@@ -253,14 +263,18 @@ fn what_it_does_to_the_version() {
                 version: version(),
                 reason: None,
             },
-            Some("No upgrade to v0.2.0: it was tried here before."),
+            Some(
+                "No upgrade to v0.2.0: this bundle has begun it often enough, and it does not run; the machine's log says why. `instarctl upgrade` can still do it.",
+            ),
         ),
         (
             Upgrade::TriedBefore {
                 version: version(),
                 reason: Some(reason()),
             },
-            Some("No upgrade to v0.2.0: it was tried here before, and failed: it hung."),
+            Some(
+                "No upgrade to v0.2.0: it was tried here before, and failed: it hung. `instarctl upgrade` can still do it.",
+            ),
         ),
         (
             Upgrade::Planned { version: version() },

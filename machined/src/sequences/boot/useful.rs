@@ -14,6 +14,7 @@ use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
+use crate::sequences::image_updates;
 use crate::sequences::install::install_if_missing;
 use crate::sequences::os_extensions;
 use crate::sequences::settings::{self, When};
@@ -105,6 +106,7 @@ async fn mount_disk(
     if let Err(error) = machine.image_updates.open(&records(&machine)) {
         tracing::error!("which updates of images wait is found out anew: {error:#}");
     }
+    image_updates::count_boot(&machine).await;
     if let Err(error) = machine.pins.open(&records(&machine)) {
         tracing::error!("pins by callers are lost, and pinned names are resolved anew: {error:#}");
     }

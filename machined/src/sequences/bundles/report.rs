@@ -1,6 +1,7 @@
 //! Tells how far a bundle is: as a resource, and in sentences on the console and as events.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use instar_api::events::EventPayload;
 use instar_api::machine::ServiceStateEvent;
@@ -25,6 +26,8 @@ pub struct Report {
     store: Store,
     events: EventLog,
     fact: Mutex<BundleFact>,
+    /// Whether its resource is gone, as the stick is: the name may be that of another stick's since.
+    is_forgotten: AtomicBool,
     phases: watch::Sender<Phase>,
 }
 
@@ -36,6 +39,7 @@ impl Report {
             store: machine.store.clone(),
             events: machine.events.clone(),
             fact: Mutex::new(BundleFact::new(origin.to_owned(), place, phase.clone())),
+            is_forgotten: AtomicBool::new(false),
             phases: watch::channel(phase).0,
         };
         let fact = report.fact.locked().clone();
@@ -83,6 +87,11 @@ impl Report {
         self.phases.subscribe()
     }
 
+    /// The origin of the bundle.
+    pub fn origin(&self) -> String {
+        self.fact.locked().origin.clone()
+    }
+
     /// The state.
     pub fn phase(&self) -> Phase {
         self.fact.locked().phase.clone()
@@ -122,8 +131,9 @@ impl Report {
         let before = self.phase();
         match next(before.clone(), event) {
             None => {
-                let origin = self.fact.locked().origin.clone();
-                self.store.remove::<BundleFact>(&origin);
+                let fact = self.fact.locked();
+                self.is_forgotten.store(true, Ordering::Relaxed);
+                self.store.remove::<BundleFact>(&fact.origin);
             }
             Some(after) if after == before => {}
             Some(after) => {
@@ -143,7 +153,10 @@ impl Report {
         let with_progress = is_step(&before, &fact);
         let said = news(&sentences(&before), &sentences(&fact), with_progress);
         self.say(&fact, &said);
-        self.store.put(&fact.origin, fact.clone());
+        // The lock on the fact is held: what was forgotten is not put again.
+        if !self.is_forgotten.load(Ordering::Relaxed) {
+            self.store.put(&fact.origin, fact.clone());
+        }
     }
 
     fn say(&self, fact: &BundleFact, said: &[Sentence]) {
@@ -174,7 +187,7 @@ fn action(phase: &Phase) -> Action {
     match phase {
         Phase::Taken { .. } | Phase::Empty => Action::Finished,
         Phase::Refused { .. } => Action::Failed,
-        Phase::Asking { .. } => Action::Waiting,
+        Phase::Waiting { .. } | Phase::Asking { .. } => Action::Waiting,
         Phase::Searching
         | Phase::Receiving { .. }
         | Phase::Verifying { .. }
@@ -206,6 +219,7 @@ fn place_of(phase: &Phase) -> (&'static str, usize, u64) {
         } => (phase.word(), *number, quarter(*bytes, *total)),
         Phase::Keeping { images, number, .. } => (phase.word(), images + number, 0),
         Phase::Searching
+        | Phase::Waiting { .. }
         | Phase::Asking { .. }
         | Phase::Taken { .. }
         | Phase::Refused { .. }

@@ -63,6 +63,18 @@ async fn has_waiting(machine: &Machine, container: &str, before: &Pushed, now: &
     updates.report(container, &now.name, event).await;
 }
 
+/// Puts the image that waits for `web` on trial, in this boot of the kernel.
+async fn begin_trial(machine: &Machine, old: &Pushed, new: &Pushed, boot: &str) {
+    let switch = Event::MaySwitch {
+        in_force: digests(old),
+        boot: boot.to_owned(),
+    };
+    let switch = machine.image_updates.report("web", &new.name, switch);
+    assert_eq!(switch.await, Some(Act::Switch(digests(new))));
+    let in_force = &machine.images_in_force;
+    in_force.set("web", &new.name, digests(new)).await;
+}
+
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let waits = async {
         while !holds() {
@@ -280,13 +292,7 @@ async fn a_trial_is_watched_during_a_pull_and_after_it_the_config_of_then_counts
     machine.enter(MachineStage::Running);
     has_waiting(&machine, "db", &old_db, &new_db).await;
     has_waiting(&machine, "web", &old, &new).await;
-    let updates = &machine.image_updates;
-    let switch = updates.report("web", &new.name, Event::MaySwitch(digests(&old)));
-    assert_eq!(switch.await, Some(Act::Switch(digests(&new))));
-    machine
-        .images_in_force
-        .set("web", &new.name, digests(&new))
-        .await;
+    begin_trial(&machine, &old, &new, "one").await;
     let service = machine.services.add(steady("web", Duration::ZERO));
     service.unwrap().start();
     machine.settle();
@@ -450,6 +456,77 @@ async fn a_trial_counts_from_the_start_of_its_image() {
     let in_force = machine.images_in_force.image("web", &new.name);
     assert_eq!(in_force, Some(digests(&new)));
     keeping.abort();
+}
+
+/// An image that makes the kernel panic.
+#[tokio::test]
+async fn an_image_whose_trial_takes_the_machine_down_is_gone_back_from() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (old, new) = old_and_new(&registry);
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(config(&registry, &[container("web", "")]));
+    has_waiting(&machine, "web", &old, &new).await;
+    begin_trial(&machine, &old, &new, "one").await;
+    let (updates, in_force) = (&machine.image_updates, &machine.images_in_force);
+    // Another boot, and restarts of machined in it.
+    for _ in 0..5 {
+        count_boot(&machine).await;
+    }
+    let booted = Event::Booted("two".to_owned());
+    updates.report("web", &new.name, booted).await;
+    assert_eq!(in_force.get("web", &new.name), Some(new.manifest));
+    count_boot(&machine).await;
+    assert_eq!(in_force.get("web", &new.name), Some(old.manifest));
+    let why = "the machine restarted 3 times during its trial";
+    let Standing::Returned { failed, why: told } = updates.standing("web", &new.name) else {
+        panic!("{:?}", updates.standing("web", &new.name));
+    };
+    assert_eq!((failed, told.as_str()), (found(&new), why));
+}
+
+#[tokio::test]
+async fn a_trial_that_another_image_has_ended_is_not_gone_back_from() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (old, new) = old_and_new(&registry);
+    let machine = unbooted(directory.path()).await;
+    has_waiting(&machine, "web", &old, &new).await;
+    begin_trial(&machine, &old, &new, "one").await;
+    let next = registry.push("web:v2", "next");
+    let in_force = &machine.images_in_force;
+    in_force.set("web", &next.name, digests(&next)).await;
+    for boot in ["two", "three", "four"] {
+        let booted = Event::Booted(boot.to_owned());
+        let updates = &machine.image_updates;
+        updates.report("web", &new.name, booted).await;
+    }
+    count_boot(&machine).await;
+    assert_eq!(in_force.get("web", &next.name), Some(next.manifest));
+}
+
+/// Two mirrors, one of which is late: the name means one image and the other in turn.
+#[tokio::test]
+async fn an_image_that_failed_is_not_tried_again_when_it_comes_back_behind_its_name() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (old, new) = old_and_new(&registry);
+    let machine = unbooted(directory.path()).await;
+    machine.set_config(config(&registry, &[container("web", "")]));
+    has_waiting(&machine, "web", &old, &new).await;
+    begin_trial(&machine, &old, &new, "one").await;
+    let in_force = &machine.images_in_force;
+    in_force.set("web", &new.name, digests(&old)).await;
+    let updates = &machine.image_updates;
+    for event in [Event::Failed("it died".to_owned()), Event::Confirmed] {
+        updates.report("web", &new.name, event).await;
+    }
+    assert_eq!(updates.standing("web", &new.name), Standing::Current);
+    turn(&machine, &mut Looks::new(), &Switching::default()).await;
+    let standing = updates.standing("web", &new.name);
+    let Standing::Waiting { found, reason } = &standing else {
+        panic!("{standing:?}");
+    };
+    assert_eq!(found.digest, new.manifest);
+    let expected = Reason::Approval("it failed here: it died".to_owned());
+    assert_eq!(*reason, expected);
 }
 
 /// Returns the digest of the image that has this name in the store.

@@ -188,6 +188,9 @@ pub(in crate::sequences) async fn keep_boot_entries(
 pub(in crate::sequences) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
     load_disk_drivers(machine).await?;
     load_modules(machine, &FILESYSTEM).await?;
+    if boot_loader::is_uefi() {
+        load_modules(machine, &[EFIVARFS]).await?;
+    }
     let version = machine.running.version.clone();
     blocking(move || Ok(Medium::find(Path::new("/sys"), &version)?)).await
 }
