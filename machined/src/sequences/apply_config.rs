@@ -378,9 +378,7 @@ fn done_again(steps: &[&str]) -> String {
 /// Returns a warning if a config replaces one on STATE that was staged: that is neither the settled one nor the new one.
 fn warning_of_staged(kept: &str, settled: &str, new: &str) -> Option<String> {
     let is_lost = kept != settled && kept != new;
-    is_lost.then(|| {
-        "it replaces a config that was staged for the next reboot, and that is lost".to_owned()
-    })
+    is_lost.then(|| "it replaces the config that was staged for the next reboot".to_owned())
 }
 
 /// Returns the images of a config's containers.
