@@ -124,7 +124,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         std::fs::write(&path, "old").unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        let readable = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(&path, readable).unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         for by in [&path, &link] {
