@@ -6,9 +6,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
+use futures_util::{Stream, StreamExt as _};
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body_util::{BodyExt as _, Either, Full, Limited, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
@@ -28,6 +28,7 @@ use super::revocable::{Revocable, Revocation};
 use super::target::{NO_NAME, Node, Place};
 use super::uploads::Upload;
 use instar_base::error_chain::chain;
+use instar_base::quota::Permit;
 
 /// Size limit of a request to several nodes, which is held in memory while they are asked. A machine config has 1 MiB at most.
 const LARGEST_QUESTION: usize = (1 << 20) + (64 << 10);
@@ -85,6 +86,15 @@ pub(super) async fn ask(
         parts.headers.remove(key);
     }
     let here = ways.here.clone();
+    let is_stream = STREAMING_METHODS.contains(&method.as_str());
+    // A stream may last for days: it neither takes the place of calls that wait, nor waits itself.
+    let of_stream = is_stream.then(|| here.streams_of_several().try_acquire(ways.caller.rank()));
+    if matches!(of_stream, Some(None)) {
+        return refuse(
+            Code::ResourceExhausted,
+            "too many streams from several nodes are under way on this node; ask the nodes one by one, or try again when some have ended",
+        );
+    }
     let _place = here.several().acquire(ways.caller.rank()).await;
     let question = Limited::new(body, LARGEST_QUESTION).collect();
     let Ok(Ok(body)) = tokio::time::timeout(QUESTION, question).await else {
@@ -105,10 +115,9 @@ pub(super) async fn ask(
         (node, question)
     });
     let questions: Vec<_> = questions.collect();
-    if STREAMING_METHODS.contains(&method.as_str()) {
-        streams(questions, ways)
-    } else {
-        replies(questions, ways).await
+    match of_stream.flatten() {
+        Some(place) => streams(questions, ways, place),
+        None => replies(questions, ways).await,
     }
 }
 
@@ -132,7 +141,11 @@ async fn replies(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Re
     ])))
 }
 
-fn streams(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Response<Body> {
+fn streams(
+    questions: Vec<(Node, Request<RequestBody>)>,
+    ways: Ways,
+    place: Permit,
+) -> Response<Body> {
     // A caller who reads slowly makes the nodes wait; each connection then holds what it has received.
     let (sender, receiver) = mpsc::channel(1);
     let share = share(questions.len());
@@ -149,12 +162,19 @@ fn streams(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Response
         });
     }
     drop(sender);
-    // The relays end with the caller's stream.
-    let elements = stream::unfold((receiver, relays), |(mut receiver, relays)| async {
-        let element = receiver.recv().await?;
-        Some((Ok(Frame::data(element)), (receiver, relays)))
-    });
+    let elements = merged(receiver, (relays, place));
     answer(StreamBody::new(elements.chain(stream::iter([Ok(end())]))))
+}
+
+/// The elements of all nodes. `held` ends with the caller's stream: the relays, and the place among streams.
+fn merged<Held: Send + 'static>(
+    receiver: mpsc::Receiver<Bytes>,
+    held: Held,
+) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + 'static {
+    stream::unfold((receiver, held), |(mut receiver, held)| async {
+        let element = receiver.recv().await?;
+        Some((Ok(Frame::data(element)), (receiver, held)))
+    })
 }
 
 /// Passes the stream of one node on, element by element.
@@ -293,9 +313,7 @@ fn end() -> Frame<Bytes> {
 }
 
 fn answer(
-    body: StreamBody<
-        impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + 'static,
-    >,
+    body: StreamBody<impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + 'static>,
 ) -> Response<Body> {
     let mut response = Response::new(Either::Right(body.boxed_unsync()));
     response.headers_mut().insert(
@@ -311,6 +329,7 @@ mod tests {
     use super::*;
     use crate::target::FOR_SEVERAL;
     use instar_api::UPLOAD_METHODS;
+    use instar_base::quota::{Quota, Rank};
     use prost::Message as _;
     use prost_types::FileDescriptorSet;
 
@@ -365,6 +384,28 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_has_its_place_until_its_end() {
+        let quota = Quota::new(2, 1);
+        let place = || quota.try_acquire(Rank::Other);
+        // The caller leaves, or the nodes end.
+        for caller_leaves in [true, false] {
+            let (sender, receiver) = mpsc::channel(1);
+            let mut elements = Box::pin(merged(receiver, place().unwrap()));
+            sender.send(Bytes::from_static(b"line")).await.unwrap();
+            assert!(elements.next().await.is_some());
+            assert!(place().is_none());
+            match caller_leaves {
+                true => drop(elements),
+                false => {
+                    drop(sender);
+                    assert!(elements.next().await.is_none());
+                }
+            }
+            assert!(place().is_some());
         }
     }
 

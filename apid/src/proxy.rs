@@ -54,6 +54,8 @@ pub(super) struct Shared {
     lookups: Lookups,
     /// Calls for several nodes.
     several: Quota,
+    /// Streams from several nodes.
+    streams_of_several: Quota,
     pub(super) uploads: Uploads,
 }
 
@@ -63,6 +65,8 @@ const IDLE: Duration = Duration::from_millis(100);
 /// Limit on calls for several nodes at a time, of all callers: request and answers are held in memory. All but two may be of callers who
 /// are no administrators.
 const SEVERAL: usize = 8;
+/// Limit on streams from several nodes at a time, of all callers, a quarter of them for administrators: each stream holds pieces of messages.
+const STREAMS_OF_SEVERAL: usize = 64;
 /// Limit on calls at a time of all callers who are no administrators: each may have an answer that is not read.
 const OTHERS_CALLS: usize = 512;
 /// HTTP/2 windows for answers to a caller who is no administrator, in bytes: per call and for the connection. The data comes over a socket
@@ -80,6 +84,10 @@ impl Proxy {
                 calls: Calls::default(),
                 lookups,
                 several: Quota::new(SEVERAL, SEVERAL - 2),
+                streams_of_several: Quota::new(
+                    STREAMS_OF_SEVERAL,
+                    STREAMS_OF_SEVERAL - STREAMS_OF_SEVERAL / 4,
+                ),
                 uploads: Uploads::new(),
             }),
         }
@@ -112,6 +120,11 @@ impl Proxy {
     /// The places for calls for several nodes.
     pub(super) fn several(&self) -> &Quota {
         &self.shared.several
+    }
+
+    /// The places for streams from several nodes, each until its end.
+    pub(super) fn streams_of_several(&self) -> &Quota {
+        &self.shared.streams_of_several
     }
 
     /// Has another node answer a call, or this one if the name leads here.

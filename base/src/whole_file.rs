@@ -58,8 +58,16 @@ impl Replacement {
     }
 
     /// Replaces the file by the new content, which is whole now.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish(self) -> io::Result<()> {
+        self.finish_if(|| true)
+    }
+
+    /// The same if it still may once the content is on the disk, which can take minutes; otherwise the file stays as it was.
+    pub fn finish_if(mut self, may_replace: impl FnOnce() -> bool) -> io::Result<()> {
         self.file.sync_all()?;
+        if !may_replace() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         fs::rename(&self.new, &self.path)?;
         self.is_in_place = true;
         File::open(directory_of(&self.path))?.sync_all()

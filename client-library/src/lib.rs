@@ -57,7 +57,7 @@ pub use event_history::{event_history, newest_event};
 pub use failure::{Failure, FailureKind};
 pub use follow::{Done, Progress, follow, remembered_failure};
 pub use lines::Lines;
-pub use machine_config::{CONFIG_IN_FORCE, CONFIG_KEPT, read_config};
+pub use machine_config::{CONFIG_IN_FORCE, CONFIG_KEPT, config_failure, read_config};
 pub use node::Node;
 pub use standing::{Standing, resources, resources_in};
 pub use target::Target;

@@ -5,6 +5,7 @@ use instar_api::cosi::resource::GetRequest;
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::definitions::config::MachineConfigSpec;
 use prost::Message;
+use tonic::Code;
 
 use crate::failure::{Failure, FailureKind};
 use crate::node::Node;
@@ -34,6 +35,15 @@ pub async fn read_config(node: &Node, id: &str) -> Result<String, Failure> {
         let why = format!("{} sent no machine config", node.name());
         Failure::new(FailureKind::Failed, why)
     })
+}
+
+/// What a node has not done that failed to apply a machine config, for [`Node::explain`]. An internal failure may come after the config is in
+/// force: the node took it, and did not carry all of it out.
+pub fn config_failure(code: Code) -> &'static str {
+    match code {
+        Code::Internal => "did not carry out the machine config",
+        _ => "did not take the machine config",
+    }
 }
 
 fn text(spec: &[u8]) -> Option<String> {

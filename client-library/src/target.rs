@@ -12,6 +12,10 @@ use crate::failure::{Failure, FailureKind};
 use crate::node::Node;
 use crate::socket;
 
+/// Nodes on one connection of a program that follows all of them: it has some thirteen streams of each, and a node allows 64 streams of a
+/// connection, and 48 watches.
+const NODES_OF_A_CONNECTION: usize = 4;
+
 /// The nodes to ask and the client's identity. The default is the client configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
@@ -38,10 +42,8 @@ impl Target {
     pub async fn node(&self) -> Result<Node, Failure> {
         let mut nodes = self.nodes().await?;
         if nodes.len() > 1 {
-            return Err(
-                Failure::new(FailureKind::Usage, "this command is for one node at a time")
-                    .advise("name one with -n"),
-            );
+            let names: Vec<&str> = nodes.iter().map(Node::name).collect();
+            return Err(too_many(&names));
         }
         nodes
             .pop()
@@ -81,8 +83,11 @@ impl Target {
     /// # Errors
     /// As [`Self::nodes`], with no connection to any of the nodes.
     pub async fn nodes_also_away(&self) -> Result<Vec<Node>, Failure> {
-        if !self.insecure || self.is_at_socket() {
+        if self.is_at_socket() {
             return self.nodes().await;
+        }
+        if !self.insecure {
+            return self.configured_nodes_apart().await;
         }
         let nodes = self.insecure_nodes().await?;
         let answers = nodes.iter().any(|(_, node)| node.is_ok());
@@ -154,6 +159,16 @@ impl Target {
             return Ok(vec![node]);
         }
         names.iter().map(|name| node.routed_to(name)).collect()
+    }
+
+    /// The same nodes with few on each connection, for a program that holds many streams of each of them.
+    async fn configured_nodes_apart(&self) -> Result<Vec<Node>, Failure> {
+        let (node, names) = self.connect().await?;
+        if names.is_empty() {
+            return Ok(vec![node]);
+        }
+        let connect_again = async || Ok(self.connect().await?.0);
+        with_few_on_each(node, &names, connect_again).await
     }
 
     /// The node that the endpoint belongs to, whatever nodes are named.
@@ -255,6 +270,38 @@ impl Target {
         })?;
         Ok((path, config))
     }
+}
+
+/// The nodes of these names, a few on this connection, and the rest on new ones.
+async fn with_few_on_each(
+    first: Node,
+    names: &[String],
+    mut connect_again: impl AsyncFnMut() -> Result<Node, Failure>,
+) -> Result<Vec<Node>, Failure> {
+    let mut nodes = Vec::new();
+    let mut free = Some(first);
+    for names in names.chunks(NODES_OF_A_CONNECTION) {
+        let node = match free.take() {
+            Some(node) => node,
+            None => connect_again().await?,
+        };
+        for name in names {
+            nodes.push(node.routed_to(name)?);
+        }
+    }
+    Ok(nodes)
+}
+
+/// The failure of a command for one node that several are named for.
+fn too_many(names: &[&str]) -> Failure {
+    let why = format!(
+        "this command is for one node at a time, and {} are named: {}",
+        names.len(),
+        names.join(", ")
+    );
+    Failure::new(FailureKind::Usage, why).advise(
+        "name one with -n; for several repeat the command, `for node in …; do instarctl -n $node …; done`, or see `instarctl fleet --help`",
+    )
 }
 
 /// The client's identity in a context.
@@ -376,5 +423,37 @@ mod tests {
         );
         let alone = insecure(&["127.0.0.9:1"]).nodes_also_away().await;
         assert_eq!(alone.unwrap_err().kind(), FailureKind::Unreachable);
+    }
+
+    /// All streams of a connection are few: six nodes that are followed would starve each other on one.
+    #[tokio::test]
+    async fn many_nodes_that_are_followed_are_on_several_connections() {
+        let tls = insecure(&[]).insecure_tls().unwrap();
+        let node = || {
+            let endpoint: Endpoint = "127.0.0.9:1".parse().unwrap();
+            let channel = connection::connect_later(&endpoint, tls.clone()).unwrap();
+            Node::behind(channel, endpoint)
+        };
+        for (nodes, expected) in [(1, 0), (4, 0), (5, 1), (9, 2)] {
+            let names: Vec<String> = (0..nodes).map(|it| format!("10.0.0.{it}")).collect();
+            let mut more = 0;
+            let connect_again = async || {
+                more += 1;
+                Ok(node())
+            };
+            let found = with_few_on_each(node(), &names, connect_again).await;
+            let found = found.unwrap();
+            let found: Vec<&str> = found.iter().map(Node::name).collect();
+            assert_eq!(found, names);
+            assert_eq!(more, expected, "{nodes}");
+        }
+    }
+
+    #[test]
+    fn a_command_for_one_node_names_those_that_are_too_many() {
+        let failure = too_many(&["lamp-1", "lamp-2"]);
+        assert_eq!(failure.kind(), FailureKind::Usage);
+        assert!(failure.chain().ends_with("2 are named: lamp-1, lamp-2"));
+        assert!(failure.advice().unwrap().contains("instarctl fleet"));
     }
 }

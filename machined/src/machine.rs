@@ -24,6 +24,7 @@ use crate::base::lock::Lock as _;
 use crate::bundles::Bundles;
 use crate::conditions::FirstSeen;
 use crate::config::MachineConfig;
+use crate::config_source::persisted::KeptConfig;
 use crate::containers::{ImageUpdates, ImagesInForce, InForce, Updates};
 use crate::disk::OwnedDisk;
 use crate::etc_files::EtcFiles;
@@ -141,6 +142,8 @@ pub struct Machine {
     pub network: Network,
     /// STATE and /var.
     pub disk: OwnedDisk,
+    /// The config on STATE.
+    pub kept_config: KeptConfig,
     /// The task that owns the clock.
     pub clock: TimeSync,
     /// The lock on changes of the machine.
@@ -272,6 +275,7 @@ impl Machine {
             log_disk,
             network: parts.network,
             disk: parts.disk,
+            kept_config: KeptConfig::default(),
             clock: parts.clock,
             drivers: OnceLock::new(),
             config: watch::channel(None).0,

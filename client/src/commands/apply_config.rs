@@ -2,7 +2,7 @@
 
 use instar_api::machine::ApplyConfigurationRequest;
 use instar_api::machine::apply_configuration_request::Mode;
-use instar_client::{Failure, FailureKind, Node};
+use instar_client::{Failure, FailureKind, Node, config_failure};
 use serde_json::json;
 
 use crate::cli::{ApplyConfig, ApplyHow, ApplyMode, Global};
@@ -51,7 +51,7 @@ pub(super) async fn apply(
         .machine()
         .apply_configuration(node.request(request))
         .await;
-    let reply = reply.map_err(|status| node.explain("did not take the machine config", status))?;
+    let reply = reply.map_err(|status| node.explain(config_failure(status.code()), status))?;
     let applied = node.only(reply.into_inner().messages)?;
     global.output.show(
         || {

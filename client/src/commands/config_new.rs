@@ -1,6 +1,5 @@
 //! `config new`: a client configuration from the node's authority.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -43,8 +42,7 @@ pub(super) async fn run(
     if is_stdout {
         return print_bytes(config.as_bytes());
     }
-    let written = private_file::create(file, force)?.write_all(config.as_bytes());
-    written.map_err(|error| Failure::io(format!("cannot write {}", file.display()), error))?;
+    private_file::write(file, force, config.as_bytes())?;
     global.output.show(
         || format!("wrote {}", file.display()),
         || serde_json::json!({ "node": node.name(), "file": file }),

@@ -1,6 +1,6 @@
 //! `kubeconfig`: the administrator's way into the cluster on the node.
 
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
@@ -26,8 +26,7 @@ pub(super) async fn run(global: &Global, file: &Path, force: bool) -> Result<(),
     if file == Path::new("-") {
         return print_bytes(&kubeconfig);
     }
-    let written = private_file::create(file, force)?.write_all(&kubeconfig);
-    written.map_err(|error| Failure::io(format!("cannot write {}", file.display()), error))?;
+    private_file::write(file, force, &kubeconfig)?;
     global.output.show(
         || format!("wrote {}", file.display()),
         || json!({ "node": node.name(), "file": file }),

@@ -1,6 +1,5 @@
 //! `pcap`: packets of a link, as a pcap file.
 
-use std::fs::File;
 use std::future::pending;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -13,7 +12,7 @@ use tonic::Code;
 use crate::cli::{Global, Pcap};
 use crate::output::print_bytes;
 use crate::pcap_records::PcapRecords;
-use crate::private_file;
+use crate::private_file::{self, PrivateFile};
 use crate::target;
 
 /// The file that stands for standard output.
@@ -57,36 +56,36 @@ pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure>
     let over = over(arguments.duration);
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(over, interrupted);
-    loop {
+    let ended = loop {
         let message = tokio::select! {
             message = stream.message() => message,
-            () = &mut over => break,
-            heard = &mut interrupted => match heard {
-                Ok(()) => break,
-                Err(error) => return Err(Failure::io("cannot wait for ^C", error)),
-            },
+            () = &mut over => break Ok(()),
+            heard = &mut interrupted => {
+                break heard.map_err(|error| Failure::io("cannot wait for ^C", error));
+            }
         };
         match message {
-            Ok(Some(data)) => {
-                let whole = records
-                    .push(&data.bytes)
-                    .map_err(|error| Failure::new(FailureKind::Failed, &doing).because(error))?;
-                target.write(&whole)?;
-            }
-            Ok(None) => break,
+            Ok(Some(data)) => match records.push(&data.bytes) {
+                Ok(whole) => target.write(&whole)?,
+                Err(error) => break Err(Failure::new(FailureKind::Failed, &doing).because(error)),
+            },
+            Ok(None) => break Ok(()),
             // The end that the user asked for with --duration.
             Err(status)
                 if status.code() == Code::DeadlineExceeded && arguments.duration.is_some() =>
             {
-                break;
+                break Ok(());
             }
-            Err(status) => return Err(node.explain(&doing, status)),
+            Err(status) => break Err(node.explain(&doing, status)),
         }
-    }
+    };
     let packets = records.packets();
-    match target {
-        Target::StandardOutput => Ok(()),
-        Target::File { name, .. } => global.output.show(
+    // The packets of a capture that broke off are of use as well.
+    let name = target.finish()?;
+    ended?;
+    match name {
+        None => Ok(()),
+        Some(name) => global.output.show(
             || match packets {
                 1 => format!("wrote 1 packet to {name}"),
                 _ => format!("wrote {packets} packets to {name}"),
@@ -107,7 +106,7 @@ async fn over(duration: Option<Duration>) {
 /// The target of the capture.
 enum Target {
     StandardOutput,
-    File { name: String, file: File },
+    File { name: String, file: PrivateFile },
 }
 
 impl Target {
@@ -123,6 +122,18 @@ impl Target {
             Self::File { name, file } => file
                 .write_all(bytes)
                 .map_err(|error| Failure::io(format!("cannot write {name}"), error)),
+        }
+    }
+    /// Puts the file in its place; returns its name.
+    fn finish(self) -> Result<Option<String>, Failure> {
+        match self {
+            Self::StandardOutput => Ok(None),
+            Self::File { name, file } => {
+                let written = file.finish();
+                written
+                    .map_err(|error| Failure::io(format!("cannot write {name}"), error))
+                    .map(|()| Some(name))
+            }
         }
     }
 }

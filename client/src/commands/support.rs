@@ -1,7 +1,6 @@
 //! `support` and `fleet support`: collect facts that may explain a problem, in one file.
 
 use std::fmt::Debug;
-use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +18,7 @@ use super::get;
 use crate::cli::Global;
 use crate::each_node;
 use crate::output::{Output, yaml};
-use crate::private_file;
+use crate::private_file::{self, PrivateFile};
 use crate::target;
 
 /// The namespace of the node's own services and containers.
@@ -284,7 +283,7 @@ impl OfNode<'_> {
 /// The file, readable for its owner alone.
 struct Bundle {
     name: String,
-    archive: tar::Builder<GzEncoder<File>>,
+    archive: tar::Builder<GzEncoder<PrivateFile>>,
 }
 
 impl Bundle {
@@ -312,7 +311,7 @@ impl Bundle {
         self.archive
             .into_inner()
             .and_then(GzEncoder::finish)
-            .and_then(|file| file.sync_all())
+            .and_then(PrivateFile::finish)
             .map_err(|error| Failure::io(format!("cannot write {}", self.name), error))
     }
 }
@@ -334,8 +333,9 @@ mod tests {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let refused = Bundle::create(&path, false).map(|_| ()).unwrap_err();
         assert_eq!(refused.kind(), FailureKind::Refused);
-        let mut archive =
-            tar::Archive::new(flate2::read::GzDecoder::new(File::open(&path).unwrap()));
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(
+            std::fs::File::open(&path).unwrap(),
+        ));
         let names: Vec<_> = archive
             .entries()
             .unwrap()

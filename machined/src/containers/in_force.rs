@@ -3,6 +3,9 @@
 //! A container runs a digest. A tag is resolved when a container first starts, and again only on request: by another name in the
 //! config, or by a restart over the API. After another change of the config, a crash, an upgrade or a reboot the same digest starts again.
 //!
+//! While a config is on trial, the entries that it loses are put aside: file and hand-over have them, as they have the settled config, and the
+//! end of the trial puts them in force again.
+//!
 //! ```text
 //! file      restarts of machined; with a disk (it is on STATE) everything else too
 //! hand-over upgrades without a reboot of machines without a disk, whose files end with their generation
@@ -25,6 +28,9 @@ use crate::values::ImageReference;
 
 /// The images in force, by container.
 pub type InForce = BTreeMap<String, ImageInForce>;
+
+/// The names of a config's images, by container.
+pub type Named = BTreeMap<String, ImageReference>;
 
 /// The image of one container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,8 +69,48 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     images: InForce,
+    /// The entries of the settled config that a config on trial has lost.
+    aside: InForce,
     /// None until [`open`](ImagesInForce::open) has set a directory.
     file: Option<PathBuf>,
+}
+
+impl State {
+    /// The record that counts without the trial.
+    fn settled(&self) -> InForce {
+        let mut images = self.images.clone();
+        images.extend(self.aside.clone());
+        images
+    }
+
+    /// See [`ImagesInForce::take_over`]. Returns whether anything has changed.
+    fn take_over<'a>(
+        &mut self,
+        lost: impl IntoIterator<Item = &'a String>,
+        named: &Named,
+        settled: Option<&Named>,
+    ) -> bool {
+        let is_of = |named: &Named, container: &str, image: &ImageInForce| {
+            named.get(container) == Some(&image.reference)
+        };
+        let before = (self.images.clone(), self.aside.clone());
+        for container in lost {
+            let Some(image) = self.images.remove(container) else {
+                continue;
+            };
+            if settled.is_some_and(|settled| is_of(settled, container, &image)) {
+                self.aside.insert(container.clone(), image);
+            }
+        }
+        for (container, image) in std::mem::take(&mut self.aside) {
+            if is_of(named, &container, &image) {
+                self.images.insert(container, image);
+            } else if settled.is_some() {
+                self.aside.insert(container, image);
+            }
+        }
+        before != (self.images.clone(), self.aside.clone())
+    }
 }
 
 impl ImagesInForce {
@@ -136,12 +182,16 @@ impl ImagesInForce {
         }
     }
 
-    /// Removes these containers' entries: their images are looked up again at their next start.
-    pub async fn forget(&self, containers: impl IntoIterator<Item = &String>) {
-        let mut has_changed = false;
-        for container in containers {
-            has_changed |= self.lock().images.remove(container).is_some();
-        }
+    /// Follows a change of the config. The entries of the containers that are `lost` do not count any more: their images are looked up again
+    /// at their next start. `named`: the images of the new config; `settled`: those of the config to return to, if the new one is on trial.
+    /// What that one loses is put aside, and in force again with a config that names it; a config that stays ends this.
+    pub async fn take_over(
+        &self,
+        lost: impl IntoIterator<Item = &String>,
+        named: &Named,
+        settled: Option<&Named>,
+    ) {
+        let has_changed = self.lock().take_over(lost, named, settled);
         if has_changed {
             self.changed().await;
         }
@@ -152,16 +202,23 @@ impl ImagesInForce {
         self.lock().images.clone()
     }
 
-    /// Returns all digests in force.
-    pub fn digests(&self) -> BTreeSet<Digest> {
-        let state = self.lock();
-        state.images.values().map(|image| image.digest).collect()
+    /// Returns the record as it is without a config on trial, for the next generation.
+    pub fn settled(&self) -> InForce {
+        self.lock().settled()
     }
 
-    /// Lists the containers that run this digest.
+    /// Returns all digests in force, and those that are once a trial is over.
+    pub fn digests(&self) -> BTreeSet<Digest> {
+        let state = self.lock();
+        let images = state.images.values().chain(state.aside.values());
+        images.map(|image| image.digest).collect()
+    }
+
+    /// Lists the containers that run this digest, or run it once a trial is over.
     pub fn containers_of(&self, digest: Digest) -> Vec<String> {
         let state = self.lock();
-        let of_it = state.images.iter().filter(|(_, it)| it.digest == digest);
+        let images = state.images.iter().chain(&state.aside);
+        let of_it = images.filter(|(_, it)| it.digest == digest);
         of_it.map(|(container, _)| container.clone()).collect()
     }
 
@@ -175,7 +232,7 @@ impl ImagesInForce {
         self.shared.changes.send_replace(());
         let newest = || {
             let state = self.lock();
-            (state.file.clone(), state.images.clone())
+            (state.file.clone(), state.settled())
         };
         let loss = "which images are in force is kept in memory alone";
         self.shared.file.write(IMAGES_IN_FORCE, loss, newest).await;
@@ -215,10 +272,57 @@ mod tests {
         let again = ImagesInForce::default();
         again.open(directory.path()).unwrap();
         assert_eq!(again.all(), record.all());
-        again.forget([&"web".to_owned()]).await;
+        let named = Named::new();
+        again.take_over([&"web".to_owned()], &named, None).await;
         let again = ImagesInForce::default();
         again.open(directory.path()).unwrap();
         assert_eq!(again.digests(), BTreeSet::from([two]));
+    }
+
+    fn named(web: &str) -> Named {
+        Named::from([("web".to_owned(), name(web))])
+    }
+
+    /// The configs of a trial, one after the other → the entries in force, and those of the file, which a reboot finds.
+    #[tokio::test]
+    async fn a_trial_that_is_over_brings_back_the_image_that_ran_before() {
+        const STABLE: &str = "r.io/web:stable";
+        const NEXT: &str = "r.io/web:next";
+        let web = "web".to_owned();
+        let before = Digest::of(b"approved");
+        // Whether each config is on trial, and its image.
+        #[rustfmt::skip]
+        let table: [(&[(bool, &str)], _, _); 6] = [
+            (&[(true, NEXT)],                             None,         Some(before)),
+            (&[(true, NEXT), (false, STABLE)],            Some(before), Some(before)),
+            (&[(true, NEXT), (true, STABLE)],             Some(before), Some(before)),
+            (&[(true, NEXT), (true, "r.io/web:other")],   None,         Some(before)),
+            (&[(true, NEXT), (false, NEXT)],              None,         None),
+            (&[(false, NEXT), (false, STABLE)],           None,         None),
+        ];
+        for (configs, in_force, on_disk) in table {
+            let directory = tempfile::tempdir().unwrap();
+            let record = ImagesInForce::default();
+            record.open(directory.path()).unwrap();
+            record.set("web", &name(STABLE), image(before)).await;
+            let settled = named(STABLE);
+            for (is_on_trial, config) in configs {
+                let settled = is_on_trial.then_some(&settled);
+                record.take_over([&web], &named(config), settled).await;
+                // The containers of a trial have entries of their own.
+                if *config != STABLE {
+                    let tried = image(Digest::of(config.as_bytes()));
+                    record.set("web", &name(config), tried).await;
+                }
+            }
+            let again = ImagesInForce::default();
+            again.open(directory.path()).unwrap();
+            assert_eq!(record.get("web", &name(STABLE)), in_force, "{configs:?}");
+            assert_eq!(again.get("web", &name(STABLE)), on_disk, "{configs:?}");
+            assert_eq!(record.settled(), again.all(), "{configs:?}");
+            let is_needed = record.digests().contains(&before);
+            assert_eq!(is_needed, on_disk.is_some(), "{configs:?}");
+        }
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ mod wrong_tag;
 
 pub use identity::Identity;
 pub use image_digests::ImageDigests;
-pub use in_force::{ImageInForce, ImagesInForce, InForce};
+pub use in_force::{ImageInForce, ImagesInForce, InForce, Named};
 pub use keepable::{NotKeepable, keepable, mounts_are_keepable, no_foreign_devices};
 pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
 pub use sameness::Described;

@@ -12,6 +12,7 @@
 //! - A config that is only kept for the next boot (staged, or applied by a reboot) does not end a trial.
 //! - STATE and the hand-over hold the settled config, never one on trial. A machined that restarts, the next generation and a reboot find
 //!   the settled config, and begin as Settled: each of them ends the trial as its timer would.
+//! - The same holds for the images of its containers (`containers/in_force.rs`), and for the condition that the settled config is a stale one.
 //! - A timer whose trial was confirmed or replaced expires without effect, even if it could not be stopped any more.
 
 /// Identifies a trial.

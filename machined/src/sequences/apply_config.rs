@@ -15,9 +15,10 @@ use super::steps::disk;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
 use super::{ConfigChange, image_rules, settings, shutdown, waiting_version};
-use crate::base::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::ANSWER;
 use crate::config::{self, ConfigErrors};
-use crate::config_source::persisted;
+use crate::config_source::persisted::Keep;
+use crate::containers::Named;
 use crate::intent::{self, next_config};
 use crate::kubernetes::{KubernetesFact, changed_images};
 use crate::machine::{Configured, Machine, TrialNumber};
@@ -128,6 +129,7 @@ pub async fn apply_config(
             let mut change = Change::plan(machine, &current, configured, mode)?;
             change.warn_of_images(machine).await;
             change.warn_of_pods(&current);
+            change.warn_of_staged(machine).await;
             match lock {
                 None => change.told(&current),
                 Some(lock) => change.carry_out(machine, lock).await?,
@@ -273,6 +275,17 @@ impl Change {
         }
     }
 
+    /// Warns of a config that was staged, if this one takes its place on STATE.
+    async fn warn_of_staged(&mut self, machine: &Machine) {
+        let kept = next_config::planned(machine).await;
+        if let Some((kept, settled)) = kept.zip(machine.settled_config())
+            && self.keep.is_some()
+        {
+            let warning = warning_of_staged(&kept.text, &settled.text, &self.configured.text);
+            self.warnings.extend(warning);
+        }
+    }
+
     fn applied(self, details: String) -> Applied {
         Applied {
             warnings: self.warnings,
@@ -322,23 +335,26 @@ impl Change {
             false => Vec::new(),
         };
         if let Some(state) = self.keep.clone() {
-            let configured = configured.clone();
-            let write = move || persisted::write(&state, &configured.text);
-            blocking_io::within(ANSWER, write)
-                .await
-                .map_err(anyhow::Error::from)
-                .and_then(|written| Ok(written?))
+            let (text, keep) = (configured.text.clone(), Keep::InPlaceOfAny);
+            let written = machine.kept_config.write(state, text, keep, ANSWER).await;
+            written
                 .context("keep the machine config on STATE")
                 .map_err(ApplyError::Failed)?;
         }
         match self.mode {
-            ApplyMode::Auto | ApplyMode::NoReboot => machine.confirm_trial(),
+            ApplyMode::Auto | ApplyMode::NoReboot => {
+                machine.confirm_trial();
+                // A config on trial leaves it: the stale one is back when the trial is over.
+                machine.store.remove::<StaleConfig>(StaleConfig::ID);
+            }
             // First, so that a failure after this point is taken back, too.
             ApplyMode::Try(time) => begin_trial(machine, time),
             ApplyMode::Staged | ApplyMode::Reboot => {}
         }
         self.judge_waiting_version(machine, &lock).await;
+        let mut again = String::new();
         if is_taken_over {
+            again = done_again(&settings::names_of_failed(&machine.store));
             let taken_over = take_over(machine, change, configured.clone(), definitions).await;
             if let ApplyMode::Try(time) = self.mode {
                 // The trial time counts from now.
@@ -347,19 +363,42 @@ impl Change {
             taken_over.map_err(ApplyError::Incomplete)?;
         }
         let details = match self.mode {
-            ApplyMode::Auto | ApplyMode::NoReboot => format!("Applied without a reboot: {change}."),
+            ApplyMode::Auto | ApplyMode::NoReboot => {
+                format!("Applied without a reboot: {change}{again}.")
+            }
             ApplyMode::Staged => format!("Kept for the next reboot: {change}."),
             ApplyMode::Reboot => {
                 shutdown::reboot_next(machine, lock);
                 format!("Kept, and the node reboots to take it over: {change}.")
             }
             ApplyMode::Try(time) => format!(
-                "Applied for {} s, then taken back unless it is applied again: {change}.",
+                "Applied for {} s, then taken back unless it is applied again: {change}{again}.",
                 time.as_secs()
             ),
         };
         Ok(self.applied(details))
     }
+}
+
+/// Tells of the steps that had failed and were run again.
+fn done_again(steps: &[&str]) -> String {
+    match steps {
+        [] => String::new(),
+        steps => format!("; done again, as it had failed: {}", steps.join(", ")),
+    }
+}
+
+/// Returns a warning if a config replaces one on STATE that was staged: that is neither the settled one nor the new one.
+fn warning_of_staged(kept: &str, settled: &str, new: &str) -> Option<String> {
+    let is_lost = kept != settled && kept != new;
+    is_lost.then(|| "it replaces the config that was staged for the next reboot".to_owned())
+}
+
+/// Returns the images of a config's containers.
+fn named(configured: &Configured) -> Named {
+    let containers = configured.config.containers.iter();
+    let named = containers.map(|it| (it.name.to_string(), it.image.clone()));
+    named.collect()
 }
 
 /// Returns the definitions of the containers that a change starts; all problems with them are found here, and nothing is changed.
@@ -391,20 +430,22 @@ async fn take_over(
     definitions: Vec<Definition>,
 ) -> anyhow::Result<()> {
     machine.set_config(configured.clone());
-    machine.store.remove::<StaleConfig>(StaleConfig::ID);
     if change.changes_image_rules() {
         // Judged again: from here on nothing starts by the previous rules.
         let refused = image_rules::not_allowed(machine, &configured).await;
         image_rules::end(machine, &refused).await;
     }
     let applied = settings::apply_changed(machine, &change.live).await;
-    let other = || change.removed.iter().chain(&change.started);
-    for name in other() {
-        machine.services.remove(name).await;
-    }
+    let others = change.removed.iter().chain(&change.started);
+    machine.services.remove_all(others).await;
     // A container that names the same image keeps the one in force: another image behind that name waits for its approval or its window.
     let lost = change.images_lost(&machine.images_in_force.all(), &configured.config);
-    machine.images_in_force.forget(lost).await;
+    // During a trial this is the config to return to; its images stay known.
+    let settled = machine.settled_config();
+    let settled = settled.filter(|settled| !Arc::ptr_eq(settled, &configured));
+    let (images, settled) = (named(&configured), settled.as_deref().map(named));
+    let in_force = &machine.images_in_force;
+    in_force.take_over(lost, &images, settled.as_ref()).await;
     let mut added: anyhow::Result<()> = Ok(());
     for definition in definitions {
         match machine.services.add(definition) {
@@ -448,7 +489,97 @@ async fn take_back(machine: Arc<Machine>, trial: TrialNumber, time: Duration) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::containers::ImageDigests;
+    use crate::sequences::image_pins::machine_for_tests::{configured as of, unbooted};
+    use crate::values::Digest;
+
+    fn with_web(tag: &str) -> Arc<Configured> {
+        of(&[&format!(
+            "apiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: r.io/web:{tag}\n"
+        )])
+    }
+
+    /// Takes a config over, without the starts of its containers.
+    async fn taken_over(machine: &Arc<Machine>, new: &Arc<Configured>) {
+        let current = machine.config().unwrap();
+        let change = ConfigChange::between(&current.config, &new.config);
+        let done = take_over(machine, &change, new.clone(), Vec::new()).await;
+        done.unwrap();
+    }
+
+    /// `next` is tried, and the trial ends: by its timer, or by a caller who applies the config of before.
+    #[tokio::test]
+    async fn the_end_of_a_trial_brings_no_image_that_waits_for_its_approval() {
+        let approved = ImageDigests {
+            digest: Digest::of(b"approved"),
+            index: None,
+        };
+        for is_confirmed in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let machine = unbooted(directory.path()).await;
+            let (stable, next) = (with_web("stable"), with_web("next"));
+            let [web] = &stable.config.containers[..] else {
+                panic!("one container")
+            };
+            machine.set_config(stable.clone());
+            let in_force = &machine.images_in_force;
+            in_force.set("web", &web.image, approved).await;
+            let mut trial = None;
+            machine.begin_trial(|number| {
+                trial = Some(number);
+                crate::base::task::spawn(async {}).abort_handle()
+            });
+            taken_over(&machine, &next).await;
+            assert_eq!(in_force.get("web", &web.image), None);
+            match is_confirmed {
+                false => drop(machine.expire_trial(trial.unwrap()).unwrap()),
+                true => machine.confirm_trial(),
+            }
+            taken_over(&machine, &with_web("stable")).await;
+            let found = in_force.get("web", &web.image);
+            assert_eq!(found, Some(approved.digest), "{is_confirmed}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_config_that_stays_ends_a_stale_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = unbooted(directory.path()).await;
+        let config = of(&[]);
+        machine.set_config(config.clone());
+        let reason = "its server does not answer".to_owned();
+        machine.store.put(StaleConfig::ID, StaleConfig { reason });
+        let is_stale = || machine.store.get::<StaleConfig>(StaleConfig::ID).is_some();
+        let minute = Duration::from_secs(60);
+        for (mode, expected) in [(ApplyMode::Try(minute), true), (ApplyMode::Auto, false)] {
+            let text = config.text.as_bytes();
+            apply_config(&machine, text, mode, false).await.unwrap();
+            assert_eq!(is_stale(), expected, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn a_staged_config_is_not_lost_without_a_word() {
+        // The config on STATE, the settled one, the new one → whether the staged one is lost.
+        for (kept, settled, new, is_lost) in [
+            ("a", "a", "b", false),
+            ("staged", "a", "b", true),
+            ("staged", "a", "a", true),
+            ("staged", "a", "staged", false),
+        ] {
+            let warning = warning_of_staged(kept, settled, new);
+            assert_eq!(warning.is_some(), is_lost, "{kept} {settled} {new}");
+        }
+    }
+
+    #[test]
+    fn what_is_done_again_is_told() {
+        assert_eq!(done_again(&[]), "");
+        let told = "; done again, as it had failed: kernel settings";
+        assert_eq!(done_again(&["kernel settings"]), told);
+    }
 
     #[test]
     fn only_what_differs_is_shown() {

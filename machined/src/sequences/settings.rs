@@ -11,7 +11,7 @@ use crate::config::MachineConfig;
 use crate::config::settings::{Row, Step, TakenOver};
 use crate::kernel_settings::KernelSpec;
 use crate::machine::Machine;
-use crate::store::Problem;
+use crate::store::{Problem, Store};
 use crate::{intent, status};
 
 /// The point of a boot at which a step runs.
@@ -76,7 +76,43 @@ pub(super) async fn apply_at(machine: &Machine, when: When) {
     let _ = carry_out(machine, steps).await;
 }
 
-/// Runs the steps that a change of these settings needs.
+/// Whether a step tells whether it is done. The others only set a goal, which is pursued by itself.
+fn can_fail(step: Step) -> bool {
+    match step {
+        Step::Kernel | Step::EtcFiles => true,
+        Step::Network | Step::Clock | Step::Volumes => false,
+    }
+}
+
+/// Returns the steps that failed the last time.
+fn failed(store: &Store) -> impl Iterator<Item = Step> {
+    let has_failed = move |step: &Step| store.get::<Problem>(name(*step)).is_some();
+    STEPS
+        .into_iter()
+        .filter(|step| can_fail(*step))
+        .filter(has_failed)
+}
+
+/// Returns the names of the steps that failed the last time, and that any change runs again.
+pub(super) fn names_of_failed(store: &Store) -> Vec<&'static str> {
+    failed(store).map(name).collect()
+}
+
+/// Returns the steps that a change of these settings needs, and those that failed before: the config in force says the same as the new one,
+/// and the machine does not.
+fn steps_of(store: &Store, changed: &[&'static Row]) -> BTreeSet<Step> {
+    let step = |row: &&Row| match row.taken_over {
+        TakenOver::ByStep(step) => Some(step),
+        _ => None,
+    };
+    changed
+        .iter()
+        .filter_map(step)
+        .chain(failed(store))
+        .collect()
+}
+
+/// Runs the steps that a change of these settings needs, and those that failed before.
 ///
 /// # Errors
 /// All failures in one text; the rest is done.
@@ -84,12 +120,7 @@ pub(super) async fn apply_changed(
     machine: &Machine,
     changed: &[&'static Row],
 ) -> anyhow::Result<()> {
-    let step = |row: &&Row| match row.taken_over {
-        TakenOver::ByStep(step) => Some(step),
-        _ => None,
-    };
-    let steps: BTreeSet<Step> = changed.iter().filter_map(step).collect();
-    carry_out(machine, steps).await
+    carry_out(machine, steps_of(&machine.store, changed)).await
 }
 
 async fn carry_out(machine: &Machine, steps: impl IntoIterator<Item = Step>) -> anyhow::Result<()> {
@@ -118,4 +149,38 @@ async fn carry_out(machine: &Machine, steps: impl IntoIterator<Item = Step>) -> 
 pub(super) async fn undo(machine: &Arc<Machine>) -> anyhow::Result<()> {
     let undone = kernel::apply(machine, &KernelSpec::default()).await;
     undone.context("have the kernel as it was before the config")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::SETTINGS;
+
+    const ROWS: &[Row] = &SETTINGS;
+
+    #[test]
+    fn a_step_that_failed_is_done_again_with_the_next_change() {
+        let rows = |step| {
+            let of_it = move |row: &&Row| row.taken_over == TakenOver::ByStep(step);
+            ROWS.iter().filter(of_it).collect::<Vec<_>>()
+        };
+        let clock = rows(Step::Clock);
+        // What failed before, and the rows that change → the steps.
+        for (failed, changed, expected) in [
+            (None, &clock[..0], &[][..]),
+            (None, &clock, &[Step::Clock]),
+            (Some(Step::Kernel), &[], &[Step::Kernel]),
+            (Some(Step::EtcFiles), &clock, &[Step::EtcFiles, Step::Clock]),
+            // The network goes on trying by itself.
+            (Some(Step::Network), &[], &[]),
+        ] {
+            let store = Store::default();
+            let reason = "eth1 is absent".to_owned();
+            if let Some(step) = failed {
+                store.put(name(step), Problem { reason });
+            }
+            let steps = steps_of(&store, changed);
+            assert_eq!(steps, expected.iter().copied().collect(), "{failed:?}");
+        }
+    }
 }

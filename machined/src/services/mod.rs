@@ -202,6 +202,12 @@ impl Services {
         }
     }
 
+    /// Removes these services side by side: each may take its whole time to end.
+    pub async fn remove_all(&self, ids: impl IntoIterator<Item = &String>) {
+        let ids = ids.into_iter();
+        futures_util::future::join_all(ids.map(|id| self.remove(id))).await;
+    }
+
     /// Returns the service of this name.
     pub fn get(&self, id: &str) -> Option<Service> {
         self.lock().services.get(id).cloned()

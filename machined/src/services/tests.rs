@@ -183,6 +183,19 @@ async fn what_does_not_end_is_left_behind() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn services_are_removed_side_by_side() {
+    let services = services();
+    let ids = ["web", "db", "queue"].map(str::to_owned);
+    for id in &ids {
+        running(&services, id, EIGHT).await;
+    }
+    let begun = Instant::now();
+    services.remove_all(&ids).await;
+    assert_eq!(begun.elapsed(), Duration::from_secs(8));
+    assert!(services.list().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_that_is_overtaken_by_a_start_says_so() {
     let services = services();
     let service = running(&services, "web", EIGHT).await;

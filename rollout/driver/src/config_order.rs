@@ -14,7 +14,7 @@ use std::time::Duration;
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_api::machine::{ApplyConfiguration, ApplyConfigurationRequest};
 use instar_client::{
-    CONFIG_IN_FORCE, CONFIG_KEPT, Failure, FailureKind, Node, Standing, read_config,
+    CONFIG_IN_FORCE, CONFIG_KEPT, Failure, FailureKind, Node, Standing, config_failure, read_config,
 };
 use instar_rollout::{Action, Condition, MachineName, Seconds};
 use serde::{Deserialize, Serialize};
@@ -123,7 +123,7 @@ async fn apply(
         let why = format!("it has not taken the config within {} s", TAKES.as_secs());
         Failure::new(FailureKind::TimedOut, why)
     })?;
-    let reply = reply.map_err(|status| node.explain("did not take the machine config", status))?;
+    let reply = reply.map_err(|status| node.explain(config_failure(status.code()), status))?;
     node.only(reply.into_inner().messages)
 }
 
@@ -239,7 +239,15 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         let began = Instant::now();
         // The config may cut the answer off: then the looks below tell what became of it.
         match timeout(limit, self.send(to, Mode::Try, false)).await {
-            Ok(Err(failure)) if failure.kind() != FailureKind::Unreachable => return Err(failure),
+            Ok(Err(failure)) => match failure.kind() {
+                FailureKind::Unreachable => {}
+                // The node may have the config in force, and has done a part of it: its trial goes on.
+                kind @ (FailureKind::Failed | FailureKind::TimedOut) => {
+                    let how = self.end_trial(from).await;
+                    return Err(Failure::new(kind, format!("{}; {how}", failure.chain())));
+                }
+                _ => return Err(failure),
+            },
             _ => {}
         }
         match self.prove(to, began + limit.saturating_sub(RESERVE)).await {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{Boot, before, records};
 use crate::config::Kubernetes;
+use crate::config_source::persisted::Keep;
 use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::Machine;
@@ -18,7 +19,7 @@ use crate::sequences::image_updates;
 use crate::sequences::install::install_if_missing;
 use crate::sequences::os_extensions;
 use crate::sequences::settings::{self, When};
-use crate::sequences::steps::disk::{self, Keep};
+use crate::sequences::steps::disk;
 use crate::sequences::steps::overlay::load_overlay;
 use crate::sequences::steps::{count_start, last_known_time, release_memory};
 use crate::sequences::upgrade::{committed, trial_record};

@@ -11,7 +11,7 @@ use super::needs_uefi::refuse_without_uefi;
 use super::replaced;
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{Kubernetes, MachineConfig, UserVolumeKind};
-use crate::config_source::persisted;
+use crate::config_source::persisted::Keep;
 use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Users, make_user_volume};
 use crate::init_link::StartReason;
 use crate::intent;
@@ -22,15 +22,6 @@ use crate::status;
 
 /// The directory of logs.
 const LOGS: &str = "/var/log";
-
-/// Which config on STATE is replaced when the disk is mounted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sequences) enum Keep {
-    /// Any: the config in force is the one of this start, or a caller has given it since.
-    InPlaceOfAny,
-    /// None: the config on STATE may be newer than the one in force, staged for the next start.
-    IfThereIsNone,
-}
 
 impl Keep {
     /// Decides for the boot of a generation. `is_handed_over`: its config is the one of the hand-over. For the same version that starts again,
@@ -119,13 +110,9 @@ async fn keep_config(machine: &Machine, state: PathBuf, keep: Keep) -> anyhow::R
     let Some(settled) = machine.settled_config() else {
         return Ok(());
     };
-    let write = move || match keep {
-        Keep::IfThereIsNone if persisted::path(&state).try_exists()? => Ok(()),
-        Keep::IfThereIsNone | Keep::InPlaceOfAny => persisted::write(&state, &settled.text),
-    };
-    blocking_io::within(ANSWER, write)
-        .await?
-        .context("write the machine config to STATE")
+    let text = settled.text.clone();
+    let written = machine.kept_config.write(state, text, keep, ANSWER).await;
+    written.context("write the machine config to STATE")
 }
 
 /// Unmounts EPHEMERAL and STATE.
@@ -208,6 +195,7 @@ fn make_user_volumes(machine: &Machine) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::config_source::persisted;
     use crate::sequences::image_pins::machine_for_tests::{configured, unbooted};
 
     #[test]

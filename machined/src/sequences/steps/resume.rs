@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::attend::attend;
-use super::disk::{self, Keep};
+use super::disk;
+use crate::config_source::persisted::Keep;
 use crate::machine::Machine;
 use crate::sequences::os_extensions;
 use crate::sequences::settings::{self, When};

@@ -185,7 +185,7 @@ pub(super) fn of(machine: &Machine, machine_config: Option<String>) -> Handover 
         failed: machine.upgrades.failed_images().clone(),
         floor: machine.upgrades.floor(),
         origin: machine.store.get(ReleaseOrigin::RUNNING),
-        images_in_force: machine.images_in_force.all(),
+        images_in_force: machine.images_in_force.settled(),
         image_updates: machine.image_updates.all(),
         pins: machine.pins.record(),
         images_checked: machine.images.checked(),

@@ -28,6 +28,8 @@ struct Machine {
     came: Vec<String>,
     /// A config that a person gives to the node as soon as one of this mode has come, or as way is made.
     edited: Option<(Mode, String)>,
+    /// Whether it carries out a part of a config that it tries, and fails.
+    does_a_part: bool,
 }
 
 impl Machine {
@@ -63,6 +65,9 @@ impl MachineService for Api {
                 machine.kept = data;
             }
             machine.edit_after(mode);
+            if mode == Mode::Try && machine.does_a_part {
+                return Err(Status::internal("not all of it was done"));
+            }
         }
         let messages = vec![ApplyConfiguration {
             mode: Mode::NoReboot.into(),
@@ -229,6 +234,7 @@ impl World {
             kept: BEFORE.to_owned(),
             came: Vec::new(),
             edited: None,
+            does_a_part: false,
         }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -356,6 +362,24 @@ async fn a_node_that_others_call_unwell_has_its_config_of_before_again() {
     let why = order.carry_out().await.unwrap_err().chain();
     assert!(why.contains("kubelet sleeps"), "{why}");
     assert!(why.contains("it has its previous config again"), "{why}");
+    assert_eq!(world.came(), ["AUTO?", "TRY", "NO_REBOOT"]);
+    assert_eq!(world.config(), BEFORE);
+}
+
+#[tokio::test]
+async fn a_node_that_did_a_part_of_its_config_has_the_one_of_before_again() {
+    let world = World::begin().await;
+    world.machine.lock().unwrap().does_a_part = true;
+    let failure = world.order(Action::Switch, PATCH).carry_out().await;
+    let failure = failure.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Failed);
+    let why = failure.chain();
+    for words in [
+        "did not carry out the machine config",
+        "not all of it was done; it has its previous config again",
+    ] {
+        assert!(why.contains(words), "{why}");
+    }
     assert_eq!(world.came(), ["AUTO?", "TRY", "NO_REBOOT"]);
     assert_eq!(world.config(), BEFORE);
 }
