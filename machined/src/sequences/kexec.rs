@@ -9,7 +9,6 @@ use super::shutdown::{self, Urgency};
 use super::steps::boot_assets;
 use super::waiting_version;
 use crate::init_link::End;
-use crate::intent::next_config;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
 use crate::store::MachineStage;
@@ -34,8 +33,7 @@ pub enum KexecRefused {
 /// Loads the kernel that would be booted next, and reboots into it.
 pub async fn reboot_by_kexec(machine: &Arc<Machine>) -> Result<ActorId, KexecRefused> {
     let lock = machine.lock_operation(Operation::Reboot)?;
-    let next = next_config::planned(machine).await;
-    waiting_version::still_allowed(machine, &lock, next.as_deref()).await;
+    waiting_version::judge_before_leaving(machine, &lock).await;
     load(machine).await?;
     Ok(shutdown::start(
         machine,

@@ -11,7 +11,6 @@ use super::steps::{boot_assets, stop};
 use super::upgrade::trial_record;
 use super::{Sequence, run, waiting_version};
 use crate::init_link::End;
-use crate::intent::next_config;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::store::MachineStage;
@@ -98,8 +97,7 @@ fn start_judged_by(
         tokio::time::sleep(ANSWER_FIRST).await;
         // A kernel that is loaded already was judged before.
         if end != End::Kexec {
-            let next = next_config::planned(&machine).await;
-            waiting_version::still_allowed(&machine, &lock, next.as_deref()).await;
+            waiting_version::judge_before_leaving(&machine, &lock).await;
         }
         go_down(&machine, urgency, (stage, end), up_before, &as_actor).await;
         drop(lock);

@@ -48,8 +48,7 @@ fn begin(machine: &Arc<Machine>, lock: OperationLock, up_before: Option<Vec<Stri
     let (machine, as_actor) = (machine.clone(), actor.clone());
     crate::base::task::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
-        let next = next_config::planned(&machine).await;
-        waiting_version::still_allowed(&machine, &lock, next.as_deref()).await;
+        waiting_version::judge_before_leaving(&machine, &lock).await;
         match machine.upgrades.take_prepared() {
             Some(prepared) => switch(machine, lock, prepared, up_before, as_actor).await,
             // It was taken back, or may start only through the firmware.

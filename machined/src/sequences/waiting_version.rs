@@ -24,7 +24,7 @@ use super::upgrade::trial_record;
 use crate::base::error_chain::chain;
 use crate::base::task;
 use crate::containers::ImageDigests;
-use crate::intent;
+use crate::intent::{self, next_config};
 use crate::machine::{Configured, Machine};
 use crate::oci::verification::Verdict;
 use crate::oci::{PullError, Puller};
@@ -35,6 +35,8 @@ use crate::values::{ImageReference, ImageRule, PublicKey};
 
 /// Time limit for a registry to give a signature that is not kept with the image, and for the firmware to name its keys.
 const ASK: Duration = Duration::from_secs(10);
+/// Time limit for the judgement before the machine leaves: a disk that is silent takes no version back, and must not hold up a reboot by force.
+const BEFORE_LEAVING: Duration = Duration::from_secs(45);
 /// The time until the next call while the machine is busy, or tries a config.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -107,8 +109,22 @@ impl Judge {
     }
 }
 
-/// Takes back the version that waits for its start if this config, with which the next boot begins, does not allow it. To be called before the
-/// machine leaves, by the holder of the lock. It takes no longer than its questions may, and then the machine leaves with the version that runs.
+/// Takes back the version that waits for its start if the config with which the next boot begins does not allow it. To be called before the machine
+/// leaves, by the holder of the lock.
+pub(super) async fn judge_before_leaving(machine: &Machine, lock: &OperationLock) {
+    let judged = async {
+        let next = next_config::planned(machine).await;
+        still_allowed(machine, lock, next.as_deref()).await;
+    };
+    if timeout(BEFORE_LEAVING, judged).await.is_err() {
+        let limit = BEFORE_LEAVING.as_secs();
+        tracing::error!(
+            "a version that may wait for its start was not judged within {limit} s: the disk does not answer"
+        );
+    }
+}
+
+/// Takes back the version that waits for its start if this config does not allow it. It takes no longer than its questions may.
 pub(super) async fn still_allowed(
     machine: &Machine,
     _lock: &OperationLock,
