@@ -127,7 +127,7 @@ impl Bundles {
         Bundles {
             uploads: Uploads::new(images.join("bundle-upload")),
             kept: Kept::new(images.join("bundles.json")),
-            turn: Turn::new(),
+            turn: Turn::default(),
             sending: Arc::new(Semaphore::new(1)),
         }
     }

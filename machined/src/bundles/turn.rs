@@ -21,15 +21,17 @@ pub struct Taking<'a> {
     place: SemaphorePermit<'a>,
 }
 
-impl Turn {
+impl Default for Turn {
     /// A turn that nobody has.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Turn {
             place: Semaphore::new(1),
             holder: Mutex::default(),
         }
     }
+}
 
+impl Turn {
     /// Takes the turn for the bundle of this origin.
     ///
     /// # Errors
@@ -60,7 +62,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_has_to_wait_learns_for_whom() {
-        let turn = Turn::new();
+        let turn = Turn::default();
         let first = turn.try_take("sda1").unwrap();
         assert_eq!(turn.try_take("upload").unwrap_err(), "sda1");
         drop(first);
