@@ -126,7 +126,8 @@ fn a_failure_stops_before_the_next_node_and_a_person_goes_on() {
 #[test]
 fn a_rollout_that_is_killed_goes_on_where_it_was() {
     let fleet = Fleet::new(|_, node| {
-        pause(1500);
+        // Longer than a second driver waits for the first one's end.
+        pause(8000);
         upgrade(node);
     });
     let mut killed = Command::new(env!("CARGO_BIN_EXE_instarctl"))

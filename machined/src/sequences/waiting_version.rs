@@ -183,7 +183,7 @@ async fn judgement(
     let has_keys = by.is_some_and(|by| !by.config.upgrade_keys.is_empty());
     let why = match timeout(ASK, admit::trust(by)).await {
         Ok(Ok(trust)) => {
-            let checked = trust.check_written(upgrade);
+            let checked = trust.check_written(&upgrade.to, upgrade.written.as_ref());
             return checked.map_err(|error| chain(&error));
         }
         Ok(Err(error)) => format!("{error:#}"),

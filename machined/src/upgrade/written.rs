@@ -6,7 +6,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::handover::PendingUpgrade;
 use super::image_trust::Starts;
 use super::rootfs_trust::{Demand, RootfsTrust, Untrusted};
 use crate::oci::ImageConfig;
@@ -55,15 +54,18 @@ impl RootfsTrust {
     ///
     /// # Errors
     /// A signature is demanded that it does not have, or nothing was kept to check it by.
-    pub fn check_written(&self, upgrade: &PendingUpgrade) -> Result<Starts, Untrusted> {
+    pub fn check_written(
+        &self,
+        version: &str,
+        written: Option<&WrittenImage>,
+    ) -> Result<Starts, Untrusted> {
         if self.demand == Demand::No {
             return Ok(Starts::AnyWay);
         }
-        let version = &upgrade.to;
-        let kept = upgrade.written.as_ref();
-        let Some((image, rootfs)) = kept.and_then(|image| Some((&image.0, image.rootfs()?))) else {
+        let Some((image, rootfs)) = written.and_then(|image| Some((&image.0, image.rootfs()?)))
+        else {
             return Err(Untrusted::Unrecorded {
-                version: version.clone(),
+                version: version.to_owned(),
                 demand: self.demand.words(),
             });
         };
@@ -106,15 +108,11 @@ mod tests {
     }
 
     /// As the record on STATE has it.
-    fn recorded(config: Option<&ImageConfig>) -> PendingUpgrade {
-        let upgrade = PendingUpgrade {
-            to: "v0.2.0".to_owned(),
-            written: config.and_then(WrittenImage::of),
-            ..PendingUpgrade::default()
-        };
-        let json = serde_json::to_vec(&upgrade).unwrap();
+    fn recorded(config: Option<&ImageConfig>) -> Option<WrittenImage> {
+        let written = config.and_then(WrittenImage::of);
+        let json = serde_json::to_vec(&written).unwrap();
         let read = serde_json::from_slice(&json).unwrap();
-        assert_eq!(upgrade, read);
+        assert_eq!(written, read);
         read
     }
 
@@ -126,7 +124,7 @@ mod tests {
         let other_uki = by(Some(&owner), Some(&stranger));
         let half = by(Some(&owner), None);
         let keys = [owner.key.clone()];
-        for (upgrade, without_keys, with_keys) in [
+        for (written, without_keys, with_keys) in [
             (&signed, true, true),
             (&unsigned, true, false),
             (&other_uki, true, false),
@@ -134,13 +132,13 @@ mod tests {
             (&recorded(None), true, false),
         ] {
             for (keys, is_admitted) in [(&keys[..0], without_keys), (&keys[..], with_keys)] {
-                let judged = RootfsTrust::of(SecureBoot::Off, keys).check_written(upgrade);
-                assert_eq!(judged.is_ok(), is_admitted, "{judged:?} of {upgrade:?}");
+                let trust = RootfsTrust::of(SecureBoot::Off, keys);
+                let judged = trust.check_written("v0.2.0", written.as_ref());
+                assert_eq!(judged.is_ok(), is_admitted, "{judged:?} of {written:?}");
             }
         }
-        let mut renamed = signed.clone();
-        renamed.to = "v0.3.0".to_owned();
-        let judged = RootfsTrust::of(SecureBoot::Off, &keys).check_written(&renamed);
+        let trust = RootfsTrust::of(SecureBoot::Off, &keys);
+        let judged = trust.check_written("v0.3.0", signed.as_ref());
         assert!(matches!(judged, Err(Untrusted::Other { .. })), "{judged:?}");
     }
 

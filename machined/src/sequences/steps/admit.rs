@@ -74,7 +74,9 @@ pub(in crate::sequences) async fn admit_as(
         let signature = signature.as_deref();
         let checked = trust.check(&upgrade.to, &delivery.blake3, signature);
         checked.with_context(refused)?;
-        let starts = trust.check_written(upgrade).with_context(refused)?;
+        let starts = trust
+            .check_written(&upgrade.to, upgrade.written.as_ref())
+            .with_context(refused)?;
         if let Route::Reboot(why) = starts.route(route)
             && route == Route::Soft
         {
