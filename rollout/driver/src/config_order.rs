@@ -238,8 +238,8 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
         self.site.note("tries the config");
         let began = Instant::now();
         // The config may cut the answer off: then the looks below tell what became of it.
-        match timeout(limit, self.send(to, Mode::Try, false)).await {
-            Ok(Err(failure)) => match failure.kind() {
+        if let Ok(Err(failure)) = timeout(limit, self.send(to, Mode::Try, false)).await {
+            match failure.kind() {
                 FailureKind::Unreachable => {}
                 // The node may have the config in force, and has done a part of it: its trial goes on.
                 kind @ (FailureKind::Failed | FailureKind::TimedOut) => {
@@ -247,8 +247,7 @@ impl<C: NodeConfigStore, S: ConfigSite> ConfigOrder<C, S> {
                     return Err(Failure::new(kind, format!("{}; {how}", failure.chain())));
                 }
                 _ => return Err(failure),
-            },
-            _ => {}
+            }
         }
         match self.prove(to, began + limit.saturating_sub(RESERVE)).await {
             Ok(node) => {
