@@ -208,8 +208,8 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     done(record, Act::Switch, Standing::Switches, VIEW)
 }
 
-/// Whether the channel still offers a release that failed here and is newer than the target, or is the target itself, whose hold is over. Without a list nobody says whether it was
-/// withdrawn, and a lock that is kept for too long costs less than a bad release on the next machine.
+/// Whether the channel still offers a release that failed here and is newer than the target, or is the target itself, whose hold is over. Without
+/// a list nobody says whether it was withdrawn, and a lock that is kept for too long costs less than a bad release on the next machine.
 fn offers_failed(record: &Record, target: &Target, facts: &Facts<'_>) -> bool {
     match facts.chosen {
         Chosen::None { offers_failed } | Chosen::Release { offers_failed, .. } => offers_failed,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::steps::leave::{ANSWER_FIRST, leave};
-use super::steps::up::up;
+use super::steps::up::up_before_leaving;
 use super::steps::{boot_assets, stop};
 use super::upgrade::trial_record;
 use super::{Sequence, run, waiting_version};
@@ -130,10 +130,7 @@ async fn go_down(
     };
     machine.enter(stage);
     expect_start(machine).await;
-    let up = match up_before {
-        Some(up_before) => up_before,
-        None => up(machine).await,
-    };
+    let up = up_before_leaving(machine, up_before).await;
     match trial_record::mark_started(machine, up, actor).await {
         Ok(true) if end != End::Kexec => offer_staged_loader(machine).await,
         Ok(_) => {}

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::shutdown;
 use super::steps::leave::ANSWER_FIRST;
-use super::steps::up::up;
+use super::steps::up::up_before_leaving;
 use super::steps::{admit, resume, stop};
 use super::upgrade::next_generation;
 use super::upgrade::trial_record;
@@ -73,10 +73,7 @@ async fn switch(
     } = prepared;
     tracing::info!("{} starts, without a reboot of the kernel", upgrade.to);
     machine.enter(MachineStage::Upgrading);
-    let services_up = match up_before {
-        Some(up_before) => up_before,
-        None => up(&machine).await,
-    };
+    let services_up = up_before_leaving(&machine, up_before).await;
     // If the power fails, a boot finds the record on the disk.
     if let Err(error) = trial_record::mark_started(&machine, services_up.clone(), &actor).await {
         tracing::warn!("a staged version is measured by what was up earlier: {error:#}");

@@ -39,6 +39,17 @@ pub(in crate::sequences) async fn up(machine: &Machine) -> Vec<String> {
     up
 }
 
+/// Returns what was up before a caller stopped services for the next version, if it did; otherwise what is up now.
+pub(in crate::sequences) async fn up_before_leaving(
+    machine: &Machine,
+    stopped: Option<Vec<String>>,
+) -> Vec<String> {
+    match stopped {
+        Some(up_before) => up_before,
+        None => up(machine).await,
+    }
+}
+
 /// Returns where kubelet says that it is healthy, if the config has it run and say so.
 fn kubelet(machine: &Machine) -> Option<CheckTarget> {
     let configured = machine.config()?;
