@@ -118,7 +118,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images,
         own_log,
         network,
-        disk: OwnedDisk::new(Paths::default()),
+        disk: OwnedDisk::new(Paths::default()).in_generation(welcome.generation),
         clock,
         failed,
         floor,

@@ -446,18 +446,40 @@ fn an_older_filesystem_in_the_place_of_a_new_partition_is_not_found_again() {
 #[test]
 fn a_damaged_filesystem_is_repaired() {
     isolated("a_damaged_filesystem_is_repaired", NAMESPACES, || {
-        let machine = Machine::new();
-        machine.mount(Takeover::Refuse).unwrap();
-        fs::write(machine.var("keep"), "kept").unwrap();
-        machine.unmount().unwrap();
-        // The -p of e2fsck does not repair a cleared root directory.
-        run(
-            "debugfs",
-            &["-w", "-R", "clri <2>", &machine.partition(EPHEMERAL)],
-        );
-        assert!(machine.mount(Takeover::Refuse).unwrap().var_mounted);
-        assert!(Path::new(&machine.var("lost+found")).exists());
+        is_repaired(Machine::new());
     });
+}
+
+/// There a filesystem that says that it is clean is not checked before the mount.
+#[test]
+fn a_damaged_filesystem_is_repaired_in_a_later_generation() {
+    isolated(
+        "a_damaged_filesystem_is_repaired_in_a_later_generation",
+        NAMESPACES,
+        || {
+            let mut machine = Machine::new();
+            machine.disk = machine.again().in_generation(2);
+            is_repaired(machine);
+        },
+    );
+}
+
+fn is_repaired(machine: Machine) {
+    machine.mount(Takeover::Refuse).unwrap();
+    fs::write(machine.var("keep"), "kept").unwrap();
+    machine.unmount().unwrap();
+    let partition = machine.partition(EPHEMERAL);
+    // A superblock whose checksum does not fit.
+    let device = File::options().write(true).open(&partition).unwrap();
+    device.write_all_at(b"other", 1024 + 0x78).unwrap();
+    device.sync_all().unwrap();
+    assert!(machine.mount(Takeover::Refuse).unwrap().var_mounted);
+    assert!(Path::new(&machine.var("keep")).exists());
+    machine.unmount().unwrap();
+    // The -p of e2fsck does not repair a cleared root directory.
+    run("debugfs", &["-w", "-R", "clri <2>", &partition]);
+    assert!(machine.mount(Takeover::Refuse).unwrap().var_mounted);
+    assert!(Path::new(&machine.var("lost+found")).exists());
 }
 
 #[test]

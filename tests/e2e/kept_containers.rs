@@ -100,12 +100,15 @@ async fn var_is_checked_at_the_next_boot(node: Node, scratch: &Scratch) -> Outco
     Ok(())
 }
 
+const STATE_DISK: &str = "/dev/vda2";
 const VAR_DISK: &str = "/dev/vda3";
 
 async fn the_check_waits_for_a_boot(node: &Node, scratch: &Scratch) -> Outcome {
     let console = node.vm().console();
     let why = "containers that live on use the filesystem: it is checked at the next boot";
     ensure!(console.contains(why), "{console}");
+    let state = format!("the filesystem is clean: this kernel unmounted it device={STATE_DISK}");
+    ensure!(console.contains(&state), "{console}");
     // This boot made the filesystem, and has not checked it since.
     ensure!(checks_of_var(&console) == 0, "{console}");
     let shown = volumes(node, scratch).await?;

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 use super::apply::ApplyError;
 use super::discover::{DevPath, DiscoverError};
 use super::layout::Label;
@@ -91,8 +93,9 @@ pub enum OwnedDiskError {
 impl OwnedDiskError {
     /// Returns whether the kernel refused to mount because of damage in the filesystem.
     pub(super) fn is_damage(&self) -> bool {
-        let damage = rustix::io::Errno::UCLEAN.raw_os_error();
-        matches!(self, Self::Mount { source, .. } if source.raw_os_error() == Some(damage))
+        // Damaged metadata, and a checksum that does not fit.
+        let damage = [Errno::UCLEAN, Errno::BADMSG].map(Errno::raw_os_error);
+        matches!(self, Self::Mount { source, .. } if source.raw_os_error().is_some_and(|code| damage.contains(&code)))
     }
 }
 

@@ -16,6 +16,7 @@
 //! ```
 
 mod apply;
+mod clean;
 mod contents;
 mod discover;
 mod error;

@@ -122,16 +122,26 @@ pub struct OwnedDisk {
     paths: Paths,
     status: watch::Sender<OwnedDiskStatus>,
     readers: Readers,
+    /// Whether this is the first generation of the kernel's boot: what is on the disk is another boot's.
+    is_first_generation: bool,
 }
 
 impl OwnedDisk {
-    /// Creates the owned disk with nothing mounted yet.
+    /// Creates the owned disk with nothing mounted yet, for the first generation of a boot: each filesystem is checked by e2fsck.
     pub fn new(paths: Paths) -> Self {
         Self {
+            is_first_generation: true,
             paths,
             status: watch::Sender::new(OwnedDiskStatus::default()),
             readers: Readers::default(),
         }
+    }
+
+    /// The same for the generation of this number, from 1 on: after the first, a filesystem that the same kernel unmounted cleanly is not checked.
+    #[must_use]
+    pub fn in_generation(mut self, number: u64) -> Self {
+        self.is_first_generation = number <= 1;
+        self
     }
 
     /// Returns a receiver of the state.
@@ -382,6 +392,7 @@ impl OwnedDisk {
             label,
             device: partition_path(plan.disk.as_path(), number),
             target,
+            is_checked_always: self.is_first_generation,
         })
     }
 

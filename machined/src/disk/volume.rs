@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::{
     apply::open_exclusively,
+    clean::is_clean,
     contents::{Backup, Contents, TAIL, examine, mark, unmark},
     error::{OwnedDiskError, run_blocking},
     holders::{self, holders},
@@ -43,6 +44,8 @@ pub(super) struct Volume {
     pub(super) label: Label,
     pub(super) device: PathBuf,
     pub(super) target: PathBuf,
+    /// Whether e2fsck runs before the mount even if the filesystem says that it is clean.
+    pub(super) is_checked_always: bool,
 }
 
 /// The contents of the partition before the mount.
@@ -79,7 +82,7 @@ impl Volume {
                 if marked {
                     self.write(unmark).await?;
                 }
-                tools::check_filesystem(&self.device).await?;
+                self.check().await?;
                 Found::Filesystem
             }
             Contents::Free => {
@@ -124,6 +127,19 @@ impl Volume {
             done => done?,
         }
         Ok(found)
+    }
+
+    /// Checks the filesystem, unless its own word is enough.
+    async fn check(&self) -> Result<(), OwnedDiskError> {
+        let device = self.device.clone();
+        // One whose superblock cannot be read is e2fsck's matter.
+        let is_clean = run_blocking(move || is_clean(&device).unwrap_or(false)).await?;
+        if is_clean && !self.is_checked_always {
+            let device = self.device.display();
+            info!(%device, "the filesystem is clean: this kernel unmounted it");
+            return Ok(());
+        }
+        Ok(tools::check_filesystem(&self.device).await?)
     }
 
     /// Returns whether the filesystem is mounted. It may be in no table of mounts: an overlay hides its lower filesystems.
