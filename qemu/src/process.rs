@@ -154,7 +154,9 @@ fn watch(child: &mut Child, pidfd: &OwnedFd, deadline: Option<Instant>, shared: 
         return Ended::Deadline;
     }
     match status {
-        Ok(status) if !(shared.lock().cut && status.code().is_none()) => Ended::Exited(status),
+        Ok(status) if !(shared.state.locked().cut && status.code().is_none()) => {
+            Ended::Exited(status)
+        }
         _ => Ended::PowerCut,
     }
 }
