@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use instar_pki::Role;
+use instar_pki::{Role, may_all};
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +72,7 @@ impl Caller {
 
     /// The rank whose quota the caller's calls use.
     pub(super) fn rank(&self) -> Rank {
-        Rank::of(&self.roles)
+        Rank::of(may_all(&self.roles))
     }
 
     /// Whether the caller may change the node, which takes large messages, for example a machine config.

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use instar_api::answers::{NO_FORWARDING, Unreached};
-use instar_pki::Role;
+use instar_pki::{Role, may_all};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpStream;
@@ -113,7 +113,7 @@ impl Peers {
         roles: &[Role],
         calls: &Calls,
     ) -> Result<Response<Incoming>, CallError> {
-        let place = calls.0.try_acquire(Rank::of(roles));
+        let place = calls.0.try_acquire(Rank::of(may_all(roles)));
         let place = place.ok_or(CallError::TooMany)?;
         let request = addressed_to(node, request, roles)?;
         let connecting = tokio::time::timeout(CONNECT, self.connect(node, addresses));

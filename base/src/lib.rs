@@ -1,4 +1,5 @@
-//! Helpers that know nothing of the machine: files that are replaced whole, work with a limit away from the runtime, quotas, sealed memory, sizes.
+//! Helpers that know nothing of the machine: files that are replaced whole, work with a limit away from the runtime, quotas, sealed memory, sizes,
+//! the table of mounts.
 //!
 //! The decision: a helper gets here when a second crate needs it, under the name of the one thing that it does. A crate of utilities was the
 //! other choice; it becomes a heap in which no helper is found again.
@@ -10,6 +11,7 @@ pub mod blocking_io;
 pub mod byte_size;
 pub mod error_chain;
 pub mod lock;
+pub mod mount_table;
 mod process_exit;
 pub mod quota;
 pub mod removal;

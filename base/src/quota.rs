@@ -3,23 +3,21 @@
 
 use std::sync::Arc;
 
-use instar_pki::Role;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The rank of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rank {
-    /// `os:admin`, or another node, which may call on behalf of an administrator.
+    /// One who may do everything, or another node, which may call on behalf of such a caller.
     Administrator,
     /// All other callers.
     Other,
 }
 
 impl Rank {
-    /// The rank of a caller with these roles.
-    pub fn of(roles: &[Role]) -> Self {
-        let may_all = [Role::Admin, Role::Impersonator];
-        match roles.iter().any(|role| may_all.contains(role)) {
+    /// The rank of a caller who may do everything, or of one who may not.
+    pub fn of(may_all: bool) -> Self {
+        match may_all {
             true => Rank::Administrator,
             false => Rank::Other,
         }
@@ -102,13 +100,5 @@ mod tests {
         // Administrators may take all places.
         let all = (0..3).map(|_| quota.try_acquire(Rank::Administrator).unwrap());
         assert_eq!(all.collect::<Vec<_>>().len(), 3);
-    }
-
-    #[test]
-    fn rank_is_by_role() {
-        assert_eq!(Rank::of(&[Role::Reader, Role::Admin]), Rank::Administrator);
-        assert_eq!(Rank::of(&[Role::Impersonator]), Rank::Administrator);
-        assert_eq!(Rank::of(&[Role::Operator]), Rank::Other);
-        assert_eq!(Rank::of(&[]), Rank::Other);
     }
 }

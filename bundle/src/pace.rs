@@ -2,8 +2,10 @@
 //! waiting for weeks.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use instar_base::lock::Lock as _;
 
 /// This many bytes have to come at least ...
 const LEAST: u64 = 1 << 20;
@@ -30,9 +32,7 @@ impl Pace {
     pub(crate) fn of(&self, read: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
         let began = Instant::now();
         let count = read()?;
-        let window = self.window.lock();
-        let mut window = window.unwrap_or_else(PoisonError::into_inner);
-        window.took(count, began.elapsed())?;
+        self.window.locked().took(count, began.elapsed())?;
         Ok(count)
     }
 }

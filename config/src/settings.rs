@@ -83,6 +83,8 @@ pub enum Step {
 pub enum TakenOver {
     /// At once: this step applies it.
     ByStep(Step),
+    /// At once: this step applies it. That a config no longer has it takes effect at the next boot.
+    UntilRemoved(Step),
     /// At once: it is read from the config in force at each use.
     AtUse,
     /// At once: containers that differ are started or stopped.
@@ -93,11 +95,23 @@ pub enum TakenOver {
     AtBoot,
 }
 
-#[cfg(test)]
 impl TakenOver {
+    /// The step that applies the setting.
+    pub fn step(self) -> Option<Step> {
+        match self {
+            TakenOver::ByStep(step) | TakenOver::UntilRemoved(step) => Some(step),
+            TakenOver::AtUse
+            | TakenOver::ByContainers
+            | TakenOver::WithContainers
+            | TakenOver::AtBoot => None,
+        }
+    }
+
     /// The words for the docs.
+    #[cfg(test)]
     fn words(self) -> &'static str {
         match self {
+            TakenOver::UntilRemoved(_) => "at once; its removal with a boot",
             TakenOver::ByStep(_) | TakenOver::AtUse | TakenOver::ByContainers => "at once",
             TakenOver::WithContainers => "at once; containers start again",
             TakenOver::AtBoot => "with a boot",
@@ -121,6 +135,23 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether a change of this setting to that of `new` takes effect only at the next boot.
+    pub fn needs_boot(&self, new: &MachineConfig) -> bool {
+        match self.taken_over {
+            TakenOver::AtBoot => true,
+            TakenOver::UntilRemoved(_) => self.is_absent(new),
+            TakenOver::ByStep(_)
+            | TakenOver::AtUse
+            | TakenOver::ByContainers
+            | TakenOver::WithContainers => false,
+        }
+    }
+
+    /// Whether the config has nothing of a setting that can be taken out as a whole.
+    fn is_absent(&self, config: &MachineConfig) -> bool {
+        self.setting == Setting::Kubernetes && config.kubernetes.is_none()
+    }
+
     fn is_in_force(&self, runs_kubernetes: bool) -> bool {
         runs_kubernetes || self.setting != Setting::Kubernetes
     }
@@ -275,7 +306,8 @@ pub const SETTINGS: [Row; 26] = [
     Row {
         setting: Setting::Kubernetes,
         name: "Kubernetes",
-        taken_over: TakenOver::ByStep(Step::Volumes),
+        // Pods leave links, addresses and rules for packets in the machine's network, which only a reboot removes for certain.
+        taken_over: TakenOver::UntilRemoved(Step::Volumes),
         served: &[
             "KubernetesConfig",
             "ExtensionConfig",
@@ -600,6 +632,18 @@ mod tests {
         for (i, row) in SETTINGS.iter().enumerate() {
             assert!(SETTINGS[..i].iter().all(|it| it.setting != row.setting));
             assert!(!row.served.is_empty(), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn what_only_a_boot_removes_can_be_absent() {
+        let text = include_bytes!("../tests/data/served-1.14.yaml");
+        let without = crate::parse(text).unwrap().config;
+        for row in &SETTINGS {
+            let is_of_removal = matches!(row.taken_over, TakenOver::UntilRemoved(_));
+            assert_eq!(row.is_absent(&without), is_of_removal, "{}", row.name);
+            let needs_boot = is_of_removal || row.taken_over == TakenOver::AtBoot;
+            assert_eq!(row.needs_boot(&without), needs_boot, "{}", row.name);
         }
     }
 

@@ -9,7 +9,7 @@
 //! # The key decision: tasks of one thread
 //!
 //! Handlers need not be `Send`, as the programs that serve here have one thread each: they wait for others, and compute next to nothing. A server for
-//! many threads would make all of them guard what they share.
+//! many threads was the other choice: all of them would have to guard what they share.
 
 #![forbid(unsafe_code)]
 

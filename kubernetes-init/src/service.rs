@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use instar_base::back_off::BackOff;
 use instar_extension::{KillMode, Restart, ServiceKind, ServiceUnit};
 use instar_kubernetes_plan::State as Shown;
 
@@ -28,8 +29,11 @@ const ENDING: Duration = Duration::from_secs(15);
 
 /// A service that ended sooner than this after its start does not work: its next pause is twice as long.
 const STEADY: Duration = Duration::from_secs(60);
-/// The first such pause, and the limit on them. A unit's own pause is never shortened.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Such pauses. A unit's own pause is never shortened.
+const PAUSES: BackOff = BackOff {
+    first: Duration::from_millis(100),
+    longest: Duration::from_secs(10),
+};
 
 /// A service to run. It starts anew when any of this changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -363,8 +367,7 @@ impl Life {
             Some(lasted) if lasted < STEADY => self.early_ends.saturating_add(1),
             _ => 0,
         };
-        let doubled = 2_u32.saturating_pow(self.early_ends.saturating_sub(1));
-        let longer = BACK_OFF.0.saturating_mul(doubled).min(BACK_OFF.1);
+        let longer = PAUSES.after(self.early_ends);
         self.service.unit.restart_pause.max(longer)
     }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each of these calls waits, or limits or begins a wait.
-const WAITS: [&str; 35] = [
+const WAITS: [&str; 37] = [
     "timeout(",
     "timeout_at(",
     "sleep(",
@@ -25,6 +25,8 @@ const WAITS: [&str; 35] = [
     "blocking_lock_owned(",
     ".wait_for(",
     ".wait_while(",
+    ".wait_timeout_while(",
+    ".wait_locked(",
     ".changed()",
     ".closed()",
     ".notified()",

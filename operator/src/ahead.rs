@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use instar_base::back_off::BackOff;
 use instar_client::{Failure, FailureKind, is_busy};
 use instar_rollout::{MachineName, Release};
 use instar_rollout_driver::{ConfigChange, asked, plan, target};
@@ -18,9 +19,11 @@ const ASKED: usize = 3;
 const AT_ONCE: usize = 16;
 /// The time for all of these checks. Who was not asked by then is asked when it is its turn.
 const CHECKS: Duration = Duration::from_secs(120);
-/// The pause before a node that has refused a change is asked again; it doubles up to the last one.
-const FIRST_PAUSE: Duration = Duration::from_secs(20);
-const LAST_PAUSE: Duration = Duration::from_secs(300);
+/// The pauses before a node that has refused a change is asked again.
+const PAUSES: BackOff = BackOff {
+    first: Duration::from_secs(20),
+    longest: Duration::from_secs(300),
+};
 
 /// Why a rollout cannot begin yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +176,8 @@ pub(crate) struct Refusal {
     state: [Option<String>; 4],
     why: Invalid,
     at: Instant,
-    pause: Duration,
+    /// Number of refusals of the same change in a row, with this one.
+    in_a_row: u32,
 }
 
 impl Refusal {
@@ -185,7 +189,7 @@ impl Refusal {
             state: view.state(),
             why,
             at: Instant::now(),
-            pause: before.map_or(FIRST_PAUSE, |before| (before.pause * 2).min(LAST_PAUSE)),
+            in_a_row: before.map_or(1, |before| before.in_a_row.saturating_add(1)),
         }
     }
 
@@ -196,7 +200,7 @@ impl Refusal {
 
     /// Whether the node has to be asked again.
     fn is_due(&self, view: &NodeView, now: Instant) -> bool {
-        self.state != view.state() || now >= self.at + self.pause
+        self.state != view.state() || now >= self.at + PAUSES.after(self.in_a_row)
     }
 }
 

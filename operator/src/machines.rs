@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use instar_base::back_off::BackOff;
 use instar_client::{Failure, Standing};
 use instar_rollout::{Action, Condition, Fact, Facts, MachineName, Record, Release, Step};
 use instar_rollout_driver::{
@@ -26,9 +27,11 @@ use crate::node::NodeView;
 use crate::questions::{Due, Limits, Questions};
 use crate::{configure, upgrade};
 
-/// The pause before a node that was not ready is asked again; it doubles up to the last one.
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// The pauses before a node that was not ready is asked again.
+const PAUSES: BackOff = BackOff {
+    first: Duration::from_secs(2),
+    longest: Duration::from_secs(60),
+};
 /// The shortest pause before a node is asked again that the cluster calls not ready, and that is not to change now: it will hardly answer.
 const SILENT_PAUSE: Duration = Duration::from_secs(30);
 /// How long the answer of a node holds on which the next wave relies. Many such nodes are asked ten in a second at most.
@@ -85,7 +88,8 @@ struct Answer {
     state: ObjectState,
     fact: Fact,
     at: Instant,
-    pause: Duration,
+    /// Its number among the node's answers, counted from 1 at the last one that the node is ready.
+    in_a_row: u32,
 }
 
 impl PoolNodes {
@@ -177,16 +181,16 @@ impl PoolNodes {
     fn take_in(&mut self, answers: Vec<(MachineName, (ObjectState, Fact))>) {
         for (name, (state, fact)) in answers {
             let last = self.answers.get(&name);
-            let pause = match fact.condition {
-                Condition::Ready => FIRST_PAUSE,
-                _ => last.map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LAST_PAUSE)),
+            let in_a_row = match fact.condition {
+                Condition::Ready => 1,
+                _ => last.map_or(1, |last| last.in_a_row.saturating_add(1)),
             };
             let at = Instant::now();
             let answer = Answer {
                 state,
                 fact,
                 at,
-                pause,
+                in_a_row,
             };
             self.answers.insert(name, answer);
         }
@@ -222,10 +226,11 @@ impl PoolNodes {
 impl Answer {
     /// Whether the node has to be asked again. `holds`: how long an answer that it is ready holds; none: until its object changes.
     fn is_old(&self, view: &NodeView, is_likely_silent: bool, holds: Option<Duration>) -> bool {
+        let pause = PAUSES.after(self.in_a_row);
         let holds = match (&self.fact.condition, is_likely_silent) {
             (Condition::Ready, _) => holds,
-            (_, true) => Some(self.pause.max(SILENT_PAUSE)),
-            (_, false) => Some(self.pause),
+            (_, true) => Some(pause.max(SILENT_PAUSE)),
+            (_, false) => Some(pause),
         };
         self.state != view.state() || holds.is_some_and(|holds| self.at.elapsed() >= holds)
     }
@@ -538,7 +543,7 @@ mod tests {
                 ..Fact::away("")
             },
             at: Instant::now().checked_sub(ago).unwrap(),
-            pause: Duration::from_secs(8),
+            in_a_row: 3,
         }
     }
 

@@ -3,8 +3,8 @@
 //! A machine has one [`CertificateAuthority`]. It signs the API server's certificate and those of clients, whose Organization
 //! values are their [`Role`]s. The clock is always an argument.
 //!
-//! Certificates are written with the few DER forms of [`der`] instead of a certificate library: the available ones keep a subject as a map
-//! and so write at most one Organization, but a client may have several roles.
+//! The decision: certificates are written here, with the few DER forms of [`der`]. A library that writes certificates was the other choice: the
+//! available ones keep a subject as a map and so write at most one Organization, but a client may have several roles.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,6 @@ pub use pem::{
     private_key_from_pem, with_standard_label,
 };
 pub use request::{RequestError, ServerRequest, request_for_server};
-pub use role::{Role, roles_from_list, roles_to_list};
+pub use role::{Role, may_all, roles_from_list, roles_to_list};
 pub use signature::is_signature;
 pub use signed_part::{Sha, SignedPart};

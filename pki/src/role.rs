@@ -64,6 +64,12 @@ impl fmt::Display for Role {
     }
 }
 
+/// Whether these roles allow everything: those of an administrator, or of another node, which may call on behalf of one.
+pub fn may_all(roles: &[Role]) -> bool {
+    let administrators = [Role::Admin, Role::Impersonator];
+    roles.iter().any(|role| administrators.contains(role))
+}
+
 /// Formats roles as a comma-separated list, to pass them on to another process. Unknown ones are left out: they grant nothing, and a comma
 /// in their name would make two of one.
 pub fn roles_to_list(roles: &[Role]) -> String {
@@ -109,6 +115,14 @@ mod tests {
     fn a_comma_in_an_unknown_name_grants_nothing() {
         let roles = [Role::from("x,os:admin"), Role::Reader];
         assert_eq!(roles_from_list(&roles_to_list(&roles)), [Role::Reader]);
+    }
+
+    #[test]
+    fn administrators_and_other_nodes_may_do_everything() {
+        assert!(may_all(&[Role::Reader, Role::Admin]));
+        assert!(may_all(&[Role::Impersonator]));
+        assert!(!may_all(&[Role::Operator, Role::Reader]));
+        assert!(!may_all(&[]));
     }
 
     #[test]

@@ -7,9 +7,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
+use instar_base::lock::{Changes as _, Lock as _};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -38,9 +39,11 @@ struct State {
 }
 
 impl Shared {
-    /// The lock's holders do not panic; even after a panic the state is consistent.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits for the process's end, or until the limit has passed.
+    fn wait(&self, limit: Option<Duration>) -> MutexGuard<'_, State> {
+        let running = |state: &mut State| state.ended.is_none();
+        self.changed
+            .wait_locked(self.state.locked(), limit, running)
     }
 }
 
@@ -65,7 +68,7 @@ impl OwnedProcess {
                 // The receiver, `start`, waits for this message.
                 let _ = report.send(Ok((child.id(), Arc::clone(&pidfd))));
                 let ended = watch(&mut child, &pidfd, deadline, &watched);
-                watched.lock().ended = Some(ended);
+                watched.state.locked().ended = Some(ended);
                 watched.changed.notify_all();
             })?;
         let (pid, pidfd) = started
@@ -81,17 +84,12 @@ impl OwnedProcess {
 
     /// How the process ended, if it has.
     pub fn ended(&self) -> Option<Ended> {
-        self.shared.lock().ended
+        self.shared.state.locked().ended
     }
 
     /// Waits for the process's end.
     pub fn wait(&self, within: Duration) -> Option<Ended> {
-        let running = |state: &mut State| state.ended.is_none();
-        let waited = self
-            .shared
-            .changed
-            .wait_timeout_while(self.shared.lock(), within, running);
-        waited.unwrap_or_else(PoisonError::into_inner).0.ended
+        self.shared.wait(Some(within)).ended
     }
 
     /// Halts the process where it is: its sockets stay open, and nobody answers there. It can still be killed.
@@ -101,15 +99,10 @@ impl OwnedProcess {
 
     /// Kills the process at once and waits until it is gone.
     pub fn kill(&self) -> Ended {
-        self.shared.lock().cut = true;
+        self.shared.state.locked().cut = true;
         // The process may have ended by itself: then the pidfd refuses, which is fine.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let running = |state: &mut State| state.ended.is_none();
-        let state = self.shared.changed.wait_while(self.shared.lock(), running);
-        state
-            .unwrap_or_else(PoisonError::into_inner)
-            .ended
-            .unwrap_or(Ended::PowerCut)
+        self.shared.wait(None).ended.unwrap_or(Ended::PowerCut)
     }
 }
 
@@ -161,7 +154,9 @@ fn watch(child: &mut Child, pidfd: &OwnedFd, deadline: Option<Instant>, shared: 
         return Ended::Deadline;
     }
     match status {
-        Ok(status) if !(shared.lock().cut && status.code().is_none()) => Ended::Exited(status),
+        Ok(status) if !(shared.state.locked().cut && status.code().is_none()) => {
+            Ended::Exited(status)
+        }
         _ => Ended::PowerCut,
     }
 }

@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use instar_base::lock::Lock as _;
 use serde_json::json;
 
 use crate::console::{Console, ConsoleLine, ConsoleMark, is_panic};
@@ -259,7 +260,7 @@ impl Vm {
     /// Returns the control connection, for commands without a method here.
     pub fn qmp(&self) -> MutexGuard<'_, Qmp> {
         // Each call leaves the connection consistent, even if the caller panics.
-        self.qmp.lock().unwrap_or_else(PoisonError::into_inner)
+        self.qmp.locked()
     }
 
     fn qmp_failed(&self, source: QmpError) -> Error {

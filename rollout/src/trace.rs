@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
+use crate::decide::Decision;
 use crate::entry::{Entry, Step};
 use crate::machine::{Facts, MachineName};
 use crate::promises::broken;
@@ -28,6 +29,27 @@ pub struct TracedRound {
     pub asked: BTreeSet<MachineName>,
     /// The actions that it decided on.
     pub actions: Vec<Action>,
+}
+
+impl TracedRound {
+    /// Has the record go on by one round ([`Record::go_on`]). Returns the decision, and the round as a trace has it.
+    pub fn go_on(
+        record: &mut Record,
+        facts: &Facts,
+        asked: &BTreeSet<MachineName>,
+        now: Moment,
+    ) -> (Decision, Self) {
+        let before = record.clone();
+        let decision = record.go_on(facts, asked, now);
+        let round = TracedRound {
+            now,
+            before,
+            facts: facts.clone(),
+            asked: asked.clone(),
+            actions: decision.actions.clone(),
+        };
+        (decision, round)
+    }
 }
 
 /// A trace that the engine does not come to, or that breaks a promise.
@@ -144,15 +166,9 @@ mod tests {
         let mut record = Record::begin(release("v2"), vec![policy], members.into()).unwrap();
         let seen = [["v1", "v1"], ["v2", "v1"], ["v2", "v2"]].into_iter();
         let rounds = (1..).zip(seen).map(|(second, versions)| {
-            let (before, facts) = (record.clone(), facts(versions));
-            let decision = record.go_on(&facts, &BTreeSet::new(), Moment(second));
-            TracedRound {
-                now: Moment(second),
-                before,
-                facts,
-                asked: BTreeSet::new(),
-                actions: decision.actions,
-            }
+            let (facts, nobody) = (facts(versions), BTreeSet::new());
+            let (_, round) = TracedRound::go_on(&mut record, &facts, &nobody, Moment(second));
+            round
         });
         rounds.collect()
     }

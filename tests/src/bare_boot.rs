@@ -7,10 +7,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use instar_base::lock::Lock as _;
 use instar_qemu::{Timing, Vm, VmSpec};
 
 use crate::initramfs::Initramfs;
@@ -139,7 +140,7 @@ fn build_trivial_init() -> Result<PathBuf> {
     // Tests run at once, in this process and in others. rustc's own files have fixed names beside its output: each
     // process builds in a folder of its own, and one test at a time.
     static BUILDING: Mutex<()> = Mutex::new(());
-    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _building = BUILDING.locked();
     let fresh = std::fs::metadata(&output)
         .and_then(|built| built.modified())
         .ok();

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use instar_base::lock::Lock as _;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -71,7 +72,7 @@ impl Calls {
                 .filter(|(_, answer)| answer.as_ref().is_err_and(|why| why == NOT_ENDED))
                 .map(|(method, _)| method)
                 .collect();
-            let hearing = lock(&hearing).clone();
+            let hearing = hearing.locked().clone();
             bail!(
                 "neither answered nor ended of {}: {missing:?}; {hearing:?}",
                 methods.len()
@@ -86,7 +87,7 @@ impl Calls {
             connection.abort();
         }
         drop(sender);
-        let hearing = lock(&hearing).clone();
+        let hearing = hearing.locked().clone();
         Ok(Self {
             answers,
             heard: hearing.bytes,
@@ -159,10 +160,6 @@ struct Hearing {
     end: Option<End>,
 }
 
-fn lock(hearing: &Mutex<Hearing>) -> impl std::ops::DerefMut<Target = Hearing> {
-    hearing.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A stream that notes its bytes and errors, as an HTTP library keeps the errors to itself.
 struct Overheard<Stream> {
     stream: Stream,
@@ -177,7 +174,7 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Overheard<Stream> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let mut hearing = lock(&self.hearing);
+        let mut hearing = self.hearing.locked();
         match &read {
             Poll::Pending => {}
             Poll::Ready(Err(error)) => hearing.end = End::of(error),

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use instar_base::lock::Lock as _;
 use instar_qemu::{PortLease, VmSpec, lease_port};
 
 use crate::hostile_dhcp_server::{ACK, DISCOVER, LONGEST_FRAME, OFFER, Question, SERVER_MAC};
@@ -70,7 +71,7 @@ impl DeadNetwork {
                     continue;
                 };
                 let frame = &frame[..length];
-                let mut asked = noted.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut asked = noted.locked();
                 asked.extend(whom(frame));
                 let answer = match (Question::of(frame), dhcp) {
                     (Some(question), Dhcp::Answers) => Some(question.answer(match question.kind {
@@ -110,7 +111,7 @@ impl DeadNetwork {
 
     /// Whether a packet to this addressee got lost.
     pub fn was_asked(&self, whom: Asked) -> bool {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.asked.locked();
         asked.contains(&whom)
     }
 }

@@ -2,10 +2,11 @@
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Result;
+use instar_base::lock::Lock as _;
 use rustix::net::sockopt::set_socket_linger;
 
 use crate::local_server::LocalServer;
@@ -50,7 +51,7 @@ struct Shared {
 
 impl Shared {
     fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trouble.locked()
     }
 }
 

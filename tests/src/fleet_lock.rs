@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
+use instar_base::lock::Lock as _;
 use serde_json::{Value, json};
 
 use crate::local_server::LocalServer;
@@ -37,11 +38,6 @@ struct Shared {
     reports: Vec<Value>,
 }
 
-/// The data behind the lock is consistent after every statement, even after a panic.
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl FleetLockServer {
     /// Starts a server with free slots.
     pub fn start() -> Result<Self> {
@@ -63,32 +59,32 @@ impl FleetLockServer {
 
     /// Gives a group's slot to somebody.
     pub fn give(&self, group: &str, id: &str) {
-        lock(&self.shared).owners.insert(group.into(), id.into());
+        self.shared.locked().owners.insert(group.into(), id.into());
     }
 
     /// Takes a group's slot back, as an administrator does.
     pub fn take_back(&self, group: &str) {
-        lock(&self.shared).owners.remove(group);
+        self.shared.locked().owners.remove(group);
     }
 
     /// The owner of a group's slot.
     pub fn owner(&self, group: &str) -> Option<String> {
-        lock(&self.shared).owners.get(group).cloned()
+        self.shared.locked().owners.get(group).cloned()
     }
 
     /// All that have got a slot, in their order, each time that it was free before.
     pub fn history(&self) -> Vec<String> {
-        lock(&self.shared).history.clone()
+        self.shared.locked().history.clone()
     }
 
     /// How often a slot was refused.
     pub fn refused(&self) -> usize {
-        lock(&self.shared).refused
+        self.shared.locked().refused
     }
 
     /// The reports of machines, in their order.
     pub fn reports(&self) -> Vec<Value> {
-        lock(&self.shared).reports.clone()
+        self.shared.locked().reports.clone()
     }
 }
 
@@ -102,7 +98,7 @@ struct Request {
 fn serve(mut connection: &TcpStream, shared: &Mutex<Shared>) -> io::Result<()> {
     connection.set_read_timeout(Some(PATIENCE))?;
     let request = read(connection)?;
-    let (status, body) = answer(&request, &mut lock(shared));
+    let (status, body) = answer(&request, &mut shared.locked());
     let body = body.to_string();
     write!(
         connection,

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
+use instar_base::lock::Lock as _;
 
 use crate::local_server::LocalServer;
 
@@ -26,11 +27,6 @@ struct Shared {
     requests: Mutex<Vec<String>>,
     /// Whether every answer is 500.
     is_failing: bool,
-}
-
-/// The data behind the locks is consistent after every statement, even after a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HttpServer {
@@ -56,12 +52,15 @@ impl HttpServer {
 
     /// Serves this content under a path, e.g. `/config.yaml`, from now on.
     pub fn serve(&self, path: &str, content: impl Into<Vec<u8>>) {
-        lock(&self.shared.files).insert(path.to_owned(), content.into());
+        self.shared
+            .files
+            .locked()
+            .insert(path.to_owned(), content.into());
     }
 
     /// Answers 404 for this path, from now on.
     pub fn take_away(&self, path: &str) {
-        lock(&self.shared.files).remove(path);
+        self.shared.files.locked().remove(path);
     }
 
     /// The URL of a path in a guest.
@@ -76,7 +75,7 @@ impl HttpServer {
 
     /// The request targets so far, with their queries, including missing files.
     pub fn requests(&self) -> Vec<String> {
-        lock(&self.shared.requests).clone()
+        self.shared.requests.locked().clone()
     }
 }
 
@@ -95,8 +94,8 @@ fn answer(mut connection: &TcpStream, shared: &Shared) -> io::Result<()> {
         words.next().unwrap_or_default(),
     );
     let path = target.split('?').next().unwrap_or_default();
-    lock(&shared.requests).push(target.to_owned());
-    let content = lock(&shared.files).get(path).cloned();
+    shared.requests.locked().push(target.to_owned());
+    let content = shared.files.locked().get(path).cloned();
     let (status, body) = match (method, content) {
         _ if shared.is_failing => ("500 Internal Server Error", Vec::new()),
         ("GET" | "HEAD", Some(content)) => ("200 OK", content),

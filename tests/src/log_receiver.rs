@@ -2,10 +2,11 @@
 
 use std::io::{self, BufRead as _, BufReader};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
+use instar_base::lock::Lock as _;
 use instar_qemu::{PortLease, lease_port};
 
 use crate::HOST_FOR_GUEST;
@@ -19,7 +20,7 @@ impl Lines {
     /// A line that is no JSON is kept as text, so that tests see it.
     fn add(&self, line: &str) {
         let parsed = serde_json::from_str(line).unwrap_or_else(|_| line.into());
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.locked();
         lines.push(parsed);
     }
 }
@@ -94,7 +95,6 @@ impl LogReceiver {
 
     /// The lines that came so far.
     pub fn lines(&self) -> Vec<serde_json::Value> {
-        let lines = self.lines.0.lock();
-        lines.unwrap_or_else(PoisonError::into_inner).clone()
+        self.lines.0.locked().clone()
     }
 }

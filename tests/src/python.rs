@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::{Context, Result};
+use instar_base::lock::Lock as _;
 
 use crate::run_command::run;
 use crate::workspace::workspace_root;
@@ -15,7 +16,7 @@ static MAKING: Mutex<()> = Mutex::new(());
 /// Returns the interpreter of the environment with these packages. Makes the environment when it is missing or has
 /// other packages: that takes the network and up to a minute, once.
 pub(crate) fn python_with(environment: &str, packages: &[&str]) -> Result<PathBuf> {
-    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _making = MAKING.locked();
     let environment = workspace_root().join(".cache").join(environment);
     let python = environment.join("bin/python");
     let marker = environment.join("instar-packages");

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
+use instar_base::lock::Lock as _;
 use serde_json::{Value, json};
 
 use crate::local_server::LocalServer;
@@ -47,10 +48,6 @@ struct Shared {
     stopped: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ScriptedRegistry {
     /// Starts a registry without content.
     pub fn start() -> Result<Self> {
@@ -62,7 +59,10 @@ impl ScriptedRegistry {
 
     /// Sets the answer to requests for `/v2/REST` from now on.
     pub fn reply(&self, rest: &str, reply: Reply) {
-        lock(&self.shared.replies).insert(format!("/v2/{rest}"), reply);
+        self.shared
+            .replies
+            .locked()
+            .insert(format!("/v2/{rest}"), reply);
     }
 
     /// Serves an image of one layer as `NAME:v1`. Returns the path of the layer's blob, whose answer the test has to
@@ -103,7 +103,7 @@ impl ScriptedRegistry {
 
     /// The requests so far, each with its headers.
     pub fn requests(&self) -> Vec<String> {
-        lock(&self.shared.requests).clone()
+        self.shared.requests.locked().clone()
     }
 }
 
@@ -126,8 +126,8 @@ fn answer(mut connection: &TcpStream, shared: &Shared) -> io::Result<()> {
     }
     let target = request.split(' ').nth(1).unwrap_or_default();
     let path = target.split('?').next().unwrap_or_default().to_owned();
-    lock(&shared.requests).push(request);
-    let reply = lock(&shared.replies).get(&path).cloned();
+    shared.requests.locked().push(request);
+    let reply = shared.replies.locked().get(&path).cloned();
     let head = |status: &str, headers: &str, length: usize| {
         format!(
             "HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n"

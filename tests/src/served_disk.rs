@@ -13,9 +13,10 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
+use instar_base::lock::Lock as _;
 
 /// The smallest piece of a write that a disk writes whole.
 const SECTOR: usize = 512;
@@ -91,8 +92,7 @@ impl ServedDisk {
 
     /// Fails the request that a machine waits for, and its later requests.
     pub fn unplug(&self) -> Result<()> {
-        let waiting = self.trouble.waiting.lock();
-        let waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.trouble.waiting.locked();
         let machine = waiting.as_ref().context("nobody waits for this disk")?;
         machine.shutdown(Shutdown::Both).context("cannot hang up")
     }
@@ -113,10 +113,7 @@ fn serve(mut machine: TcpStream, disk: &File, trouble: &Trouble) -> io::Result<(
         let length = u32::from_be_bytes(take(&mut machine)?) as usize;
         if trouble.is_silent.load(Ordering::SeqCst) {
             let waiting = machine.try_clone()?;
-            *trouble
-                .waiting
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(waiting);
+            *trouble.waiting.locked() = Some(waiting);
             return io::copy(&mut machine, &mut io::sink()).map(drop);
         }
         if length > LONGEST {

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use instar_api::events::{EventPayload, hello};
 use instar_api::machine as wire;
 use instar_api::machine::machine_service_server::{MachineService, MachineServiceServer};
 use instar_api::machine::machine_status_event::{MachineStage, MachineStatus};
+use instar_base::lock::Lock as _;
 use instar_client::version_in_tag;
 use instar_qemu::{PortLease, lease_port};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -65,7 +66,7 @@ impl Shared {
     /// A machine's data are consistent after every statement, even after a panic.
     fn machine(&self, number: usize) -> MutexGuard<'_, Machine> {
         let machine = &self.machines[number];
-        machine.lock().unwrap_or_else(PoisonError::into_inner)
+        machine.locked()
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, anyhow};
+use instar_base::lock::Lock as _;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
 /// The running program and its terminal. Dropping it ends the program.
@@ -76,7 +77,7 @@ impl Terminal {
         let reader = std::thread::spawn(move || {
             let mut chunk = [0; 4096];
             while let Ok(length @ 1..) = output.read(&mut chunk) {
-                let mut shown = copy.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut shown = copy.locked();
                 shown.emulator.process(&chunk[..length]);
                 shown.bytes += length as u64;
                 if is_last.load(Ordering::SeqCst) {
@@ -96,7 +97,7 @@ impl Terminal {
     }
 
     fn with<T>(&self, look: impl FnOnce(&Shown) -> T) -> T {
-        look(&self.shown.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&self.shown.locked())
     }
 
     /// Returns the screen, line by line.
@@ -127,7 +128,7 @@ impl Terminal {
 
     /// Changes the terminal's size; a signal tells the program.
     pub fn resize(&self, columns: u16, rows: u16) -> Result<()> {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = self.shown.locked();
         shown.emulator.screen_mut().set_size(rows, columns);
         self.master.resize(PtySize {
             rows,

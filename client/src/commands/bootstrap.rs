@@ -7,6 +7,7 @@ use std::path::Path;
 use indicatif::ProgressBar;
 use instar_api::common::Data;
 use instar_api::machine::BootstrapRequest;
+use instar_base::blocking_io;
 use instar_client::{Failure, Node};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -58,7 +59,7 @@ async fn send(node: &Node, path: &Path, bar: &ProgressBar) -> Result<(), Failure
     bar.set_length(file.metadata().map_err(cannot)?.len());
     let (sender, receiver) = mpsc::channel(AHEAD);
     let progress = bar.clone();
-    let reading = tokio::task::spawn_blocking(move || {
+    let reading = blocking_io::to_its_end(move || {
         loop {
             let mut bytes = Vec::with_capacity(PIECE);
             let read = file.by_ref().take(PIECE as u64).read_to_end(&mut bytes)?;
@@ -74,8 +75,15 @@ async fn send(node: &Node, path: &Path, bar: &ProgressBar) -> Result<(), Failure
         }
     });
     let request = node.request(ReceiverStream::new(receiver));
-    let answer = node.machine().etcd_recover(request).await;
-    answer.map_err(|status| node.explain("cannot send the snapshot", status))?;
-    let read = reading.await.map_err(io::Error::other).map_err(cannot)?;
-    read.map_err(cannot)
+    let sending = async {
+        let answer = node.machine().etcd_recover(request).await;
+        answer.map_err(|status| node.explain("cannot send the snapshot", status))
+    };
+    // The first failure ends both: what a node refuses is read no further.
+    let reading = async {
+        let read = reading.await.map_err(io::Error::other).flatten();
+        read.map_err(cannot)
+    };
+    tokio::try_join!(sending, reading)?;
+    Ok(())
 }

@@ -4,9 +4,13 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use flate2::read::GzDecoder;
+use indicatif::{ProgressBar, ProgressStyle};
+use instar_api::common::Data;
 use instar_api::machine::CopyRequest;
+use instar_base::blocking_io;
 use instar_client::Failure;
 use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
 
 use crate::cli::Global;
 use crate::output::{Output, print_bytes};
@@ -32,41 +36,37 @@ pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<()
     }
     let (sender, receiver) = mpsc::channel(8);
     let directory = target.to_owned();
-    let unpacking = tokio::task::spawn_blocking(move || unpack(Pieces::new(receiver), &directory));
-    let mut broken = None;
+    let unpacking = blocking_io::to_its_end(move || unpack(Pieces::new(receiver), &directory));
     // On standard error, and only on a terminal: indicatif finds that out by itself. No total, as the node does not know the size.
     let bar = match global.output {
-        Output::Table => indicatif::ProgressBar::no_length(),
-        Output::Json | Output::Yaml => indicatif::ProgressBar::hidden(),
+        Output::Table => ProgressBar::no_length(),
+        Output::Json | Output::Yaml => ProgressBar::hidden(),
     };
-    let style = indicatif::ProgressStyle::with_template(
-        "{spinner} {bytes} packed, {bytes_per_sec} {wide_msg}",
-    );
-    bar.set_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_spinner()));
+    let style =
+        ProgressStyle::with_template("{spinner} {bytes} packed, {bytes_per_sec} {wide_msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     bar.set_message(path.to_owned());
-    loop {
-        match stream.message().await {
-            // The unpacking has failed, and its error is reported below.
-            Ok(Some(data)) => {
-                bar.inc(data.bytes.len() as u64);
-                if sender.send(data.bytes).await.is_err() {
-                    break;
-                }
-            }
-            Ok(None) => break,
-            Err(status) => {
-                broken = Some(status);
-                break;
-            }
+    let (passed_on, unpacked) = tokio::join!(pass_on(stream, sender, &bar), unpacking);
+    bar.finish_and_clear();
+    passed_on.map_err(explain)?;
+    let unpacked = unpacked.map_err(io::Error::other).flatten();
+    unpacked.map_err(|error| Failure::io(format!("cannot unpack to {}", target.display()), error))
+}
+
+/// Passes the pieces of a stream on, until it ends or nobody takes them.
+async fn pass_on(
+    mut pieces: Streaming<Data>,
+    taker: mpsc::Sender<Vec<u8>>,
+    bar: &ProgressBar,
+) -> Result<(), Status> {
+    while let Some(data) = pieces.message().await? {
+        bar.inc(data.bytes.len() as u64);
+        // The unpacking has failed, and its caller has the error.
+        if taker.send(data.bytes).await.is_err() {
+            break;
         }
     }
-    bar.finish_and_clear();
-    drop(sender);
-    let unpacked = unpacking.await.map_err(io::Error::other).flatten();
-    if let Some(status) = broken {
-        return Err(explain(status));
-    }
-    unpacked.map_err(|error| Failure::io(format!("cannot unpack to {}", target.display()), error))
+    Ok(())
 }
 
 /// Unpacks an archive. No file of it lands outside of the directory; files get our owner.

@@ -1,9 +1,10 @@
 //! The locks that delay a shutdown. Each is a pipe: its holder has one end, and closes it when the shutdown may go on.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, ensure};
+use instar_base::lock::Lock as _;
 use tokio::net::unix::pipe;
 
 /// Limit on locks at once. kubelet holds one.
@@ -42,11 +43,8 @@ impl Locks {
     }
 
     /// The locks whose holders have not closed them.
-    ///
-    /// The lock is never poisoned, as a panic ends the program. `instar_base::lock` says so for machined; it would bring ring into this
-    /// program, which has nothing to sign.
     fn open(&self) -> MutexGuard<'_, Vec<Arc<pipe::Receiver>>> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.0.locked();
         held.retain(|lock| is_held(lock));
         held
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use instar_pki::Role;
+use instar_pki::{Role, may_all};
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
@@ -35,7 +35,7 @@ impl Holder {
         Holder {
             // The port tells this connection from others of the same address.
             connection: peer(request).into(),
-            rank: Rank::of(&roles(request.metadata())),
+            rank: Rank::of(may_all(&roles(request.metadata()))),
         }
     }
 }

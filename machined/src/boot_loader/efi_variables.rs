@@ -9,8 +9,8 @@ use instar_esp::EntryName;
 use instar_esp::boot_order::{ATTRIBUTES, VENDOR};
 use uuid::Uuid;
 
+use crate::base::mount_table::is_mounted;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
-use crate::mounts::mount_table::is_mounted;
 
 /// Mount point of efivarfs.
 const FOLDER: &str = "/sys/firmware/efi/efivars";

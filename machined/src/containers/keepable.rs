@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::host_files::{DOMAIN, has_domain};
 use super::spec::ContainerSpec;
-use crate::mounts::mount_table::mounts;
+use crate::base::mount_table::mounts;
 use crate::mounts::special_mounts;
 use crate::values::MountOption;
 

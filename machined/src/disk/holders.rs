@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::mounts::mount_table::mounts;
+use crate::base::mount_table::mounts;
 
 /// A process or mount that keeps a filesystem from being unmounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +134,7 @@ pub(super) fn list(holders: &[Holder]) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::mounts::mount_table::mounted_at;
+    use crate::base::mount_table::mounted_at;
 
     fn procfs() -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();

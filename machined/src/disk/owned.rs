@@ -33,8 +33,8 @@ use crate::base::blocking_io;
 /// Timeout for a wipe: overwriting a large disk that cannot zero by itself takes hours.
 const WIPE: Duration = Duration::from_secs(24 * 3600);
 
+use crate::base::mount_table::mounted_at;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
-use crate::mounts::mount_table::mounted_at;
 use crate::mounts::transient_mount::TransientMount;
 use crate::mounts::workload_domain::DOMAIN;
 

@@ -21,7 +21,7 @@ use super::{
     layout::Label,
     tools,
 };
-use crate::mounts::mount_table::mounted_at;
+use crate::base::mount_table::mounted_at;
 
 /// No programs, setuid programs or device nodes of the disk take effect: nothing of the system lives there, and containers see
 /// their files through an overlay mount with flags of its own.

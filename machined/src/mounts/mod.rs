@@ -1,7 +1,6 @@
-//! Mounts: filesystems that machined adds for itself, filesystems that it mounts for a while, and the kernel's table of mounts.
+//! Mounts: filesystems that machined adds for itself, and filesystems that it mounts for a while.
 
 pub mod filesystem;
-pub(crate) mod mount_table;
 pub mod special_mounts;
 pub mod transient_mount;
 pub mod workload_domain;

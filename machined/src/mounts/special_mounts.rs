@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::filesystem::{Filesystem, MountFlags};
-use super::mount_table::is_mounted;
+use crate::base::mount_table::is_mounted;
 
 /// Mount point, type, flags and options.
 const MOUNTS: [(&str, &str, MountFlags, &str); 3] = [

@@ -21,7 +21,7 @@ use anyhow::{Context as _, ensure};
 use super::laid::{Laid, Tree};
 use super::over_usr::{Mounts, OverUsr};
 use crate::base::lock::Lock as _;
-use crate::mounts::mount_table::is_mounted;
+use crate::base::mount_table::is_mounted;
 use crate::values::Digest;
 
 /// The record in its directory.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rustix::mount::MountAttrFlags;
 
+use crate::base::mount_table::{is_mounted, stacked_at};
 use crate::mounts::filesystem;
-use crate::mounts::mount_table::{is_mounted, stacked_at};
 use crate::sys::overlay::{self, Place};
 
 /// The steps from which a change of what lies over /usr is made. Each is done as a whole or not at all, and blocks.

@@ -26,21 +26,15 @@ impl ConfigChange {
     pub fn between(old: &MachineConfig, new: &MachineConfig) -> Self {
         let mut change = Self::default();
         let mut all_start = false;
-        // Pods leave links, addresses and rules for packets in the machine's network, which only a reboot removes for certain.
-        let leaves_cluster = old.kubernetes.is_some() && new.kubernetes.is_none();
         for row in settings::differing(old, new) {
             match row.taken_over {
                 // The lists of containers below say which of them differ.
                 TakenOver::ByContainers => {}
-                _ if row.setting == Setting::Kubernetes && leaves_cluster => {
-                    change.at_boot.push(row);
-                }
-                TakenOver::ByStep(_) | TakenOver::AtUse => change.live.push(row),
-                TakenOver::WithContainers => {
+                _ if row.needs_boot(new) => change.at_boot.push(row),
+                taken_over => {
                     change.live.push(row);
-                    all_start = true;
+                    all_start |= taken_over == TakenOver::WithContainers;
                 }
-                TakenOver::AtBoot => change.at_boot.push(row),
             }
         }
         let name = |container: &Container| container.name.to_string();

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use super::steps::{disk, kernel};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::MachineConfig;
-use crate::config::settings::{Row, Step, TakenOver};
+use crate::config::settings::{Row, Step};
 use crate::kernel_settings::KernelSpec;
 use crate::machine::Machine;
 use crate::store::{Problem, Store};
@@ -101,15 +101,8 @@ pub(super) fn names_of_failed(store: &Store) -> Vec<&'static str> {
 /// Returns the steps that a change of these settings needs, and those that failed before: the config in force says the same as the new one,
 /// and the machine does not.
 fn steps_of(store: &Store, changed: &[&'static Row]) -> BTreeSet<Step> {
-    let step = |row: &&Row| match row.taken_over {
-        TakenOver::ByStep(step) => Some(step),
-        _ => None,
-    };
-    changed
-        .iter()
-        .filter_map(step)
-        .chain(failed(store))
-        .collect()
+    let steps = changed.iter().filter_map(|row| row.taken_over.step());
+    steps.chain(failed(store)).collect()
 }
 
 /// Runs the steps that a change of these settings needs, and those that failed before.
@@ -161,7 +154,7 @@ mod tests {
     #[test]
     fn a_step_that_failed_is_done_again_with_the_next_change() {
         let rows = |step| {
-            let of_it = move |row: &&Row| row.taken_over == TakenOver::ByStep(step);
+            let of_it = move |row: &&Row| row.taken_over.step() == Some(step);
             ROWS.iter().filter(of_it).collect::<Vec<_>>()
         };
         let clock = rows(Step::Clock);

@@ -138,7 +138,7 @@ pub(super) async fn drain(services: &Services) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::base::Exit;
+    use crate::services::workload_for_tests::{self, RunningSlow};
     use crate::services::{Adopted, LogDisk, LogRing, Running, Step, Workload};
     use crate::store::Store;
     use crate::store::event_log::EventLog;
@@ -154,7 +154,7 @@ mod tests {
         fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
             Box::pin(async {
                 match self.0 {
-                    true => Ok(Box::new(Runs) as Box<dyn Running>),
+                    true => Ok(Box::new(RunningSlow::new(None)) as Box<dyn Running>),
                     false => std::future::pending().await,
                 }
             })
@@ -169,36 +169,12 @@ mod tests {
         }
     }
 
-    struct Runs;
-
-    impl Running for Runs {
-        fn pid(&self) -> u32 {
-            1
-        }
-
-        fn wait(&mut self) -> Step<'_, Exit> {
-            Box::pin(std::future::pending())
-        }
-
-        fn signal(&mut self, _signal: crate::services::Signal) -> anyhow::Result<()> {
-            Ok(())
-        }
-
-        fn clean_up(&mut self) -> Step<'_, ()> {
-            Box::pin(async {})
-        }
-    }
-
     fn definition(is_eager: bool) -> Definition {
         Definition {
-            id: "guard".to_owned(),
             workload: Arc::new(Eager(is_eager)),
-            depends_on: Vec::new(),
-            health: None,
             controllable: false,
-            required: false,
             judged: false,
-            restart_unhealthy: false,
+            ..workload_for_tests::definition("guard", None)
         }
     }
 

@@ -19,6 +19,8 @@ mod service;
 mod service_events;
 mod state;
 mod workload;
+#[cfg(test)]
+pub(crate) mod workload_for_tests;
 
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};

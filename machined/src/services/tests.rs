@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::carried::Carried;
+use super::workload_for_tests::{RunningSlow, definition, running};
 use super::*;
 use crate::base::Exit;
 use crate::store::MachineStage;
@@ -14,92 +15,8 @@ use crate::store::MachineStage;
 /// The config of the next generation keeps all of them.
 const KEPT: fn(&str) -> anyhow::Result<()> = |_| Ok(());
 
-/// A workload that ends this long after the first signal; without a time, not even SIGKILL ends it.
-struct Slow {
-    ends_after: Option<Duration>,
-}
-
-struct RunningSlow {
-    ends_after: Option<Duration>,
-    ends_at: Option<Instant>,
-}
-
-impl Workload for Slow {
-    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
-        let running = RunningSlow {
-            ends_after: self.ends_after,
-            ends_at: None,
-        };
-        Box::pin(async { Ok(Box::new(running) as Box<dyn Running>) })
-    }
-
-    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
-        Box::pin(async { Adopted::Nothing })
-    }
-
-    fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-}
-
-impl Running for RunningSlow {
-    fn pid(&self) -> u32 {
-        1
-    }
-
-    fn wait(&mut self) -> Step<'_, Exit> {
-        Box::pin(async {
-            match self.ends_at {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-            Exit::Code(0)
-        })
-    }
-
-    fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
-        let ends_at = self.ends_after.map(|after| Instant::now() + after);
-        self.ends_at = self.ends_at.or(ends_at);
-        Ok(())
-    }
-
-    fn clean_up(&mut self) -> Step<'_, ()> {
-        // A process that hangs in the kernel keeps its files busy.
-        let hangs = self.ends_after.is_none();
-        Box::pin(async move {
-            if hangs {
-                std::future::pending().await
-            }
-        })
-    }
-}
-
 fn services() -> Services {
     Services::new(EventLog::default(), Store::default(), LogDisk::default())
-}
-
-fn definition(id: &str, ends_after: Option<Duration>) -> Definition {
-    Definition {
-        id: id.to_owned(),
-        workload: Arc::new(Slow { ends_after }),
-        depends_on: Vec::new(),
-        health: None,
-        controllable: true,
-        required: false,
-        judged: true,
-        restart_unhealthy: false,
-    }
-}
-
-async fn running(services: &Services, id: &str, ends_after: Option<Duration>) -> Service {
-    let service = services.add(definition(id, ends_after)).unwrap();
-    service.start();
-    service.up().await;
-    service
 }
 
 const EIGHT: Option<Duration> = Some(Duration::from_secs(8));
@@ -411,10 +328,7 @@ fn at_most(longest: usize, bytes: Option<Vec<u8>>) -> Option<Vec<u8>> {
 }
 
 fn lasting() -> Box<dyn Running> {
-    Box::new(RunningSlow {
-        ends_after: EIGHT,
-        ends_at: None,
-    })
+    Box::new(RunningSlow::new(EIGHT))
 }
 
 fn of_lasting(id: &str, workload: &Lasting) -> Definition {
@@ -785,10 +699,7 @@ async fn the_last_words_of_one_that_is_taken_over_may_be_of_before() {
         }
         fn adopt(&self, log: LogRing) -> Step<'_, Adopted> {
             log.write(b"panic: no room\n");
-            let dying = RunningSlow {
-                ends_after: EIGHT,
-                ends_at: Some(Instant::now()),
-            };
+            let dying = RunningSlow::ending();
             Box::pin(async { Adopted::Running(Box::new(dying)) })
         }
         fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>> {

@@ -17,7 +17,7 @@ mod processes;
 mod sockets;
 mod system;
 
-pub use crate::mounts::mount_table::Mounted;
+pub use crate::base::mount_table::Mounted;
 pub use cpu_frequency::cpu_frequencies;
 pub use cpu_info::cpu_info;
 pub use disks::disk_stats;

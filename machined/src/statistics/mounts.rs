@@ -2,7 +2,7 @@
 
 use instar_api::machine::MountStat;
 
-use crate::mounts::mount_table::{Mounted, mounted as in_table};
+use crate::base::mount_table::{Mounted, mounted as in_table};
 
 const TABLE: &str = "/proc/self/mounts";
 

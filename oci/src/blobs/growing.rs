@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Condvar, Mutex};
 
 use super::partial::PartialBlob;
-use instar_base::lock::Lock as _;
+use instar_base::lock::{Changes as _, Lock as _};
 
 /// How much of a blob is there. Its writer and its readers share it.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ impl Growth {
     /// Waits until there is more than this. `None` at the end. The writer always ends: its drop is an end, too.
     fn more_than(&self, length: u64) -> io::Result<Option<u64>> {
         let waiting = |state: &mut State| state.length <= length && matches!(state.end, End::Open);
-        let state = self.changed.wait_while(self.state.locked(), waiting);
-        let mut state = state.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let state = self.state.locked();
+        let mut state = self.changed.wait_locked(state, None, waiting);
         if state.length > length {
             return Ok(Some(state.length));
         }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use instar_base::blocking_io;
+use instar_base::mount_table;
 use instar_values::Digest;
 
 use super::collection::{BlobFacts, Urgency};
@@ -178,20 +179,18 @@ impl ImageStore {
     }
 }
 
-/// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)). machined's table of mounts cannot be used: it is
-/// above this crate, and does not read a filesystem's options.
+/// The images of this directory that are below overlay mounts.
 pub(super) fn lower_images(mountinfo: &str, images: &Path) -> BTreeSet<Digest> {
-    let overlays = mountinfo
-        .lines()
-        .filter_map(|line| line.split_once(" - overlay "));
-    let options = overlays.flat_map(|(_, rest)| rest.split([' ', ',']));
-    // Newer kernels show a directory that was given alone as `lowerdir+`.
-    let lower = options.filter_map(|option| {
-        let (key, path) = option.split_once('=')?;
-        matches!(key, "lowerdir" | "lowerdir+").then_some(Path::new(path))
+    let overlays = mount_table::mounts(mountinfo).filter(|mount| mount.kind == "overlay");
+    let lower = overlays.flat_map(|mount| {
+        // Newer kernels show a directory that was given alone as `lowerdir+`.
+        let names = ["lowerdir", "lowerdir+"];
+        let lower = names.map(|name| mount.values(name).collect::<Vec<_>>());
+        lower.into_iter().flatten()
     });
     let image = lower.filter_map(|path| {
-        let first = path.strip_prefix(images).ok()?.components().next()?;
+        let inside = Path::new(&path).strip_prefix(images).ok()?;
+        let first = inside.components().next()?;
         Digest::from_hex(first.as_os_str().to_str()?).ok()
     });
     image.collect()

@@ -114,19 +114,8 @@ impl<S: Store, M: Machines> Driver<S, M> {
         // Who is not to be asked yet is not intended to be asked either.
         let mut asked = self.asked.clone();
         asked.extend(self.pauses.at(Instant::now()));
-        let changed = self.change(|record, now| {
-            let before = record.clone();
-            let decision = record.go_on(&facts, &asked, now);
-            (decision, before, now)
-        });
-        let ((decision, before, now), record) = changed.await?;
-        let traced = TracedRound {
-            now,
-            before,
-            facts: facts.clone(),
-            asked,
-            actions: decision.actions.clone(),
-        };
+        let changed = self.change(|record, now| TracedRound::go_on(record, &facts, &asked, now));
+        let ((decision, traced), record) = changed.await?;
         self.act(&decision, &record);
         Ok(Round {
             decision,

@@ -19,7 +19,8 @@
 //!
 //! The order of the steps is what the model checks (`rollout/tests/model.rs`): nothing is asked before it is saved, and a driver with a lease
 //! looks at the lease between the two. So that order is written once. What differs between the programs is where the record is and how a
-//! machine is reached, and that is all that the traits have.
+//! machine is reached, and that is all that the traits have. A loop in each program was the other choice: each would have to be held against the
+//! model by itself.
 
 #![forbid(unsafe_code)]
 

@@ -127,23 +127,16 @@ mod tests {
         };
         let name = MachineName::from("lamp-1");
         let members = [(name.clone(), Member::default())];
-        let before = Record::begin(release("v2"), vec![Policy::default()], members.into());
-        let before = before.unwrap();
+        let record = Record::begin(release("v2"), vec![Policy::default()], members.into());
+        let mut record = record.unwrap();
         let fact = Fact {
             condition: instar_rollout::Condition::Ready,
             running: Some(release("v1")),
             ..Fact::away("")
         };
         let facts = Facts::from([(name, fact)]);
-        let mut record = before.clone();
-        let decision = record.go_on(&facts, &BTreeSet::new(), Moment(7));
-        let traced = TracedRound {
-            now: Moment(7),
-            before,
-            facts: facts.clone(),
-            asked: BTreeSet::new(),
-            actions: decision.actions.clone(),
-        };
+        let asked = BTreeSet::new();
+        let (decision, traced) = TracedRound::go_on(&mut record, &facts, &asked, Moment(7));
         Round {
             decision,
             record,

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use instar_base::lock::{Changes as _, Lock as _};
 use serde_json::{Value, json};
 
 use crate::local_server::LocalServer;
@@ -55,11 +56,6 @@ struct Kept {
     events: Vec<(String, &'static str, Value)>,
 }
 
-/// The data behind the lock is consistent after every statement, even after a panic.
-fn lock(mutex: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ObjectServer {
     /// Starts a server without objects, which knows these tokens.
     pub fn start(tokens: &[(&'static str, TokenRights)]) -> Result<Self> {
@@ -74,13 +70,13 @@ impl ObjectServer {
 
     /// Keeps an object under its path, as in `/api/v1/nodes/one`.
     pub fn put(&self, path: &str, object: Value) {
-        lock(&self.shared.kept).put(path, object);
+        self.shared.kept.locked().put(path, object);
         self.shared.changed.notify_all();
     }
 
     /// An object by its path.
     pub fn get(&self, path: &str) -> Result<Value> {
-        let kept = lock(&self.shared.kept);
+        let kept = self.shared.kept.locked();
         let object = kept.objects.get(path);
         object.cloned().with_context(|| format!("no object {path}"))
     }
@@ -207,7 +203,7 @@ fn answer(connection: &TcpStream, shared: &Shared) -> io::Result<()> {
             return watch(connection, shared, &asked);
         }
         Some(_) => {
-            let answer = lock(&shared.kept).answer(asked);
+            let answer = shared.kept.locked().answer(asked);
             shared.changed.notify_all();
             answer
         }
@@ -237,11 +233,11 @@ fn watch(mut connection: &TcpStream, shared: &Shared, asked: &Asked) -> io::Resu
     let mut seen: usize = since.and_then(|it| it.parse().ok()).unwrap_or_default();
     let until = Instant::now() + WATCH;
     while Instant::now() < until {
-        let mut kept = lock(&shared.kept);
-        if kept.events.len() <= seen {
-            let waited = shared.changed.wait_timeout(kept, Duration::from_secs(1));
-            kept = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let is_old = |kept: &mut Kept| kept.events.len() <= seen;
+        let limit = Some(Duration::from_secs(1));
+        let kept = shared
+            .changed
+            .wait_locked(shared.kept.locked(), limit, is_old);
         let new: Vec<_> = kept.events.iter().skip(seen).cloned().collect();
         drop(kept);
         seen += new.len();

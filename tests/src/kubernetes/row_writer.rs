@@ -5,11 +5,12 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use instar_base::lock::Lock as _;
 
 use crate::run_command::run;
 
@@ -108,8 +109,7 @@ impl RowWriter {
 
     /// The rows that were confirmed so far.
     pub fn committed(&self) -> Committed {
-        let committed = self.committed.lock();
-        committed.unwrap_or_else(PoisonError::into_inner).clone()
+        self.committed.locked().clone()
     }
 }
 
@@ -138,7 +138,7 @@ fn write_rows(database: &Database, ends: &AtomicBool, committed: &Mutex<Committe
             if connection.insert(next).is_err() {
                 break;
             }
-            let mut committed = committed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut committed = committed.locked();
             committed.connections += u64::from(std::mem::take(&mut is_new));
             committed.longest_gap = committed.longest_gap.max(last.elapsed());
             committed.rows.push(next);

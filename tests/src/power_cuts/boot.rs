@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use instar_base::lock::Lock as _;
 use instar_pki::Role;
 use instar_power_cuts::Verdict;
 use instar_qemu::{Bus, Drive, VmSpec};
@@ -57,9 +58,7 @@ pub fn boot_samples<'a>(
                 // Each has a disk of hundreds of megabytes.
                 Ok(()) => own.remove()?,
                 Err(error) => {
-                    let mut failed = failed
-                        .lock()
-                        .unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let mut failed = failed.locked();
                     failed.push((*sample, error));
                 }
             }

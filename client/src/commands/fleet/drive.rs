@@ -246,20 +246,12 @@ mod tests {
         };
         let name = MachineName::from("lamp-1");
         let members = [(name.clone(), Member::default())];
-        let before = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
+        let mut record = Record::begin(target, vec![Policy::default()], members.into()).unwrap();
         let facts = Facts::from([(name, Fact::away(why))]);
-        let mut record = before.clone();
-        let decision = record.go_on(&facts, &BTreeSet::new(), Moment(7));
-        let mut changed = before.clone();
-        changed.phase = Phase::Aborted;
-        let traced = TracedRound {
-            now: Moment(7),
-            // A round in which nothing changes is not traced.
-            before: changed,
-            facts: facts.clone(),
-            asked: BTreeSet::new(),
-            actions: decision.actions.clone(),
-        };
+        let asked = BTreeSet::new();
+        let (decision, mut traced) = TracedRound::go_on(&mut record, &facts, &asked, Moment(7));
+        // A round in which nothing changes is not traced.
+        traced.before.phase = Phase::Aborted;
         Round {
             decision,
             record,

@@ -21,7 +21,7 @@ use instar_api::instar::ShowCertificateResponse;
 use instar_api::machine::ApplyConfigurationRequest;
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_base::whole_file;
-use instar_client::{Failure, FailureKind, is_busy};
+use instar_client::{CONFIG_IN_FORCE, Failure, FailureKind, config_failure, is_busy};
 use instar_pki::{CertificateAuthority, ServerRequest};
 use instar_rollout::MachineName;
 use serde_json::json;
@@ -306,7 +306,7 @@ async fn act(
         old: &rotation.old,
         new: &rotation.new,
     };
-    let config = read_config(&node, "v1alpha1").await?;
+    let config = read_config(&node, CONFIG_IN_FORCE).await?;
     let request = ApplyConfigurationRequest {
         data: authorities.changed(&config, change)?.into_bytes(),
         mode: Mode::NoReboot.into(),
@@ -316,7 +316,7 @@ async fn act(
         .machine()
         .apply_configuration(node.request(request))
         .await;
-    reply.map_err(|status| node.explain("did not take the machine config", status))?;
+    reply.map_err(|status| node.explain(config_failure(status.code()), status))?;
     Ok(())
 }
 

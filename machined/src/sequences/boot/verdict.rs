@@ -215,6 +215,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::sequences::image_pins::machine_for_tests::unbooted;
+    use crate::services::workload_for_tests::definition;
     use crate::services::{Adopted, Definition, LogRing, Phase, Running, Service, Step, Workload};
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -255,14 +256,8 @@ mod tests {
         let [dead, lives] = ["dead", "lives"].map(|name| {
             let container = Arc::new(Container::default());
             let service = machine.services.add_living(Definition {
-                id: name.to_owned(),
                 workload: container.clone(),
-                depends_on: Vec::new(),
-                health: None,
-                controllable: true,
-                required: false,
-                judged: true,
-                restart_unhealthy: false,
+                ..definition(name, None)
             });
             (service.unwrap(), container)
         });

@@ -5,15 +5,12 @@
 use std::os::fd::OwnedFd;
 
 use super::*;
-use crate::base::Exit;
 use crate::containers::registry_for_tests::{Pushed, SignedRegistry};
 use crate::containers::{ContainerSpec, Runtime};
 use crate::machine::TrialNumber;
 use crate::sequences::image_pins::machine_for_tests::{configured, unbooted};
-use crate::services::{
-    Adopted, Cgroup, ContainerWorkload, Definition, LogRing, Running, Service, Signal, Step,
-    Workload,
-};
+use crate::services::workload_for_tests::{definition, running};
+use crate::services::{Cgroup, ContainerWorkload};
 
 /// The longest wait for something that has to come.
 const SOON: Duration = Duration::from_secs(60);
@@ -82,82 +79,6 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
         }
     };
     timeout(SOON, waits).await.expect(what);
-}
-
-/// A workload that runs until it is told to end, and then takes this long.
-struct Steady(Duration);
-
-struct RunningSteady {
-    is_told: tokio::sync::watch::Sender<bool>,
-    ends_after: Duration,
-}
-
-impl Workload for Steady {
-    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
-        let running = RunningSteady {
-            is_told: tokio::sync::watch::channel(false).0,
-            ends_after: self.0,
-        };
-        Box::pin(async { Ok(Box::new(running) as Box<dyn Running>) })
-    }
-
-    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
-        Box::pin(async { Adopted::Nothing })
-    }
-
-    fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-}
-
-impl Running for RunningSteady {
-    fn pid(&self) -> u32 {
-        1
-    }
-
-    fn wait(&mut self) -> Step<'_, Exit> {
-        let (mut told, ends_after) = (self.is_told.subscribe(), self.ends_after);
-        Box::pin(async move {
-            // An error says that the test is over.
-            let _ = told.wait_for(|told| *told).await;
-            tokio::time::sleep(ends_after).await;
-            Exit::Code(0)
-        })
-    }
-
-    fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
-        self.is_told.send_replace(true);
-        Ok(())
-    }
-
-    fn clean_up(&mut self) -> Step<'_, ()> {
-        Box::pin(async {})
-    }
-}
-
-fn steady(id: &str, ends_after: Duration) -> Definition {
-    Definition {
-        id: id.to_owned(),
-        workload: Arc::new(Steady(ends_after)),
-        depends_on: Vec::new(),
-        health: None,
-        controllable: true,
-        required: false,
-        judged: true,
-        restart_unhealthy: false,
-    }
-}
-
-/// Adds a service, starts it and waits until it is up.
-async fn up(machine: &Machine, definition: Definition) -> Service {
-    let service = machine.services.add(definition).unwrap();
-    service.start();
-    service.up().await;
-    service
 }
 
 /// The first container of a config that follows its image's name.
@@ -293,7 +214,9 @@ async fn a_trial_is_watched_during_a_pull_and_after_it_the_config_of_then_counts
     has_waiting(&machine, "db", &old_db, &new_db).await;
     has_waiting(&machine, "web", &old, &new).await;
     begin_trial(&machine, &old, &new, "one").await;
-    let service = machine.services.add(steady("web", Duration::ZERO));
+    let service = machine
+        .services
+        .add(definition("web", Some(Duration::ZERO)));
     service.unwrap().start();
     machine.settle();
     let keeping = tokio::spawn(keep(machine.clone()));
@@ -382,7 +305,7 @@ async fn a_container_that_its_operator_stopped_stays_down_and_its_trial_waits() 
     machine.set_config(config.clone());
     machine.enter(MachineStage::Running);
     has_waiting(&machine, "web", &old, &new).await;
-    let service = up(&machine, steady("web", Duration::ZERO)).await;
+    let service = running(&machine.services, "web", Some(Duration::ZERO)).await;
     machine.services.stop("web").await.unwrap();
     let following = following(&machine, &config);
     let (found, switching) = (found(&new), Switching::default());
@@ -416,7 +339,7 @@ async fn a_container_that_its_operator_stopped_stays_down_and_its_trial_waits() 
 async fn a_container_that_is_stopped_while_its_new_image_starts_stays_down() {
     let directory = tempfile::tempdir().unwrap();
     let machine = unbooted(directory.path()).await;
-    let service = up(&machine, steady("web", Duration::from_secs(1))).await;
+    let service = running(&machine.services, "web", Some(Duration::from_secs(1))).await;
     let services = machine.services.clone();
     let restart = tokio::spawn(async move { services.restart_if_wanted("web").await });
     until("it ends", || !service.status().is_up()).await;
@@ -441,7 +364,7 @@ async fn a_trial_counts_from_the_start_of_its_image() {
     machine.image_updates.open(directory.path()).unwrap();
     machine.images_in_force.open(directory.path()).unwrap();
     has_waiting(&machine, "web", &old, &new).await;
-    up(&machine, steady("web", Duration::from_secs(4))).await;
+    running(&machine.services, "web", Some(Duration::from_secs(4))).await;
     machine.settle();
     let keeping = tokio::spawn(keep(machine.clone()));
     let standing = || machine.image_updates.standing("web", &new.name);
@@ -546,7 +469,7 @@ async fn a_restart_without_a_registry_starts_the_image_that_has_proved_itself() 
     web.prepare().await.unwrap();
     let new = registry.push("web:v1", "new");
     has_waiting(&machine, "web", &old, &new).await;
-    let service = up(&machine, steady("web", Duration::ZERO)).await;
+    let service = running(&machine.services, "web", Some(Duration::ZERO)).await;
     let following = following(&machine, &config);
     let (found, switching) = (found(&new), Switching::default());
     let switched = following.switch_if_open(digests(&old), &found, &switching);

@@ -50,54 +50,11 @@ async fn end_container(machine: &Machine) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use tokio::sync::watch;
+    use std::time::Duration;
 
     use super::*;
-    use crate::base::Exit;
     use crate::sequences::image_pins::machine_for_tests::unbooted;
-    use crate::services::{Adopted, Definition, LogRing, Running, Signal, Step, Workload};
-
-    /// A container that runs until it is told to end.
-    struct Container;
-
-    struct RunningContainer(watch::Sender<bool>);
-
-    impl Workload for Container {
-        fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
-            Box::pin(async { Ok(()) })
-        }
-        fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
-            let running = RunningContainer(watch::Sender::new(false));
-            Box::pin(async { Ok(Box::new(running) as Box<dyn Running>) })
-        }
-        fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
-            Box::pin(async { Adopted::Nothing })
-        }
-        fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
-            Box::pin(async { Ok(()) })
-        }
-    }
-
-    impl Running for RunningContainer {
-        fn pid(&self) -> u32 {
-            1
-        }
-        fn wait(&mut self) -> Step<'_, Exit> {
-            let mut told = self.0.subscribe();
-            Box::pin(async move {
-                // An error says that the test is over.
-                let _ = told.wait_for(|told| *told).await;
-                Exit::Code(0)
-            })
-        }
-        fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
-            self.0.send_replace(true);
-            Ok(())
-        }
-        fn clean_up(&mut self) -> Step<'_, ()> {
-            Box::pin(async {})
-        }
-    }
+    use crate::services::workload_for_tests::running;
 
     /// Both a version that does not start and one that starts without kubelet would be seen only by the node's absence.
     #[tokio::test]
@@ -105,19 +62,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let machine = unbooted(directory.path()).await;
         let id = Kubernetes::CONTAINER;
-        let service = machine.services.add(Definition {
-            id: id.to_owned(),
-            workload: Arc::new(Container),
-            depends_on: Vec::new(),
-            health: None,
-            controllable: true,
-            required: false,
-            judged: true,
-            restart_unhealthy: false,
-        });
-        let service = service.unwrap();
-        service.start();
-        service.up().await;
+        let service = running(&machine.services, id, Some(Duration::ZERO)).await;
         assert_eq!(end_container(&machine).await, [id]);
         assert!(machine.services.up().is_empty(), "{}", service.summary());
         // As after a version that was refused.

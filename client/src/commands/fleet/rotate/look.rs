@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use instar_client::{Endpoint, Failure, FailureKind, Node, Target, Trust, connect};
+use instar_client::{
+    CONFIG_IN_FORCE, Endpoint, Failure, FailureKind, Node, Target, Trust, connect,
+};
 use instar_pki::{certificates_from_pem, private_key_from_pem};
 use instar_rollout::MachineName;
 use tokio::task::JoinSet;
@@ -76,7 +78,7 @@ async fn connected(target: &Target, name: &MachineName) -> Result<Node, Failure>
 }
 
 async fn fact(node: &Node, way: &Way, rotation: &Rotation) -> Result<Fact, Failure> {
-    let config = read_config(node, "v1alpha1").await?;
+    let config = read_config(node, CONFIG_IN_FORCE).await?;
     let authorities = Authorities {
         old: &rotation.old,
         new: &rotation.new,

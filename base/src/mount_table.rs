@@ -6,40 +6,53 @@ use std::{
 };
 
 /// A line of a mountinfo file.
-pub(crate) struct MountPoint {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoint {
     /// Its number.
-    pub(crate) id: u32,
+    pub id: u32,
     /// The number of the mount that it lies on.
-    pub(crate) parent: u32,
+    pub parent: u32,
     /// The device number, for example `8:1`.
-    pub(crate) device: String,
-    pub(crate) at: PathBuf,
+    pub device: String,
+    /// Where it is mounted.
+    pub at: PathBuf,
     /// The filesystem's type, for example `ext4`.
-    pub(crate) kind: String,
+    pub kind: String,
     /// The device's path, or the filesystem's own name for its source.
-    pub(crate) source: String,
+    pub source: String,
+    /// The filesystem's own options as they are written.
+    options: String,
 }
 
 impl MountPoint {
+    /// The values of the filesystem's own options of this name.
+    pub fn values<'a>(&'a self, option: &'a str) -> impl Iterator<Item = String> + 'a {
+        let options = self.options.split(',');
+        options.filter_map(move |written| {
+            let (name, value) = written.split_once('=')?;
+            (name == option).then(|| unescape(value))
+        })
+    }
+
     /// Returns whether the device is anonymous (major number 0, as for tmpfs), so that it keeps no disk busy.
-    pub(crate) fn is_in_memory(&self) -> bool {
+    pub fn is_in_memory(&self) -> bool {
         self.device.starts_with("0:")
     }
 }
 
 /// Returns the topmost mount at `target`; none if nothing is mounted there.
-pub(crate) fn mounted_at(procfs: &Path, target: &Path) -> Option<MountPoint> {
+pub fn mounted_at(procfs: &Path, target: &Path) -> Option<MountPoint> {
     let table = fs::read_to_string(procfs.join("self/mountinfo")).ok()?;
     mounts(&table).filter(|mount| mount.at == target).last()
 }
 
 /// Returns whether a filesystem is mounted at `target`.
-pub(crate) fn is_mounted(target: &Path) -> bool {
+pub fn is_mounted(target: &Path) -> bool {
     mounted_at(Path::new("/proc"), target).is_some()
 }
 
 /// Parses the lines of a mountinfo: `36 35 98:0 /root /mount/point options … - ext4 /dev/vda1 options`.
-pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
+pub fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ');
         let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
@@ -47,6 +60,7 @@ pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
         let at = unescape(fields.nth(1)?).into();
         let mut filesystem = fields.skip_while(|field| *field != "-").skip(1);
         let (kind, source) = (filesystem.next()?.to_owned(), unescape(filesystem.next()?));
+        let options = filesystem.next().unwrap_or_default().to_owned();
         Some(MountPoint {
             id,
             parent,
@@ -54,13 +68,14 @@ pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
             at,
             kind,
             source,
+            options,
         })
     })
 }
 
 /// Returns the mounts of a mountinfo at `target`, the topmost first. The table's own order is that in which they were made: one that was put
 /// beneath another comes after it.
-pub(crate) fn stacked_at(table: &str, target: &Path) -> Vec<MountPoint> {
+pub fn stacked_at(table: &str, target: &Path) -> Vec<MountPoint> {
     let mut left: Vec<MountPoint> = mounts(table).filter(|it| it.at == target).collect();
     let mut stack = Vec::new();
     let lies_on =
@@ -90,7 +105,7 @@ pub struct Mounted {
 
 /// Parses the lines of a table of mounts: `/dev/vda1 /mount/point ext4 rw,relatime 0 0`. Unlike a mountinfo, it combines the
 /// flags of the mount and of the filesystem, so it tells whether a mount can be written to.
-pub(crate) fn mounted(table: &str) -> impl Iterator<Item = Mounted> {
+pub fn mounted(table: &str) -> impl Iterator<Item = Mounted> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ');
         Some(Mounted {
@@ -125,6 +140,7 @@ fn unescape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -154,6 +170,20 @@ mod tests {
             stacked_at("1 1 0:2 / / rw - rootfs rootfs rw\n", Path::new("/")).len(),
             1
         );
+    }
+
+    #[test]
+    fn an_option_has_the_values_that_were_given_to_it() {
+        let table = "\
+            40 22 0:40 / /a rw,nodev - overlay none rw,lowerdir+=/b\\054c,lowerdir+=/d,upperdir=/e\n\
+            41 22 0:41 / /f rw - tmpfs tmpfs\n";
+        let [overlay, other]: [MountPoint; 2] =
+            mounts(table).collect::<Vec<_>>().try_into().unwrap();
+        let values = |name| overlay.values(name).collect::<Vec<_>>();
+        assert_eq!(values("lowerdir+"), ["/b,c", "/d"]);
+        assert_eq!(values("upperdir"), ["/e"]);
+        assert!(values("lowerdir").is_empty() && values("nodev").is_empty());
+        assert_eq!(other.values("rw").count(), 0);
     }
 
     #[test]
