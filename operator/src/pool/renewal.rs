@@ -94,27 +94,11 @@ impl Keeper {
                 return Ok(Some(Wait::For(error.to_string())));
             }
         }
-        let image = match kind {
-            Kind::Version => checked.named.image(kept),
-            Kind::Config => kept
-                .last(Kind::Version)
-                .map(|(rollout, _)| rollout.image.as_str()),
-        };
-        let number = kept.next_number();
-        let rollout = Rollout {
-            number,
-            image: image.unwrap_or_default().to_owned(),
-            config_patches: match kind {
-                Kind::Version => Vec::new(),
-                Kind::Config => pool.spec.config_patches.clone(),
-            },
-            approved_before: kept.approved_before(kind, next, &pool.spec),
-            ..Rollout::default()
-        };
+        let rollout = rollout(pool, checked, kept, (kind, next));
         let (target, nodes) = (&begun.target.version, begun.machines.len());
         eprintln!(
-            "pool {}: rollout {number} of {target} over {nodes} nodes",
-            self.name
+            "pool {}: rollout {} of {target} over {nodes} nodes",
+            self.name, rollout.number
         );
         let begin = |kept: &mut Kept| kept.begin(rollout.clone(), begun.clone());
         let (_, kept) = self.store.update(begin).await?;
@@ -203,5 +187,25 @@ impl Keeper {
         let is_meant = newest(&kept).is_some_and(|(kind, _)| sides.mean(kind));
         let mut conditions = kept.status.conditions.iter();
         is_meant && conditions.any(|it| it.type_ == "Updated" && it.status == "True")
+    }
+}
+
+/// The next rollout of a kind, as the status of the pool tells of it.
+fn rollout(pool: &Pool, checked: &Checked, kept: &Kept, (kind, next): (Kind, Next)) -> Rollout {
+    let image = match kind {
+        Kind::Version => checked.named.image(kept),
+        Kind::Config => kept
+            .last(Kind::Version)
+            .map(|(rollout, _)| rollout.image.as_str()),
+    };
+    Rollout {
+        number: kept.next_number(),
+        image: image.unwrap_or_default().to_owned(),
+        config_patches: match kind {
+            Kind::Version => Vec::new(),
+            Kind::Config => pool.spec.config_patches.clone(),
+        },
+        approved_before: kept.approved_before(kind, next, &pool.spec),
+        ..Rollout::default()
     }
 }
