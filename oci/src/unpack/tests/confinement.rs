@@ -1,7 +1,5 @@
 //! Nothing is written outside of the image, wherever its paths and links lead.
 
-use std::os::unix::fs::MetadataExt;
-
 use super::super::test_tar::TestEntry;
 use super::*;
 
