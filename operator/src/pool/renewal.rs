@@ -2,6 +2,7 @@
 
 use instar_rollout::Release;
 use instar_rollout_driver::now;
+use kube::core::SelectorExt as _;
 
 use super::checked::{Checked, selector};
 use super::{Keeper, newest};

@@ -2,6 +2,7 @@
 
 use instar_rollout::MachineName;
 use kube::api::{Patch, PatchParams};
+use kube::core::SelectorExt as _;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
