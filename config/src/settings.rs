@@ -564,26 +564,30 @@ pub(super) fn is_kind_served(kind: &str, runs_kubernetes: bool) -> bool {
 fn as_markdown() -> String {
     let mut table = "| setting | a change is in force | in the large document | in documents of their own |\n| --- | --- | --- | --- |\n".to_owned();
     for row in &SETTINGS {
-        let served = |is_large: bool| cell(row.served, row.except, is_large);
-        table += &format!(
-            "| {} | {} | {} | {} |\n",
-            row.name,
-            row.taken_over.words(),
-            served(true),
-            served(false)
-        );
+        let cells = |is_large: bool| cells(row.served, row.except, is_large);
+        let (large, own) = (cells(true), cells(false));
+        let mut begin = (row.name, row.taken_over.words());
+        for line in 0..large.len().max(own.len()) {
+            let of = |cells: &[String]| cells.get(line).cloned().unwrap_or_default();
+            let (name, when) = std::mem::take(&mut begin);
+            table += &format!("| {name} | {when} | {} | {} |\n", of(&large), of(&own));
+        }
     }
     table
 }
+
+/// Limit on the characters of a cell: three lines of a table. A setting with more paths goes on in the next row.
+#[cfg(test)]
+const LONGEST_CELL: usize = 300;
 
 #[cfg(test)]
 fn is_in_large(path: &str) -> bool {
     path.starts_with("machine.") || path.starts_with("cluster.")
 }
 
-/// The paths of one of the two shapes. Fields of the same map or kind are joined: `LinkConfig` but `multicast`, `routes.mtu`.
+/// The cells with the paths of one of the two shapes. Fields of the same map or kind are joined: `LinkConfig` but `multicast`, `routes.mtu`.
 #[cfg(test)]
-fn cell(served: &[&str], except: &[&str], is_large: bool) -> String {
+fn cells(served: &[&str], except: &[&str], is_large: bool) -> Vec<String> {
     use std::collections::BTreeMap;
     let parts = |path: &str| -> (String, String) {
         // `machine.network` and the rest, or the kind and the rest.
@@ -592,12 +596,12 @@ fn cell(served: &[&str], except: &[&str], is_large: bool) -> String {
         let root: Vec<&str> = parts.by_ref().take(depth).collect();
         (root.join("."), parts.collect())
     };
-    let mut cells: BTreeMap<String, (Vec<String>, Vec<String>)> = BTreeMap::new();
+    let mut roots: BTreeMap<String, (Vec<String>, Vec<String>)> = BTreeMap::new();
     let mut order = Vec::new();
     for (paths, are_exceptions) in [(served, false), (except, true)] {
         for path in paths.iter().filter(|path| is_in_large(path) == is_large) {
             let (root, rest) = parts(path);
-            let (fields, exceptions) = cells.entry(root.clone()).or_default();
+            let (fields, exceptions) = roots.entry(root.clone()).or_default();
             match are_exceptions {
                 true => exceptions.push(format!("`{rest}`")),
                 false if rest.is_empty() => {}
@@ -608,18 +612,27 @@ fn cell(served: &[&str], except: &[&str], is_large: bool) -> String {
             }
         }
     }
-    let cells = order.iter().map(|root| {
-        let (fields, exceptions) = &cells[root];
-        let mut cell = format!("`{root}`");
+    let parts = order.iter().map(|root| {
+        let (fields, exceptions) = &roots[root];
+        let mut part = format!("`{root}`");
         if !fields.is_empty() {
-            cell += &format!(": {}", fields.join(", "));
+            part += &format!(": {}", fields.join(", "));
         }
         if !exceptions.is_empty() {
-            cell += &format!("; not {}", exceptions.join(", "));
+            part += &format!("; not {}", exceptions.join(", "));
         }
-        cell
+        part
     });
-    cells.collect::<Vec<_>>().join("<br>")
+    let mut cells: Vec<String> = Vec::new();
+    for part in parts {
+        match cells.last_mut() {
+            Some(cell) if cell.len() + "<br>".len() + part.len() <= LONGEST_CELL => {
+                *cell += &format!("<br>{part}");
+            }
+            _ => cells.push(part),
+        }
+    }
+    cells
 }
 
 #[cfg(test)]

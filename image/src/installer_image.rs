@@ -104,6 +104,32 @@ impl File {
 pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     parts.rules.check(parts.version)?;
     let rootfs = File::of(parts.rootfs);
+    let labels = labels(parts, &rootfs)?;
+    let mut image = Image {
+        // All large files are compressed already; uncompressed layers are unpacked fastest.
+        layers: trees(parts, rootfs)?
+            .map(|tree| Layer {
+                tree,
+                compression: Compression::None,
+            })
+            .into(),
+        entrypoint: vec![installer_signature::PROGRAM.into()],
+        labels: labels
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+        tag: Some(parts.version.to_string()),
+        created: parts.created,
+        ..Image::default()
+    };
+    if let Some(signer) = parts.signer {
+        sign(&mut image, signer).context("cannot sign the installer image")?;
+    }
+    Ok(image)
+}
+
+/// The labels, by which nodes judge the image before they pull it.
+fn labels(parts: &Parts<'_>, rootfs: &File) -> Result<BTreeMap<&'static str, String>> {
     let mut labels = BTreeMap::from([
         ("dev.instar.version", parts.version.to_string()),
         ("dev.instar.architecture", "amd64".to_owned()),
@@ -146,7 +172,11 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
             rootfs_signature::to_label(&signature),
         );
     }
+    Ok(labels)
+}
 
+/// The files: those for an upgrade without a reboot, and those that only a reboot needs.
+fn trees(parts: &Parts<'_>, rootfs: File) -> Result<[Tree; 2]> {
     let mut soft = Tree::new();
     soft.file("usr/bin/installer", 0o755, parts.installer)?;
     soft.file("usr/install/amd64/rootfs.squashfs", 0o644, parts.rootfs)?;
@@ -164,28 +194,7 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     boot.file("usr/install/amd64/uki.head", 0o644, head)?;
     boot.file("usr/install/amd64/uki.tail", 0o644, tail)?;
     boot.file("usr/install/amd64/systemd-bootx64.efi", 0o644, parts.loader)?;
-
-    let mut image = Image {
-        // All large files are compressed already; uncompressed layers are unpacked fastest.
-        layers: [soft, boot]
-            .map(|tree| Layer {
-                tree,
-                compression: Compression::None,
-            })
-            .into(),
-        entrypoint: vec![installer_signature::PROGRAM.into()],
-        labels: labels
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect(),
-        tag: Some(parts.version.to_string()),
-        created: parts.created,
-        ..Image::default()
-    };
-    if let Some(signer) = parts.signer {
-        sign(&mut image, signer).context("cannot sign the installer image")?;
-    }
-    Ok(image)
+    Ok([soft, boot])
 }
 
 /// Signs all labels and layers of the image: none may change afterwards.

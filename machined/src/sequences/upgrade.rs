@@ -355,45 +355,15 @@ fn phases(
     services_up: Vec<String>,
     configured: Option<Arc<Configured>>,
 ) -> Sequence {
-    let Checked {
-        image,
-        candidate,
-        path,
-        mode,
-        pending,
-    } = checked;
+    let (path, mode, pending) = (checked.path, checked.mode, checked.pending.clone());
     let (delivered, delivery) = oneshot::channel();
-    let install = {
-        let (machine, next) = (machine.clone(), configured.clone());
-        let (image, candidate) = (image.clone(), candidate.clone());
-        let mut record = UpgradeRecord {
-            upgrade: pending.clone(),
-            services_up: services_up.clone(),
-            failures: Vec::new(),
-        };
-        async move {
-            trial_record::unstage(&machine).await?;
-            if mode == UpgradeMode::Replace {
-                replace::mark(&machine, &record.upgrade.to)?;
-            }
-            let silent = ProgressSink::silent();
-            let delivery =
-                run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
-            // The next boot judges by the config that it finds.
-            let configs = [machine.config(), next];
-            let rootfs = admit::admit_as(configs, delivery, &record.upgrade, path).await?;
-            // A new loader is first used at a reboot.
-            if path != Route::Soft {
-                boot_assets::try_next_loader(&machine).await?;
-            }
-            // From here on only the memfd is needed; the image may lie in memory as well.
-            let removed = remove_unless_needed(&machine, &image).await;
-            removed.context("remove the installer's image")?;
-            // Without a receiver the upgrade has been given up.
-            let _ = delivered.send(rootfs);
-            Ok(())
-        }
+    let record = UpgradeRecord {
+        upgrade: pending.clone(),
+        services_up: services_up.clone(),
+        failures: Vec::new(),
     };
+    let next = configured.clone();
+    let install = install(machine.clone(), checked, record, next, delivered);
     let install = Phase::of("upgrade", install);
     let mut phases = match path {
         // Services keep running while the installer does.
@@ -428,6 +398,42 @@ fn phases(
         name: "upgrade",
         phases,
     }
+}
+
+/// The phase of the installer: it runs, and what it delivers is admitted and handed on.
+async fn install(
+    machine: Arc<Machine>,
+    checked: Checked,
+    mut record: UpgradeRecord,
+    next: Option<Arc<Configured>>,
+    delivered: oneshot::Sender<TrustedRootfs>,
+) -> anyhow::Result<()> {
+    let Checked {
+        image,
+        candidate,
+        path,
+        mode,
+        ..
+    } = checked;
+    trial_record::unstage(&machine).await?;
+    if mode == UpgradeMode::Replace {
+        replace::mark(&machine, &record.upgrade.to)?;
+    }
+    let silent = ProgressSink::silent();
+    let delivery = run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
+    // The next boot judges by the config that it finds.
+    let configs = [machine.config(), next];
+    let rootfs = admit::admit_as(configs, delivery, &record.upgrade, path).await?;
+    // A new loader is first used at a reboot.
+    if path != Route::Soft {
+        boot_assets::try_next_loader(&machine).await?;
+    }
+    // From here on only the memfd is needed; the image may lie in memory as well.
+    let removed = remove_unless_needed(&machine, &image).await;
+    removed.context("remove the installer's image")?;
+    // Without a receiver the upgrade has been given up.
+    let _ = delivered.send(rootfs);
+    Ok(())
 }
 
 /// Runs the installer, with the EFI system partition if the machine boots from its disk, and notes on STATE which entry it wrote. A failed

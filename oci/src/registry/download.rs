@@ -10,8 +10,9 @@ use instar_http_client::SLOWEST;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::RegistryClient;
+use super::error::{RegistryError, RequestError};
 use super::pace::Waiting;
-use super::{RegistryClient, RegistryError, RequestError};
 use crate::manifest::Layer;
 use crate::registries::Endpoint;
 use instar_values::ImageReference;

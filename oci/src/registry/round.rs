@@ -15,7 +15,7 @@ use std::time::Duration;
 use instar_base::lock::Lock as _;
 use tokio::time::Instant;
 
-use super::{RequestError, Tried};
+use super::error::{RequestError, Tried};
 use crate::registries::{Endpoint, Patience};
 
 /// Time for which an endpoint that gave no answer is asked after the others.
@@ -111,7 +111,7 @@ impl Away {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::Said;
+    use super::super::said::Said;
     use super::*;
 
     fn endpoint(name: &str) -> Endpoint {

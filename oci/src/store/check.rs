@@ -3,11 +3,23 @@
 use instar_base::lock::Lock as _;
 use instar_values::Digest;
 
+use super::ImageStore;
+use super::image::PulledImage;
 use super::record::{Record, read};
 use super::sealed::{self, Files};
-use super::{ImageStore, PulledImage, Wholeness};
 use crate::local_image;
 use crate::store_error::StoreError;
+
+/// Whether an image of the store can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wholeness {
+    /// Its files are as they were unpacked.
+    Whole,
+    /// Its files or its record have changed on the disk: how.
+    Damaged(String),
+    /// It is not in the store.
+    Absent,
+}
 
 impl ImageStore {
     /// Compares an image's files with its seal, unless that was done in this boot; then it is whole if it is there. A store in memory has no

@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 
 use instar_values::{Digest, ImageReference};
 
-use super::{ImageStore, PulledImage, write};
+use super::ImageStore;
+use super::image::PulledImage;
+use super::record::write;
 use crate::store_error::StoreError;
 
 /// The length of a time without its fraction: `2026-11-28T12:00:00`.

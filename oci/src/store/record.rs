@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,12 @@ pub(super) struct Record {
     /// Whether its files have a seal; false if an older version wrote the record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) sealed: bool,
+}
+
+/// The time for a record, in seconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
 }
 
 /// Reads the record of the image in this directory; `None` if it is missing or damaged.

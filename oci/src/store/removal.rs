@@ -14,7 +14,9 @@ use instar_base::mount_table;
 use instar_values::Digest;
 
 use super::collection::{BlobFacts, Urgency};
-use super::{ImageStore, PulledImage, REMOVED, remove_tree};
+use super::image::PulledImage;
+use super::sweep::remove_tree;
+use super::{ImageStore, REMOVED};
 use crate::local_image;
 use crate::store_error::{StoreError, failed};
 

@@ -1,5 +1,10 @@
 #![allow(clippy::unwrap_used)]
+use std::fs::File;
+use std::time::UNIX_EPOCH;
+
+use super::record::write;
 use super::*;
+use crate::manifest::ImageConfig;
 
 fn name(text: &str) -> ImageReference {
     text.parse().unwrap()
