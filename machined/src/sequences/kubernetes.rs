@@ -66,6 +66,7 @@ use crate::kubernetes::{
     self, KubernetesFact, NodeFile, NodeService, NodeStatus, OfMachine, ServiceState,
     node_addresses,
 };
+use crate::left_sockets::Socket;
 use crate::machine::{Configured, FirstPlan, Machine};
 use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget, Store};
 use crate::values::{ContainerName, Digest};
@@ -99,6 +100,9 @@ pub async fn keep(machine: Arc<Machine>) {
             None => {
                 keeper = None;
                 show_nothing(&machine);
+                for socket in [Socket::Pods, Socket::ImagesForPods] {
+                    machine.left_sockets.close(socket);
+                }
                 machine.node_logs.follow(&kubernetes::logs(), &[]);
                 IDLE
             }
