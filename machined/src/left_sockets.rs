@@ -22,8 +22,8 @@ use instar_init_protocol::MAX_KEPT;
 use crate::base::lock::Lock as _;
 use crate::init_link::{InitLink, Scope};
 
-/// Descriptors that init keeps at most for a machine besides the output of containers of its config: five memfds, a prepared version in two,
-/// and the output of Kubernetes' container.
+/// Descriptors that init keeps at most besides these and the output of the config's containers: the API's socket, four records, a prepared version
+/// in two, and the output of Kubernetes' container.
 const OWN: usize = 8;
 
 /// A listening socket.
@@ -228,8 +228,8 @@ mod tests {
         let left = LeftSockets::default();
         let (listener, address) = listening();
         let sockets = [Socket::Workers, Socket::Metrics, Socket::Pods];
-        let copies = sockets.map(|it| (it, listener.try_clone().unwrap().into()));
-        left.leave(&init, copies.into()).await;
+        let copies = sockets.map(|it| (it, OwnedFd::from(listener.try_clone().unwrap())));
+        left.leave(&init, Vec::from(copies)).await;
         left.forget(&init).await;
         left.forget(&init).await;
         drop(listener);
