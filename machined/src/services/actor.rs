@@ -1,5 +1,6 @@
 //! Runs one service: an actor that starts it when it is wanted up, keeps it up, and stops it when it is wanted down.
 
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -221,33 +222,29 @@ impl Actor {
         tokio::select! {
             biased;
             _ = self.attended(desired) => {}
-            () = self.read_output(&mut left) => {}
+            Some(never) = self.read_output(&mut left) => match never {},
         }
         self.note_read(false);
     }
 
-    /// Has the output read from when that is told, except while the service is left to the next generation, which gets what was read. Never ends.
-    async fn read_output(&self, desired: &mut watch::Receiver<DesiredState>) {
+    /// Has the output read from when that is told, except while the service is left to the next generation, which gets what was read. Ends with the
+    /// services alone.
+    async fn read_output(&self, desired: &mut watch::Receiver<DesiredState>) -> Option<Infallible> {
         let workload = &self.service.definition.workload;
-        let read = async {
-            let mut attention = self.attention.clone()?;
-            attention
-                .wait_for(|given| *given >= Attention::Output)
-                .await
-                .ok()?;
-            loop {
-                desired.wait_for(|desired| !desired.is_left()).await.ok()?;
-                self.note_read(true);
-                workload.read_output(self.service.log.clone());
-                desired.wait_for(|desired| desired.is_left()).await.ok()?;
-                workload.leave_output().await;
-                past::leave_log(&self.service, &self.surroundings.logs);
-                self.note_read(false);
-            }
-        };
-        // Only without the services themselves it ends.
-        let _: Option<std::convert::Infallible> = read.await;
-        std::future::pending().await
+        let mut attention = self.attention.clone()?;
+        let told = attention.wait_for(|given| *given >= Attention::Output);
+        told.await.ok()?;
+        loop {
+            let stays = desired.wait_for(|desired| !desired.is_left());
+            stays.await.ok()?;
+            self.note_read(true);
+            workload.read_output(self.service.log.clone());
+            let leaves = desired.wait_for(|desired| desired.is_left());
+            leaves.await.ok()?;
+            workload.leave_output().await;
+            past::leave_log(&self.service, &self.surroundings.logs);
+            self.note_read(false);
+        }
     }
 
     /// Adopts the process or container that an earlier machined, or this one, left running, and returns the past that it goes on with; `past` is
