@@ -20,6 +20,8 @@ struct Packet<'a> {
     /// The order of the new boot entry, if one was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     boot_entry: Option<u32>,
+    /// Whether machined of the new version takes the listening sockets that the one before leaves.
+    takes_sockets: bool,
 }
 
 #[derive(Serialize)]
@@ -54,6 +56,7 @@ pub(crate) fn send(
             version: &release.version,
         },
         boot_entry,
+        takes_sockets: true,
     };
     let text = serde_json::to_vec(&packet).map_err(|error| Error::Send(error.into()))?;
 

@@ -57,6 +57,7 @@ pub mod init_link;
 pub mod intent;
 pub mod kernel_settings;
 pub mod kubernetes;
+pub mod left_sockets;
 pub mod log_forwarding;
 pub mod logging;
 pub mod machine;

@@ -6,8 +6,9 @@ mod config_trial;
 pub use config_trial::TrialNumber;
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Instant;
 
 use instar_api::events::EventPayload;
@@ -32,6 +33,7 @@ use crate::follow::Follow;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
 use crate::kubernetes::{KnownNodes, NodeLogs, NodeRecord, PlanFile, PodsSocket};
+use crate::left_sockets::LeftSockets;
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::oci::{ImageStore, Puller};
@@ -162,6 +164,10 @@ pub struct Machine {
     pub workers_port: watch::Sender<Option<WorkersPort>>,
     /// The socket for metrics, if the config asks for them.
     pub metrics_port: watch::Sender<Option<MetricsPort>>,
+    /// The socket at which containerd of a Kubernetes node asks for images, while it is open.
+    pub images_port: Mutex<Weak<TcpListener>>,
+    /// The listening sockets that the generation before has left.
+    pub left_sockets: LeftSockets,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
@@ -283,6 +289,7 @@ impl Machine {
             trial: Mutex::default(),
             upgrades: UpgradeState::new(parts.failed, parts.floor, &mut parts.kept),
             kernel_settings: KernelSettings::new(left_undone(&mut parts.kept)),
+            left_sockets: LeftSockets::find(&mut parts.kept),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
             node_begins: watch::channel(false).0,
@@ -292,6 +299,7 @@ impl Machine {
             granted_certificate: watch::channel(parts.granted_certificate).0,
             workers_port: watch::channel(None).0,
             metrics_port: watch::channel(None).0,
+            images_port: Mutex::default(),
             operations: Operations::default(),
         }
     }

@@ -70,6 +70,7 @@ mod release_rules;
 mod replace;
 mod resources;
 mod rollback;
+mod scrapes;
 mod secure_boot;
 mod serial_approvals;
 mod small_machine;
@@ -210,11 +211,12 @@ const OF_LONG_RUNS: [Area; 52] = [
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.
-const OF_EVERY_RUN: [Area; 31] = [
+const OF_EVERY_RUN: [Area; 32] = [
     rollback::tests,
     upgrade::tests,
     channel::tests,
     no_call_fails::tests,
+    scrapes::tests,
     drain::tests,
     workloads::tests,
     kept_containers::tests,

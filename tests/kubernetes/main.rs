@@ -31,6 +31,7 @@ mod shown;
 mod shutdown;
 mod single_machine;
 mod small_node;
+mod start_times;
 mod system_upgrade_controller;
 mod times_of_ready;
 mod upgrade_costs;

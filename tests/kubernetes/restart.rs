@@ -14,6 +14,7 @@ use crate::publisher::Publisher;
 use crate::shown::{
     is_ended_by_kubelet, is_ready, it_joins_and_runs_pods, run_pods, tell_time, wait_for_pods,
 };
+use crate::start_times::NextStart;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -105,11 +106,13 @@ async fn after_a_reboot_the_node_is_back(
     scratch: &Scratch,
 ) -> Outcome {
     let before = Start::of(node, cluster)?;
+    let start = NextStart::watch(node, cluster)?;
     cluster.registry.freeze()?;
     drop(publisher);
     let operator = Operator::of(node, scratch)?;
     let said = operator.run(&["reboot", "--no-wait"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
+    println!("{}", start.times(node).await?);
     before.is_followed_by_another(node, cluster).await?;
     // kubelet ended the previous pods for good, as nothing brings them back but their user.
     for name in PODS {

@@ -41,6 +41,7 @@ pub fn service(
         runtime: Runtime::default(),
         init: machine.init.clone(),
         kept_output: machine.take_kept(&output_name(&id)).into(),
+        unattended: None.into(),
         prepared: None.into(),
     };
     Ok(Definition {

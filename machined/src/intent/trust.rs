@@ -16,6 +16,7 @@ use super::remember_trust::authorities;
 use crate::config::{MachineConfig, MachineType, MetricsReaders};
 use crate::kubernetes::trial::Readiness;
 use crate::kubernetes::{ClusterNode, KubernetesFact, cluster_nodes};
+use crate::left_sockets::{LeftSockets, Socket};
 use crate::machine::{Configured, Machine};
 use crate::network::NetworkStatus;
 use crate::trust::{
@@ -51,9 +52,11 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
             let of_config = configured.as_ref().map(|configured| &configured.config);
             let signs = of_config.is_some_and(signs_for_workers);
             let is_time = knows_its_addresses(&follower.network.status().borrow(), start.elapsed());
-            let is_done = follow_workers(&follower.workers_port, signs && is_time)
+            let left = &follower.left_sockets;
+            close_unnamed(left, of_config);
+            let is_done = follow_workers(&follower.workers_port, left, signs && is_time)
                 & (is_time || !signs)
-                & follow_metrics(&follower.metrics_port, of_config.and_then(metrics));
+                & follow_metrics(&follower.metrics_port, left, of_config.and_then(metrics));
             // These tasks stay, and rest while the config has the authority's key.
             if !keeps_granted && is_without_key(of_config, &without) {
                 keeps_granted = true;
@@ -102,6 +105,19 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     Keys {
         identity,
         self_check,
+    }
+}
+
+/// Closes the sockets of the generation before that the config does not name; without a config nobody knows.
+fn close_unnamed(left: &LeftSockets, config: Option<&MachineConfig>) {
+    let Some(config) = config else {
+        return;
+    };
+    if !signs_for_workers(config) {
+        left.close(Socket::Workers);
+    }
+    if metrics(config).is_none() {
+        left.close(Socket::Metrics);
     }
 }
 

@@ -50,6 +50,7 @@ mod status_file;
 pub mod trial;
 mod variables;
 pub mod version_file;
+pub mod waits_for_room;
 
 pub use authorities::authorities;
 pub use cluster_nodes::{ClusterNode, cluster_nodes};

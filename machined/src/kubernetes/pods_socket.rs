@@ -35,12 +35,13 @@ impl AsFd for PodsSocket {
 
 impl PodsSocket {
     /// Makes the socket in the container with this first process, which runs in this cgroup; `None` if the process has ended, or if the
-    /// socket of before is still there. Blocks.
+    /// socket of before is still there. `left`: the one that the generation before has left, which goes on if its container does. Blocks.
     ///
     /// # Errors
     /// The container's files cannot be reached, or are not as they should be.
     pub fn renewed(
         before: Option<&Self>,
+        left: Option<OwnedFd>,
         container: u32,
         cgroup: &Cgroup,
     ) -> io::Result<Option<Self>> {
@@ -50,9 +51,8 @@ impl PodsSocket {
         if before.is_some_and(|before| before.container == container) && is_there(&root) {
             return Ok(None);
         }
-        let listener = listen(&root)?;
         Ok(Some(PodsSocket {
-            listener: Arc::new(listener),
+            listener: Arc::new(take_or_listen(&root, left)?),
             container,
         }))
     }
@@ -84,6 +84,14 @@ fn is_there(root: &OwnedFd) -> bool {
         let found = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
     })
+}
+
+/// Takes the socket that was left, if its name is still there: in another container it is not.
+fn take_or_listen(root: &OwnedFd, left: Option<OwnedFd>) -> io::Result<OwnedFd> {
+    match left {
+        Some(left) if is_there(root) => Ok(left),
+        _ => listen(root),
+    }
 }
 
 /// Makes the listening socket below /run of this root; one that is left of another generation is replaced.
@@ -133,6 +141,30 @@ mod tests {
         UnixStream::connect(&socket).unwrap_err();
         let _second = listen(&root).unwrap();
         UnixStream::connect(&socket).unwrap();
+    }
+
+    #[test]
+    fn one_that_was_left_goes_on_in_its_container_alone() {
+        let (container, another) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for root in [&container, &another] {
+            fs::create_dir(root.path().join("run")).unwrap();
+        }
+        let root = root_of(container.path());
+        let of_before = listen(&root).unwrap();
+        let left = of_before.try_clone().unwrap();
+        drop(of_before);
+        // Who connects while generations change waits in it.
+        let socket = container.path().join("run/instar/api.sock");
+        let _waiting = UnixStream::connect(&socket).unwrap();
+        let taken = take_or_listen(&root, Some(left)).unwrap();
+        let taken = UnixListener::from(taken);
+        taken.accept().unwrap();
+
+        let made = take_or_listen(&root_of(another.path()), Some(taken.into())).unwrap();
+        let _caller = UnixStream::connect(another.path().join("run/instar/api.sock")).unwrap();
+        UnixListener::from(made).accept().unwrap();
+        // The other one is closed.
+        UnixStream::connect(&socket).unwrap_err();
     }
 
     #[test]

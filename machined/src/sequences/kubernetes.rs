@@ -61,10 +61,12 @@ use crate::containers::Runtime;
 use crate::kubernetes::control_plane::{has_begun, version_of};
 use crate::kubernetes::trial::{Chosen, Images, Look, Readiness, Trial, choose, without_wanted};
 use crate::kubernetes::version_file::VersionFile;
+use crate::kubernetes::waits_for_room::WaitsForRoom;
 use crate::kubernetes::{
     self, KubernetesFact, NodeFile, NodeService, NodeStatus, OfMachine, ServiceState,
     node_addresses,
 };
+use crate::left_sockets::Socket;
 use crate::machine::{Configured, FirstPlan, Machine};
 use crate::store::{ExtensionFact, ExtensionState, ExtensionTarget, Store};
 use crate::values::{ContainerName, Digest};
@@ -98,6 +100,9 @@ pub async fn keep(machine: Arc<Machine>) {
             None => {
                 keeper = None;
                 show_nothing(&machine);
+                for socket in [Socket::Pods, Socket::ImagesForPods] {
+                    machine.left_sockets.close(socket);
+                }
                 machine.node_logs.follow(&kubernetes::logs(), &[]);
                 IDLE
             }
@@ -353,6 +358,7 @@ impl Keeper {
             is_return,
             runs_on: self.extensions_of_before(next).await.is_some(),
             kubelet_has_run: kubelet_has_run(&self.machine.store).await,
+            has_waited_for_room: WaitsForRoom::has(&change.snapshot).await,
         };
         self.plane.before(kubernetes, &change, situation).await
     }
@@ -586,6 +592,9 @@ impl Keeper {
         blocking_io::within(blocking_io::ANSWER, move || write(&files, &node)).await??;
         if let Some(facts) = &next.plane {
             Plane::write(kubernetes, facts, &next.extensions).await?;
+            if !next.is_held {
+                WaitsForRoom::forget().await?;
+            }
         }
         let plan = Plan {
             node: next.node.clone(),

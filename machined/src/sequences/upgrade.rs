@@ -6,6 +6,7 @@ pub(super) mod bless_retry;
 pub(super) mod committed;
 pub(super) mod current_handover;
 mod dry_run;
+mod leave_sockets;
 mod replace;
 mod rules;
 pub(super) mod trial_record;
@@ -489,7 +490,9 @@ pub(super) async fn next_generation(
         .as_ref()
         .is_some_and(|configured| configured.config.kubernetes.is_some());
     let version = pending.to.clone();
-    let text = configured.map(|configured| configured.text.clone());
+    let text = configured
+        .as_ref()
+        .map(|configured| configured.text.clone());
     let left = Handover {
         upgrade: Some(pending),
         services_up,
@@ -520,9 +523,11 @@ pub(super) async fn next_generation(
         tracing::info!("the API gives its last answers to this generation");
         system_services::drain(&machine.services).await;
     };
+    leave_sockets::leave(machine, rootfs.output(), configured.as_deref()).await;
     rcu::hurry();
     if let Err(error) = machine.init.next(next, last_answers).await {
         rcu::take_time();
+        machine.left_sockets.forget(&machine.init).await;
         return Err(error.context("init did not take the next generation"));
     }
     // init waits for this end.

@@ -1,10 +1,12 @@
 //! Runs one service: an actor that starts it when it is wanted up, keeps it up, and stops it when it is wanted down.
 
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::attention::Attention;
 use super::desired_state::DesiredState;
 use super::log_ring::LogRing;
 use super::past::{self, Past};
@@ -37,8 +39,8 @@ const OVERRUN: Duration = Duration::from_secs(300);
 struct Actor {
     service: Service,
     surroundings: Surroundings,
-    /// Becomes true when services that an earlier machined left running can be looked after; None where no service has to wait for that.
-    attended: Option<watch::Receiver<bool>>,
+    /// How far services are looked after that an earlier machined left running; None where no service has to wait for that.
+    attention: Option<watch::Receiver<Attention>>,
 }
 
 /// A process to watch over.
@@ -87,26 +89,26 @@ pub(super) fn spawn(definition: Definition, log: LogRing, surroundings: Surround
     let actor = Actor {
         service: service.clone(),
         surroundings,
-        attended: None,
+        attention: None,
     };
     crate::base::task::spawn(actor.live(service.desired.subscribe(), None));
     service
 }
 
 /// Spawns the actor of a service that an earlier machined left running; it is wanted up. The service is shown as running at once, and
-/// is adopted or restarted when `attended` becomes true.
+/// is adopted or restarted when all attention is given.
 pub(super) fn spawn_living(
     definition: Definition,
     log: LogRing,
     surroundings: Surroundings,
-    attended: watch::Receiver<bool>,
+    attention: watch::Receiver<Attention>,
 ) -> Service {
     let service = Service::new(definition, log);
     service.start();
     let actor = Actor {
         service: service.clone(),
         surroundings,
-        attended: Some(attended),
+        attention: Some(attention),
     };
     let shown = actor.show();
     crate::base::task::spawn(actor.live(service.desired.subscribe(), shown));
@@ -116,14 +118,15 @@ pub(super) fn spawn_living(
 impl Actor {
     /// `shown`: the past of a service that is already shown as running, and not looked after yet.
     async fn live(self, mut desired: watch::Receiver<DesiredState>, shown: Option<Past>) {
-        match shown {
-            Some(_) => {
-                self.attended(&mut desired).await;
-            }
-            // Before any new output is read.
-            None => past::recall_log(&self.service),
+        // Before any new output is read.
+        if shown.is_none() {
+            past::recall_log(&self.service);
         }
-        let (mut found, mut past) = self.adopt(shown).await;
+        let words_from = self.service.log.position();
+        if shown.is_some() {
+            self.attended_or_read(&mut desired).await;
+        }
+        let (mut found, mut past) = self.adopt(shown, words_from).await;
         self.note_left(false);
         loop {
             if matches!(found, Found::Nothing) {
@@ -170,7 +173,8 @@ impl Actor {
                         return;
                     }
                     past.ran = begun.elapsed();
-                    (found, past) = self.adopt(Some(past)).await;
+                    let words_from = self.service.log.position();
+                    (found, past) = self.adopt(Some(past), words_from).await;
                 }
                 Ended::Failed(why) => {
                     let pause = past.restarts.after(begun.elapsed());
@@ -201,23 +205,53 @@ impl Actor {
 
     /// Waits until the service can be looked after; returns false if it is wanted down before that.
     async fn attended(&self, desired: &mut watch::Receiver<DesiredState>) -> bool {
-        let Some(mut attended) = self.attended.clone() else {
+        let Some(mut attention) = self.attention.clone() else {
             return true;
         };
         tokio::select! {
             biased;
             // The sender lives as long as the services.
-            attended = attended.wait_for(|attended| *attended) => attended.is_ok(),
+            all = attention.wait_for(|given| *given == Attention::All) => all.is_ok(),
             () = told_to_stop(desired) => false,
         }
     }
 
-    /// Adopts the process or container that an earlier machined, or this one, left running, and returns the past that it goes on with; `past` is
-    /// known already. The copy of its log lasts until then: a machined that dies before that leaves it to the next. From here on the log is
-    /// left anew.
-    async fn adopt(&self, past: Option<Past>) -> (Found, Past) {
+    /// The same for one that runs on; its output is read meanwhile if nobody knows when it can be looked after.
+    async fn attended_or_read(&self, desired: &mut watch::Receiver<DesiredState>) {
+        let mut left = desired.clone();
+        tokio::select! {
+            biased;
+            _ = self.attended(desired) => {}
+            Some(never) = self.read_output(&mut left) => match never {},
+        }
+        self.note_read(false);
+    }
+
+    /// Has the output read from when that is told, except while the service is left to the next generation, which gets what was read. Ends with the
+    /// services alone.
+    async fn read_output(&self, desired: &mut watch::Receiver<DesiredState>) -> Option<Infallible> {
         let workload = &self.service.definition.workload;
-        let words_from = self.service.log.position();
+        let mut attention = self.attention.clone()?;
+        let told = attention.wait_for(|given| *given >= Attention::Output);
+        told.await.ok()?;
+        loop {
+            let stays = desired.wait_for(|desired| !desired.is_left());
+            stays.await.ok()?;
+            self.note_read(true);
+            workload.read_output(self.service.log.clone());
+            let leaves = desired.wait_for(|desired| desired.is_left());
+            leaves.await.ok()?;
+            workload.leave_output().await;
+            past::leave_log(&self.service, &self.surroundings.logs);
+            self.note_read(false);
+        }
+    }
+
+    /// Adopts the process or container that an earlier machined, or this one, left running, and returns the past that it goes on with; `past` is
+    /// known already, `words_from` is the position in the log before any of its output that nobody had read. The copy of its log lasts until then: a
+    /// machined that dies before that leaves it to the next. From here on the log is left anew.
+    async fn adopt(&self, past: Option<Past>, words_from: u64) -> (Found, Past) {
+        let workload = &self.service.definition.workload;
         let adopted = workload.adopt(self.service.log.clone()).await;
         if let Err(error) = workload.take_log(0) {
             tracing::debug!("the copy of a log stays: {error:#}");
@@ -445,6 +479,10 @@ impl Actor {
             };
             tokio::time::sleep(pause).await;
         }
+    }
+
+    fn note_read(&self, read: bool) {
+        self.service.status.send_modify(|status| status.read = read);
     }
 
     fn note_left(&self, left: bool) {

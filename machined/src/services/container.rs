@@ -43,6 +43,8 @@ pub struct ContainerWorkload {
     pub init: InitLink,
     /// The pipe of its output; at first that of an earlier machined.
     pub kept_output: Mutex<Option<OwnedFd>>,
+    /// The reading of that pipe while nobody looks after the container.
+    pub unattended: Mutex<Option<Unattended>>,
     /// The cgroup of its processes; chosen anew at each start.
     pub cgroup: Mutex<Cgroup>,
     /// Whether the config lets it live through a change of generations; called at each start.
@@ -50,6 +52,9 @@ pub struct ContainerWorkload {
     /// The image for the start that is under way.
     pub prepared: Mutex<Option<VerifiedImage>>,
 }
+
+/// The reading of the output of a container that nobody looks after yet.
+pub struct Unattended(Output);
 
 /// Bytes of a pipe: the output of a talkative program in a second.
 const PIPE: usize = 256 << 10;
@@ -384,6 +389,9 @@ impl ContainerWorkload {
 
     /// Goes on with the reading of the output that an earlier machined, or this one, has left in the pipe.
     fn follow_again(&self, log: LogRing) -> Option<Output> {
+        if let Some(Unattended(output)) = self.unattended.locked().take() {
+            return Some(output);
+        }
         let kept = self.kept_output.locked();
         let output = kept
             .as_ref()
@@ -431,6 +439,20 @@ impl Workload for ContainerWorkload {
     fn lives_on(&self) -> Option<u32> {
         let pid = self.runtime.noted_pid(&self.spec.name)?;
         self.cgroup.locked().holds(pid).then_some(pid)
+    }
+
+    fn read_output(&self, log: LogRing) {
+        let output = self.follow_again(log).map(Unattended);
+        *self.unattended.locked() = output;
+    }
+
+    fn leave_output(&self) -> Step<'_, ()> {
+        Box::pin(async {
+            let unattended = self.unattended.locked().take();
+            if let Some(Unattended(output)) = unattended {
+                output.leave().await;
+            }
+        })
     }
 
     fn adopt(&self, log: LogRing) -> Step<'_, Adopted> {

@@ -1,6 +1,7 @@
 //! The machine's services: processes of the rootfs and containers of the config, kept up and watched.
 
 mod actor;
+mod attention;
 mod carried;
 mod cgroup;
 mod container;
@@ -22,6 +23,7 @@ mod workload;
 #[cfg(test)]
 pub(crate) mod workload_for_tests;
 
+use attention::Attention;
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
 pub use health::{HealthCheck, Probe, reach};
@@ -62,8 +64,8 @@ pub struct Services {
 
 #[derive(Default)]
 struct Known {
-    /// Whether services that an earlier machined left running are looked after.
-    attended: watch::Sender<bool>,
+    /// How far services are looked after that an earlier machined left running.
+    attention: watch::Sender<Attention>,
     services: BTreeMap<String, Service>,
     /// The machine is being taken down: every service that the API controls is held.
     held: bool,
@@ -144,20 +146,34 @@ impl Services {
     /// Adds a service that an earlier machined left running, wanted up. It is shown as running at once, and looked after from
     /// [`attend`](Self::attend) on.
     pub fn add_living(&self, definition: Definition) -> anyhow::Result<Service> {
-        self.add_as(definition, |definition, log, attended| {
-            actor::spawn_living(definition, log, self.surroundings.clone(), attended)
+        self.add_as(definition, |definition, log, attention| {
+            actor::spawn_living(definition, log, self.surroundings.clone(), attention)
         })
     }
 
     /// Lets services that were left running be looked after: each is adopted, or ended and started.
     pub fn attend(&self) {
-        self.lock().attended.send_replace(true);
+        self.give_attention(Attention::All);
+    }
+
+    /// Has the output of services read that were left running, and that nobody can look after yet.
+    pub fn read_output(&self) {
+        self.give_attention(Attention::Output);
+    }
+
+    fn give_attention(&self, attention: Attention) {
+        let given = &self.lock().attention;
+        given.send_if_modified(|given| {
+            let is_more = *given < attention;
+            *given = attention.max(*given);
+            is_more
+        });
     }
 
     fn add_as(
         &self,
         definition: Definition,
-        spawn: impl FnOnce(Definition, LogRing, watch::Receiver<bool>) -> Service,
+        spawn: impl FnOnce(Definition, LogRing, watch::Receiver<Attention>) -> Service,
     ) -> anyhow::Result<Service> {
         let mut known = self.lock();
         let id = definition.id.clone();
@@ -165,7 +181,7 @@ impl Services {
             !known.services.contains_key(&id),
             "there is a service {id:?} already"
         );
-        let service = spawn(definition, LogRing::default(), known.attended.subscribe());
+        let service = spawn(definition, LogRing::default(), known.attention.subscribe());
         if known.held && service.definition().controllable {
             service.hold();
         }

@@ -169,9 +169,10 @@ impl Service {
     /// Leaves it running unattended until it is released; returns false if its watch does not end in time.
     pub(super) async fn leave(&self) -> bool {
         self.desired.send_modify(DesiredState::leave);
-        let left = self.until(|status| status.left || status.phase != Phase::Running);
+        let is_left = |status: &ServiceStatus| status.left && !status.read;
+        let left = self.until(|status| is_left(status) || status.phase != Phase::Running);
         let in_time = tokio::time::timeout(GRACE, left).await.is_ok();
-        in_time && self.status().left
+        in_time && is_left(&self.status())
     }
 
     /// Keeps it down until it is released, whatever its operator asks for.

@@ -56,6 +56,8 @@ pub struct ServiceStatus {
     pub recalled: bool,
     /// It runs unattended, and the machine has said why it ends it.
     pub(super) ended_by_machine: bool,
+    /// Whether its output is read although it runs unattended.
+    pub(super) read: bool,
     /// How often this machined has started it.
     pub starts: u64,
     /// Runs in a row that ended too early, up to the last end.
@@ -78,6 +80,7 @@ impl ServiceStatus {
             left: false,
             recalled: false,
             ended_by_machine: false,
+            read: false,
             starts: 0,
             failures: 0,
             out_of_memory: None,

@@ -791,6 +791,112 @@ async fn one_that_nobody_looked_after_is_left_as_it_was() {
     assert_eq!(log_of(&after, "web").await, "one\ntwo begins\n");
 }
 
+/// A container that lives on, whose output can be read before anybody looks after it.
+#[derive(Clone, Default)]
+struct Talking {
+    left: Lasting,
+    /// The log that it is read to.
+    reader: Arc<Mutex<Option<LogRing>>>,
+}
+
+impl Talking {
+    /// Says something, which waits while nobody reads it: returns whether somebody does.
+    fn says(&self, words: &[u8]) -> bool {
+        let reader = self.reader.locked();
+        reader.as_ref().inspect(|log| log.write(words)).is_some()
+    }
+}
+
+impl Workload for Talking {
+    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+        self.left.prepare()
+    }
+    fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+        self.left.start(log)
+    }
+    fn lives_on(&self) -> Option<u32> {
+        Some(1)
+    }
+    fn read_output(&self, log: LogRing) {
+        *self.reader.locked() = Some(log);
+    }
+    fn leave_output(&self) -> Step<'_, ()> {
+        *self.reader.locked() = None;
+        Box::pin(async {})
+    }
+    fn adopt(&self, log: LogRing) -> Step<'_, Adopted> {
+        self.left.adopt(log)
+    }
+    fn leave_log(&self, log: &[u8]) -> anyhow::Result<()> {
+        self.left.leave_log(log)
+    }
+    fn left_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        self.left.left_log(longest)
+    }
+    fn take_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        self.left.take_log(longest)
+    }
+    fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+        self.left.exec(command)
+    }
+}
+
+/// A version that is not on trial goes on without its disk; later the machine is upgraded.
+#[tokio::test]
+async fn one_that_nobody_can_look_after_is_read_and_its_log_goes_on() {
+    let workload = Talking::default();
+    workload.leave_log(b"one beg").unwrap();
+    let definition = || Definition {
+        workload: Arc::new(workload.clone()),
+        ..definition("web", None)
+    };
+    let without_disk = services();
+    let service = without_disk.add_living(definition()).unwrap();
+    sleep(Duration::from_millis(20)).await;
+    assert!(!workload.says(b""), "a version on trial may give itself up");
+    without_disk.read_output();
+    until("it is read", || workload.says(b"")).await;
+    assert!(workload.says(b"ins\ntwo"));
+    assert!(!service.status().is_up());
+
+    without_disk.leave_workloads(None, &KEPT).await;
+    assert_eq!(without_disk.left(), ["web"]);
+    assert!(!workload.says(b""));
+    let left = workload.left.log.locked().clone();
+    assert_eq!(left.as_deref(), Some(&b"one begins\ntwo"[..]));
+    // The upgrade fails, and another one comes.
+    without_disk.start_workloads();
+    until("it is read again", || workload.says(b"")).await;
+    assert!(workload.says(b" begins\n"));
+    without_disk.leave_workloads(None, &KEPT).await;
+
+    let next = services();
+    next.add_living(definition()).unwrap();
+    assert_eq!(log_of(&next, "web").await, "one begins\ntwo begins\n");
+}
+
+/// It ends while its disk is away: what was read of it by then has its last words.
+#[tokio::test]
+async fn the_last_words_of_one_that_was_read_are_told() {
+    let mut workload = Talking::default();
+    workload.left.exited = Some(Exit::Code(1));
+    let services = services();
+    let talking = Definition {
+        workload: Arc::new(workload.clone()),
+        ..definition("web", None)
+    };
+    let service = services.add_living(talking).unwrap();
+    services.read_output();
+    until("it is read", || workload.says(b"")).await;
+    assert!(workload.says(b"panic: no room\n"));
+    services.attend();
+    service.until(|it| it.phase == Phase::Failed).await;
+    let told = messages(&service).pop().unwrap();
+    let failed =
+        "the process exited with code 1 while nobody looked; its last words: panic: no room; ";
+    assert!(told.starts_with(failed), "{told}");
+}
+
 /// Returns all that `Logs` shows.
 async fn log_of(services: &Services, id: &str) -> String {
     let mut reader = services.get(id).unwrap().log().read(Tail::All);

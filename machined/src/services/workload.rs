@@ -36,6 +36,12 @@ pub trait Workload: Send + Sync + 'static {
     fn lives_on(&self) -> Option<u32> {
         None
     }
+    /// Reads the output of a workload that an earlier machined left running, before it is adopted; a second call changes nothing.
+    fn read_output(&self, _log: LogRing) {}
+    /// Ends that reading; what was read is in the log.
+    fn leave_output(&self) -> Step<'_, ()> {
+        Box::pin(async {})
+    }
     /// Adopts the workload of an earlier machined, if it still runs and equals the one that would be started now.
     fn adopt(&self, log: LogRing) -> Step<'_, Adopted>;
     /// Whether it ends with the generation whatever the machine config says, which does not name it.

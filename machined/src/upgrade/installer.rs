@@ -54,6 +54,9 @@ struct Message {
     rootfs: RootfsMessage,
     #[serde(default)]
     boot_entry: Option<u32>,
+    /// Absent in messages of earlier versions, which take none.
+    #[serde(default)]
+    takes_sockets: bool,
 }
 
 #[derive(Deserialize)]
@@ -216,6 +219,7 @@ pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Ins
         memfd,
         blake3,
         boot_entry: message.boot_entry,
+        takes_sockets: message.takes_sockets,
         signature: candidate.rootfs_signature.clone(),
     })
 }
@@ -321,6 +325,19 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(delivery.blake3, blake3::hash(b"r"));
+        // It is of a version that does not know them.
+        assert!(!delivery.takes_sockets);
+    }
+
+    #[tokio::test]
+    async fn a_version_says_that_it_takes_sockets() {
+        let text = message("v0.2.0", &blake3::hash(b"r"));
+        let whole = text.strip_suffix('}').unwrap();
+        for takes in [true, false] {
+            let text = format!(r#"{whole},"takes_sockets":{takes}}}"#);
+            let delivery = deliver(&text, true).await.unwrap();
+            assert_eq!(delivery.takes_sockets, takes);
+        }
     }
 
     #[tokio::test]
@@ -354,6 +371,7 @@ mod tests {
             memfd: file.into(),
             blake3: blake3::hash(&[7; 200_000]),
             boot_entry: None,
+            takes_sockets: false,
             signature: None,
         };
         verify(&delivery).await.unwrap();

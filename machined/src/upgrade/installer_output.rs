@@ -11,6 +11,8 @@ pub struct InstallerOutput {
     pub blake3: blake3::Hash,
     /// The order of the boot entry that the installer wrote.
     pub boot_entry: Option<u32>,
+    /// Whether its machined takes the listening sockets that this one leaves.
+    pub takes_sockets: bool,
     /// The signature of the root filesystem, as the image's label has it.
     pub signature: Option<String>,
 }

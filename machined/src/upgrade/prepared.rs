@@ -37,6 +37,9 @@ struct Facts {
     /// Absent in descriptions by earlier versions.
     #[serde(default)]
     signature: Option<String>,
+    /// As above.
+    #[serde(default)]
+    takes_sockets: bool,
     upgrade: PendingUpgrade,
 }
 
@@ -52,6 +55,7 @@ impl Prepared {
         let facts = Facts {
             blake3: self.delivery.blake3.to_hex().to_string(),
             signature: self.delivery.signature.clone(),
+            takes_sockets: self.delivery.takes_sockets,
             upgrade: self.upgrade.clone(),
         };
         let facts = sealed_json::to_memfd(FACTS, WHAT, &facts)?;
@@ -85,6 +89,7 @@ impl Prepared {
                 memfd,
                 blake3,
                 boot_entry: facts.upgrade.boot_entry,
+                takes_sockets: facts.takes_sockets,
                 signature: facts.signature,
             },
             upgrade: facts.upgrade,
@@ -101,6 +106,7 @@ mod tests {
         let facts = Facts {
             blake3: blake3::hash(b"r").to_hex().to_string(),
             signature: None,
+            takes_sockets: true,
             upgrade: PendingUpgrade {
                 to: "v0.2.0".to_owned(),
                 boot_entry: Some(7),
@@ -118,6 +124,7 @@ mod tests {
         assert_eq!(found.upgrade.to, "v0.2.0");
         assert_eq!(found.delivery.blake3, blake3::hash(b"r"));
         assert_eq!(found.delivery.boot_entry, Some(7));
+        assert!(found.delivery.takes_sockets);
     }
 
     #[test]

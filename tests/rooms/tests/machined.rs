@@ -26,6 +26,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
             "hang_guard",
             "init_link",
             "kernel_settings",
+            "left_sockets",
             "meta",
             "modules",
             "mounts",

@@ -289,6 +289,7 @@ async fn a_staged_version_is_judged_at_its_registry_when_rules_change() {
             memfd: rootfs,
             blake3: blake3::hash(b"r"),
             boot_entry: None,
+            takes_sockets: false,
             signature: None,
         },
         upgrade: PendingUpgrade {

@@ -166,6 +166,7 @@ fn workload(
         runtime: Runtime::new(runtime.clone(), runtime.clone(), runtime),
         init: machine.init.clone(),
         kept_output: None::<OwnedFd>.into(),
+        unattended: None.into(),
         cgroup: Cgroup::for_container("web", true).unwrap().into(),
         keeps: Box::new(|| true),
         prepared: None.into(),

@@ -8,7 +8,8 @@
 //! etcd may be about to answer            the change waits for that, within a limit
 //! ```
 //!
-//! etcd may be about to answer where kubelet has not been running for long, as after a boot, and where it has answered to this change before.
+//! etcd may be about to answer where kubelet has not been running for long, as after a boot, and where it has answered to this change before, also
+//! before the boot: a note keeps that there was no room ([`WaitsForRoom`]).
 //!
 //! The way back to proven extensions takes no snapshot, and waits for nothing: it leaves a version that is not well, and the data of before that
 //! one are kept already.
@@ -20,6 +21,7 @@ use anyhow::bail;
 
 use crate::config::ControlPlane;
 use crate::kubernetes::control_plane::backup::{BackupError, Change, keep_snapshot};
+use crate::kubernetes::waits_for_room::WaitsForRoom;
 
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -51,6 +53,8 @@ pub(super) struct Situation {
     pub(super) runs_on: bool,
     /// For how long kubelet, which starts etcd, has been running; none if it does not run.
     pub(super) kubelet_has_run: Option<Duration>,
+    /// Whether this change has waited for room before, perhaps in an earlier boot.
+    pub(super) has_waited_for_room: bool,
 }
 
 /// A change that waits.
@@ -79,6 +83,11 @@ impl Backup {
         self.decided = None;
     }
 
+    /// Whether a change waits that has found no room for its snapshot.
+    fn waits_for_room(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.for_room)
+    }
+
     /// Says that a version came without a snapshot.
     pub(super) fn problem(&self) -> Option<String> {
         let (at, missing) = self.missing.as_ref()?;
@@ -96,7 +105,15 @@ impl Backup {
         situation: Situation,
     ) -> anyhow::Result<()> {
         let keep = keep_snapshot(plane, &change.snapshot);
-        self.before_by(keep, change, situation).await
+        let may_begin = self.before_by(keep, change, situation).await;
+        if self.waits_for_room() && !situation.has_waited_for_room {
+            let noted = WaitsForRoom::note(&change.snapshot).await;
+            // A disk without room for a snapshot may have none for the note.
+            if let Err(error) = noted {
+                tracing::warn!("Kubernetes: a reboot may end the wait for room: {error:#}");
+            }
+        }
+        may_begin
     }
 
     async fn before_by(
@@ -143,7 +160,7 @@ impl Backup {
             }
             Err(error) => error,
         };
-        let held = Held::after(before, change, &error, now);
+        let held = Held::after(before, change, &error, now).with_earlier(situation);
         let is_decided = self.decided.as_ref() == Some(change);
         if held.goes_on_waiting(&error, situation, is_decided) {
             let why = held.why.clone();
@@ -191,6 +208,14 @@ impl Held {
             for_room: for_room || matches!(error, BackupError::NoRoom { .. }),
             silent_since: is_silent.then(|| silent_since.unwrap_or(now)),
             why: format!("{told} once there is a snapshot of etcd{until}: {error:#}"),
+        }
+    }
+
+    /// Adds what is known of this change from before this machined.
+    fn with_earlier(self, situation: Situation) -> Self {
+        Held {
+            for_room: self.for_room || situation.has_waited_for_room,
+            ..self
         }
     }
 
@@ -244,6 +269,7 @@ mod tests {
         is_return: false,
         runs_on: true,
         kubelet_has_run: Some(Duration::from_secs(3600)),
+        has_waited_for_room: false,
     };
     const BOOTED: Situation = Situation {
         kubelet_has_run: None,
@@ -251,6 +277,11 @@ mod tests {
     };
     const BACK: Situation = Situation {
         is_return: true,
+        ..BOOTED
+    };
+    /// After a boot of a machine that had no room for the snapshot before that.
+    const BOOTED_WAITING: Situation = Situation {
+        has_waited_for_room: true,
         ..BOOTED
     };
     const NOTHING_OF_BEFORE: Situation = Situation {
@@ -293,6 +324,14 @@ mod tests {
             (&etcd, FORWARD, "s", false, false),
             (&etcd, BOOTED, "s", false, false),
             (&etcd, BOOTED, "ns", true, false),
+            // It has waited for room before the boot.
+            (&etcd, BOOTED_WAITING, "s", true, false),
+            (&etcd, BOOTED_WAITING, "ss", true, false),
+            (&etcd, BOOTED_WAITING, "sn", true, false),
+            (&etcd, BOOTED_WAITING, "ssn", true, false),
+            (&etcd, BOOTED_WAITING, "sss", false, false),
+            (&etcd, BOOTED_WAITING, "f", true, false),
+            (&v2, BOOTED_WAITING, "s", true, false),
             // Proven extensions with another etcd.
             (&etcd, BACK, "n", true, false),
         ];

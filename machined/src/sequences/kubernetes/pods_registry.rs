@@ -17,7 +17,9 @@ use anyhow::{Context as _, bail};
 use tokio::task::JoinHandle;
 
 use crate::base::blocking_io::{self, ANSWER};
+use crate::base::lock::Lock as _;
 use crate::kubernetes::PODS_REGISTRY;
+use crate::left_sockets::{LeftSockets, Socket};
 use crate::machine::Machine;
 use crate::oci::PulledImage;
 use crate::sequences::serve_images::usual;
@@ -39,26 +41,32 @@ pub(super) struct PodsRegistry {
     server: Option<JoinHandle<()>>,
 }
 
-/// The address. It is kept over changes of the images: a pod with the node's network could take it in between, and containerd would ask that pod.
+/// The address. It is kept over changes of the images, and of versions: a pod with the node's network could take it in between, and containerd would
+/// ask that pod.
 #[derive(Default)]
 struct Place {
-    listener: Option<TcpListener>,
+    listener: Option<Arc<TcpListener>>,
     /// The last failure, and when it was.
     failed: Option<(Instant, String)>,
 }
 
 impl Place {
-    /// Listens at this address, if it does not yet.
+    /// Listens at this address, if it does not yet. `left`: the sockets that the generation before has left.
     ///
     /// # Errors
     /// The address cannot be listened on, or it could not a moment ago.
-    fn listen(&mut self, address: SocketAddr, now: Instant) -> anyhow::Result<TcpListener> {
+    fn listen(
+        &mut self,
+        address: SocketAddr,
+        left: &LeftSockets,
+        now: Instant,
+    ) -> anyhow::Result<TcpListener> {
         if let Some((at, why)) = &self.failed
             && now.saturating_duration_since(*at) < PAUSE
         {
             bail!(why.clone());
         }
-        match self.try_listen(address) {
+        match self.try_listen(address, left) {
             Ok(listener) => {
                 self.failed = None;
                 Ok(listener)
@@ -74,14 +82,17 @@ impl Place {
         }
     }
 
-    fn try_listen(&mut self, address: SocketAddr) -> io::Result<TcpListener> {
+    fn try_listen(&mut self, address: SocketAddr, left: &LeftSockets) -> io::Result<TcpListener> {
         if let Some(listener) = &self.listener {
             return listener.try_clone();
         }
-        let listener = TcpListener::bind(address)?;
+        let listener = match left.take_at(Socket::ImagesForPods, address) {
+            Some(listener) => TcpListener::from(listener),
+            None => TcpListener::bind(address)?,
+        };
         listener.set_nonblocking(true)?;
         let for_server = listener.try_clone()?;
-        self.listener = Some(listener);
+        self.listener = Some(Arc::new(listener));
         Ok(for_server)
     }
 }
@@ -97,6 +108,9 @@ impl PodsRegistry {
     ) -> anyhow::Result<BTreeSet<String>> {
         let images = usual(machine);
         let wanted = names(&images);
+        if wanted.is_empty() {
+            machine.left_sockets.close(Socket::ImagesForPods);
+        }
         let has_ended = self.server.as_ref().is_some_and(JoinHandle::is_finished);
         if wanted == self.served && !has_ended {
             return Ok(self.registries.clone());
@@ -104,8 +118,14 @@ impl PodsRegistry {
         let address: SocketAddr = PODS_REGISTRY.parse().context("the address for pods")?;
         let listener = match wanted.is_empty() {
             true => None,
-            false => Some(self.place.listen(address, Instant::now())?),
+            false => Some(
+                self.place
+                    .listen(address, &machine.left_sockets, Instant::now())?,
+            ),
         };
+        if let Some(listener) = &self.place.listener {
+            *machine.images_port.locked() = Arc::downgrade(listener);
+        }
         let offering = {
             let machine = machine.clone();
             move || offer(&machine, images)
@@ -180,6 +200,8 @@ fn offer(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::collections::BTreeMap;
+
     use crate::containers::registry_for_tests::SignedRegistry;
     use crate::oci::{ImageStore, Keeps, Limits};
 
@@ -188,12 +210,25 @@ mod tests {
     fn the_address_is_kept_from_one_server_to_the_next() {
         let mut place = Place::default();
         let any: SocketAddr = "127.0.0.77:0".parse().unwrap();
-        let first = place.listen(any, Instant::now()).unwrap();
+        let none = LeftSockets::default();
+        let first = place.listen(any, &none, Instant::now()).unwrap();
         let address = first.local_addr().unwrap();
         drop(first);
         TcpListener::bind(address).unwrap_err();
-        let second = place.listen(any, Instant::now()).unwrap();
+        let second = place.listen(any, &none, Instant::now()).unwrap();
         assert_eq!(second.local_addr().unwrap(), address);
+    }
+
+    #[test]
+    fn the_address_is_kept_from_one_version_to_the_next() {
+        let listener = TcpListener::bind("127.0.0.79:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut kept = BTreeMap::from([("socket.images".to_owned(), listener.into())]);
+        let left = LeftSockets::find(&mut kept);
+        let mut place = Place::default();
+        let taken = place.listen(address, &left, Instant::now()).unwrap();
+        assert_eq!(taken.local_addr().unwrap(), address);
+        TcpListener::bind(address).unwrap_err();
     }
 
     #[test]
@@ -201,12 +236,13 @@ mod tests {
         let other = TcpListener::bind("127.0.0.77:0").unwrap();
         let address = other.local_addr().unwrap();
         let (mut place, begin) = (Place::default(), Instant::now());
-        let why = place.listen(address, begin).unwrap_err().to_string();
+        let none = LeftSockets::default();
+        let why = place.listen(address, &none, begin).unwrap_err().to_string();
         assert!(why.contains("cannot listen at 127.0.0.77:"), "{why}");
         drop(other);
-        let early = place.listen(address, begin + PAUSE / 2).unwrap_err();
+        let early = place.listen(address, &none, begin + PAUSE / 2).unwrap_err();
         assert_eq!(early.to_string(), why);
-        place.listen(address, begin + PAUSE).unwrap();
+        place.listen(address, &none, begin + PAUSE).unwrap();
     }
 
     /// Both images stay, as two bundles have brought them.

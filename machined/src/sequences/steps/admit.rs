@@ -98,6 +98,7 @@ mod tests {
             memfd: rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).unwrap(),
             blake3: blake3::hash(b"r"),
             boot_entry: None,
+            takes_sockets: false,
             signature: None,
         }
     }

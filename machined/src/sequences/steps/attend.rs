@@ -10,12 +10,14 @@ use crate::services::{Phase, Services};
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Has containers that live on looked after: at once if /var is mounted, and otherwise when it is. To compare a container takes its image,
-/// which is on /var: without /var each container would end, and could not start again. Until then the dead are not shown as running.
+/// which is on /var: without /var each container would end, and could not start again. Until then the dead are not shown as running, and the
+/// output of the others is read.
 pub(in crate::sequences) fn attend(machine: &Arc<Machine>) {
     let mut disk = machine.disk.status();
     if disk.borrow().var_mounted {
         return machine.services.attend();
     }
+    machine.services.read_output();
     let machine = machine.clone();
     crate::base::task::spawn(async move {
         tokio::select! {

@@ -73,6 +73,7 @@ async fn web(directory: &Path, output: OwnedFd) -> ContainerWorkload {
         ),
         init: link().await,
         kept_output: Some(output).into(),
+        unattended: None.into(),
         cgroup: Cgroup::for_container("web", true).unwrap().into(),
         keeps: Box::new(|| true),
         prepared: None.into(),
@@ -151,4 +152,35 @@ async fn one_that_is_not_taken_over_ends_in_order_however_much_it_says() {
     assert!(matches!(adopted, Adopted::Ended(_)));
     assert!(container.wait().unwrap().success());
     assert!(log.contents().ends_with(b"\ndone\n"));
+}
+
+/// Its disk is away. It says more than its pipe holds, and goes on.
+#[tokio::test]
+async fn one_that_nobody_looks_after_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let web = web(directory.path(), read).await;
+    fs::write(directory.path().join("run/web/pid"), "70").unwrap();
+    let log = LogRing::default();
+    web.read_output(log.clone());
+    let mut write = File::from(write);
+    let said = tokio::task::spawn_blocking(move || {
+        let said = write.write_all(&b"a line of its output\n".repeat(20_000));
+        said.map(|()| write)
+    });
+    let said = tokio::time::timeout(Duration::from_secs(20), said).await;
+    let mut write = said.unwrap().unwrap().unwrap();
+    web.leave_output().await;
+    write.write_all(b"panic: no room\n").unwrap();
+    drop(write);
+    assert!(!log.contents().ends_with(b"panic: no room\n"));
+    // Nothing is left out, and nothing is read twice.
+    web.read_output(log.clone());
+    web.read_output(log.clone());
+    let adopted = web.take_over(log.clone()).await;
+    assert!(matches!(adopted, Adopted::Exited(Exit::Code(7))));
+    assert!(
+        log.contents()
+            .ends_with(b"\na line of its output\npanic: no room\n")
+    );
 }

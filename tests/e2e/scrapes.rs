@@ -1,0 +1,79 @@
+//! A reader of metrics over an upgrade without a reboot: who connects while generations change waits for the page of the next version.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{anyhow, ensure};
+use instar_tests::{
+    Ending, ImageUnderTest, Node, Outcome, Registry, Scratch, Test, http, tests, upgrade_and_follow,
+};
+
+use crate::PATIENCE;
+use crate::observing::METRICS_PORT;
+
+/// The pause between two pages. A port that is closed for as long as generations change refuses several of them.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The page that is under way as apid ends may be cut off.
+const CUT_OFF: usize = 1;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![readers_of_metrics_wait_for_the_next_version]
+}
+
+async fn readers_of_metrics_wait_for_the_next_version(scratch: Scratch) -> Outcome {
+    let registry = Registry::with_both_installers_without_kernel(&scratch)?;
+    let host = registry.host_for_guest();
+    let metrics = format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: MetricsConfig\nlisten: \"[::]:{METRICS_PORT}\"\nreaders: anyone\n"
+    );
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .configure(move |config| config.registry(&host).document(&metrics))
+        .forward(METRICS_PORT)
+        .boot_until_ready(PATIENCE)
+        .await?;
+    let scrapes = Scrapes::begin(node.guest_port(METRICS_PORT)?);
+    for version in ["v0.2.0", "v0.1.0"] {
+        let name = registry.installer_for_guest(version);
+        let followed = upgrade_and_follow(&node, &name, PATIENCE).await?;
+        ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    }
+    let (pages, failed) = scrapes.end()?;
+    println!("{pages} pages, {} failed: {failed:#?}", failed.len());
+    ensure!(pages > 20, "{pages} pages");
+    ensure!(failed.len() <= 2 * CUT_OFF, "{failed:#?}");
+    Ok(())
+}
+
+/// Asks for one page after the other until it is ended.
+struct Scrapes {
+    is_over: Arc<AtomicBool>,
+    /// The number of pages, and the errors.
+    told: JoinHandle<(usize, Vec<String>)>,
+}
+
+impl Scrapes {
+    fn begin(address: String) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let told = std::thread::spawn(move || {
+            let (mut pages, mut failed) = (0, Vec::new());
+            while !over.load(Ordering::Relaxed) {
+                match http(&address, "GET", "/metrics", &[], b"") {
+                    Ok(answer) if answer.status == 200 => pages += 1,
+                    Ok(answer) => failed.push(format!("{answer:?}")),
+                    Err(error) => failed.push(format!("{error:#}")),
+                }
+                std::thread::sleep(PAUSE);
+            }
+            (pages, failed)
+        });
+        Self { is_over, told }
+    }
+
+    fn end(self) -> anyhow::Result<(usize, Vec<String>)> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.told.join().map_err(|_| anyhow!("the reader panicked"))
+    }
+}
