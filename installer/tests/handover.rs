@@ -97,7 +97,7 @@ fn hands_over_sealed_memory_with_its_description() {
 
     let (text, mut descriptors) = receive(&ours);
     let expected = format!(
-        r#"{{"rootfs":{{"blake3":"{}","bytes":{},"version":"v0.2.0"}}}}"#,
+        r#"{{"rootfs":{{"blake3":"{}","bytes":{},"version":"v0.2.0"}},"takes_sockets":true}}"#,
         blake3::hash(ROOTFS).to_hex(),
         ROOTFS.len()
     );
