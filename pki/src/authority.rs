@@ -132,7 +132,7 @@ impl CertificateAuthority {
             purpose: Purpose::Authority,
             issuer: &subject,
             subject: &subject,
-            validity: Validity::starting(now, AUTHORITY_LIFETIME)?,
+            validity: Validity::of_authority(now, AUTHORITY_LIFETIME)?,
             public_key_info: &key.public_key_info(),
             key_id: &key_id,
             authority_key_id: None,

@@ -8,8 +8,12 @@ use rustls_pki_types::CertificateDer;
 use crate::der;
 use crate::key::{KeyError, PrivateKey, random};
 
-/// A certificate's validity begins this long before it is made, for nodes whose clock is a little behind.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(600);
+/// The validity of a node's or a client's certificate begins this long before it is made: the clocks of nodes and clients may be hours apart, and nobody
+/// may have to wait for that. Not longer: a node of before this version asks for its next certificate at the middle of its validity, which has to come
+/// well after now.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(12 * 3600);
+/// The same of an authority: a machine without a clock starts from there ([`crate::validity`]), so it has to be near to when it was made.
+const AUTHORITY_TOLERANCE: Duration = Duration::from_secs(600);
 
 /// The time range in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +33,21 @@ pub struct ValidityError {
 }
 
 impl Validity {
-    /// A validity of `lifetime` from `now`, and ten minutes before.
+    /// A validity of `lifetime` from `now`, and twelve hours before.
     pub(crate) fn starting(now: SystemTime, lifetime: Duration) -> Result<Self, ValidityError> {
+        Self::around(now, CLOCK_TOLERANCE, lifetime)
+    }
+
+    /// An authority's validity of `lifetime` from `now`, and ten minutes before.
+    pub(crate) fn of_authority(now: SystemTime, lifetime: Duration) -> Result<Self, ValidityError> {
+        Self::around(now, AUTHORITY_TOLERANCE, lifetime)
+    }
+
+    fn around(
+        now: SystemTime,
+        before: Duration,
+        lifetime: Duration,
+    ) -> Result<Self, ValidityError> {
         let error = || ValidityError { now, lifetime };
         let timestamp = |at: SystemTime| {
             jiff::Timestamp::try_from(at)
@@ -38,7 +55,7 @@ impl Validity {
                 .filter(|at| (1950..=9999).contains(&at.to_zoned(jiff::tz::TimeZone::UTC).year()))
                 .ok_or_else(error)
         };
-        let not_before = timestamp(now.checked_sub(CLOCK_TOLERANCE).ok_or_else(error)?)?;
+        let not_before = timestamp(now.checked_sub(before).ok_or_else(error)?)?;
         let not_after = timestamp(now.checked_add(lifetime).ok_or_else(error)?)?;
         Ok(Self {
             not_before,

@@ -7,11 +7,13 @@ use std::time::{Duration, SystemTime};
 use instar_pki::{
     AuthorityError, CertificateAuthority, IssuedCertificate, KeyError, PeerError, PrivateKey, Role,
     SubjectName, certificates_from_pem, client_roles, private_key_from_pem, public_key_fingerprint,
+    validity,
 };
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::parse_x509_certificate;
 use x509_parser::prelude::X509Certificate;
 
+const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn now() -> SystemTime {
@@ -154,8 +156,29 @@ fn client_certificate_carries_its_roles_in_order() {
     );
     assert_eq!(
         certificate.validity().not_before.timestamp(),
-        1_795_262_400 - 600
+        1_795_262_400 - 12 * 3600
     );
+}
+
+/// A node makes its certificate by its own clock, and a client has one from another computer. Both are valid there as well.
+#[test]
+fn certificates_are_valid_by_clocks_that_are_hours_apart() {
+    let authority = CertificateAuthority::generate(now()).unwrap();
+    let (ahead, behind) = (3 * HOUR, 5 * HOUR);
+    let of_node = authority.issue_server(&["node-1".into()], now() + ahead, DAY);
+    let of_client = authority.issue_client(&[Role::Reader], now(), DAY);
+    let of_late_node = authority.issue_server(&["node-2".into()], now() - behind, DAY);
+    for (issued, by_the_other_clock) in [
+        (of_node, now()),
+        (of_client, now() - behind),
+        (of_late_node, now()),
+    ] {
+        let (begin, end) = validity(issued.unwrap().der()).unwrap();
+        assert!(begin <= by_the_other_clock && by_the_other_clock < end);
+    }
+    // A machine without a clock goes by when the authority was made.
+    let (made, _) = validity(authority.certificate()).unwrap();
+    assert_eq!(made, now() - Duration::from_secs(600));
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl Deciding<'_> {
         if let Some(why) = hold(name, entry, self.facts) {
             return Reason::Held(why);
         }
-        if self.ahead.may_be_asked(name, entry, self.facts) {
+        if self.ahead.may_be_asked(name, entry, self.facts, self.now) {
             self.act(action);
         }
         reason

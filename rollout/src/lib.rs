@@ -25,7 +25,7 @@
 //! Drivers can write their rounds down as a trace ([`TracedRound`]). [`replay()`] puts a trace of a real run through the same functions, and checks the
 //! same promises ([`broken()`]) as the model.
 //!
-//! The crate does no I/O and asks no clock: the driver brings facts and the time, so that tests and the model (`tests/model.rs`, which
+//! The crate does no I/O and asks no clock: the driver brings facts and the time, so that tests and the model (`tests/model`, which
 //! explores every crash, take-over and failure within its bounds) run the same functions as the programs. The clocks of the machines play no
 //! part: their histories are compared by number.
 

@@ -83,7 +83,7 @@ impl<'a> Candidate<'a> {
         let machines: Vec<_> = machines.filter(|(_, entry)| policy.is_for(entry)).collect();
         wave_before(self, policy, waves)
             .or_else(|| unprepared(self, policy, &machines))
-            .or_else(|| closed(policy, self.now))
+            .or_else(|| opens_in(policy, self.now).map(Reason::Window))
             .or_else(|| too_fast(policy, &machines, self.now))
             .or_else(|| full(policy, &machines, self.facts))
     }
@@ -112,6 +112,46 @@ impl<'a> Candidate<'a> {
 }
 
 impl Record {
+    /// Whether a machine would be asked again now if it showed no sign of what it was to do. After a stop no upgrade begins, nor outside of the windows
+    /// or without an approval, also not that of a machine whose turn came before; the way back does.
+    pub(crate) fn may_be_asked(
+        &self,
+        name: &MachineName,
+        entry: &Entry,
+        facts: &Facts,
+        now: Moment,
+    ) -> bool {
+        let goes_on = match entry.step {
+            Step::Returning { .. } => true,
+            Step::Switching { .. } => {
+                let is_time = self.is_open_for(entry, now) && self.is_approved(name, entry);
+                self.may_begin_any() && is_time
+            }
+            _ => self.may_begin_any(),
+        };
+        goes_on && hold(name, entry, facts).is_none()
+    }
+
+    fn may_begin_any(&self) -> bool {
+        self.phase == Phase::Rolling && self.paused.is_none()
+    }
+
+    /// Whether each policy for a machine has a window that is open, or none at all.
+    pub(crate) fn is_open_for(&self, entry: &Entry, now: Moment) -> bool {
+        let mut policies = self.policies.iter().filter(|policy| policy.is_for(entry));
+        policies.all(|policy| opens_in(policy, now).is_none())
+    }
+
+    /// Whether a person has approved a machine's wave, and has not withdrawn that, where a policy asks for it.
+    pub(crate) fn is_approved(&self, name: &MachineName, entry: &Entry) -> bool {
+        let policies = self.policies.iter().filter(|policy| policy.is_for(entry));
+        let mut asking = policies.filter(|policy| policy.approval == Approval::Waves);
+        asking.all(|policy| {
+            let waves = policy.waves_in(&self.machines);
+            waves.get(name).is_some_and(|wave| *wave < self.approved)
+        })
+    }
+
     /// The machines with the version on which the next wave relies: each has to be well when a machine of that wave begins, so a driver has to look
     /// at it anew before that. None while nothing may begin, nor will within minutes. `is_held`: whether a machine is to be left alone; who is held
     /// and has not begun is not waited for.
@@ -129,10 +169,7 @@ impl Record {
             entry.step.is_before() && !is_held(name, entry) || entry.step.is_under_way()
         };
         let soon = now.after(SOON);
-        let opens_soon = |policy: &&Policy| match closed(policy, now) {
-            Some(Reason::Window(opens)) => opens <= SOON,
-            _ => true,
-        };
+        let opens_soon = |policy: &&Policy| opens_in(policy, now).is_none_or(|it| it <= SOON);
         for policy in self.policies.iter().filter(opens_soon) {
             let waves = policy.waves_in(&self.machines);
             let waves = waves.into_iter().filter_map(|(name, wave)| {
@@ -254,7 +291,8 @@ fn unprepared(
     Some(Reason::Unprepared(first.0.clone()))
 }
 
-fn closed(policy: &Policy, now: Moment) -> Option<Reason> {
+/// The time until a window of a policy opens; none if one is open, or if there are none.
+fn opens_in(policy: &Policy, now: Moment) -> Option<Seconds> {
     let now = UNIX_EPOCH + Duration::from_secs(now.0);
     let mut soonest = None;
     for window in &policy.windows {
@@ -265,7 +303,7 @@ fn closed(policy: &Policy, now: Moment) -> Option<Reason> {
             }
         }
     }
-    soonest.map(|time| Reason::Window(Seconds(time.as_secs())))
+    soonest.map(|time| Seconds(time.as_secs()))
 }
 
 fn too_fast(policy: &Policy, machines: &Machines<'_>, now: Moment) -> Option<Reason> {

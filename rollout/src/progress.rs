@@ -70,7 +70,7 @@ impl Record {
             let is_late = since.is_some_and(|since| now >= since.after(patience));
             // It had no chance to fail at anything.
             let takes_back = is_late
-                && !self.may_be_asked(&name, entry, facts)
+                && !self.may_be_asked(&name, entry, facts, now)
                 && is_as_before(&entry.step, fact, &target);
             let next = observed(entry, fact, &target, patience, now);
             let Some(entry) = self.machines.get_mut(&name) else {

@@ -6,19 +6,24 @@ use crate::limits::lacks_a_proof;
 use crate::machine::{Facts, MachineName};
 use crate::policy::Approval;
 use crate::record::{Phase, Record};
+use crate::seconds::Moment;
 
-/// The promise that a round has broken: from the record before it to the record after it, by these facts and with these actions. None if it has
-/// kept all of them.
+/// The promise that a round at this moment has broken: from the record before it to the record after it, by these facts and with these actions. None if
+/// it has kept all of them.
 pub fn broken(
     before: &Record,
     after: &Record,
     facts: &Facts,
     actions: &[Action],
+    now: Moment,
 ) -> Option<&'static str> {
     let switches = |action: &Action| matches!(action, Action::Switch(_));
     let is_stopped = after.phase != Phase::Rolling || after.paused.is_some();
     if is_stopped && actions.iter().any(switches) {
         return Some("a machine is asked to upgrade after the stop");
+    }
+    if let Some(promise) = begins_at_a_wrong_time(after, actions, now) {
+        return Some(promise);
     }
     let is_held = |action: &Action| {
         let entry = before.machines.get_key_value(action.machine());
@@ -37,7 +42,7 @@ pub fn broken(
         let shows_nothing =
             fact.is_some_and(|fact| is_as_before(&before.step, fact, &record.target));
         let fails = matches!(entry.step, Step::Failed { .. });
-        if fails && shows_nothing && !record.may_be_asked(name, before, facts) {
+        if fails && shows_nothing && !record.may_be_asked(name, before, facts, now) {
             return Some("a machine fails that is as before, and that nobody may ask");
         }
         if before.hold != entry.hold {
@@ -71,6 +76,21 @@ pub fn broken(
     }
     (begins_any && exceeds_a_limit(after))
         .then_some("more machines are under way than a policy allows")
+}
+
+/// The promise that a round breaks that asks machines outside of their windows, or without the approval of a person.
+fn begins_at_a_wrong_time(after: &Record, actions: &[Action], now: Moment) -> Option<&'static str> {
+    actions.iter().find_map(|action| {
+        let Action::Switch(name) = action else {
+            return None;
+        };
+        let entry = after.machines.get(name)?;
+        if !after.is_open_for(entry, now) {
+            return Some("a machine is asked to upgrade outside of its window");
+        }
+        let is_approved = after.is_approved(name, entry);
+        (!is_approved).then_some("a machine is asked to upgrade in a wave that nobody has approved")
+    })
 }
 
 /// Whether no machine of the wave before a machine's own has proved the version, and no person has said that this does not matter.

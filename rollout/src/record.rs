@@ -279,15 +279,6 @@ impl Record {
             .unwrap_or(1)
     }
 
-    /// Whether a machine would be asked again now if it showed no sign of what it was to do. After a stop no upgrade begins, and the way back does.
-    pub(crate) fn may_be_asked(&self, name: &MachineName, entry: &Entry, facts: &Facts) -> bool {
-        let goes_on = match entry.step {
-            Step::Returning { .. } => true,
-            _ => self.phase == Phase::Rolling && self.paused.is_none(),
-        };
-        goes_on && hold(name, entry, facts).is_none()
-    }
-
     /// The time that a machine has for one action: the shortest one of the policies of its pool.
     pub fn patience_of(&self, name: &MachineName) -> Seconds {
         let entry = self.machines.get(name);

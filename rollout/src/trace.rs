@@ -95,7 +95,14 @@ pub fn replay(rounds: &[TracedRound]) -> Result<Replayed, NotReplayed> {
                 "it has {told:?}, and the engine decides {found:?}"
             )));
         }
-        if let Some(promise) = broken(&round.before, &after, &round.facts, &round.actions) {
+        let TracedRound {
+            before,
+            facts,
+            actions,
+            now,
+            ..
+        } = round;
+        if let Some(promise) = broken(before, &after, facts, actions, *now) {
             return Err(not(promise.to_owned()));
         }
         replayed.actions += round.actions.len();
@@ -132,7 +139,7 @@ mod tests {
     use super::*;
     use crate::entry::Member;
     use crate::machine::{Condition, Fact, Release};
-    use crate::policy::Policy;
+    use crate::policy::{Approval, Policy};
     use crate::progress::Report;
 
     fn release(version: &str) -> Release {
@@ -230,7 +237,7 @@ mod tests {
             after.intend(action, &rounds[0].facts, Moment(1));
         }
         let told = |before: &Record, after: &Record, facts: &Facts, actions: &[Action]| {
-            broken(before, after, facts, actions).unwrap_or_default()
+            broken(before, after, facts, actions, Moment(2)).unwrap_or_default()
         };
         let facts = &rounds[0].facts;
         assert!(told(before, &after, facts, &both).contains("than a policy allows"));
@@ -256,6 +263,12 @@ mod tests {
         let mut paused = rounds[1].before.clone();
         paused.paused = Some("a person".to_owned());
         assert!(told(&paused, &failed, facts, &[]).contains("nobody may ask"));
+        let mut closed = after.clone();
+        closed.policies[0].windows = vec!["12:00-13:00".parse().unwrap()];
+        assert!(told(before, &closed, facts, &both[..1]).contains("outside of its window"));
+        let mut unapproved = after.clone();
+        unapproved.policies[0].approval = Approval::Waves;
+        assert!(told(before, &unapproved, facts, &both[..1]).contains("nobody has approved"));
         let mut next = failed.clone();
         next.intend(&both[1], facts, Moment(2));
         assert!(told(&failed, &next, facts, &both[1..]).contains("a version that failed"));

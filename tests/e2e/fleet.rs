@@ -1,10 +1,12 @@
-//! Rollouts over three machines with `instarctl fleet`, without a server.
+//! Rollouts over three machines with `instarctl fleet`, without a server. Two of the machines have clocks that are hours off.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, ensure};
 use instar_pki::Role;
+use instar_qemu::VmSpec;
 use instar_tests::{
     Browser, FollowedProgram, HttpServer, INSTALLER, Identity, ImageUnderTest, Instarctl,
     MachineConfig, Node, OPEN_GATE, OciImage, Outcome, Registry, SHUT_GATE, Said, Scratch, Screen,
@@ -18,11 +20,19 @@ use crate::api_methods::unpack_texts;
 /// The memory of a machine.
 const MEMORY_MIB: u32 = 384;
 const NAMES: [&str; 3] = ["lamp-1", "lamp-2", "lamp-3"];
+/// By how many hours the hardware clock of each machine is off. No time server sets those that are.
+const CLOCKS: [i32; 3] = [0, 3, -5];
+const WITHOUT_TIME_SERVERS: &str = "apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n";
 /// A version that gives itself up, and why.
 const BAD: (&str, &str) = ("v0.3.1", "the moon is full");
 /// A second build of the good version, which the last machine's gate does not let pass.
 const UNLUCKY: &str = "unlucky";
-/// Limit on the test: machines boot side by side, and upgrade eight times.
+/// Two more builds of it: one that each machine gets by itself, and one that they get in a rollout.
+const ALONE: &str = "alone";
+const TOGETHER: &str = "together";
+/// How long a rollout may take, against the upgrades of its machines one by one.
+const LONGEST: f64 = 1.2;
+/// Limit on the test: machines boot side by side, and upgrade fourteen times.
 const LIFETIME: Duration = Duration::from_secs(1500);
 /// `instarctl`'s exit code.
 const ROLLED_BACK: i32 = 6;
@@ -52,6 +62,7 @@ async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
         a_rollout_is_killed_twice(&fleet),
         a_person_steers_it_with_a_phone(&fleet, &scratch),
         it_goes_on_where_it_was(&fleet),
+        a_rollout_takes_little_longer_than_upgrades_one_by_one(&fleet),
         a_bad_version_stops_after_the_first(&fleet),
         the_status_has_the_conditions_of_each_node(&fleet),
         the_page_tells_why(&fleet, &scratch),
@@ -69,12 +80,13 @@ async fn machines(
 ) -> anyhow::Result<Vec<Node>> {
     let authority = Identity::administrator()?;
     let mut nodes = Vec::new();
-    for name in NAMES {
-        nodes.push(machine(scratch, name, &authority, registry, gate)?);
+    for (name, clock) in NAMES.into_iter().zip(CLOCKS) {
+        nodes.push(machine(scratch, (name, clock), &authority, registry, gate)?);
     }
     for node in &nodes {
         node.wait_until_ready(PATIENCE * 3).await?;
     }
+    their_clocks_are_hours_apart(&nodes).await?;
     Ok(nodes)
 }
 
@@ -96,19 +108,37 @@ impl Fleet {
         })
     }
 
-    /// The arguments of a rollout of the image with this tag.
-    fn arguments<'a>(&'a self, verb: &'a str, image: &'a str) -> Vec<&'a str> {
+    /// The arguments of a rollout of an image over this many machines at once, after a canary.
+    fn arguments<'a>(&'a self, verb: &'a str, image: &'a str, at_once: &'a str) -> Vec<&'a str> {
         let what = ["fleet", verb, "--image", image, "--fleet", &self.file];
-        let how = ["--state", &self.state, "--canary", "1", "--at-once", "2"];
+        let how = [
+            "--state",
+            &self.state,
+            "--canary",
+            "1",
+            "--at-once",
+            at_once,
+        ];
         let told = ["--roll-back", "--trace", &self.trace, "-o", "json"];
         [&what[..], &how, &told].concat()
     }
 
-    async fn roll(&self, tag: &str) -> anyhow::Result<Said> {
+    async fn roll(&self, tag: &str, at_once: &str) -> anyhow::Result<Said> {
         let image = self.registry.installer_for_guest(tag);
-        let said = self.client.run(&self.arguments("roll", &image)).await?;
+        let arguments = self.arguments("roll", &image, at_once);
+        let said = self.client.run(&arguments).await?;
         println!("{}{}", said.output, said.complaint);
         Ok(said)
+    }
+
+    /// Upgrades one machine to the image with this tag; returns the time until the command says that it has proved itself.
+    async fn upgrade(&self, node: &Node, tag: &str) -> anyhow::Result<Duration> {
+        let (image, endpoint) = (self.registry.installer_for_guest(tag), node.endpoint()?);
+        let words = ["--endpoints", &endpoint, "upgrade", "--image", &image];
+        let began = Instant::now();
+        let said = self.client.run_elsewhere(&words).await?;
+        ensure!(said.code == Some(0), "{said:#?}");
+        Ok(began.elapsed())
     }
 
     async fn status(&self) -> anyhow::Result<Value> {
@@ -151,30 +181,69 @@ fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
     let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let bad = good.clone().giving_up(scratch, BAD.0, BAD.1)?;
     bad.push(&registry, INSTALLER, BAD.0)?;
-    let unlucky = good.label("dev.instar.test", UNLUCKY);
-    unlucky.push(&registry, INSTALLER, UNLUCKY)?;
+    for build in [UNLUCKY, ALONE, TOGETHER] {
+        let other = good.clone().label("dev.instar.test", build);
+        other.push(&registry, INSTALLER, build)?;
+    }
     Ok(registry)
 }
 
 fn machine(
     scratch: &Scratch,
-    name: &str,
+    (name, clock): (&str, i32),
     authority: &Identity,
     registry: &Registry,
     gate: &HttpServer,
 ) -> anyhow::Result<Node> {
-    let mut config = MachineConfig::new(authority)
-        .hostname(name)
-        .registry(&registry.host_for_guest());
-    if Some(&name) == NAMES.last() {
-        config = config.gate_asks_the_web(OPEN_GATE, &gate.url_for_guest("/healthz"));
-    }
+    let config = config_of((name, clock), authority, registry, gate);
+    let base = hardware_clock(clock)?;
+    let with_clock = |spec: VmSpec| spec.extra_argument("-rtc").extra_argument(base);
     Node::plan(scratch, &ImageUnderTest::first()?)
         .name(name)
         .memory_mib(MEMORY_MIB)
         .config(config.to_yaml(), authority.with_role(Role::Admin)?)
-        .spec(|spec| spec.deadline(LIFETIME))
+        .spec(|spec| with_clock(spec.deadline(LIFETIME)))
         .start()
+}
+
+fn config_of(
+    (name, clock): (&str, i32),
+    authority: &Identity,
+    registry: &Registry,
+    gate: &HttpServer,
+) -> MachineConfig {
+    let mut config = MachineConfig::new(authority)
+        .hostname(name)
+        .registry(&registry.host_for_guest());
+    if clock != 0 {
+        config = config.document(WITHOUT_TIME_SERVERS);
+    }
+    if Some(&name) == NAMES.last() {
+        config = config.gate_asks_the_web(OPEN_GATE, &gate.url_for_guest("/healthz"));
+    }
+    config
+}
+
+/// A hardware clock that is off by some hours, as QEMU reads it.
+fn hardware_clock(hours: i32) -> anyhow::Result<String> {
+    let now = format!("{hours:+} hours");
+    let words = ["-u", "-d", &now, "+base=%Y-%m-%dT%H:%M:%S"];
+    let told = Command::new("date").args(words).output()?;
+    Ok(String::from_utf8(told.stdout)?.trim().to_owned())
+}
+
+async fn their_clocks_are_hours_apart(nodes: &[Node]) -> Outcome {
+    let host = |clock: SystemTime| match clock.duration_since(SystemTime::now()) {
+        Ok(ahead) => ahead.as_secs_f64() / 3600.0,
+        Err(behind) => -behind.duration().as_secs_f64() / 3600.0,
+    };
+    for (node, off) in nodes.iter().zip(CLOCKS) {
+        let found = host(node.clock().await?);
+        println!("{found:+.2} h of {off:+} h");
+        let is_off = (found - f64::from(off)).abs() < 0.1;
+        ensure!(is_off, "{found:+.2} h instead of {off:+} h");
+    }
+    Ok(())
 }
 
 fn file_of(scratch: &Scratch, nodes: &[Node]) -> anyhow::Result<PathBuf> {
@@ -184,7 +253,10 @@ fn file_of(scratch: &Scratch, nodes: &[Node]) -> anyhow::Result<PathBuf> {
 
 async fn a_plan_changes_nothing(fleet: &Fleet) -> Outcome {
     let image = fleet.registry.installer_for_guest("v0.2.0");
-    let said = fleet.client.run(&fleet.arguments("plan", &image)).await?;
+    let said = fleet
+        .client
+        .run(&fleet.arguments("plan", &image, "2"))
+        .await?;
     ensure!(said.code == Some(0), "{said:#?}");
     let plan: Value = serde_json::from_str(&said.output)?;
     let reason = |number: usize| plan["nodes"][number]["reason"].clone();
@@ -223,7 +295,7 @@ async fn one_file_has_the_diagnostics_of_a_pool(fleet: &Fleet, scratch: &Scratch
 
 async fn a_rollout_is_killed_twice(fleet: &Fleet) -> Outcome {
     let image = fleet.registry.installer_for_guest("v0.2.0");
-    let arguments = fleet.arguments("roll", &image);
+    let arguments = fleet.arguments("roll", &image, "2");
     for (node, doing) in [("lamp-1", "begins now"), ("lamp-2", "begins now")] {
         let mut roll = fleet.client.follow(&arguments)?;
         let is_meant = |line: &str| line.contains(node) && line.contains(doing);
@@ -234,7 +306,7 @@ async fn a_rollout_is_killed_twice(fleet: &Fleet) -> Outcome {
 }
 
 async fn it_goes_on_where_it_was(fleet: &Fleet) -> Outcome {
-    let said = fleet.roll("v0.2.0").await?;
+    let said = fleet.roll("v0.2.0", "2").await?;
     ensure!(said.code == Some(0), "{said:#?}");
     ensure!(
         said.complaint.contains("goes on with the rollout"),
@@ -244,8 +316,24 @@ async fn it_goes_on_where_it_was(fleet: &Fleet) -> Outcome {
     fleet.all_run("v0.2.0").await
 }
 
+/// The command for one machine waits for the proof as well.
+async fn a_rollout_takes_little_longer_than_upgrades_one_by_one(fleet: &Fleet) -> Outcome {
+    let mut alone = Duration::ZERO;
+    for node in &fleet.nodes {
+        alone += fleet.upgrade(node, ALONE).await?;
+    }
+    let began = Instant::now();
+    let said = fleet.roll(TOGETHER, "1").await?;
+    let together = began.elapsed();
+    ensure!(said.code == Some(0), "{said:#?}");
+    println!("{alone:.1?} for three upgrades, and {together:.1?} for a rollout of them");
+    let limit = alone.mul_f64(LONGEST);
+    ensure!(together <= limit, "{together:.1?} instead of {limit:.1?}");
+    Ok(())
+}
+
 async fn a_bad_version_stops_after_the_first(fleet: &Fleet) -> Outcome {
-    let said = fleet.roll(BAD.0).await?;
+    let said = fleet.roll(BAD.0, "2").await?;
     ensure!(said.code == Some(ROLLED_BACK), "{said:#?}");
     ensure!(said.complaint.contains(BAD.1), "{said:#?}");
     let steps = fleet.steps().await?;
@@ -355,7 +443,7 @@ async fn a_version_that_fails_later_sends_all_back(fleet: &Fleet) -> Outcome {
     fleet.gate.take_away("/healthz");
     let last = fleet.nodes.last().context("no machine")?;
     last.set_gate_timeout(SHUT_GATE).await?;
-    let said = fleet.roll(UNLUCKY).await?;
+    let said = fleet.roll(UNLUCKY, "2").await?;
     ensure!(said.code == Some(ROLLED_BACK), "{said:#?}");
     let steps = fleet.steps().await?;
     ensure!(steps == ["went back", "went back", "failed"], "{steps:?}");

@@ -31,7 +31,8 @@ pub struct Record {
     pub holds: Vec<Hold>,
     /// Whether the fleet's lock may be held by this machine.
     pub has_lock: bool,
-    /// Where it is held. `None` beside a lock: a version before this one has noted it, so it is taken for the one of the config.
+    /// Where it is held. `None` beside a lock: a version before this one has noted it, or there was no record of it, so it is taken for the
+    /// one of the config.
     #[serde(default)]
     pub lock_at: Option<LockPlace>,
     /// Locks that are to be given back elsewhere than the config says.
@@ -138,7 +139,8 @@ pub struct Hold {
 }
 
 impl Record {
-    /// The record of a machine that begins to follow a channel. A lock that it may have from before is given back.
+    /// The record of a machine that begins to follow a channel. A lock that it may have from before is given back once the machine has been ready for
+    /// as long as a release has to be.
     pub fn begin(source: String, identity: String) -> Self {
         Record {
             source,

@@ -20,6 +20,8 @@
 //!   offers the release that failed: so a bad release stops at the first machine, and a withdrawal or a newer release lets the fleet go on.
 //!   So it does while an older release waits here: the other machines would go to the failed one. When the hold is over, the same machine
 //!   tries that once more, with the lock that it has.
+//! - A machine that has lost its record, as one without a disk over a reboot, may have the lock from before, and nobody knows what for: it gives it
+//!   back once it has been ready for as long as a release has to be. Whoever has no lock gives none back.
 //! - A lock at a server or in a group that the config names no more is owed there ([`Record::owed`]): it is given back beside all of this.
 //! - A record alone starts nothing: a list that was read a short time ago has to offer the release.
 
@@ -145,8 +147,26 @@ fn idle(mut record: Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Step {
     if !record.has_lock || keeps_lock {
         return done(record, Act::None, standing, LONGEST);
     }
+    if let Some(left) = unproved_for(&record, facts, policy) {
+        return done(record, Act::None, standing, left);
+    }
     // The record says that the machine has it until the server has taken it back.
     done(record, Act::Unlock, standing, LOCK_AGAIN)
+}
+
+/// For how many seconds the machine has to be ready yet before it gives back a lock of which no record says where it was taken, or whether at all; none
+/// if it may do so now. It may have been taken for the version that runs.
+fn unproved_for(record: &Record, facts: &Facts<'_>, policy: &Policy<'_>) -> Option<u64> {
+    if record.lock_at.is_some() {
+        return None;
+    }
+    let ready_for = facts.ready_for.filter(|time| *time >= policy.healthy_for);
+    let left = || {
+        policy
+            .healthy_for
+            .saturating_sub(facts.ready_for.unwrap_or(0))
+    };
+    ready_for.is_none().then(left)
 }
 
 /// Begins the switch to a target, or says what it waits for.
@@ -159,7 +179,9 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     let waits = |record, wait, act, again| done(record, act, Standing::Waits(wait), again);
     if let Some((wait, again)) = obstacle(&target, facts, policy) {
         // A lock that is not about to be used is for the other machines, unless they would go to what has failed here.
-        let keeps_lock = wait == Wait::Busy || offers_failed(&record, &target, facts);
+        let keeps_lock = wait == Wait::Busy
+            || offers_failed(&record, &target, facts)
+            || unproved_for(&record, facts, policy).is_some();
         let act = match record.has_lock && !keeps_lock {
             true => Act::Unlock,
             false => Act::None,
@@ -168,7 +190,9 @@ fn go_to(mut record: Record, target: Target, facts: &Facts<'_>, policy: &Policy<
     }
     if !facts.list_is_fresh || facts.chosen == Chosen::Unknown {
         // Nobody knows for how long there is no list: the lock is for the other machines meanwhile.
-        let may_have_it = record.has_lock && !matches!(facts.lock, LockAnswer::Refused(_));
+        let may_have_it = record.has_lock
+            && unproved_for(&record, facts, policy).is_none()
+            && !matches!(facts.lock, LockAnswer::Refused(_));
         let (act, again) = match may_have_it && !offers_failed(&record, &target, facts) {
             true => (Act::Unlock, VIEW),
             false => (Act::Look, LOOK_AGAIN),

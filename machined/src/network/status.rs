@@ -45,6 +45,15 @@ pub struct NetworkStatus {
 }
 
 impl NetworkStatus {
+    /// Whether the hostname is no stopgap until a lease comes.
+    pub fn is_named(&self) -> bool {
+        match self.hostname_origin {
+            Some(HostnameOrigin::Config | HostnameOrigin::Dhcp) => true,
+            Some(HostnameOrigin::Generated | HostnameOrigin::Fallback) => !self.lease_may_name,
+            None => false,
+        }
+    }
+
     /// Every address of global scope, without its prefix and its link.
     pub fn ip_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|it| it.address.address())
@@ -103,4 +112,29 @@ pub struct RouteStatus {
     pub gateway: Option<IpAddr>,
     /// The metric; the lower one wins.
     pub metric: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generated_name_is_no_stopgap_once_no_lease_may_name_the_machine() {
+        for (origin, lease_may_name, expected) in [
+            (Some(HostnameOrigin::Config), true, true),
+            (Some(HostnameOrigin::Dhcp), true, true),
+            (Some(HostnameOrigin::Generated), true, false),
+            (Some(HostnameOrigin::Generated), false, true),
+            (Some(HostnameOrigin::Fallback), true, false),
+            (Some(HostnameOrigin::Fallback), false, true),
+            (None, false, false),
+        ] {
+            let status = NetworkStatus {
+                hostname_origin: origin,
+                lease_may_name,
+                ..NetworkStatus::default()
+            };
+            assert_eq!(status.is_named(), expected, "{status:?}");
+        }
+    }
 }

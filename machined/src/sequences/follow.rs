@@ -19,7 +19,7 @@ use instar_channel::{Choice, Date, Follower, List, Release, choose};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::identity::identity;
+use self::identity::{identity, settled_hostname};
 use self::readiness::Readiness;
 use self::report::Reporter;
 use super::RollbackError;
@@ -90,7 +90,11 @@ async fn run(
     config: &mut watch::Receiver<Option<Arc<Configured>>>,
 ) {
     let source = format!("{} by {}", follow.channel, follow.key.fingerprint());
-    let make = || identity(Path::new("/sys"), &machine.hostname());
+    let hostname = match machine.follow.record() {
+        Some(_) => machine.hostname(),
+        None => settled_hostname(machine).await,
+    };
+    let make = || identity(Path::new("/sys"), &hostname);
     machine.follow.begin(&source, make);
     machine
         .store

@@ -216,6 +216,9 @@ mod tests {
         // Before there is a config, names of that config are taken as well.
         let early = bench.signed(&bench.ours, &bench.key, &["10.0.0.7", "lamp.example"]);
         grant(&bench.own(false), &early, bench.now).unwrap();
+        // The machine's clock is hours behind that of the person's computer.
+        let behind = bench.now - Duration::from_secs(5 * 3600);
+        grant(&bench.own(false), &early, behind).unwrap();
     }
 
     #[test]

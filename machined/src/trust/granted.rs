@@ -2,7 +2,7 @@
 //! plane for the next one.
 //!
 //! ```text
-//!   no certificate ──ask──► granted ──half of its life, other names, another authority──► ask again, the old one stays in use
+//!   no certificate ──ask──► granted ──its last third, other names, another authority──► ask again, the old one stays in use
 //!        ▲                     │
 //!        └───────expired───────┘   until the next one comes, the machine signs for itself, and clients pin its fingerprint
 //! ```
@@ -117,12 +117,13 @@ pub(super) fn next(
     let Ok((begin, end)) = instar_pki::validity(&granted.certificate) else {
         return Next::Ask;
     };
+    // It begins long before it is made, for clocks that are behind: its end counts.
     let life = end.duration_since(begin).unwrap_or_default();
-    let half = begin + life / 2;
+    let due = end.checked_sub(life / 3).unwrap_or(begin);
     if granted.authority != authority || granted.asked != *names || now < begin {
         return Next::Ask;
     }
-    match half.duration_since(now) {
+    match due.duration_since(now) {
         Ok(left) if !left.is_zero() => Next::Wait(left.min(LOOK)),
         _ => Next::Ask,
     }
@@ -173,11 +174,11 @@ pub(super) mod tests {
         };
         assert_eq!(next(None, ours.certificate(), &same, now), Next::Ask);
         assert_eq!(by(&ours, &same, now), Next::Wait(LOOK));
-        // Half of 24 h and the ten minutes before it began.
-        let half = now + 12 * HOUR - Duration::from_secs(300);
-        let soon = by(&ours, &same, half - Duration::from_secs(7));
+        // A third of 24 h and the twelve hours before it was made are left.
+        let due = now + 12 * HOUR;
+        let soon = by(&ours, &same, due - Duration::from_secs(7));
         assert!(matches!(soon, Next::Wait(left) if left <= Duration::from_secs(8)));
-        for at in [half + HOUR, now + 30 * HOUR, now - HOUR] {
+        for at in [due + HOUR, now + 30 * HOUR, now - 13 * HOUR] {
             assert_eq!(by(&ours, &same, at), Next::Ask);
         }
         assert_eq!(by(&other, &same, now), Next::Ask);
@@ -192,7 +193,8 @@ pub(super) mod tests {
         let accepted = |authority: &CertificateAuthority| vec![authority.certificate().to_vec()];
         assert!(held.is_good(&accepted(&ours), now + 23 * HOUR));
         assert!(!held.is_good(&accepted(&ours), now + 24 * HOUR));
-        assert!(!held.is_good(&accepted(&ours), now - HOUR));
+        assert!(held.is_good(&accepted(&ours), now - 11 * HOUR));
+        assert!(!held.is_good(&accepted(&ours), now - 13 * HOUR));
         assert!(!held.is_good(&accepted(&other), now));
         assert!(held.end() > now + 23 * HOUR);
     }

@@ -17,7 +17,7 @@
 //!
 //! # The key decision: a driver is a loop over two traits
 //!
-//! The order of the steps is what the model checks (`rollout/tests/model.rs`): nothing is asked before it is saved, and a driver with a lease
+//! The order of the steps is what the model checks (`rollout/tests/model`): nothing is asked before it is saved, and a driver with a lease
 //! looks at the lease between the two. So that order is written once. What differs between the programs is where the record is and how a
 //! machine is reached, and that is all that the traits have. A loop in each program was the other choice: each would have to be held against the
 //! model by itself.

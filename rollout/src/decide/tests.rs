@@ -465,6 +465,46 @@ fn windows_open_and_close() {
     assert_eq!(fleet.round(), "", "closed again before the second one");
 }
 
+/// The driver that was to ask it died, and another one goes on hours later.
+#[test]
+fn a_machine_that_was_not_asked_before_its_window_closed_waits_for_the_next_one() {
+    let policy = Policy {
+        windows: vec!["12:00-13:00".parse().unwrap()],
+        ..at_once(1)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    assert_eq!(fleet.round(), "a");
+    // The time in which nobody watched does not count for its patience.
+    fleet.now = NOW.after(Seconds(3600));
+    fleet.record.skip_unwatched(NOW, fleet.now);
+    assert_eq!(fleet.round(), "");
+    // Nobody could ask it for all of its time: it has failed at nothing.
+    fleet.now = fleet.now.after(Seconds(1800));
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.reason("a"), "its window opens in 1350m");
+    assert_eq!(fleet.record.failures(), 0);
+    fleet.now = NOW.after(Seconds(86_400));
+    assert_eq!(fleet.round(), "a");
+}
+
+#[test]
+fn a_machine_that_was_not_asked_before_its_approval_was_withdrawn_waits() {
+    let policy = Policy {
+        approval: Approval::Waves,
+        ..one_wave(Select::Count(NonZeroU32::MIN), 0)
+    };
+    let mut fleet = Fleet::new("x x", policy);
+    fleet.record.approved = 1;
+    assert_eq!(fleet.round(), "a");
+    fleet.record.approved = 0;
+    assert_eq!(fleet.round(), "");
+    fleet.now = fleet.now.after(Seconds(1800));
+    assert_eq!(fleet.round(), "");
+    assert_eq!(fleet.reason("a"), "wave 1 has to be approved");
+    fleet.record.approved = 1;
+    assert_eq!(fleet.round(), "a");
+}
+
 #[test]
 fn a_rate_is_a_number_in_a_time() {
     let policy = Policy {

@@ -28,8 +28,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A certificate is valid from a little before it is made, for clients whose clock is behind.
-const TOLERANCE: Duration = Duration::from_secs(600);
+/// A certificate is valid from hours before it is made, for clients whose clock is behind.
+const TOLERANCE: Duration = Duration::from_secs(12 * 3600);
 
 pub(super) async fn certificates_are_as_clients_want_them(
     node: &Node,

@@ -159,7 +159,14 @@ impl Fleet {
         let kernel = format!("{number:02x}").repeat(32);
         let image = self.second()?.label("dev.instar.kernel.blake3", &kernel);
         let image = image.with_file("usr/bin/installer", b"no program at all")?;
-        self.push(image, &format!("instar/rebooting-{number}"))
+        self.push(image, &rebooting(number))?;
+        Ok(self.rebooting_image(number))
+    }
+
+    /// The name of such an image in a guest.
+    pub(super) fn rebooting_image(&self, number: u8) -> String {
+        let image = format!("{}:v0.2.0", rebooting(number));
+        self.cluster.registry.image_for_guest(&image)
     }
 
     /// Pushes another image of v0.2.0; returns its name in a guest.
@@ -282,6 +289,11 @@ impl Fleet {
         self.nodes.push(last.turn_off_and_on()?);
         Ok(())
     }
+}
+
+/// The repository of an image that would have a machine reboot.
+fn rebooting(number: u8) -> String {
+    format!("instar/rebooting-{number}")
 }
 
 /// Which nodes a node lists as members.

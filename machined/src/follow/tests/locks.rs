@@ -10,6 +10,7 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     };
     let with_lock = |stage| Record {
         has_lock: true,
+        lock_at: Some(HERE.clone()),
         ..record(stage)
     };
     let proven = Facts {
@@ -62,12 +63,101 @@ fn the_lock_is_given_back_after_a_proof_and_kept_after_a_failure() {
     };
     assert_eq!(waits(&failed, &granted, &policy).1, Act::Switch);
     // Without a lock in the config, nobody knows where one is that a version before this one has noted.
+    failed.lock_at = None;
     let forgotten = step(failed, &facts("v0.1.0", NOTHING), &POLICY);
     assert_eq!(
         (forgotten.act, forgotten.record.has_lock),
         (Act::None, false)
     );
     assert!(forgotten.record.owed.is_empty());
+}
+
+/// The machine has no disk, and took the lock before its reboot.
+#[test]
+fn a_machine_that_lost_its_record_gives_the_lock_back_once_it_is_healthy() {
+    let lost = Record::begin("stable".into(), "me".into());
+    let locking = Policy {
+        lock: Some(&HERE),
+        ..POLICY
+    };
+    let shut = closed();
+    let waiting = Policy {
+        window: Some(&shut),
+        ..locking.clone()
+    };
+    let new = release("v0.2.0");
+    for (ready_for, expected) in [
+        (None, Act::None),
+        (Some(0), Act::None),
+        (Some(59), Act::None),
+        (Some(60), Act::Unlock),
+    ] {
+        let facts = |chosen| Facts {
+            ready_for,
+            ..facts("v0.1.0", chosen)
+        };
+        let idle = step(lost.clone(), &facts(NOTHING), &locking);
+        assert_eq!(idle.act, expected, "{ready_for:?}");
+        let waits = step(lost.clone(), &facts(offered(&new)), &waiting);
+        assert_eq!(waits.act, expected, "{ready_for:?}");
+        let no_list = Facts {
+            list_is_fresh: false,
+            ..facts(offered(&new))
+        };
+        let looks = match expected {
+            Act::None => Act::Look,
+            other => other,
+        };
+        assert_eq!(step(lost.clone(), &no_list, &locking).act, looks);
+    }
+    // Nothing but its own readiness has to pass before the next look.
+    let soon = Facts {
+        ready_for: Some(50),
+        ..facts("v0.1.0", NOTHING)
+    };
+    assert_eq!(step(lost.clone(), &soon, &locking).again, 10);
+    // A release that is to be taken is taken with the lock that it may have.
+    let next = step(lost, &facts("v0.1.0", offered(&new)), &locking);
+    assert_eq!(
+        (next.act, next.record.lock_at),
+        (Act::Lock, Some(HERE.clone()))
+    );
+}
+
+/// A person went back from the release, or holds it besides its failure: the others are not to go to it.
+#[test]
+fn a_lock_that_is_kept_for_a_person_is_not_given_back_by_a_healthy_machine() {
+    let locking = Policy {
+        lock: Some(&HERE),
+        ..POLICY
+    };
+    let healthy = Facts {
+        ready_for: Some(86_400),
+        ..facts(
+            "v0.1.0",
+            Chosen::None {
+                offers_failed: true,
+            },
+        )
+    };
+    let mut left = attempt("v0.2.0", 1);
+    left.left_by_a_person = true;
+    let proving = Record {
+        has_lock: true,
+        lock_at: Some(HERE.clone()),
+        ..record(Stage::Proving(left))
+    };
+    let back = step(proving, &healthy, &locking).record;
+    assert!(back.holds[0].why.contains("a person went back"));
+    for lock_at in [Some(HERE.clone()), None] {
+        // Also where a version before this one has not noted its place.
+        let mut kept = Record {
+            lock_at,
+            ..back.clone()
+        };
+        kept.hold_release(hold_of("v0.2.0", false));
+        assert_eq!(waits(&kept, &healthy, &locking), ("locked", Act::None));
+    }
 }
 
 /// The config of a machine that keeps the lock after a failure gets another lock, or none.
@@ -193,6 +283,7 @@ fn the_lock_is_kept_after_a_failure_while_an_older_release_waits() {
             change(&mut facts);
             let mut locked = Record {
                 has_lock: true,
+                lock_at: Some(HERE.clone()),
                 ..record.clone()
             };
             locked.hold_release(hold_of(version, has_failed));
@@ -211,7 +302,7 @@ fn the_lock_is_given_back_when_what_failed_is_withdrawn() {
         ..in_window(&shut)
     };
     let mut failed = record(Stage::Idle);
-    failed.has_lock = true;
+    (failed.has_lock, failed.lock_at) = (true, Some(HERE.clone()));
     failed.hold_release(hold_of("v0.3.0", true));
     let bad = release("v0.3.0");
     let offers = |why| {
@@ -239,7 +330,7 @@ fn the_lock_is_kept_when_the_hold_of_what_failed_is_over() {
     };
     let ended = step(failed_for_a_while(), &facts("v0.1.0", NOTHING), &POLICY);
     let mut over = ended.record;
-    over.has_lock = true;
+    (over.has_lock, over.lock_at) = (true, Some(HERE.clone()));
     assert!(over.hold(bad.digest).is_none());
     let offers_failed = over.offers_failed(&alone(&bad, Why::Chosen));
     let chosen = Chosen::Release {

@@ -224,6 +224,7 @@ fn the_record_alone_starts_nothing() {
     // A lock that it may have is for the other machines meanwhile, and then the list is asked for.
     let mut locked = Record {
         has_lock: true,
+        lock_at: Some(HERE.clone()),
         ..known()
     };
     assert_eq!(waits(&locked, &no_list, &locking), ("list", Act::Unlock));

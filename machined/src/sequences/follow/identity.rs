@@ -1,12 +1,28 @@
 //! The identity by which a machine draws its delays and is known to the server of the fleet's lock. It is made once, with the record, which keeps
-//! it: a card that is replaced makes no other machine.
+//! it: a card that is replaced makes no other machine. A machine without a disk makes it anew after a reboot, from the same: so it is made once the
+//! machine has its name, and the fleet's lock that it may have from before is known by it.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
+use tokio::time::timeout;
+
+use crate::machine::Machine;
 use crate::statistics::firmware;
 use crate::values::Digest;
+
+/// Limit on the wait for a lease that may name the machine.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// Returns the hostname once no lease that is to come may give another one.
+pub(super) async fn settled_hostname(machine: &Machine) -> String {
+    let mut network = machine.network.status();
+    // After the limit the name counts that there is.
+    let _ = timeout(LEASE, network.wait_for(|status| status.is_named())).await;
+    machine.hostname()
+}
 
 /// Makes the identity. It says nothing about the machine.
 ///

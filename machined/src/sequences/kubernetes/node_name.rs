@@ -10,7 +10,6 @@ use anyhow::Context as _;
 use crate::base::blocking_io;
 use crate::kubernetes::member_name;
 use crate::machine::Machine;
-use crate::network::{HostnameOrigin, NetworkStatus};
 
 /// Limit on the time that a node which has not joined yet waits for a lease to name it.
 const LEASE: Duration = Duration::from_secs(60);
@@ -21,7 +20,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// It waits for a lease, or kubelet's certificate cannot be read.
 pub(super) async fn node_name(machine: &Machine, waited: Duration) -> anyhow::Result<String> {
     let host = host_name();
-    if is_settled(&machine.network.status().borrow()) {
+    if machine.network.status().borrow().is_named() {
         return Ok(host);
     }
     let member = blocking_io::within(blocking_io::ANSWER, member_name).await?;
@@ -46,15 +45,6 @@ pub(super) fn host_name() -> String {
         .to_lowercase()
 }
 
-/// Whether the host's name is no stopgap until a lease comes.
-fn is_settled(status: &NetworkStatus) -> bool {
-    match status.hostname_origin {
-        Some(HostnameOrigin::Config | HostnameOrigin::Dhcp) => true,
-        Some(HostnameOrigin::Generated | HostnameOrigin::Fallback) => !status.lease_may_name,
-        None => false,
-    }
-}
-
 /// Chooses between the stopgap and the name of a member; `None`: the node waits.
 fn choose(stopgap: String, member: Option<String>, waited: Duration) -> Option<String> {
     member.or_else(|| (waited >= LEASE).then_some(stopgap))
@@ -63,26 +53,6 @@ fn choose(stopgap: String, member: Option<String>, waited: Duration) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_generated_name_is_settled_once_no_lease_may_name_the_machine() {
-        for (origin, lease_may_name, expected) in [
-            (Some(HostnameOrigin::Config), true, true),
-            (Some(HostnameOrigin::Dhcp), true, true),
-            (Some(HostnameOrigin::Generated), true, false),
-            (Some(HostnameOrigin::Generated), false, true),
-            (Some(HostnameOrigin::Fallback), true, false),
-            (Some(HostnameOrigin::Fallback), false, true),
-            (None, false, false),
-        ] {
-            let status = NetworkStatus {
-                hostname_origin: origin,
-                lease_may_name,
-                ..NetworkStatus::default()
-            };
-            assert_eq!(is_settled(&status), expected, "{status:?}");
-        }
-    }
 
     #[test]
     fn a_member_keeps_its_name_while_a_lease_is_late() {
