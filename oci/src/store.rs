@@ -110,6 +110,8 @@ struct State {
     held: HashMap<Digest, usize>,
     /// Images whose files were unpacked, or compared with their seal, in this boot.
     checked: BTreeSet<Digest>,
+    /// Images that were found damaged, and how; also those that are whole again.
+    damaged: HashMap<Digest, String>,
 }
 
 /// Whether an image of the store can be used.
@@ -174,7 +176,7 @@ impl std::fmt::Debug for Hold {
 
 impl PulledImage {
     /// The blobs that its record says it was made from.
-    fn noted_blobs(&self) -> &BTreeSet<Digest> {
+    pub(crate) fn noted_blobs(&self) -> &BTreeSet<Digest> {
         &self.record.blobs
     }
 
@@ -235,6 +237,16 @@ impl PulledImage {
     /// The signatures that came with it and that no rule has asked for. A record that cannot be read is none.
     pub(crate) fn unjudged(&self) -> Unjudged {
         kept_proofs::read_unjudged(&self.directory)
+    }
+
+    /// All signatures that are kept with it, those that it was verified by first. Waits for the disk.
+    pub fn signatures(&self) -> Unjudged {
+        let mut all = Unjudged::default();
+        for proof in self.proofs().iter() {
+            all.add(&Unjudged::of_proof(proof));
+        }
+        all.add(&self.unjudged());
+        all
     }
 
     /// The fingerprints of the keys that it was verified by, newest first. Only [`Policy::admit`](crate::Policy::admit) says
@@ -341,6 +353,8 @@ impl ImageStore {
                     tracing::error!(
                         "the image {digest} is damaged on the disk and is removed: its record cannot be read"
                     );
+                    let how = "its record cannot be read".to_owned();
+                    state.damaged.insert(digest, how);
                     // Without its manifest it is not made again from blobs.
                     let blobs = self.blobs_by_manifest(digest).unwrap_or_default();
                     let left = self.shared.left_proofs.take_over(digest, &path, &blobs);
@@ -418,6 +432,21 @@ impl ImageStore {
     /// Notes that an earlier machined has checked these images in this boot.
     pub fn note_checked(&self, images: impl IntoIterator<Item = Digest>) {
         self.shared.state().checked.extend(images);
+    }
+
+    /// Says how an image was found damaged by this process, even if it is whole again; also one that was found in an earlier boot, and is not
+    /// made again yet.
+    pub fn damage(&self, digest: Digest) -> Option<String> {
+        let known = self.shared.state().damaged.get(&digest).cloned();
+        known.or_else(|| {
+            let is_left = self.shared.left_proofs.has_blobs_of(digest);
+            is_left.then(|| "found in an earlier start".to_owned())
+        })
+    }
+
+    /// Notes that an image was found damaged.
+    pub(crate) fn note_damage(&self, digest: Digest, how: String) {
+        self.shared.state().damaged.insert(digest, how);
     }
 
     /// The proofs that a damaged image has left, and its other signatures.
