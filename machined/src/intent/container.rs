@@ -42,6 +42,7 @@ pub fn service(
         init: machine.init.clone(),
         kept_output: machine.take_kept(&output_name(&id)).into(),
         prepared: None.into(),
+        told_whole: None.into(),
     };
     Ok(Definition {
         id,

@@ -248,6 +248,7 @@ fn workload(
         cgroup: Cgroup::for_container("web", true).unwrap().into(),
         keeps: Box::new(|| true),
         prepared: None.into(),
+        told_whole: None.into(),
     }
 }
 
